@@ -1,0 +1,7 @@
+"""Attention mechanisms for fairseq: importing this package registers all of them."""
+
+from fairseq_ext import compat
+
+compat.apply()
+
+from fairseq_ext import models  # noqa: E402, F401

@@ -1,0 +1,21 @@
+"""Multi-head attention as one path with slots; a mechanism is a part put into a slot.
+
+project (+ cache) -> score -> block -> normalise -> observe -> dropout -> mix values -> output
+
+Shapes are written with fixed letters: B batch, H heads (h: those of a group), T queries, S keys,
+D width of a head, C = H * D. Masks are boolean and True means *may not be attended*.
+"""
+
+from fairseq_ext.attention.inputs import Frame, Inputs, Listener
+from fairseq_ext.attention.module import Attention, Heads
+from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
+
+__all__ = [
+    "Attention",
+    "Frame",
+    "Heads",
+    "Inputs",
+    "Listener",
+    "NORMALISERS",
+    "build_normaliser",
+]

@@ -1,0 +1,61 @@
+"""Blockers: which keys a query may not attend to."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.attention.inputs import Frame
+
+Blocker = Callable[[Frame], Tensor | None]
+"""Frame -> bool, broadcastable to [B, h, T, S], True = may not be attended; or None."""
+
+
+class Mask(NamedTuple):
+    """Everything that is blocked: `blocked` or, not materialised, all keys after the query."""
+
+    blocked: Tensor | None = None
+    causal: bool = False
+
+
+def padding(frame: Frame) -> Tensor | None:
+    """[B, 1, 1, S]: padded keys."""
+    return None if frame.key_padding is None else frame.key_padding[:, None, None]
+
+
+def causal(frame: Frame) -> Tensor | None:
+    """[T, S]: keys after the query."""
+    if not frame.inputs.causal or frame.first + 1 >= frame.keys:
+        return None
+    queries = torch.arange(frame.first, frame.first + frame.queries, device=frame.device)
+    return torch.arange(frame.keys, device=frame.device) > queries[:, None]
+
+
+def given(frame: Frame) -> Tensor | None:
+    """The mask that the caller passed in."""
+    return frame.inputs.blocked
+
+
+ALWAYS: tuple[Blocker, ...] = (padding, causal, given)
+
+
+def block(blockers: tuple[Blocker, ...], frame: Frame) -> Mask:
+    """The union of all blockers, computed once a forward pass.
+
+    A query that could attend to nothing (of an all-padded sentence, or padding on the left under a
+    causal mask) attends to everything instead: no NaN, and nothing reads its output.
+    """
+    key = (blockers, frame.queries, frame.keys)
+    return frame.inputs.once(key, lambda: _union(blockers, frame))
+
+
+def _union(blockers: tuple[Blocker, ...], frame: Frame) -> Mask:
+    masks = {blocker: mask for blocker in blockers if (mask := blocker(frame)) is not None}
+    if set(masks) == {causal} and frame.queries == frame.keys:
+        return Mask(causal=True)
+    if not masks:
+        return Mask()
+    blocked = reduce(torch.logical_or, masks.values())
+    return Mask(blocked & ~blocked.all(-1, keepdim=True))

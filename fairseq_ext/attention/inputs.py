@@ -1,0 +1,85 @@
+"""What one forward pass tells the attention modules: `Inputs` per stack, `Frame` per call."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Listener:
+    """Collects attention maps of the heads it asks for.
+
+    Args:
+        wants: ``wants(site, layer)`` gives the heads to observe there, or None; sites are
+            "encoder", "decoder" (self-attention) and "cross", layers count from 0.
+        detach: keep maps without their graph (for analysis; losses need the graph).
+
+    Attributes:
+        maps: (site, layer) -> [B, wanted heads in ascending order, T, S], probabilities before
+            dropout. Layers dropped by LayerDrop are absent.
+    """
+
+    def __init__(
+        self, wants: Callable[[str, int], Sequence[int] | None], *, detach: bool = False
+    ) -> None:
+        self.wants = wants
+        self.detach = detach
+        self.maps: dict[tuple[str, int], Tensor] = {}
+
+    def hear(self, site: str, layer: int, maps: Tensor) -> None:
+        # activation checkpointing runs a layer twice; the first map carries the gradient
+        self.maps.setdefault((site, layer), maps.detach() if self.detach else maps)
+
+
+@dataclass
+class Inputs:
+    """What every attention module of a stack sees of one forward pass.
+
+    Passed down as an argument in the place of fairseq's key padding mask, never stored in a module.
+
+    Args:
+        padding: [B, S] bool, True where a key is padding; None when there is none.
+        causal: a query may not attend to keys after its own position.
+        blocked: bool, broadcastable to [B, H, T, S]; further positions that may not be attended.
+        tokens: [B, S] the token ids of the keys.
+        listener: who observes the maps.
+    """
+
+    padding: Tensor | None = None
+    causal: bool = False
+    blocked: Tensor | None = None
+    tokens: Tensor | None = None
+    listener: Listener | None = None
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """make(), computed for the first layer that needs it and shared by the others."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def wanted(self, site: str, layer: int) -> Sequence[int]:
+        """Heads whose maps the listener wants from this place."""
+        return (self.listener and self.listener.wants(site, layer)) or ()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The queries and keys of one attention call.
+
+    Args:
+        inputs: of the forward pass.
+        queries, keys: T and S, cached keys included.
+        first: position of the first query on the axis of the keys (> 0 in incremental decoding).
+        key_padding: [B, S] bool or None. query_padding: [B, T] bool or None (self-attention only).
+    """
+
+    inputs: Inputs
+    queries: int
+    keys: int
+    first: int
+    device: torch.device
+    key_padding: Tensor | None = None
+    query_padding: Tensor | None = None

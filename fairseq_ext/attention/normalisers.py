@@ -1,0 +1,200 @@
+"""Normalisers: from scores to attention weights whose rows sum to one.
+
+Ding et al. 2020, "Attention that does not Explain Away", call them upper-normalised (UNAS,
+softmax), doubly-normalised (DNAS) and hybrid (HNAS) attention schemes.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_ext.attention.blockers import Mask
+from fairseq_ext.errors import UsageError
+
+
+class Normaliser(nn.Module):
+    """Base of the normalisers of a group of h heads.
+
+    Attributes:
+        across_queries: a row depends on the other queries. Such a normaliser is refused where
+            queries must not see each other.
+    """
+
+    across_queries = False
+
+    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
+        """Attention weights, same shape and dtype as `scores`.
+
+        Args:
+            scores: [B, heads, T, S], float32 or float64, -inf where blocked.
+            query_padding: [B, T] bool, queries that do not exist; None if all do.
+            heads: which heads of the group these are.
+        """
+        raise NotImplementedError
+
+    def fused(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        query_padding: Tensor | None,
+        heads: slice,
+        dropout: float,
+    ) -> Tensor | None:
+        """dropout(weights) @ v for dot-product scores, without a map in memory; None = declined.
+
+        Args:
+            q: [B, heads, T, D]. k, v: [B, heads, S, D].
+            mask: what is blocked.
+            dropout: probability.
+        """
+        return None
+
+
+class Softmax(Normaliser):
+    """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
+
+    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
+        return scores.softmax(-1)
+
+    def fused(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        query_padding: Tensor | None,
+        heads: slice,
+        dropout: float,
+    ) -> Tensor:
+        allowed = None if mask.blocked is None else ~mask.blocked
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
+        )
+
+
+class Sinkhorn(Normaliser):
+    """k sweeps, each over the columns (queries) first and the rows (keys) last.
+
+    One sweep is DNAS (Ding et al., Eq. 5): C_ij = exp(s_ij) / sum_i' exp(s_i'j), then
+    W_ij = C_ij / sum_j' C_ij'. Many sweeps approach a doubly stochastic matrix (Eq. 9, 10).
+    Computed as W = softmax_j(s_ij - L_j) with L the column log-sum-exp, which cannot underflow.
+    Padded queries do not enter the columns.
+
+    Args:
+        sweeps: k >= 1.
+
+    Raises:
+        UsageError: k < 1.
+    """
+
+    across_queries = True
+
+    def __init__(self, sweeps: int = 1) -> None:
+        super().__init__()
+        if sweeps < 1:
+            raise UsageError(
+                f"sinkhorn_sweeps is {sweeps}; give a whole number from 1 (DNA) upwards."
+            )
+        self.sweeps = sweeps
+
+    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
+        rows: Tensor | float = 0.0
+        for sweep in range(self.sweeps):
+            columns = _column_logsumexp(scores - rows, query_padding)
+            if sweep < self.sweeps - 1:
+                rows = (scores - columns).logsumexp(-1, keepdim=True)
+        return (scores - columns).softmax(-1)
+
+    def extra_repr(self) -> str:
+        return f"sweeps={self.sweeps}"
+
+
+class Hybrid(Normaliser):
+    """HNAS: W = u * DNAS + (1 - u) * UNAS with one trainable u per head (Ding et al., Eq. 12).
+
+    u is stored as an offset that starts at zero: in 16 bits a stored logit(u0) would never move.
+
+    Args:
+        heads: h, how many heads the group has.
+        init: u0, 0.5 in the paper's VQA model, 0.1 for headlines.
+        weight: how u stays in [0, 1]. "sigmoid": u = sigmoid(logit(u0) + offset). "raw":
+            u = u0 + offset, unbounded, the paper's form. "clamp": raw, clamped, with the gradient
+            passed through so that a u at a bound can return.
+
+    Raises:
+        UsageError: u0 outside [0, 1], or 0 or 1 with "sigmoid", or an unknown `weight`.
+    """
+
+    across_queries = True
+    WEIGHTS = ("sigmoid", "raw", "clamp")
+
+    def __init__(self, heads: int, *, init: float = 0.5, weight: str = "sigmoid") -> None:
+        super().__init__()
+        if weight not in self.WEIGHTS:
+            raise UsageError(f"hna_weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}.")
+        if not 0 <= init <= 1:
+            raise UsageError(f"hna_init is {init}; give a number from 0 (softmax) to 1 (DNA).")
+        if weight == "sigmoid" and init in (0, 1):
+            raise UsageError(
+                f"hna_init {init} cannot be reached by a sigmoid; give a number between 0 and 1, "
+                "or hna_weight raw or clamp."
+            )
+        self.init, self.weight = init, weight
+        self.doubly, self.softmax = Sinkhorn(), Softmax()
+        self.offset = nn.Parameter(torch.zeros(heads))
+
+    def u(self) -> Tensor:
+        """[h] share of the doubly-normalised weights, in float32 or wider."""
+        offset = self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
+        if self.weight == "sigmoid":
+            return torch.sigmoid(math.log(self.init / (1 - self.init)) + offset)
+        raw = self.init + offset
+        return raw if self.weight == "raw" else raw + (raw.clamp(0, 1) - raw).detach()
+
+    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
+        softmax = self.softmax.weights(scores, query_padding, heads)
+        doubly = self.doubly.weights(scores, query_padding, heads)
+        return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
+
+    def extra_repr(self) -> str:
+        return f"init={self.init}, weight={self.weight}"
+
+
+def _column_logsumexp(scores: Tensor, query_padding: Tensor | None) -> Tensor:
+    """[B, h, 1, S] log-sum-exp over the queries that exist; 0 for a key that none may attend."""
+    lowest = torch.finfo(scores.dtype).min  # finite: the gradient of a column of -inf is NaN
+    scores = scores.clamp_min(lowest)
+    if query_padding is not None:
+        scores = scores.masked_fill(query_padding[:, None, :, None], lowest)
+    columns = scores.logsumexp(-2, keepdim=True)
+    return columns.masked_fill(columns < lowest / 2, 0.0)
+
+
+NORMALISERS: dict[str, Callable[..., Normaliser]] = {
+    "softmax": lambda heads, **_: Softmax(),
+    "doubly": lambda heads, **_: Sinkhorn(),
+    "hybrid": lambda heads, hna_init, hna_weight, **_: Hybrid(
+        heads, init=hna_init, weight=hna_weight
+    ),
+    "sinkhorn": lambda heads, sinkhorn_sweeps, **_: Sinkhorn(sinkhorn_sweeps),
+}
+
+
+def build_normaliser(name: str, heads: int, **options: Any) -> Normaliser:
+    """The normaliser `name` for a group of `heads` heads.
+
+    Args:
+        options: hna_init, hna_weight (hybrid) and sinkhorn_sweeps (sinkhorn); others ignore them.
+
+    Raises:
+        UsageError: the name is unknown or an option has no meaning.
+    """
+    if name not in NORMALISERS:
+        raise UsageError(f"normaliser is {name!r}; choose from {', '.join(NORMALISERS)}.")
+    return NORMALISERS[name](heads, **options)

@@ -1,0 +1,3 @@
+"""fairseq models; importing this package registers the architectures."""
+
+from fairseq_ext.models import architectures  # noqa: F401

@@ -1,0 +1,57 @@
+"""Flat fairseq configurations, generated from fairseq's own `TransformerConfig`."""
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, field, fields, make_dataclass
+from typing import Any
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models.transformer import TransformerConfig
+from omegaconf import II, DictConfig, OmegaConf
+
+Option = tuple[str, Any, Field]
+"""Name, type and dataclass field, as `make_dataclass` takes them."""
+
+
+def option(name: str, kind: Any, default: Any, help: str) -> Option:
+    return name, kind, field(default=default, metadata={"help": help})
+
+
+def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterator[Option]:
+    """fairseq's transformer options, flat: `encoder.embed_dim` becomes `encoder_embed_dim`."""
+    for stock in fields(config):
+        name = prefix + stock.name
+        if isinstance(stock.default, type) and issubclass(stock.default, FairseqDataclass):
+            yield from stock_options(stock.default, name + "_")
+        elif stock.name.endswith("layers_to_keep"):
+            # declared as a list, but read as "0,2,4" wherever fairseq uses it
+            yield option(name, str | None, None, stock.metadata["help"])
+        elif stock.name != "_name":
+            default = stock.default if stock.default is not MISSING else stock.default_factory()
+            if isinstance(default, str) and default == II("model.decoder.embed_dim"):
+                default = II(".decoder_embed_dim")
+            yield name, stock.type, field(default=default, metadata=dict(stock.metadata))
+
+
+def flat_config(name: str, options: list[Option], defaults: dict[str, Any]) -> type:
+    """A dataclass of fairseq's transformer options and `options`, with its own defaults."""
+    table = {option[0]: option for option in [*stock_options(), *options]}
+    for key, value in defaults.items():
+        _, kind, old = table[key]
+        table[key] = key, kind, field(default=value, metadata=dict(old.metadata))
+    return make_dataclass(name, list(table.values()), bases=(FairseqDataclass,))
+
+
+def preset(architecture: Callable[[Namespace], None]) -> dict[str, Any]:
+    """What a stock architecture function sets, as defaults of a flat configuration."""
+    args = Namespace()
+    architecture(args)
+    known = {name for name, _, _ in stock_options()}
+    derived = {"decoder_input_dim", "decoder_output_dim"}
+    return {name: value for name, value in vars(args).items() if name in known - derived}
+
+
+def to_transformer_config(cfg: DictConfig | Namespace) -> TransformerConfig:
+    """fairseq's nested configuration of a flat one; our own options stay attributes of it."""
+    flat = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else vars(cfg)
+    return TransformerConfig.from_namespace(Namespace(**flat))

@@ -1,0 +1,99 @@
+"""Transformer layers: fairseq's forward around our attention."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from fairseq.distributed import fsdp_wrap
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
+from torch import nn
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_ext.attention import Attention, Heads, build_normaliser
+
+
+def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
+    """The attention at a site ("encoder", "decoder", "cross") of a layer, as configured."""
+    side = cfg.encoder if site == "encoder" else cfg.decoder
+    heads = side.attention_heads
+    normaliser = build_normaliser(
+        str(getattr(cfg, f"{site}_normaliser")),
+        heads,
+        hna_init=cfg.hna_init,
+        hna_weight=str(cfg.hna_weight),
+        sinkhorn_sweeps=cfg.sinkhorn_sweeps,
+    )
+    width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
+    return Attention(
+        side.embed_dim,
+        heads,
+        site=site,
+        layer=layer,
+        groups=[Heads(heads, normaliser=normaliser)],
+        dropout=cfg.attention_dropout,
+        q_noise=cfg.quant_noise.pq,
+        qn_block_size=cfg.quant_noise.pq_block_size,
+        **(width_of_keys if site == "cross" else {}),
+    )
+
+
+def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
+    """FSDP as fairseq applies it: a checkpointed layer is always wrapped, whatever its size."""
+    return fsdp_wrap(
+        layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    )
+
+
+class Checkpointed(nn.Module):
+    """Activation checkpointing (and offloading) of a layer, as its configuration says.
+
+    Non-reentrant, unlike fairseq's: reentrant checkpointing silently drops the gradient of a loss
+    on attention maps, which are not among the outputs of a layer.
+    """
+
+    def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, *args, **kwargs)
+        self.checkpointed, self.offloaded = cfg.checkpoint_activations, cfg.offload_activations
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self.checkpointed and torch.is_grad_enabled()):
+            return super().forward(*args, **kwargs)
+        with save_on_cpu() if self.offloaded else nullcontext():
+            return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
+
+
+class EncoderLayer(Checkpointed, TransformerEncoderLayerBase):
+    """fairseq's encoder layer; `Inputs` travel as its `encoder_padding_mask`."""
+
+    def __init__(self, cfg: TransformerConfig, index: int) -> None:
+        self.index = index  # needed while the base class builds its attention
+        super().__init__(cfg)
+
+    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
+        return build_attention("encoder", self.index, cfg)
+
+
+class DecoderLayer(Checkpointed, TransformerDecoderLayerBase):
+    """fairseq's decoder layer; `Inputs` travel as its two padding masks."""
+
+    def __init__(self, cfg: TransformerConfig, index: int, no_encoder_attn: bool = False) -> None:
+        self.index = index
+        super().__init__(cfg, no_encoder_attn)
+        # in evaluation fairseq makes the cross-attention map of every layer and reads one
+        self.need_attn = False
+
+    def build_self_attention(
+        self, embed_dim: int, cfg: TransformerConfig, **unused: Any
+    ) -> Attention:
+        return build_attention("decoder", self.index, cfg)
+
+    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
+        return build_attention("cross", self.index, cfg)
+
+    def make_generation_fast_(self, **unused: Any) -> None:
+        """Nothing to do: only the map that is read is ever made."""

@@ -1,0 +1,230 @@
+"""Translation models: fairseq's Transformer with our attention at every site."""
+
+from typing import Any
+
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+from torch import Tensor, nn
+
+from fairseq_ext.attention import Inputs, Listener
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import to_transformer_config
+from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
+
+UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
+
+
+class TransformerEncoder(TransformerEncoderBase):
+    """fairseq's encoder whose layers get `Inputs` where fairseq's get a padding mask."""
+
+    built = 0
+
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        self.built += 1  # fairseq does not say which layer it asks for
+        return wrap_layer(EncoderLayer(cfg, self.built - 1), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+        listener: Listener | None = None,
+    ) -> dict[str, list[Tensor]]:
+        """Encode [B, S] tokens; arguments and result as in fairseq, plus a listener."""
+        padding = src_tokens.eq(self.padding_idx)
+        inputs = Inputs(padding if padding.any() else None, tokens=src_tokens, listener=listener)
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        if inputs.padding is not None:
+            x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        x = x.transpose(0, 1)
+        states = [x]
+        for layer in self.layers:
+            x = layer(x, inputs)
+            states.append(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x],  # [S, B, C]
+            "encoder_padding_mask": [padding],  # [B, S]
+            "encoder_embedding": [embedding],  # [B, S, C]
+            "encoder_states": states if return_all_hiddens else [],
+            "fc_results": [None] * len(self.layers) if return_all_hiddens else [],
+            "src_tokens": [],
+            "src_lengths": [(~padding).sum(1, keepdim=True).int()],
+        }
+
+
+class TransformerDecoder(TransformerDecoderBase):
+    """fairseq's decoder whose layers get `Inputs` where fairseq's get padding masks.
+
+    Attributes:
+        always_align: return the last layer's cross-attention in training too; without it, it is
+            made only in evaluation or when `alignment_layer` asks.
+    """
+
+    built = 0
+    always_align = False
+
+    def build_decoder_layer(
+        self, cfg: TransformerConfig, no_encoder_attn: bool = False
+    ) -> nn.Module:
+        self.built += 1
+        return wrap_layer(DecoderLayer(cfg, self.built - 1, no_encoder_attn), cfg)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]] | None = None,
+        incremental_state: dict | None = None,
+        features_only: bool = False,
+        src_lengths: Any = None,
+        return_all_hiddens: bool = False,
+        **options: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Decode [B, T] tokens; arguments and result as in fairseq, plus a listener."""
+        x, extra = self.extract_features(
+            prev_output_tokens, encoder_out, incremental_state, **options
+        )
+        return x if features_only else self.output_layer(x), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]] | None = None,
+        incremental_state: dict | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        listener: Listener | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """[B, T, C] features; the map is [B, T, S], averaged over (the first) heads of a layer."""
+        if alignment_layer is None and (self.always_align or not self.training):
+            alignment_layer = self.num_layers - 1
+        x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
+        causal = incremental_state is None and not full_context_alignment
+        own = Inputs(
+            self._visible_padding(tokens, causal), causal, tokens=tokens, listener=listener
+        )
+        memory, given = None, None
+        if encoder_out is not None and encoder_out["encoder_out"]:
+            memory = encoder_out["encoder_out"][0]
+            given = Inputs(*encoder_out["encoder_padding_mask"][:1], listener=listener)
+        states, attention = [x], None
+        for index, layer in enumerate(self.layers):
+            asked = index == alignment_layer
+            x, weights, _ = layer(
+                x,
+                memory,
+                given,
+                incremental_state,
+                self_attn_padding_mask=own,
+                need_attn=asked,
+                need_head_weights=asked,
+            )
+            states.append(x)
+            if asked and weights is not None:
+                attention = weights[:alignment_heads].mean(0).to(x.dtype)
+        return self._project_out(x), {"attn": [attention], "inner_states": states}
+
+    def forward_embedding(
+        self, tokens: Tensor, incremental_state: dict | None
+    ) -> tuple[Tensor, Tensor]:
+        """Embedded [T, B, C] and the tokens [B, T]; only the last step if incremental."""
+        positions = 0
+        if self.embed_positions is not None:
+            positions = self.embed_positions(tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            tokens = tokens[:, -1:]
+            if self.embed_positions is not None:
+                positions = positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(tokens)
+        for part in (self.quant_noise, self.project_in_dim):
+            x = x if part is None else part(x)
+        x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x).transpose(0, 1), tokens
+
+    def _visible_padding(self, tokens: Tensor, causal: bool) -> Tensor | None:
+        """[B, T] padding, or None if no real token can see any of it."""
+        padding = tokens.eq(self.padding_idx)
+        # under a causal mask padding is seen only by what comes after it
+        seen = padding[:, :-1] & ~padding[:, 1:] if causal else padding
+        return padding if seen.any() else None
+
+    def _project_out(self, x: Tensor) -> Tensor:
+        # [T, B, C] -> [B, T, C]
+        for part in (self.layer_norm, self.project_out_dim):
+            x = x if part is None else part(x)
+        return x.transpose(0, 1)
+
+
+class TransformerModel(TransformerModelBase):
+    """The common base of our architectures; each is registered with its own configuration."""
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        # not TransformerModelBase's: it would add the nested options again
+        super(FairseqEncoderDecoderModel, cls).add_args(parser)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "TransformerModel":
+        config = to_transformer_config(cfg)
+        for name in UNSUPPORTED:
+            if getattr(config, name):
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{flag} is not supported here; use fairseq's own --arch transformer."
+                )
+        model = super().build_model(config, task)
+        model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
+        return model
+
+    @classmethod
+    def build_encoder(cls, cfg, src_dict, embed_tokens):
+        return TransformerEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg, tgt_dict, embed_tokens):
+        return TransformerDecoder(
+            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
+        )
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = True,
+        features_only: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        listener: Listener | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As in fairseq; what a listener hears is in the output as "attention_maps" too.
+
+        A loss on a tensor that is not part of the output breaks under data parallelism.
+        """
+        encoder_out = self.encoder(
+            src_tokens,
+            src_lengths=src_lengths,
+            return_all_hiddens=return_all_hiddens,
+            listener=listener,
+        )
+        output, extra = self.decoder(
+            prev_output_tokens,
+            encoder_out=encoder_out,
+            features_only=features_only,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+            listener=listener,
+        )
+        if listener is not None:
+            extra["attention_maps"] = listener.maps
+        return output, extra

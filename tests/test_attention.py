@@ -1,0 +1,208 @@
+"""The attention module against the naive twin and fairseq's own; observation; bad input."""
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+from naive import multi_head
+
+from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
+from fairseq_ext.errors import UsageError
+
+OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}
+KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
+
+
+def make(kind="softmax", heads=4, width=16, site="encoder", **stock):
+    torch.manual_seed(0)
+    groups = [Heads(heads, normaliser=build_normaliser(kind, heads, **OPTIONS))]
+    return Attention(width, heads, site=site, groups=groups, **stock)
+
+
+def padded_on_the(side, lengths, size):
+    at, lengths = torch.arange(size), torch.tensor(lengths)[:, None]
+    return at >= lengths if side == "right" else at < size - lengths
+
+
+def attend(module, x, padding=None, **kw):
+    """[B, T, C] -> [B, T, C] self-attention."""
+    x = x.transpose(0, 1)
+    out, weights = module(x, x, x, padding, **({"need_weights": False} | kw))
+    return (out.transpose(0, 1), weights) if kw.get("need_weights") else out.transpose(0, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 0.06)]
+)
+def test_outputs_and_all_gradients_equal_the_naive_twin(kind, side, dtype, tolerance):
+    module = make(kind).double()
+    x = torch.randn(3, 6, 16, dtype=torch.float64)
+    padding = padded_on_the(side, [6, 4, 1], 6)
+    probe = torch.randn_like(x).masked_fill(padding[..., None], 0)
+    u = torch.full((4,), 0.3, dtype=torch.float64)
+
+    def run(function, dtype):
+        module.to(dtype).zero_grad()
+        leaf = x.detach().to(dtype).requires_grad_()
+        out = function(leaf)
+        (out * probe.to(dtype)).sum().backward()
+        params = module.named_parameters()
+        grads = {n: p.grad.double().clone() for n, p in params if p.grad is not None}
+        return out.masked_fill(padding[..., None], 0).double(), leaf.grad.double(), grads
+
+    twin = run(lambda y: multi_head(kind, module, y, padding, u=u, sweeps=3), torch.float64)
+    ours = run(lambda y: attend(module, y, padding), dtype)
+    ours[2].pop("groups.0.normaliser.offset", None)  # against the twin in test_normalisers.py
+    torch.testing.assert_close(ours, twin, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_softmax_equals_fairseqs_attention_and_shares_its_parameters(side):
+    module, stock = make(), MultiheadAttention(16, 4, self_attention=True)
+    assert list(module.state_dict()) == list(stock.state_dict())
+    stock.load_state_dict(module.state_dict())
+    x, padding = torch.randn(3, 6, 16), padded_on_the(side, [6, 4, 1], 6)
+    real = ~padding
+    torch.testing.assert_close(attend(module, x, padding)[real], attend(stock, x, padding)[real])
+    causal = torch.triu(torch.full((6, 6), -torch.inf), 1)
+    ours, theirs = (attend(m, x, attn_mask=causal) for m in (module, stock))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_observing_changes_nothing_and_costs_only_the_observed_heads(kind):
+    module, x = make(kind), torch.randn(2, 5, 16)
+    padding = padded_on_the("left", [5, 3], 5)
+    listener = Listener(lambda site, layer: [2, 0] if (site, layer) == ("encoder", 0) else None)
+    plain = attend(module, x, padding)
+    heard = attend(module, x, Inputs(padding, listener=listener))
+    torch.testing.assert_close(heard, plain)
+    (maps,) = listener.maps.values()
+    _, every_head = attend(module, x, padding, need_weights=True, need_head_weights=True)
+    _, mean = attend(module, x, padding, need_weights=True)
+    assert every_head.shape == (4, 2, 5, 5)
+    torch.testing.assert_close(maps, every_head[[0, 2]].transpose(0, 1))
+    torch.testing.assert_close(mean, every_head.mean(0))
+    torch.testing.assert_close(every_head.sum(-1), torch.ones(4, 2, 5))
+    assert every_head.masked_select(padding[None, :, None]).abs().max() == 0
+
+
+def test_a_detached_listener_keeps_no_graph():
+    wants = lambda site, layer: [0]  # noqa: E731
+    for detach in (True, False):
+        listener = Listener(wants, detach=detach)
+        attend(make(), torch.randn(1, 3, 16), Inputs(listener=listener))
+        assert listener.maps["encoder", 0].requires_grad is not detach
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_of_heads_stand_side_by_side(kind):
+    """Softmax heads next to others give what each would give alone."""
+    x = torch.randn(2, 5, 16)
+    kinds = ["softmax", kind]
+    groups = [Heads(2, normaliser=build_normaliser(k, 2, **OPTIONS)) for k in kinds]
+    mixed = Attention(16, 4, site="encoder", groups=groups)
+    _, weights = attend(mixed, x, need_weights=True, need_head_weights=True)
+    for i, each in enumerate(kinds):
+        alone = make(each)
+        alone.load_state_dict(mixed.state_dict(), strict=False)
+        _, expected = attend(alone, x, need_weights=True, need_head_weights=True)
+        torch.testing.assert_close(weights[2 * i : 2 * i + 2], expected[2 * i : 2 * i + 2])
+    torch.testing.assert_close(attend(mixed, x), attend(mixed, x, need_weights=True)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_falls_on_the_final_weights(kind):
+    module, x = make(kind, dropout=0.5), torch.randn(1, 5, 16)
+    _, weights = attend(module.eval(), x, need_weights=True, need_head_weights=True)
+    v = module.v_proj(x).view(1, 5, 4, 4).transpose(1, 2)
+    torch.manual_seed(7)
+    dropped = torch.nn.functional.dropout(weights.transpose(0, 1), 0.5) @ v
+    expected = module.out_proj(dropped.transpose(1, 2).flatten(2))
+    torch.manual_seed(7)
+    ours, seen = attend(module.train(), x, need_weights=True, need_head_weights=True)
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(seen, weights)  # what is observed is not dropped
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_sentence_of_padding_gives_no_nan(kind, dtype):
+    module = make(kind).to(dtype)
+    x = torch.randn(2, 4, 16).to(dtype).requires_grad_()
+    out = attend(module, x, padded_on_the("right", [4, 0], 4))
+    out.sum().backward()
+    grads = [p.grad for p in module.parameters() if p.grad is not None]
+    assert all(t.isfinite().all() for t in (out, x.grad, *grads))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bits_keep_the_weights_of_32(kind, dtype):
+    module, x = make(kind), 20 * torch.randn(2, 8, 16).to(dtype).float()
+    _, exact = attend(module.to(dtype).float(), x, need_weights=True, need_head_weights=True)
+    q, k = (p(x).view(2, 8, 4, 4).transpose(1, 2) for p in (module.q_proj, module.k_proj))
+    scores = (q * 0.5 @ k.transpose(-1, -2)).detach()
+    ours = module.groups[0].normaliser.weights(scores, None, slice(None)).to(dtype)
+    torch.testing.assert_close(ours.float(), exact.transpose(0, 1), atol=4e-3, rtol=4e-3)
+
+
+def cached(module, x, incremental, **kw):
+    return torch.cat(
+        [
+            attend(module, x[:, t : t + 1], incremental_state=incremental, **kw)
+            for t in range(x.size(1))
+        ],
+        1,
+    )
+
+
+def test_the_cache_equals_the_causal_mask_and_follows_the_beam():
+    module, x = make(site="decoder").eval(), torch.randn(3, 5, 16)
+    full = attend(module, x, Inputs(causal=True))
+    torch.testing.assert_close(cached(module, x, {}), full)
+    state, order = {}, torch.tensor([2, 0, 0])
+    cached(module, x[:, :3], state)
+    module.reorder_incremental_state(state, order)
+    torch.testing.assert_close(cached(module, x[order, 3:], state), full[order, 3:])
+
+
+def test_cross_attention_projects_its_keys_once():
+    module = make(site="cross", kdim=12, vdim=12).eval()
+    x, memory = torch.randn(4, 2, 16), torch.randn(6, 2, 12)
+    padding = padded_on_the("left", [6, 3], 6)
+    full, _ = module(x, memory, memory, padding, need_weights=False, static_kv=True)
+    state = {}
+    for t in range(4):
+        keys = memory if t == 0 else torch.full_like(memory, torch.nan)
+        step, _ = module(x[t : t + 1], keys, keys, padding, state, False, static_kv=True)
+        torch.testing.assert_close(step, full[t : t + 1])
+
+
+@pytest.mark.parametrize(
+    ("make_it", "said"),
+    [
+        (lambda: Attention(16, 3, site="encoder"), "3 heads do not divide the width 16"),
+        (lambda: Attention(16, 0, site="encoder"), "0 heads do not divide"),
+        (lambda: make("doubly", site="decoder"), "see the future"),
+        (lambda: make("hybrid", site="decoder"), "use softmax"),
+        (lambda: make("sinkhorn", site="cross"), "needs all queries at once"),
+        (
+            lambda: Attention(
+                16, 4, site="encoder", groups=[Heads(3, normaliser=build_normaliser("softmax", 3))]
+            ),
+            "groups of 3 heads in all for 4 heads",
+        ),
+        (lambda: attend(make(), torch.randn(1, 2, 16), before_softmax=True), "Listener"),
+        (
+            lambda: attend(
+                make(), torch.randn(1, 2, 16), Inputs(listener=Listener(lambda *_: [1, 4]))
+            ),
+            "has heads 0 to 3",
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(make_it, said):
+    with pytest.raises(UsageError, match=said):
+        make_it()
