@@ -1,1 +1,89 @@
-"""Fixtures shared by the tests."""
+"""Fixtures shared by the tests: fairseq's commands as a user runs them, on real lines."""
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PLUGIN = ROOT / "fairseq_ext"
+
+
+def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT, **env: str):
+    """Run `fairseq-<command>`; stdout and stderr as text."""
+    done = start(command, *args, cwd=cwd, **env)
+    out, err = done.communicate(timeout=300)
+    result = subprocess.CompletedProcess(done.args, done.returncode, out, err)
+    if check and result.returncode:
+        raise AssertionError(f"{result.args} exited {result.returncode}\n{out}\n{err}")
+    return result
+
+
+def start(command: str, *args: object, cwd: Path = ROOT, stdin=None, **env: str):
+    """`fairseq-<command>`, started."""
+    return subprocess.Popen(
+        [Path(sys.executable).parent / f"fairseq-{command}", *map(str, args)],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+TASK = "--task translation -s de -t en --cpu --num-workers 0 --seed 1".split()
+TRAIN = [
+    *("--user-dir", str(PLUGIN), *TASK),
+    *"--max-tokens 600 --share-all-embeddings --optimizer adam --lr 1e-3".split(),
+    *"--lr-scheduler inverse_sqrt --warmup-updates 40".split(),
+    *"--criterion label_smoothed_cross_entropy --label-smoothing 0.1".split(),
+    *"--log-format json --log-interval 1 --no-epoch-checkpoints".split(),
+]
+
+
+def train(data: Path, arch: str, folder: Path, updates: int, *args: object, **options):
+    """`fairseq-train` for some updates; the path of the last checkpoint."""
+    common = [*TRAIN, "--arch", arch, "--max-update", updates, "--save-dir", folder]
+    fairseq("train", data, *common, *args, **options)
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The folder of real corpora."""
+    folder = os.environ.get("FAIRSEQ_EXT_CORPORA")
+    if not folder:
+        pytest.skip("FAIRSEQ_EXT_CORPORA does not name a folder of real corpora")
+    return Path(folder).resolve()
+
+
+@pytest.fixture(scope="session")
+def real_lines(corpora, tmp_path_factory) -> Path:
+    """400 / 100 / 200 lower-cased pairs of Multi30k: {train,valid,test}.{de,en}."""
+    folder = tmp_path_factory.mktemp("text")
+    for split, name, lines in [
+        ("train", "train", 400),
+        ("valid", "val", 100),
+        ("test", "val", 200),
+    ]:
+        for language in ("de", "en"):
+            source = corpora / "multi30k-en-de" / f"{name}.{language}.gz"
+            with gzip.open(source, "rt", encoding="utf-8", newline="\n") as text:
+                kept = [line.lower().replace(".", " .") for line in text][:lines]
+            (folder / f"{split}.{language}").write_text("".join(kept), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_bin(real_lines, tmp_path_factory) -> Path:
+    """The same, binarised."""
+    folder = tmp_path_factory.mktemp("data-bin")
+    prefixes = [part for s in ("train", "valid", "test") for part in (f"--{s}pref", real_lines / s)]
+    fairseq(
+        "preprocess", "-s", "de", "-t", "en", *prefixes, "--destdir", folder, "--joined-dictionary"
+    )
+    return folder

@@ -27,7 +27,7 @@ def dictionary():
 
 @cache
 def model(kind):
-    """A tiny translation model in evaluation mode, its parameters (biases too) not quite initial."""
+    """A tiny translation model in evaluation mode, no parameter (bias) exactly initial."""
     words, torch_state = dictionary(), torch.random.get_rng_state()
     torch.manual_seed(1)
     task = Namespace(source_dictionary=words, target_dictionary=words)

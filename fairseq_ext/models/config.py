@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, field, fields, make_dataclass
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -25,7 +25,7 @@ def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterato
             yield from stock_options(stock.default, name + "_")
         elif stock.name.endswith("layers_to_keep"):
             # declared as a list, but read as "0,2,4" wherever fairseq uses it
-            yield option(name, str | None, None, stock.metadata["help"])
+            yield option(name, Optional[str], None, stock.metadata["help"])  # noqa: UP045 (argparse)
         elif stock.name != "_name":
             default = stock.default if stock.default is not MISSING else stock.default_factory()
             if isinstance(default, str) and default == II("model.decoder.embed_dim"):

@@ -1,0 +1,260 @@
+"""fairseq's own commands on real lines: train, resume, generate, interact, two processes."""
+
+import json
+import multiprocessing
+import pickle
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import PLUGIN, ROOT, TASK, TRAIN, fairseq, start, train
+
+TINY = {"embed-dim": 128, "ffn-embed-dim": 256, "layers": 4, "attention-heads": 4}
+TINY = [x for side in ("encoder", "decoder") for k, v in TINY.items() for x in (f"--{side}-{k}", v)]
+MECHANISMS = ("una", "dna", "hna")
+
+
+def parameters(path):
+    return torch.load(path, map_location="cpu", weights_only=True)["model"]
+
+
+def updates(output):
+    """Update number -> training loss as logged."""
+    lines = re.findall(r"train_inner \| (\{.*\})", output)
+    return {int(x["num_updates"]): float(x["loss"]) for x in map(json.loads, lines)}
+
+
+def hypotheses(output):
+    """Sentence number -> (score, text, positional scores) of fairseq-generate or -interactive."""
+    found = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.M)
+    scores = dict(re.findall(r"^P-(\d+)\t(.*)$", output, re.M))
+    return {int(n): (float(s), text, [float(x) for x in scores[n].split()]) for n, s, text in found}
+
+
+def assert_same_translations(ours, theirs):
+    """Equal texts and scores to 1e-5; positional scores are printed with four decimals."""
+    assert ours.keys() == theirs.keys() and len(ours) == 200
+    for n, (score, text, positional) in ours.items():
+        assert text == theirs[n][1]
+        assert score == pytest.approx(theirs[n][0], abs=1e-5)
+        assert positional == pytest.approx(theirs[n][2], abs=1.01e-4)
+
+
+GENERATE = "-s de -t en --beam 3 --cpu --num-workers 0 --max-len-b 20".split()
+
+
+def generate(data, checkpoint, *args, plugin=PLUGIN, **options):
+    common = ["--user-dir", plugin, "--path", checkpoint, *GENERATE, "--max-tokens", 1000]
+    return fairseq("generate", data, *common, *args, **options).stdout
+
+
+@pytest.fixture(scope="session", params=MECHANISMS)
+def trained(request, data_bin, tmp_path_factory):
+    """A checkpoint of each mechanism after a few epochs of real lines."""
+    folder = tmp_path_factory.mktemp(request.param)
+    return train(data_bin, f"transformer_{request.param}_tiny", folder, 100)
+
+
+@pytest.fixture(scope="session")
+def translations(trained, data_bin):
+    return hypotheses(generate(data_bin, trained))
+
+
+def test_generate_and_interactive_agree(trained, translations, data_bin, real_lines):
+    common = ["--user-dir", PLUGIN, "--path", trained, *GENERATE]
+    with (real_lines / "test.de").open() as lines:
+        command = start("interactive", data_bin, *common, stdin=lines)
+        out, err = command.communicate(timeout=300)
+    assert command.returncode == 0, err
+    assert_same_translations(hypotheses(out), translations)
+    assert len({text for _, text, _ in translations.values()}) > 20
+
+
+def test_batching_does_not_change_a_translation(trained, translations, data_bin):
+    alone = generate(data_bin, trained, "--batch-size", 1)
+    assert_same_translations(hypotheses(alone), translations)
+
+
+@pytest.fixture(scope="session")
+def stock(data_bin, tmp_path_factory):
+    """A checkpoint of fairseq's own transformer."""
+    return train(data_bin, "transformer", tmp_path_factory.mktemp("stock"), 100, *TINY)
+
+
+def named(arch):
+    return ["--model-overrides", json.dumps({"_name": arch, "arch": arch}).replace('"', "'")]
+
+
+def test_a_stock_checkpoint_translates_identically_as_una(stock, data_bin):
+    ours = generate(data_bin, stock, *named("transformer_una_tiny"))
+    assert_same_translations(hypotheses(ours), hypotheses(generate(data_bin, stock)))
+
+
+def test_a_una_checkpoint_translates_identically_as_stock(data_bin, tmp_path):
+    ours = train(data_bin, "transformer_una_tiny", tmp_path, 30)
+    theirs = generate(data_bin, ours, *named("transformer"))
+    assert_same_translations(hypotheses(theirs), hypotheses(generate(data_bin, ours)))
+
+
+def test_training_as_una_is_training_as_stock(data_bin, tmp_path):
+    """Same seed, no dropout: the same losses, update by update."""
+    runs = [
+        fairseq("train", data_bin, *TRAIN, *arch, "--dropout", 0, "--max-update", 12, "--no-save")
+        for arch in (["--arch", "transformer_una_tiny"], ["--arch", "transformer", *TINY])
+    ]
+    ours, stock = (updates(run.stdout + run.stderr) for run in runs)
+    assert ours == pytest.approx(stock, abs=2e-3) and len(ours) == 12
+
+
+def test_an_interrupted_run_resumes_to_the_same_numbers(data_bin, tmp_path):
+    """Mid-epoch, dropout on: losses and parameters of an uninterrupted run, to the bit."""
+    args = [data_bin, *TRAIN, "--arch", "transformer_hna_tiny", "--save-interval-updates", 4]
+    whole = fairseq("train", *args, "--max-update", 11, "--save-dir", tmp_path / "whole")
+    cut = fairseq("train", *args, "--max-update", 7, "--save-dir", tmp_path / "cut")
+    rest = fairseq("train", *args, "--max-update", 11, "--save-dir", tmp_path / "cut")
+    expected = updates(whole.stdout + whole.stderr)
+    resumed = updates(cut.stdout + cut.stderr) | updates(rest.stdout + rest.stderr)
+    assert resumed == expected and list(updates(rest.stdout + rest.stderr))[0] == 8
+    last = [parameters(tmp_path / run / "checkpoint_last.pt") for run in ("whole", "cut")]
+    torch.testing.assert_close(*last, atol=0, rtol=0)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def train_on_two_processes(data, folder, updates, *args):
+    meet = f"tcp://127.0.0.1:{free_port()}"
+    two = f"--distributed-world-size 2 --distributed-backend gloo --distributed-init-method {meet}"
+    two = [*two.split(), "--distributed-no-spawn", "--ddp-backend", "legacy_ddp"]
+    common = [*TRAIN, "--dropout", 0, *args, "--max-update", updates, "--save-dir", folder, *two]
+    ranks = [start("train", data, *common, "--distributed-rank", rank) for rank in (0, 1)]
+    for rank in ranks:
+        _, err = rank.communicate(timeout=300)
+        assert rank.returncode == 0, err
+    return parameters(folder / "checkpoint_last.pt")
+
+
+def test_two_processes_equal_one(data_bin, tmp_path):
+    """Half the batches on each of two processes, interrupted and resumed, against all on one."""
+    arch = ["--arch", "transformer_hna_tiny"]
+    train_on_two_processes(data_bin, tmp_path / "two", 3, *arch)
+    two = train_on_two_processes(data_bin, tmp_path / "two", 6, *arch)
+    path = train(data_bin, arch[1], tmp_path / "one", 6, "--update-freq", 2, "--dropout", 0)
+    torch.testing.assert_close(two, parameters(path), atol=2e-4, rtol=1e-3)
+
+
+def test_hydra_trains_a_size_by_its_name(data_bin, tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"""
+common: {{user_dir: {PLUGIN}, cpu: true, log_format: json, log_interval: 1}}
+task: {{_name: translation, data: {data_bin}, source_lang: de, target_lang: en}}
+model: {{_name: transformer_hna_tiny, hna_init: 0.1, share_all_embeddings: true}}
+criterion: {{_name: label_smoothed_cross_entropy}}
+dataset: {{max_tokens: 600, num_workers: 0}}
+optimizer: {{_name: adam}}
+lr_scheduler: {{_name: fixed}}
+optimization: {{lr: [0.001], max_update: 3}}
+checkpoint: {{save_dir: {tmp_path}}}
+""")
+    args = ["--config-dir", tmp_path, "--config-name", "mine", f"hydra.run.dir={tmp_path}"]
+    fairseq("hydra-train", *args)
+    saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    assert saved["cfg"]["model"]["_name"] == "transformer_hna_tiny"
+    assert saved["model"]["encoder.embed_tokens.weight"].size(1) == 128
+    assert sum("offset" in name for name in saved["model"]) == 4
+    assert hypotheses(generate(data_bin, tmp_path / "checkpoint_last.pt"))
+    typo = fairseq("hydra-train", *args, "+model.hna_initial=0.1", check=False)
+    assert typo.returncode != 0 and "hna_initial" in typo.stderr
+
+
+def test_a_model_loads_and_translates_from_python(trained, translations, data_bin, real_lines):
+    source = (real_lines / "test.de").read_text().split("\n")[0]
+    code = f"""
+import fairseq_ext
+from fairseq_ext.models.transformer import TransformerModel
+hub = TransformerModel.from_pretrained({str(trained.parent)!r}, {trained.name!r}, {str(data_bin)!r})
+print("SAYS", hub.translate({source!r}, beam=3, max_len_b=20))
+from fairseq.checkpoint_utils import load_model_ensemble
+models, cfg = load_model_ensemble([{str(trained)!r}], {{"data": {str(data_bin)!r}}})
+print("NAME", cfg.model._name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"SAYS (.*)", done.stdout)[1]
+    assert said == translations[0][1]
+    assert re.search(r"NAME transformer_(una|dna|hna)_tiny", done.stdout)
+
+
+@pytest.mark.parametrize("user_dir", ["fairseq_ext", f"{PLUGIN}/"])
+def test_the_plugin_is_found_by_its_relative_path_and_with_a_slash(user_dir, data_bin):
+    args = [*TRAIN, "--user-dir", user_dir, "--arch", "transformer_dna_tiny", "--max-update", 1]
+    fairseq("train", data_bin, *args, "--no-save", cwd=ROOT)
+
+
+def spawned_worker(pickled, answers):
+    """What a data-parallel worker does first: it gets the configuration and nothing else."""
+    import sys
+
+    from fairseq import models, utils
+
+    cfg = pickle.loads(pickled)
+    utils.import_user_module(cfg.common)
+    answers.put(("transformer_dna" in models.MODEL_REGISTRY, "fairseq_ext" in sys.modules))
+
+
+def test_a_spawned_worker_finds_the_plugin():
+    from argparse import Namespace
+
+    pickled = pickle.dumps(Namespace(common=Namespace(user_dir=str(PLUGIN))))
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.SimpleQueue()
+    worker = spawn.Process(target=spawned_worker, args=(pickled, answers))
+    worker.start()
+    worker.join(120)
+    assert worker.exitcode == 0 and answers.get() == (True, True)
+
+
+def test_evaluation_in_training_and_a_float_average(data_bin, tmp_path):
+    """--eval-bleu, --store-ema and --checkpoint-activations: train, resume, decode."""
+    bleu = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 10}']
+    extras = [*bleu, "--store-ema", "--ema-decay", 0.9, "--checkpoint-activations"]
+    path = train(data_bin, "transformer_dna_tiny", tmp_path, 3, *extras)
+    train(data_bin, "transformer_dna_tiny", tmp_path, 5, *extras)
+    assert hypotheses(generate(data_bin, path))
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--arch", "transformer_dna_tiny", "--encoder-normaliser", "twice"], "choose from"),
+        (["--arch", "transformer_hna_tiny", "--hna-init", 1.5], "hna_init is 1.5"),
+        (["--arch", "transformer_dna_tiny", "--encoder-attention-heads", 3], "do not divide"),
+        (["--arch", "transformer_dna_tiny", "--decoder-normaliser", "doubly"], "see the future"),
+        (["--arch", "transformer_dna_tiny", "--cross-self-attention"], "is not supported"),
+    ],
+)
+def test_bad_flags_end_in_one_sentence(args, said, data_bin, tmp_path):
+    folder = tmp_path / "never"
+    done = fairseq("train", data_bin, *TRAIN, *args, "--save-dir", folder, check=False)
+    assert done.returncode != 0
+    assert said in done.stderr.strip().split("\n")[-1]
+    assert "Traceback" not in done.stderr
+    assert not list(folder.glob("*.pt"))
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(stock, data_bin, tmp_path):
+    args = ["--arch", "transformer_dna", "--restore-file", stock, "--save-dir", tmp_path]
+    done = fairseq("train", data_bin, *TRAIN, *args, "--max-update", 110, check=False)
+    assert done.returncode != 0 and "does not fit this model" in done.stderr.split("\n")[-2]
+    assert not list(tmp_path.glob("*.pt"))
+
+
+def test_validate_reads_a_checkpoint(trained, data_bin):
+    args = ["--user-dir", PLUGIN, *TASK, "--path", trained, "--max-tokens", 1000]
+    done = fairseq("validate", data_bin, *args, "--valid-subset", "valid")
+    assert "loss" in done.stdout + done.stderr

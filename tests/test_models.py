@@ -1,0 +1,238 @@
+"""Architectures: parity with fairseq's own, options, checkpointing, LayerDrop, data parallelism."""
+
+import copy
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+
+import pytest
+import torch
+import torch.distributed as dist
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
+from fairseq.models.transformer import TransformerConfig
+from omegaconf import OmegaConf
+from torch.nn.parallel import DistributedDataParallel
+
+from fairseq_ext.attention import Listener
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
+from fairseq_ext.models.config import to_transformer_config
+
+TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()}
+
+
+def task(**options):
+    words = Dictionary()
+    for i in range(30):
+        words.add_symbol(f"w{i}")
+    return Namespace(source_dictionary=words, target_dictionary=words, cfg=Namespace(**options))
+
+
+def build(name="transformer_una_tiny", task_options=None, **options):
+    """A model of ours; dropout is 0 unless asked for."""
+    torch.manual_seed(3)
+    config = OmegaConf.create({"_name": name, "dropout": 0.0, **options})
+    return build_model(config, task(**task_options or {}))
+
+
+def build_stock(**options):
+    torch.manual_seed(4)
+    return build_model(Namespace(arch="transformer", dropout=0.0, **{**TINY, **options}), task())
+
+
+SOURCE = torch.tensor([[1, 1, 5, 6, 7, 2], [8, 9, 10, 11, 12, 2]])
+PREVIOUS = torch.tensor([[2, 5, 6, 1, 1], [2, 7, 8, 9, 10]])
+REAL = PREVIOUS.ne(1)
+BATCH = {"src_tokens": SOURCE, "src_lengths": None, "prev_output_tokens": PREVIOUS}
+
+
+def loss_and_gradients(model):
+    model.zero_grad()
+    loss = model(**BATCH)[0].log_softmax(-1)[REAL][:, 5:9].sum()
+    loss.backward()
+    return loss, {n: p.grad for n, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"share_all_embeddings": True, "layernorm_embedding": True, "encoder_learned_pos": True},
+        {"encoder_normalize_before": True, "decoder_normalize_before": True},
+        {
+            "no_token_positional_embeddings": True,
+            "activation_fn": "gelu",
+            "no_scale_embedding": True,
+        },
+        {"decoder_output_dim": 64, "decoder_embed_dim": 96, "encoder_embed_dim": 64},
+        {"no_cross_attention": True},
+    ],
+)
+def test_softmax_models_are_fairseqs(options):
+    """Same parameters under the same names, same losses and gradients, same alignments."""
+    ours, stock = build(**options), build_stock(**options)
+    ours.load_state_dict(stock.state_dict(), strict=True)
+    stock.load_state_dict(ours.state_dict(), strict=True)
+    for mode in (True, False):
+        results = [loss_and_gradients(model.train(mode)) for model in (ours, stock)]
+        torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+    (_, ours_extra), (_, stock_extra) = (model(**BATCH) for model in (ours, stock))
+    if not options.get("no_cross_attention"):
+        pair = [extra["attn"][0][REAL] for extra in (ours_extra, stock_extra)]
+        torch.testing.assert_close(*pair, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("size", [size for size in SIZES if size != "_tiny"])
+def test_every_size_is_the_stock_preset(mechanism, size):
+    args = Namespace()
+    ARCH_CONFIG_REGISTRY[f"transformer{size}"](args)
+    stock = asdict(TransformerConfig.from_namespace(args))
+    cls = ARCH_MODEL_REGISTRY[f"transformer_{mechanism}{size}"]
+    ours = to_transformer_config(OmegaConf.structured(getattr(cls, "__dataclass")))
+    assert ours.encoder_normaliser == MECHANISMS[mechanism]["encoder_normaliser"]
+    assert {name: asdict(ours)[name] for name in stock} == stock
+
+
+def test_every_stock_option_is_there():
+    flags = []
+    for name in ("transformer", "transformer_dna"):
+        parser = ArgumentParser(allow_abbrev=False)
+        ARCH_MODEL_REGISTRY[name].add_args(parser)
+        flags.append({flag for action in parser._actions for flag in action.option_strings})
+    assert flags[0] - flags[1] == set()
+    assert {"--encoder-normaliser", "--hna-init", "--sinkhorn-sweeps"} <= flags[1] - flags[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cross_self_attention": True}, "--cross-self-attention is not supported"),
+        ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config is not supported"),
+        ({"decoder_normaliser": "doubly"}, "see the future"),
+        ({"cross_normaliser": "hybrid"}, "needs all queries"),
+        ({"encoder_attention_heads": 3}, "3 heads do not divide the width 128"),
+        ({"encoder_normaliser": "hybrid", "hna_init": 2.0}, "hna_init is 2.0"),
+        ({"encoder_normaliser": "hybrid", "hna_init": 1.0}, "raw or clamp"),
+        ({"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 0}, "sinkhorn_sweeps is 0"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence(options, said):
+    with pytest.raises(UsageError, match=said):
+        build(**options)
+
+
+def test_an_unknown_normaliser_is_refused_with_the_choices(capsys):
+    parser = ArgumentParser()
+    ARCH_MODEL_REGISTRY["transformer_dna"].add_args(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--encoder-normaliser", "double"])
+    assert "doubly" in capsys.readouterr().err
+
+
+def test_a_configuration_from_before_a_flag_existed_still_builds():
+    cls = ARCH_MODEL_REGISTRY["transformer_hna_tiny"]
+    config = OmegaConf.structured(getattr(cls, "__dataclass"))
+    old = {
+        k: v
+        for k, v in OmegaConf.to_container(config).items()
+        if not k.startswith(("hna", "cross"))
+    }
+    model = build("transformer_hna_tiny", **{k: v for k, v in old.items() if k != "_name"})
+    assert model.encoder.layers[0].self_attn.groups[0].normaliser.init == 0.5
+
+
+def everything(site, layer):
+    return [0, 2]
+
+
+def guided(model, **options):
+    """Loss on the attention maps alone, and its gradients."""
+    model.zero_grad()
+    listener = Listener(everything)
+    _, extra = model(**BATCH, listener=listener, **options)
+    assert extra["attention_maps"] is listener.maps
+    maps = listener.maps
+    loss = sum((m.square().sum() for m in maps.values()), torch.zeros(()))
+    loss.backward()
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return maps.keys(), loss, grads
+
+
+@pytest.mark.parametrize("name", ["transformer_una_tiny", "transformer_hna_tiny"])
+@pytest.mark.parametrize("how", ["checkpoint_activations", "offload_activations"])
+def test_checkpointed_activations_keep_values_and_gradients(name, how):
+    plain, saved = build(name), build(name, **{how: True})
+    torch.testing.assert_close(loss_and_gradients(saved), loss_and_gradients(plain))
+    expected, heard = guided(plain), guided(saved)
+    assert len(heard[0]) == 12 and heard[0] == expected[0]
+    torch.testing.assert_close(heard[1:], expected[1:])
+    assert expected[2]["encoder.layers.0.self_attn.q_proj.weight"].abs().max() > 0
+
+
+def test_dropout_is_replayed_by_activation_checkpointing():
+    plain, saved = (build(dropout=0.3, checkpoint_activations=on) for on in (False, True))
+    results = []
+    for model in (plain, saved):
+        torch.manual_seed(5)
+        results.append(loss_and_gradients(model))
+    torch.testing.assert_close(*results)
+
+
+def test_layerdrop_keeps_the_indices_of_layers():
+    model = build("transformer_dna_tiny", encoder_layerdrop=0.5, decoder_layerdrop=0.5).train()
+    heard, calls = set(), set()
+    for index, layer in model.encoder.layers._modules.items():
+        layer.register_forward_hook(lambda *_, i=int(index): calls.add(i))
+    for _ in range(8):
+        calls.clear()
+        keys, *_ = guided(model)
+        encoder = {layer for site, layer in keys if site == "encoder"}
+        assert encoder == calls
+        heard.add(len(encoder))
+    assert len(heard) > 1
+
+
+def test_stock_layer_pruning_works():
+    full = build("transformer_dna_tiny")
+    kept = {"encoder_layers_to_keep": "0,2", "decoder_layers_to_keep": "1"}  # fairseq needs both
+    pruned = build("transformer_dna_tiny", **kept)
+    pruned.load_state_dict(full.state_dict(), model_cfg=Namespace(arch="any", **kept))
+    torch.testing.assert_close(
+        pruned.encoder.layers[1].fc1.weight, full.encoder.layers[2].fc1.weight, atol=0, rtol=0
+    )
+
+
+def test_alignments_are_made_only_when_somebody_reads_them():
+    model = build()
+    assert model.train()(**BATCH)[1]["attn"] == [None]
+    assert model(**BATCH, alignment_layer=1, alignment_heads=2)[1]["attn"][0].shape == (2, 5, 6)
+    assert model.eval()(**BATCH)[1]["attn"][0].shape == (2, 5, 6)
+    supervised = build(task_options={"load_alignments": True}).train()
+    assert supervised(**BATCH)[1]["attn"][0].shape == (2, 5, 6)
+
+
+def test_a_copy_of_a_model_is_independent():
+    """fairseq's EMA deep-copies the model."""
+    model = build("transformer_hna_tiny", checkpoint_activations=True)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        model.encoder.layers[0].fc2.weight.mul_(9)
+    (a, _), (b, _) = model(**BATCH), twin(**BATCH)
+    assert (a - b).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_a_loss_on_maps_works_under_data_parallelism(find_unused, tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        model = build("transformer_hna_tiny")
+        parallel = DistributedDataParallel(model, find_unused_parameters=find_unused)
+        for _ in range(2):
+            listener = Listener(everything)
+            output, _ = parallel(**BATCH, listener=listener)
+            maps = sum(m.square().sum() for m in listener.maps.values())
+            (output.sum() + maps).backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters())
+    finally:
+        dist.destroy_process_group()
