@@ -1,0 +1,1 @@
+"""Corpora: the built-in English-German grammar, and checks made before work begins."""
