@@ -52,7 +52,7 @@ class Inputs:
     blocked: Tensor | None = None
     tokens: Tensor | None = None
     listener: Listener | None = None
-    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """make(), computed for the first layer that needs it and shared by the others."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -212,11 +213,12 @@ def _join(heads: Sequence[Tensor]) -> Tensor:
 
 
 def _as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
-    if isinstance(padding, Inputs):
-        return padding
-    if attn_mask is not None and attn_mask.dtype != torch.bool:
-        attn_mask = attn_mask < 0
-    return Inputs(padding=None if padding is None else padding.bool(), blocked=attn_mask)
+    inputs = padding
+    if not isinstance(inputs, Inputs):
+        inputs = Inputs(None if inputs is None else inputs.bool())
+    if attn_mask is None:
+        return inputs
+    return replace(inputs, blocked=attn_mask if attn_mask.dtype == torch.bool else attn_mask < 0)
 
 
 def _runs(groups: Iterable[Heads], heard: set[int]) -> Iterator[tuple[Heads, slice, slice, bool]]:
