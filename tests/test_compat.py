@@ -1,0 +1,277 @@
+"""The remedies in fairseq_ext.compat do what they are for, through fairseq's real commands."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import fairseq
+import fairseq_cli.train
+import numpy as np
+import pytest
+import torch
+from conftest import PLUGIN
+from conftest import fairseq as run_fairseq
+from fairseq import file_utils, options
+from fairseq.data import BucketPadLengthDataset, ListDataset, data_utils
+from fairseq.distributed import utils as distributed_utils
+from fairseq.trainer import Trainer
+from fairseq_cli import preprocess
+
+from fairseq_ext import compat, safe_loading
+from fairseq_ext.errors import UsageError
+
+FLAGS = "-s de -t en --arch transformer --max-tokens 128 --cpu --num-workers 0 --optimizer adam"
+SIZE = "--{0}-embed-dim 8 --{0}-ffn-embed-dim 8 --{0}-layers 1 --{0}-attention-heads 2"
+TRAIN = (
+    f"{FLAGS} {SIZE.format('encoder')} {SIZE.format('decoder')} --lr 1e-3 --max-update 2".split()
+)
+TWO_ON_CPUS = (
+    "--distributed-world-size 2 --distributed-backend gloo --ddp-backend legacy_ddp".split()
+)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A binarised corpus of forty lines of letters."""
+    folder = tmp_path_factory.mktemp("letters")
+    lines = "".join(" ".join("abcdefgh"[: i % 8 + 1]) + "\n" for i in range(40))
+    for name in "train.de", "train.en", "valid.de", "valid.en":
+        (folder / name).write_text(lines)
+    prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid")]
+    flags = ["-s", "de", "-t", "en", *prefixes, f"--destdir={folder / 'bin'}"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(flags))
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def run(data):
+    """A finished training through the command line, saved beside the data."""
+    return run_fairseq("train", data, "--user-dir", PLUGIN, *TRAIN, "--save-dir", data / "model")
+
+
+@pytest.fixture
+def train(data, tmp_path, monkeypatch):
+    """fairseq-train in this process."""
+
+    def train(*flags):
+        argv = ["fairseq-train", data, *TRAIN, "--save-dir", tmp_path, *flags]
+        monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+        fairseq_cli.train.cli_main()
+
+    return train
+
+
+def stderr(done):
+    """Without what torch 2.14 says while fairseq is imported, before any plugin is."""
+    return re.sub(r".*torch/jit/_script\.py.*\n.*\n", "", done.stderr)
+
+
+def test_apply_is_done_once():
+    before = distributed_utils.call_main, sys.excepthook, list(warnings.filters)
+    compat.apply()
+    assert before == (distributed_utils.call_main, sys.excepthook, list(warnings.filters))
+
+
+def test_a_training_writes_nothing_to_stderr(run):
+    assert "num_updates 2" in run.stdout
+    assert stderr(run) == ""
+
+
+def test_only_stock_warnings_are_filtered():
+    mine = ["something of yours", "hydra says hello", "mismatched key_padding_mask"]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        compat.stock_warnings()
+        for text in mine:
+            warnings.warn(text, UserWarning, stacklevel=1)
+        warnings.warn(
+            "`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning, stacklevel=1
+        )
+        warnings.warn("\nThe version_base parameter is not specified.", UserWarning, stacklevel=1)
+    assert [str(w.message) for w in seen[:3]] == mine
+    assert len(seen) == 4 and seen[3].category is FutureWarning
+
+
+def test_bf16_and_length_buckets_train_on_a_cpu(train, tmp_path):
+    train("--memory-efficient-bf16", "--num-batch-buckets", "3")
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    assert state["optimizer_history"][-1]["num_updates"] == 2
+    weights = state["model"]["encoder.embed_tokens.weight"]  # saved in 32 bits
+    assert torch.equal(weights, weights.bfloat16().float())
+
+
+def test_buckets_end_at_lengths_that_occur():
+    sizes = np.array([3, 3, 4, 9, 9, 20])
+    assert data_utils.get_buckets(sizes, 2).tolist() == [4, 20]
+    sentences = ListDataset([torch.ones(n).long() for n in sizes], sizes)
+    padded = BucketPadLengthDataset(sentences, sizes, 2, pad_idx=1, left_pad=False)
+    assert padded.sizes.tolist() == [4, 4, 4, 20, 20, 20]
+
+
+@pytest.mark.parametrize("limit", [{"max_sentences": 7}, {"max_tokens": 60}, {"max_tokens": 10**6}])
+def test_every_sentence_is_in_a_batch_once(limit):
+    lengths = np.arange(3, 53)
+    batches = data_utils.batch_by_size(
+        np.arange(50), None, lengths, required_batch_size_multiple=8, **limit
+    )
+    assert np.concatenate(batches).tolist() == list(range(50))
+
+
+def test_numpy_long_is_an_integer():
+    assert np.vectorize(len, otypes=[np.compat.long])(["ab"]).dtype.kind == "i"  # noqa: NPY201
+
+
+def fairseq_modules_with(pattern):
+    """The modules of the installed fairseq, examples aside, whose source matches."""
+    root = Path(fairseq.__file__).parent
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] != "examples" and re.search(pattern, path.read_text(encoding="utf-8")):
+            yield ".".join(("fairseq", *parts))
+
+
+def test_every_torch_load_and_eval_of_fairseq_is_covered():
+    loading = set(fairseq_modules_with(r"torch\.load\("))
+    assert loading and loading <= set(safe_loading.LOADERS)
+    for name in loading:
+        assert isinstance(sys.modules[name].torch, safe_loading.SafeTorch)
+    evaluating = list(fairseq_modules_with(r"(?<![\w.])eval\("))
+    assert len(evaluating) > 10
+    for name in evaluating:
+        assert sys.modules[name].eval is safe_loading.literal
+
+
+@pytest.mark.parametrize("name", ["../outside", "/{}/outside"])
+def test_archives_stay_in_their_folder(name, tmp_path):
+    archive, outside = tmp_path / "model.tar.gz", tmp_path / "outside"
+    (tmp_path / "tmp").mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo(name.format(tmp_path)), io.BytesIO())
+    with pytest.raises(tarfile.FilterError):
+        file_utils.load_archive_file(str(archive))
+    assert not outside.exists()
+
+
+def test_restoring_another_architecture_is_one_sentence(run, data, train):
+    with pytest.raises(
+        UsageError, match=r"checkpoint_last\.pt does not fit this model .*layers\.1"
+    ):
+        train("--restore-file", data / "model" / "checkpoint_last.pt", "--encoder-layers", 2)
+
+
+def test_a_training_restores_no_pickle(train, tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    torch.save({"model": Payload(), "optimizer_history": []}, tmp_path / "evil.pt")
+    with pytest.raises(UsageError, match=r"evil\.pt asks for posix\.system"):
+        train("--restore-file", tmp_path / "evil.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def config(cpu=True, tpu=False, optimizer="adam", **flags):
+    """What the checks read of fairseq's configuration, with fairseq's defaults."""
+    training = {"ddp_backend": "pytorch_ddp", "distributed_backend": "nccl"}
+    training |= {"distributed_world_size": 1, "distributed_rank": 0}
+    training |= {"distributed_init_method": None, "distributed_no_spawn": False, **flags}
+    return SimpleNamespace(
+        common=SimpleNamespace(cpu=cpu, tpu=tpu),
+        distributed_training=SimpleNamespace(**training),
+        optimizer=optimizer,
+    )
+
+
+TWO = {"distributed_world_size": 2}
+GLOO = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
+TCP = {"distributed_init_method": "tcp://127.0.0.1:1"}
+ALONE = {"distributed_no_spawn": True}
+LAUNCHED = {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "1"}
+TORCHRUN = {**LAUNCHED, "LOCAL_RANK": "1"}
+SLURM = {"SLURM_JOB_NODELIST": "node[1-2]"}
+GPU = {"cpu": False, "gpus": 2}
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "message"),
+    [
+        ({}, {}, None),
+        ({}, TORCHRUN, "add --distributed-world-size 2 --distributed-backend gloo"),
+        ({}, {**TORCHRUN, "WORLD_SIZE": "1"}, None),
+        (TWO, {}, "starts no process for --distributed-world-size 2"),
+        ({**TWO, **GLOO, **TCP}, {}, "starts no process"),
+        ({**TWO, **GLOO, **ALONE}, {}, "starts no process"),
+        ({**TWO, **GLOO, **TCP, **ALONE}, {}, None),
+        ({**TWO, **GLOO}, SLURM, None),
+        ({**TWO, **TCP, **ALONE}, {}, "do not work with --distributed-backend nccl"),
+        ({**TWO, **TCP, **ALONE, **GLOO, "ddp_backend": "c10d"}, {}, "--ddp-backend c10d"),
+        ({**TWO, **TCP, **ALONE, "distributed_backend": "gloo", "optimizer": None}, {}, None),
+        ({**TWO, **GLOO}, TORCHRUN, None),
+        ({**TWO, **GLOO, **TCP}, TORCHRUN, "rank 1 of 2"),
+        ({**TWO, **GLOO, **TCP, **ALONE}, TORCHRUN, "rank 1 of 2"),
+        ({**TWO, **GLOO, **TCP, **ALONE, "distributed_rank": 1}, TORCHRUN, None),
+        ({**TWO, "tpu": True}, {}, None),
+        ({**TWO, **GPU}, {}, None),
+        ({**TWO, **GPU, **TCP}, {}, None),
+        ({**TWO, **GPU}, TORCHRUN, None),
+        ({**TWO, **GPU, **TCP}, LAUNCHED, None),
+        ({**TWO, **GLOO}, LAUNCHED, None),
+        ({**TWO, **GPU, "cpu": True}, {}, "or --distributed-world-size 1"),
+        (GPU, TORCHRUN, "add --distributed-world-size 2$"),
+        ({**TWO, **GPU, **TCP}, TORCHRUN, "leave that flag out"),
+    ],
+)
+def test_process_flags(flags, env, message, monkeypatch):
+    flags = dict(flags)
+    gpus = flags.pop("gpus", 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    for name in *TORCHRUN, *SLURM, "SLURM_STEP_NODELIST":
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    if message is None:
+        compat.check_processes(config(**flags))
+        return
+    with pytest.raises(UsageError, match=message):
+        compat.check_processes(config(**flags))
+
+
+def test_the_trainer_checks_too(monkeypatch):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="torchrun started 2 processes"):
+        Trainer(config(), None, None, None)
+
+
+def test_an_error_is_one_line_and_exit_code_1(data, tmp_path):
+    flags = ["--user-dir", PLUGIN, *TRAIN, "--save-dir", tmp_path, "--distributed-world-size", 2]
+    done = run_fairseq("train", data, *flags, check=False)
+    assert done.returncode == 1
+    assert stderr(done).startswith("error: without a GPU") and stderr(done).count("\n") == 1
+
+
+def test_other_errors_keep_their_traceback(capsys):
+    try:
+        raise KeyError("mine")
+    except KeyError as error:
+        sys.excepthook(KeyError, error, error.__traceback__)
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this is how CPUs train")
+def test_torchrun_trains_one_model_on_cpus(data, tmp_path):
+    torchrun = "torch.distributed.run --standalone --nproc_per_node 2 -m fairseq_cli.train".split()
+    flags = ["--user-dir", PLUGIN, *TRAIN, *TWO_ON_CPUS, "--save-dir", tmp_path]
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, data, *flags], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "training on 2 devices" in done.stdout
+    assert "training on 1 devices" not in done.stdout
