@@ -60,6 +60,13 @@ class Inputs:
             self._made[key] = make()
         return self._made[key]
 
+    def absent(self) -> Tensor | None:
+        """[B, S] padding as queries see it: a sentence of nothing but padding counts as real."""
+        if self.padding is None:
+            return None
+        padding = self.padding
+        return self.once("absent", lambda: padding & ~padding.all(-1, keepdim=True))
+
     def wanted(self, site: str, layer: int) -> Sequence[int]:
         """Heads whose maps the listener wants from this place."""
         return (self.listener and self.listener.wants(site, layer)) or ()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.blockers import ALWAYS, Blocker, block, causal
 from fairseq_ext.attention.inputs import Frame, Inputs
-from fairseq_ext.attention.normalisers import Normaliser, Softmax
+from fairseq_ext.attention.normalisers import Call, Normaliser, Softmax
 from fairseq_ext.attention.scorers import Scorer, dot_product
 from fairseq_ext.errors import UsageError
 
@@ -131,7 +131,8 @@ class Attention(MultiheadAttention):
         mask, drop = block(group.blockers, frame), self.dropout_module
         if not observed and group.scorer is dot_product:
             rate = drop.p if self.training or drop.apply_during_inference else 0.0
-            out = group.normaliser.fused(q, k, v, mask, frame.query_padding, heads, rate)
+            call = Call(q, k, v, mask, frame.query_padding, heads, rate)
+            out = group.normaliser.fused(call)
             if out is not None:
                 return out, None
         scores = group.scorer(q, k, frame)
@@ -181,7 +182,7 @@ class Attention(MultiheadAttention):
             first=k.size(2) - q.size(2) if own else 0,
             device=q.device,
             key_padding=padding,
-            query_padding=padding if own and state is None else None,
+            query_padding=inputs.absent() if own and state is None else None,
         )
         return q, k, v, frame
 

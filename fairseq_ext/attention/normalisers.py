@@ -6,6 +6,7 @@ softmax), doubly-normalised (DNAS) and hybrid (HNAS) attention schemes.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.blockers import Mask
+from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a fused kernel gets: dot-product attention of heads of a group.
+
+    Args:
+        q: [B, h, T, D]. k, v: [B, h, S, D]. The scores are q k^T / sqrt(D).
+        mask: what is blocked.
+        query_padding: [B, T] bool, queries that do not exist; None if all do.
+        heads: which heads of the group these are.
+        dropout: probability, of the weights.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask
+    query_padding: Tensor | None
+    heads: slice
+    dropout: float
 
 
 class Normaliser(nn.Module):
@@ -36,23 +59,8 @@ class Normaliser(nn.Module):
         """
         raise NotImplementedError
 
-    def fused(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        query_padding: Tensor | None,
-        heads: slice,
-        dropout: float,
-    ) -> Tensor | None:
-        """dropout(weights) @ v for dot-product scores, without a map in memory; None = declined.
-
-        Args:
-            q: [B, heads, T, D]. k, v: [B, heads, S, D].
-            mask: what is blocked.
-            dropout: probability.
-        """
+    def fused(self, call: Call) -> Tensor | None:
+        """dropout(weights) @ v, [B, h, T, D], without a map in memory; None = declined."""
         return None
 
 
@@ -62,19 +70,15 @@ class Softmax(Normaliser):
     def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
         return scores.softmax(-1)
 
-    def fused(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        query_padding: Tensor | None,
-        heads: slice,
-        dropout: float,
-    ) -> Tensor:
-        allowed = None if mask.blocked is None else ~mask.blocked
+    def fused(self, call: Call) -> Tensor:
+        allowed = None if call.mask.blocked is None else ~call.mask.blocked
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
+            call.q,
+            call.k,
+            call.v,
+            attn_mask=allowed,
+            dropout_p=call.dropout,
+            is_causal=call.mask.causal,
         )
 
 
@@ -110,6 +114,15 @@ class Sinkhorn(Normaliser):
             if sweep < self.sweeps - 1:
                 rows = (scores - columns).logsumexp(-1, keepdim=True)
         return (scores - columns).softmax(-1)
+
+    def fused(self, call: Call) -> Tensor | None:
+        """One sweep without dropout, if a kernel suits; see there."""
+        if self.sweeps > 1 or call.dropout or not doubly_cpu.suits(call.q, call.k, call.mask):
+            return None
+        try:
+            return doubly_cpu.attend(call.q, call.k, call.v, call.mask.blocked, call.query_padding)
+        except doubly_cpu.Underflow:
+            return None
 
     def extra_repr(self) -> str:
         return f"sweeps={self.sweeps}"
@@ -161,6 +174,14 @@ class Hybrid(Normaliser):
         softmax = self.softmax.weights(scores, query_padding, heads)
         doubly = self.doubly.weights(scores, query_padding, heads)
         return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
+
+    def fused(self, call: Call) -> Tensor | None:
+        """Both halves fused, where the doubly-normalised one can be."""
+        doubly = self.doubly.fused(call)
+        if doubly is None:
+            return None
+        u = self.u()[call.heads, None, None].to(doubly.dtype)
+        return torch.lerp(self.softmax.fused(call), doubly, u)
 
     def extra_repr(self) -> str:
         return f"init={self.init}, weight={self.weight}"

@@ -1,0 +1,137 @@
+"""Fused kernels against the plain form of their normaliser: outputs, all gradients, refusals."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
+from fairseq_ext.attention.blockers import Mask
+from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.attention.normalisers import Call
+
+OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 1}
+KINDS = ("doubly", "hybrid", "sinkhorn")
+
+
+@pytest.fixture(autouse=True)
+def use_it_on_small_inputs(monkeypatch):
+    monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
+
+
+def padded(lengths, size, side):
+    at, lengths = torch.arange(size), torch.tensor(lengths)[:, None]
+    return at >= lengths if side == "right" else at < size - lengths
+
+
+def both(kind, q, k, v, keys=None, queries=None):
+    """Fused and plain output, and the gradients of q, k, v and u, at real queries."""
+    normaliser = build_normaliser(kind, q.size(1), **OPTIONS).to(q.dtype)
+    real = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool) if queries is None else ~queries
+    probe = torch.randn_like(q) * real[:, None, :, None]
+    blocked = None if keys is None else keys[:, None, None]
+
+    def plain(q, k, v):
+        scores = q @ k.mT * q.size(-1) ** -0.5
+        scores = scores if blocked is None else scores.masked_fill(blocked, -torch.inf)
+        return normaliser.weights(scores, queries, slice(None)) @ v
+
+    def fused(q, k, v):
+        out = normaliser.fused(Call(q, k, v, Mask(blocked), queries, slice(None), 0.0))
+        assert out is not None
+        return out
+
+    results = []
+    for function in (fused, plain):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        out = function(*leaves)
+        grads = torch.autograd.grad((out * probe).sum(), [*leaves, *normaliser.parameters()])
+        results.append((out.transpose(1, 2)[real], *grads))
+    return results
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("t", "s"), [(37, 37), (5, 70), (70, 5), (1, 9)])
+@pytest.mark.parametrize("budget", [4 << 20, 3000])
+@pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_outputs_and_gradients(kind, t, s, budget, dtype, tol, monkeypatch):
+    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    torch.manual_seed(t + s)
+    q, k, v = (torch.randn(2, 3, n, 8, dtype=dtype) for n in (t, s, s))
+    torch.testing.assert_close(*both(kind, q, k, v), atol=tol, rtol=tol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("budget", [4 << 20, 3000])
+def test_padding(kind, side, budget, monkeypatch):
+    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 2, 40, 8) for _ in range(3))
+    padding = padded([40, 17, 1], 40, side)
+    torch.testing.assert_close(*both(kind, q, k, v, padding, padding), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*both(kind, q, k, v, padding), atol=1e-5, rtol=1e-5)
+
+
+def test_gradcheck():
+    q, k, v = (torch.randn(2, 1, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    padding = padded([5, 3], 5, "left")
+    assert gradcheck(
+        lambda *x: doubly_cpu.attend(*x, padding[:, None, None], padding)[:, :, 3:], (q, k, v)
+    )
+
+
+@pytest.mark.parametrize("gap", [20, 100])
+def test_a_query_that_lost_every_key(gap):
+    """20 nats below the winner are exact in the kernel; 100 are left to the plain form."""
+    q = torch.tensor([[0.0, 1], [gap, 0]]).double()[None, None]
+    k = torch.tensor([[2**0.5, 0], [2**0.5, 2**0.5]]).double()[None, None]
+    for dtype in (torch.float32, torch.float64):
+        x = q.to(dtype), k.to(dtype), torch.eye(2).to(dtype)[None, None]
+        call = Call(*x, Mask(), None, slice(None), 0.0)
+        out = build_normaliser("doubly", 1, **OPTIONS).fused(call)
+        assert (out is None) == (gap == 100)
+        if out is not None:
+            row = torch.tensor([0.0, 1]).softmax(-1).to(dtype)
+            torch.testing.assert_close(out[0, 0, 0], row, atol=1e-5, rtol=1e-5)
+
+
+def attention(kind, **stock):
+    torch.manual_seed(0)
+    groups = [Heads(2, normaliser=build_normaliser(kind, 2, **OPTIONS))]
+    return Attention(8, 2, site="encoder", groups=groups, **stock)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_module_takes_the_kernel_when_nobody_listens(kind, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        doubly_cpu, "attend", lambda *x, run=doubly_cpu.attend: calls.append(1) or run(*x)
+    )
+    module, x = attention(kind), torch.randn(12, 3, 8)
+    padding = padded([12, 7, 0], 12, "left")
+    fused, _ = module(x, x, x, Inputs(padding), need_weights=False)
+    assert len(calls) == 1 and fused.isfinite().all()
+    heard = Inputs(padding, listener=Listener(lambda *_: [0, 1]))
+    plain, _ = module(x, x, x, heard, need_weights=False)
+    assert len(calls) == 1
+    torch.testing.assert_close(fused.transpose(0, 1)[~padding], plain.transpose(0, 1)[~padding])
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"inputs": Inputs(causal=True)},
+        {"inputs": Inputs(blocked=torch.ones(12, 12, dtype=torch.bool).triu(3))},
+        {"dropout": 0.5},
+        {"dtype": torch.bfloat16},
+        {"kind": "sinkhorn", "sinkhorn_sweeps": 2},
+    ],
+)
+def test_it_declines_what_it_cannot_do(inputs, monkeypatch):
+    monkeypatch.setattr(doubly_cpu, "attend", None)
+    monkeypatch.setitem(OPTIONS, "sinkhorn_sweeps", inputs.get("sinkhorn_sweeps", 1))
+    module = attention(inputs.get("kind", "doubly"), dropout=inputs.get("dropout", 0.0))
+    dtype = inputs.get("dtype", torch.float32)
+    x = torch.randn(12, 1, 8, dtype=dtype)
+    out, _ = module.to(dtype)(x, x, x, inputs.get("inputs"), need_weights=False)
+    assert out.isfinite().all()
