@@ -118,15 +118,10 @@ def check_writable(folder: Path, needed_bytes: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fairseq_ext.data.check", description=__doc__)
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="pairs of files")
-    parser.add_argument("--writable", type=Path, metavar="DIR")
-    parser.add_argument("--free-mb", type=float, default=0, metavar="MB", help="needed in DIR")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="pairs of files")
     given = parser.parse_args(arguments)
-    if len(given.files) % 2 or not (given.files or given.writable):
-        parser.error("give two files for each corpus, or --writable DIR, or both")
-    if given.writable:
-        free = check_writable(given.writable, int(given.free_mb * MB))
-        print(f"{given.writable}: writable, {free / MB:.0f} MB free")
+    if len(given.files) % 2:
+        parser.error("give two files for each corpus")
     for a, b in zip(given.files[::2], given.files[1::2], strict=True):
         counts = check_parallel(a, b)
         print(f"{a}, {b}: {counts.lines} lines, {counts.tokens[0]} and {counts.tokens[1]} tokens")

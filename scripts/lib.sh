@@ -1,0 +1,270 @@
+# Steps shared by all scripts: source this file first.
+# Environment: PYTHON (interpreter for a new .venv), FAIRSEQ_EXT_CORPORA (folder with corpora),
+# FAIRSEQ_EXT_SKIP_INSTALL=1 (use the commands on PATH as they are), OMP_NUM_THREADS (default 1).
+
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Two OpenMP threads next to other work can make training and decoding many times slower.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONUTF8=1
+[ -t 2 ] || export TQDM_DISABLE=1 # progress bars are for terminals
+CORES=$(getconf _NPROCESSORS_ONLN)
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf '%s\n' "$*" >&2
+  exit 1
+}
+
+# The comment at the top of the calling script is its help.
+usage() {
+  sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+  exit
+}
+
+# data_recipe DEFAULT [ARGUMENT]: what every data recipe starts with. Sets OUT, the folder that
+# it makes, and WORK, the one beside it in which it works; ends the script if OUT is there.
+data_recipe() {
+  case "${2:-}" in
+  -h | --help) usage ;;
+  -*) die "Unknown option '$2': the only argument is the output folder (default: $1)." ;;
+  esac
+  OUT=${2:-$ROOT/$1}
+  OUT=${OUT%/} WORK=${OUT%/}.partial
+  if [ -e "$OUT" ]; then
+    say "$OUT is there already: delete it to prepare it again."
+    exit
+  fi
+  require_room "$OUT" 500
+}
+
+# --- environment -------------------------------------------------------------------------------
+
+supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; }
+
+find_python() {
+  local candidate candidates=(python3.12 python3.11 python3)
+  [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+  for candidate in "${candidates[@]}"; do
+    supported "$candidate" && command -v "$candidate" && return
+  done
+  die "Python 3.11 or 3.12 is needed and ${PYTHON:-no suitable python on PATH} is neither:" \
+    "install one, or set PYTHON to its path."
+}
+
+# The active virtual environment if there is one, else .venv.
+enter_environment() {
+  local python
+  if [ -z "${VIRTUAL_ENV:-}" ]; then
+    VIRTUAL_ENV=$ROOT/.venv
+    if [ ! -x "$VIRTUAL_ENV/bin/pip" ]; then
+      python=$(find_python)
+      require_room "$ROOT" 2000
+      say "Creating .venv with $("$python" --version)."
+      "$python" -m venv "$VIRTUAL_ENV" ||
+        die "'$python -m venv' failed: install its venv module or activate an environment."
+    fi
+  fi
+  supported "$VIRTUAL_ENV/bin/python" ||
+    die "The environment '$VIRTUAL_ENV' has $("$VIRTUAL_ENV/bin/python" --version)" \
+      "and Python 3.11 or 3.12 is needed: deactivate it or make another."
+  export VIRTUAL_ENV PATH="$VIRTUAL_ENV/bin:$PATH"
+}
+
+# Where fairseq has no wheel, it is built from source.
+require_compiler() {
+  python -c 'import platform, sys
+sys.exit(sys.version_info >= (3, 12) and platform.machine() == "x86_64")' || return 0
+  local include
+  include=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  { command -v c++ && [ -e "$include/Python.h" ]; } >/dev/null ||
+    die "fairseq has a wheel for Python 3.12 only and its source needs a C++ compiler and Python.h:" \
+      "use Python 3.12, or install g++ and python3-dev."
+  say "fairseq is built from source for $(python --version), which takes a few minutes."
+}
+
+# The build of fairseq needs the torch that it will run with, so torch is installed first; build
+# isolation, which would fetch another torch, is off. CUDA_HOME would build what we do not use.
+install_package() {
+  local pip=(python -m pip --disable-pip-version-check install -c "$ROOT/constraints.txt")
+  "${pip[@]}" torch numpy cython setuptools wheel &&
+    env -u CUDA_HOME "${pip[@]}" --no-build-isolation --editable "$ROOT${1:+[$1]}"
+}
+
+# setup_environment [EXTRAS]: after it, `python` and fairseq's commands are ours. A stamp for each
+# set of extras says that it is installed, and with which versions; every set holds the rest.
+setup_environment() {
+  [ -z "${FAIRSEQ_EXT_SKIP_INSTALL:-}" ] || return 0
+  local stamp checksum
+  enter_environment
+  stamp=$VIRTUAL_ENV/.fairseq_ext
+  checksum="$(cat "$ROOT/setup.py" "$ROOT/constraints.txt" | cksum) $ROOT"
+  if ! grep -qsxF "$checksum" "$stamp".${1:-*}; then
+    require_compiler
+    install_package "${1:-}" || die "The installation failed: the reason stands above."
+    printf '%s\n' "$checksum" >"$stamp.${1:-none}"
+  fi
+}
+
+# --- files -------------------------------------------------------------------------------------
+
+# require_room DIR MB: DIR, or where it will be made, can be written to and has so much space.
+require_room() {
+  local there=$1 probe free
+  while [ ! -e "$there" ]; do there=$(dirname "$there"); done
+  probe=$(mktemp "$there/.room.XXXXXX" 2>/dev/null) ||
+    die "Cannot write to '$1': choose another folder or change its permissions."
+  rm "$probe"
+  free=$(df -Pk "$there" | awk 'NR == 2 { print int($4 / 1024) }')
+  [ "$free" -ge "$2" ] ||
+    die "'$1' has $free MB of free space and $2 MB are needed: make room or choose another folder."
+}
+
+# produce OUT COMMAND...: OUT becomes what COMMAND prints; kept if it is there already.
+produce() {
+  local out=$1
+  shift
+  [ ! -e "$out" ] || return 0
+  mkdir -p "$(dirname "$out")"
+  "$@" >"$out.part" || return
+  mv "$out.part" "$out"
+}
+
+# fetch URL SHA256: prints the file after checking it; fails within seconds without a network.
+fetch() {
+  python - "$@" <<'PY'
+import hashlib, sys, urllib.request
+
+url, expected = sys.argv[1:]
+try:
+    content = urllib.request.urlopen(url, timeout=10).read()
+except OSError as error:
+    sys.exit(f"{url} could not be downloaded ({error}): get it into a folder of corpora and set "
+             "FAIRSEQ_EXT_CORPORA to that.")
+if hashlib.sha256(content).hexdigest() != expected:
+    sys.exit(f"{url} does not have the expected checksum {expected}: it was changed or damaged.")
+sys.stdout.buffer.write(content)
+PY
+}
+
+# given_corpus NAME: its folder within the one given by the user; empty if none was given.
+given_corpus() {
+  local folder=${FAIRSEQ_EXT_CORPORA:-}
+  [ -n "$folder" ] || return 0
+  [ -d "$folder/$1" ] ||
+    die "FAIRSEQ_EXT_CORPORA is '$folder', which is no folder with '$1' in it: correct or unset it."
+  printf '%s' "$folder/$1"
+}
+
+# --- text to binarised data: filters from standard input to standard output ---------------------
+
+# tokenise LANGUAGE FILTER: as `--tokenizer moses`; white space of any kind becomes one space.
+tokenise() { sacremoses --language "$1" --processes "$CORES" normalize tokenize | "$2"; }
+
+lowercase() {
+  python -c 'import sys
+for line in sys.stdin.buffer:
+    sys.stdout.buffer.write(line.decode().lower().encode())'
+}
+
+learn_joint_bpe() { # MERGES FILE...
+  local merges=$1
+  shift
+  cat "$@" | subword-nmt learn-bpe --symbols "$merges"
+}
+
+apply_bpe() { subword-nmt apply-bpe --codes "$1"; }
+
+# prepare_translation SRC TGT MERGES FILTER
+# WORK/raw/{train,valid,test}.{SRC,TGT} become OUT: binarised, with the merges (bpe.codes) and the
+# tokenised text (text/) beside. FILTER goes over tokenised text: lowercase or cat.
+prepare_translation() {
+  local src=$1 tgt=$2 merges=$3 filter=$4 split lang
+  if ! python -m fairseq_ext.data.check "$WORK"/raw/{train,valid,test}.{"$src","$tgt"}; then
+    rm -r "$WORK" # the next run shall see the corrected text
+    exit 1
+  fi
+  for split in train valid test; do
+    for lang in "$src" "$tgt"; do
+      say "Tokenising $split.$lang"
+      produce "$WORK/text/$split.$lang" tokenise "$lang" "$filter" <"$WORK/raw/$split.$lang"
+    done
+  done
+  say "Learning $merges joint BPE merges from the training text"
+  produce "$WORK/bpe.codes" learn_joint_bpe "$merges" "$WORK/text/train.$src" "$WORK/text/train.$tgt"
+  for split in train valid test; do
+    for lang in "$src" "$tgt"; do
+      produce "$WORK/bpe/$split.$lang" apply_bpe "$WORK/bpe.codes" <"$WORK/text/$split.$lang"
+    done
+  done
+  say "Binarising"
+  fairseq-preprocess --source-lang "$src" --target-lang "$tgt" --joined-dictionary \
+    --trainpref "$WORK/bpe/train" --validpref "$WORK/bpe/valid" --testpref "$WORK/bpe/test" \
+    --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
+    die "Binarising failed: the reason is at the end of $WORK/binarise.log."
+  rm -r "$WORK/raw" "$WORK/bpe"
+  mv "$WORK" "$OUT"
+  say "$OUT is ready."
+}
+
+# --- training, generation ----------------------------------------------------------------------
+
+# A run is a folder named after its architecture. train DATA RUN FLAG... replaces the shell that
+# calls it (so that its process id is the training's) and goes on from RUN's last checkpoint.
+train() {
+  local data=$1 run=$2
+  shift 2
+  exec fairseq-train "$data" --user-dir "$ROOT/fairseq_ext" --arch "$(basename "$run")" \
+    --save-dir "$run" --distributed-world-size 1 --num-workers 0 --seed 1 \
+    --log-format simple --log-interval 100 --no-epoch-checkpoints "$@" >>"$run/train.log" 2>&1
+}
+
+progress() { # RUN...
+  local run
+  for run in "$@"; do
+    sed -n 's/.*train_inner.* loss=\([^,]*\),.* num_updates=\([0-9]*\),.*/update \2, loss \1/p' \
+      "$run/train.log" | tail -n 1 | sed "s/^/  $(basename "$run"): /" | tr -d '\n'
+  done
+}
+
+# train_side_by_side DATA RUN...: trains with the flags in FLAGS what is not trained yet.
+train_side_by_side() {
+  local data=$1 run pid running=() shown='' line
+  shift
+  for run in "$@"; do
+    [ "$(cat "$run/trained" 2>/dev/null)" != "${FLAGS[*]}" ] || continue
+    mkdir -p "$run" && touch "$run/train.log"
+    say "Training $(basename "$run"): its log is $run/train.log"
+    train "$data" "$run" "${FLAGS[@]}" &
+    running[$!]=$run
+  done
+  [ "${#running[@]}" -gt 0 ] || return 0
+  # shellcheck disable=SC2064 # the process ids are those of now
+  trap "kill ${!running[*]} 2>/dev/null" EXIT
+  while kill -0 "${!running[@]}" 2>/dev/null; do
+    line=$(progress "${running[@]}")
+    [ "$line" = "$shown" ] || say "$line"
+    shown=$line
+    sleep 3
+  done
+  for pid in "${!running[@]}"; do
+    run=${running[$pid]}
+    wait "$pid" || die "Training $(basename "$run") failed ($(tail -n 1 "$run/train.log")):" \
+      "see $run/train.log."
+    printf '%s' "${FLAGS[*]}" >"$run/trained"
+  done
+  trap - EXIT
+}
+
+# generate DATA RUN: RUN/generate-test.txt, by the last checkpoint: runs of the same length are
+# compared after the same number of updates, which the best validation loss would not do.
+generate() {
+  local data=$1 run=$2 out=$2/generate-test.txt
+  [ ! "$out" -nt "$run/checkpoint_last.pt" ] || return 0
+  say "Translating the test set with $(basename "$run"), beam 5"
+  fairseq-generate "$data" --user-dir "$ROOT/fairseq_ext" --path "$run/checkpoint_last.pt" \
+    --gen-subset test --beam 5 --max-len-a 1.2 --max-len-b 10 --max-tokens 1000 --remove-bpe \
+    --num-workers 0 >"$out.part" 2>"$run/generate.log" ||
+    die "Translating with $(basename "$run") failed: the reason is at the end of $run/generate.log."
+  mv "$out.part" "$out"
+}

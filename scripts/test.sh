@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Sets up the environment with the test extras, then lints, checks types and runs the tests.
+#
+# Usage: bash scripts/test.sh [PYTEST ARGUMENT...]
+#
+# Tests on real text need FAIRSEQ_EXT_CORPORA, a folder with corpora; they are skipped without it.
+
+. "$(dirname "$0")/lib.sh"
+case "${1:-}" in -h | --help) usage ;; esac
+setup_environment test
+cd "$ROOT"
+ruff check .
+ruff format --check .
+mypy
+python -m pytest "$@"

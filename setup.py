@@ -1,0 +1,28 @@
+"""Metadata and allowed version ranges; constraints.txt pins one set known to work together."""
+
+from setuptools import find_packages, setup
+
+EXTRAS = {
+    "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.9", "mypy>=1.11", "pre-commit>=3"],
+    "rouge": ["rouge-score>=0.1.2"],
+    "parsers": ["conllu>=5", "spacy>=3.8", "stanza>=1.10"],
+    "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],
+    "fastbpe": ["fastBPE>=0.1"],
+}
+
+setup(
+    name="fairseq_ext",
+    version="0.1.0",
+    description="Constrained attention for fairseq, as a --user-dir plugin",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
+    install_requires=[
+        "torch>=2.6,<2.16",
+        "numpy>=1.26,<3",
+        "fairseq-fixed==0.12.3.1",
+        "sacrebleu>=2.0,<3",
+        "sacremoses>=0.1.1,<1",
+        "subword-nmt>=0.3.8,<1",
+    ],
+    extras_require=EXTRAS,
+)

@@ -1,0 +1,269 @@
+"""The shell scripts: their help, what they refuse, and the quickstart on a few real lines."""
+
+import gzip
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
+RECIPES = [path for path in SCRIPTS if path.name != "lib.sh"]
+SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+LINES = {"train": 300, "valid": 20, "test": 9}
+
+
+def bash(*command: object, **env: str) -> subprocess.CompletedProcess:
+    """bash with the commands of this environment on PATH, and nothing to install."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    settings = {"PATH": path, "PYTHONPATH": str(ROOT), "FAIRSEQ_EXT_SKIP_INSTALL": "1", **env}
+    inherited = {k: v for k, v in os.environ.items() if k != "FAIRSEQ_EXT_CORPORA"}
+    return subprocess.run(
+        ["bash", *map(str, command)], env=inherited | settings, capture_output=True, text=True
+    )
+
+
+def lib(code: str, **env: str) -> subprocess.CompletedProcess:
+    """Shell code after lib.sh was sourced."""
+    return bash("-c", f'. "{ROOT}/scripts/lib.sh"; {code}', **env)
+
+
+def assert_refused(done: subprocess.CompletedProcess, *said: str) -> None:
+    """Exit code 1, and one sentence on standard error that says all of `said`."""
+    assert done.returncode == 1, done
+    assert done.stderr.count("\n") == 1, done.stderr
+    for part in said:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, ROOT / ".ci/run"], ids=lambda path: path.name)
+def test_syntax(script):
+    assert bash("-n", script).returncode == 0
+
+
+@pytest.mark.parametrize("script", RECIPES, ids=lambda path: path.name)
+def test_help_is_the_comment_at_the_top(script):
+    done = bash(script, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: bash scripts/{script.name}" in done.stdout
+    accepted = set(re.findall(r"^  (?:.* \| )?(--[a-z]+)\)", script.read_text(), re.M))
+    assert accepted - {"--help"} <= set(re.findall(r"--[a-z]+", done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["quickstart.sh", "--corpus", "wmt"], ["'wmt'", "multi30k or builtin"]),
+        (["quickstart.sh", "--corpus"], ["--corpus needs a value"]),
+        (["quickstart.sh", "--fast"], ["'--fast'", "--help"]),
+        (["quickstart.sh", "--updates", "0"], ["'0'", "positive number"]),
+        (["quickstart.sh", "--dir", "/dev/null/x"], ["'/dev/null/x'", "write"]),
+        (["prepare_multi30k.sh", "--fast"], ["'--fast'", "output folder"]),
+        (["prepare_builtin.sh", "/dev/null/x"], ["'/dev/null/x'", "write"]),
+    ],
+)
+def test_bad_arguments(arguments, said):
+    script, *rest = arguments
+    assert_refused(bash(ROOT / "scripts" / script, *rest), *said)
+
+
+@pytest.mark.parametrize("script", ["quickstart.sh --dir", "prepare_multi30k.sh"])
+@pytest.mark.parametrize("folder", ["nowhere", "empty"])
+def test_folder_without_the_corpus(tmp_path, script, folder):
+    (tmp_path / "empty").mkdir()
+    name, *option = script.split()
+    done = bash(
+        *(ROOT / "scripts" / name, *option, tmp_path / "out"),
+        FAIRSEQ_EXT_CORPORA=str(tmp_path / folder),
+    )
+    assert_refused(done, f"{tmp_path / folder}'", "multi30k-en-de", "unset")
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_little_room(tmp_path):
+    assert_refused(lib(f'require_room "{tmp_path}" 999999999'), "999999999 MB", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+# --- environment ---
+
+
+def fake_python(path: Path, version: str) -> Path:
+    """An interpreter that claims a version, and writes down what it is asked to install."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    supported = "0" if version.startswith(("3.11", "3.12")) else "1"
+    path.write_text(
+        f"""#!/bin/sh
+case "$*" in
+--version) echo "Python {version}" ;;
+*"(3, 11) <="*) exit {supported} ;;
+"-m pip"*) echo "$*" >> "$0.log" ;;
+*) exec {sys.executable} "$@" ;;
+esac
+"""
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("version", ["3.10.13", "3.13.0"])
+def test_unsupported_python(tmp_path, version):
+    python = fake_python(tmp_path / "bin" / "python", version)
+    assert_refused(lib("find_python", PYTHON=str(python)), str(python), "3.11 or 3.12")
+    active = {"VIRTUAL_ENV": str(tmp_path), "FAIRSEQ_EXT_SKIP_INSTALL": ""}
+    assert_refused(lib("setup_environment", **active), f"Python {version}", "3.11 or 3.12")
+
+
+def test_supported_python_is_found():
+    done = lib("find_python", PYTHON=sys.executable)
+    assert (done.returncode, done.stdout.strip()) == (0, sys.executable)
+
+
+def test_set_up_once_for_each_set_of_extras(tmp_path):
+    python = fake_python(tmp_path / "bin" / "python", "3.12.1")
+    active = {"VIRTUAL_ENV": str(tmp_path), "FAIRSEQ_EXT_SKIP_INSTALL": ""}
+    log = Path(f"{python}.log")
+    for extras, installs in [("", 2), ("", 2), ("test", 4), ("", 4), ("test", 4), ("rouge", 6)]:
+        assert lib(f"setup_environment {extras}", **active).returncode == 0
+        assert len(log.read_text().splitlines()) == installs
+    torch_first, package, _, with_extras, *_ = log.read_text().splitlines()
+    assert "constraints.txt torch " in torch_first and "--no-build-isolation" not in torch_first
+    assert "constraints.txt --no-build-isolation" in package and package.endswith(str(ROOT))
+    assert with_extras.endswith(f"{ROOT}[test]")
+    (tmp_path / ".fairseq_ext.none").unlink()
+    assert lib("setup_environment", **active).returncode == 0
+    assert len(log.read_text().splitlines()) == 6
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="fairseq has a wheel for this Python")
+def test_missing_compiler_is_said_before_the_installation(tmp_path):
+    (tmp_path / "python").symlink_to(fake_python(tmp_path / "bin" / "python", "3.11.7"))
+    assert_refused(lib(f'PATH="{tmp_path}"; require_compiler'), "C++ compiler", "Python 3.12")
+
+
+# --- files ---
+
+
+def test_nothing_half_written(tmp_path):
+    out = tmp_path / "out"
+    done = lib(f'half() {{ echo half; false; }}; produce "{out}" half')
+    assert done.returncode == 1 and not out.exists()
+    assert lib(f'produce "{out}" echo whole; produce "{out}" echo again').returncode == 0
+    assert out.read_text() == "whole\n"
+
+
+def test_download_is_checked(tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.write_text("text\n")
+    right = hashlib.sha256(b"text\n").hexdigest()
+    fetch = f'produce "{out}" fetch "file://{source}"'
+    assert_refused(lib(f"{fetch} {right[::-1]}"), "checksum", str(source))
+    assert_refused(lib(f'produce "{out}" fetch "file://{out}" {right}'), "download")
+    assert not out.exists()
+    assert lib(f"{fetch} {right}").returncode == 0
+    assert out.read_text() == "text\n"
+
+
+def test_no_line_is_lost_or_added(tmp_path):
+    strange = ["Zwei\u0085Hunde.", "", "A\u2028B\u00a0C\u3000D", "ÄÖÜ, ẞ!", "\x1cx\x0cy", "Ende"]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in strange), "utf-8")
+    (tmp_path / "codes").write_text("#version: 0.2\nh u\n", "utf-8")
+    done = lib(f'cd "{tmp_path}"; tokenise de lowercase <text | apply_bpe codes', LC_ALL="C")
+    lines = done.stdout.split("\n")
+    assert len(lines) == len(strange) + 1, lines
+    assert (lines[3], lines[5]) == ("ä@@ ö@@ ü , ß !", "e@@ n@@ d@@ e")
+
+
+# --- the quickstart, shrunk ---
+
+
+def write_corpus(folder: Path, change=lambda split, language, lines: lines) -> Path:
+    """Some lines in the layout of Multi30k: real ones if there are any, else built-in ones."""
+    target = folder / "multi30k-en-de"
+    target.mkdir(parents=True)
+    real = os.environ.get("FAIRSEQ_EXT_CORPORA")
+    for split, name in SPLITS.items():
+        for language in ("en", "de"):
+            lines = real_lines(Path(real), name, language) if real else builtin(split, language)
+            text = "".join(change(split, language, lines[: LINES[split]]))
+            file = gzip.compress(text.encode("utf-8", "surrogateescape"))
+            (target / f"{name}.{language}.gz").write_bytes(file)
+    return folder
+
+
+def real_lines(corpora: Path, name: str, language: str) -> list[str]:
+    with gzip.open(corpora / "multi30k-en-de" / f"{name}.{language}.gz", "rb") as file:
+        return [line.decode() for line in file]
+
+
+def builtin(split: str, language: str) -> list[str]:
+    from fairseq_ext.data.builtin import corpus
+
+    return [f"{pair[language == 'de']}\n" for pair in corpus()[split]]
+
+
+def drop_last(split: str, language: str, lines: list[str]) -> list[str]:
+    return lines[:-1] if (split, language) == ("valid", "de") else lines
+
+
+def break_encoding(split: str, language: str, lines: list[str]) -> list[str]:
+    return [*lines[:-1], "gr\udcfcn\n"] if (split, language) == ("train", "de") else lines
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [(drop_last, ["20", "19"]), (break_encoding, ["UTF-8"])]
+)
+def test_bad_corpus(tmp_path, change, said):
+    corpora = write_corpus(tmp_path / "corpora", change)
+    out = tmp_path / "out"
+    done = bash(ROOT / "scripts/prepare_multi30k.sh", f"{out}/", FAIRSEQ_EXT_CORPORA=str(corpora))
+    assert done.returncode == 1 and not list(tmp_path.glob("out*"))
+    sentence = done.stderr.strip().split("\n")[-1]
+    for part in [*said, ".de"]:
+        assert part in sentence, done.stderr
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quickstart")
+    corpora = write_corpus(folder / "corpora")
+    command = [ROOT / "scripts/quickstart.sh", "--updates", 3, "--compare", "--dir", folder]
+
+    def run() -> str:
+        done = bash(*command, FAIRSEQ_EXT_CORPORA=str(corpora))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return folder, run(), run
+
+
+def test_quickstart_ends_with_a_table(quickstart):
+    _, output, _ = quickstart
+    rows = [line.split() for line in output.split("\n") if line.startswith("transformer_")]
+    assert [row[0] for row in rows] == ["transformer_dna_tiny", "transformer_una_tiny"]
+    assert {row[2] for row in rows} == {"3"} and rows[0][1] == rows[1][1]
+    assert "BLEU: nrefs:1" in output and "chrF: nrefs:1" in output
+
+
+def test_prepared_data(quickstart):
+    data = quickstart[0] / "data-bin" / "multi30k.en-de"
+    assert not data.with_name(data.name + ".partial").exists()
+    for split, count in LINES.items():
+        assert (data / f"{split}.en-de.de.bin").exists()
+        text = (data / "text" / f"{split}.de").read_text("utf-8")
+        assert text.count("\n") == count and text == text.lower() and "@@" not in text
+    assert (data / "bpe.codes").exists()
+    assert (data / "dict.en.txt").read_text() == (data / "dict.de.txt").read_text()
+
+
+def test_second_run_repeats_nothing(quickstart):
+    folder, output, run = quickstart
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    again = run()
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert before == after
+    assert again.split("beam 5:")[1] == output.split("beam 5:")[1]
