@@ -38,7 +38,7 @@ data_recipe() {
   require_room "$OUT" 500
 }
 
-# --- environment -------------------------------------------------------------------------------
+# Environment.
 
 supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; }
 
@@ -106,7 +106,7 @@ setup_environment() {
   fi
 }
 
-# --- files -------------------------------------------------------------------------------------
+# Files.
 
 # require_room DIR MB: DIR, or where it will be made, can be written to and has so much space.
 require_room() {
@@ -156,7 +156,7 @@ given_corpus() {
   printf '%s' "$folder/$1"
 }
 
-# --- text to binarised data: filters from standard input to standard output ---------------------
+# Text to binarised data: filters from standard input to standard output.
 
 # tokenise LANGUAGE FILTER: as `--tokenizer moses`; white space of any kind becomes one space.
 tokenise() { sacremoses --language "$1" --processes "$CORES" normalize tokenize | "$2"; }
@@ -207,7 +207,7 @@ prepare_translation() {
   say "$OUT is ready."
 }
 
-# --- training, generation ----------------------------------------------------------------------
+# Training, generation.
 
 # A run is a folder named after its architecture. train DATA RUN FLAG... replaces the shell that
 # calls it (so that its process id is the training's) and goes on from RUN's last checkpoint.

@@ -89,7 +89,7 @@ def test_too_little_room(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# --- environment ---
+# Environment.
 
 
 def fake_python(path: Path, version: str) -> Path:
@@ -145,7 +145,7 @@ def test_missing_compiler_is_said_before_the_installation(tmp_path):
     assert_refused(lib(f'PATH="{tmp_path}"; require_compiler'), "C++ compiler", "Python 3.12")
 
 
-# --- files ---
+# Files.
 
 
 def test_nothing_half_written(tmp_path):
@@ -178,7 +178,7 @@ def test_no_line_is_lost_or_added(tmp_path):
     assert (lines[3], lines[5]) == ("ä@@ ö@@ ü , ß !", "e@@ n@@ d@@ e")
 
 
-# --- the quickstart, shrunk ---
+# The quickstart, shrunk.
 
 
 def write_corpus(folder: Path, change=lambda split, language, lines: lines) -> Path:
