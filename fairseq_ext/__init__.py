@@ -4,4 +4,6 @@ from fairseq_ext import compat
 
 compat.apply()
 
-from fairseq_ext import models  # noqa: E402, F401
+from fairseq_ext.models import restore  # noqa: E402
+
+restore.install()

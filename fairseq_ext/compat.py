@@ -30,11 +30,16 @@ def _replace(modules: list[str], name: str, value: Any) -> None:
         setattr(importlib.import_module(module), name, value)
 
 
-def _around(owner: str, name: str, wrapper: Callable) -> None:
-    """Replace `owner.name` by a function that calls `wrapper(original, ...)`."""
+def _holder(owner: str) -> Any:
+    """The module, or with "module:Class" the class."""
     module, _, cls = owner.partition(":")
     holder = importlib.import_module(module)
-    holder = getattr(holder, cls) if cls else holder
+    return getattr(holder, cls) if cls else holder
+
+
+def around(owner: str, name: str, wrapper: Callable) -> None:
+    """Replace `owner.name` by a function that calls `wrapper(original, ...)`."""
+    holder = _holder(owner)
     original = getattr(holder, name)
 
     @functools.wraps(original)
@@ -102,7 +107,7 @@ def whole_data_sets() -> None:
             batches = [*batches, indices[kept:]]
         return batches
 
-    _around("fairseq.data.data_utils", "batch_by_size", batch_by_size)
+    around("fairseq.data.data_utils", "batch_by_size", batch_by_size)
 
 
 def safe_checkpoints() -> None:
@@ -137,22 +142,38 @@ def safe_archives() -> None:
     _replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
 
 
-def architecture_mismatch() -> None:
-    """Goes when the trainer says which parameter of a restored checkpoint does not fit."""
+def _refusing(original: Callable, start: str, sentence: str) -> Callable:
+    """`original` whose exceptions that begin with `start` become a UsageError."""
 
-    def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return original(trainer, filename, *args, **kwargs)
+            return original(*args, **kwargs)
         except Exception as error:
-            if not str(error).startswith("Cannot load model parameters"):
+            if not str(error).startswith(start):
                 raise
-            reason = " ".join(str(error.__context__).split())[:200]
-            raise UsageError(
-                f"{filename} does not fit this model ({reason} ...); give the --arch and sizes it "
-                "was saved with, or another --restore-file or --save-dir"
-            ) from error
+            cause = error.__context__ or error
+            reason = " ".join(str(cause).split())[:200]
+            given = next((a for a in args if isinstance(a, str | list)), "")
+            raise UsageError(sentence.format(given=given, reason=reason)) from error
 
-    _around("fairseq.trainer:Trainer", "load_checkpoint", load)
+    return wrapped
+
+
+def plain_refusals() -> None:
+    """Tracebacks for what a user can mend. Goes when fairseq says these in a sentence."""
+    misfit = (
+        "{given} does not fit this model ({reason} ...); give the --arch and sizes it was saved "
+        "with, or another checkpoint"
+    )
+    unwritable = "cannot write checkpoints to {given} ({reason}); choose another --save-dir"
+    for owner, name, start, sentence in (
+        ("fairseq.trainer:Trainer", "load_checkpoint", "Cannot load model parameters", misfit),
+        ("fairseq.checkpoint_utils", "load_model_ensemble_and_task", "Error(s) in loading", misfit),
+        ("fairseq.checkpoint_utils", "verify_checkpoint_directory", "[Errno", unwritable),
+    ):
+        holder = _holder(owner)
+        setattr(holder, name, _refusing(getattr(holder, name), start, sentence))
 
 
 def bf16_without_tpu(cfg: Any) -> None:
@@ -233,8 +254,8 @@ def process_flags() -> None:
         check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
         original(trainer, cfg, *args, **kwargs)
 
-    _around("fairseq.distributed.utils", "call_main", call_main)
-    _around("fairseq.trainer:Trainer", "__init__", start)
+    around("fairseq.distributed.utils", "call_main", call_main)
+    around("fairseq.trainer:Trainer", "__init__", start)
 
 
 def torchrun_on_cpu() -> None:
@@ -249,7 +270,7 @@ def torchrun_on_cpu() -> None:
         flags.distributed_rank, flags.device_id = int(os.environ["RANK"]), 0
         return None
 
-    _around("fairseq.distributed.utils", "_infer_torch_distributed_launch_init", infer)
+    around("fairseq.distributed.utils", "_infer_torch_distributed_launch_init", infer)
 
 
 def plain_errors() -> None:
@@ -274,7 +295,7 @@ REMEDIES = (
     safe_checkpoints,
     safe_settings,
     safe_archives,
-    architecture_mismatch,
+    plain_refusals,
     process_flags,
     torchrun_on_cpu,
     plain_errors,

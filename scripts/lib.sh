@@ -59,7 +59,7 @@ enter_environment() {
     VIRTUAL_ENV=$ROOT/.venv
     if [ ! -x "$VIRTUAL_ENV/bin/pip" ]; then
       python=$(find_python)
-      require_room "$ROOT" 2000
+      require_room "$ROOT" 6000 # a CUDA build of torch takes 5 GB
       say "Creating .venv with $("$python" --version)."
       "$python" -m venv "$VIRTUAL_ENV" ||
         die "'$python -m venv' failed: install its venv module or activate an environment."
@@ -130,21 +130,29 @@ produce() {
   mv "$out.part" "$out"
 }
 
-# fetch URL SHA256: prints the file after checking it; fails within seconds without a network.
+# fetch URL SHA256: prints the file after checking it. Exit code 69: it cannot be downloaded.
 fetch() {
   python - "$@" <<'PY'
-import hashlib, sys, urllib.request
+import hashlib, http.client, sys, urllib.request
 
 url, expected = sys.argv[1:]
 try:
     content = urllib.request.urlopen(url, timeout=10).read()
-except OSError as error:
-    sys.exit(f"{url} could not be downloaded ({error}): get it into a folder of corpora and set "
-             "FAIRSEQ_EXT_CORPORA to that.")
+except (OSError, http.client.HTTPException) as error:
+    print(f"{url} could not be downloaded ({error}): get it into a folder of corpora and set "
+          "FAIRSEQ_EXT_CORPORA to that.", file=sys.stderr)
+    sys.exit(69)
 if hashlib.sha256(content).hexdigest() != expected:
     sys.exit(f"{url} does not have the expected checksum {expected}: it was changed or damaged.")
 sys.stdout.buffer.write(content)
 PY
+}
+
+# work_from SOURCE: forget the work in WORK if it was begun from another source.
+work_from() {
+  [ "$(cat "$WORK/source" 2>/dev/null)" = "$1" ] || rm -rf "$WORK"
+  mkdir -p "$WORK"
+  printf '%s\n' "$1" >"$WORK/source"
 }
 
 # given_corpus NAME: its folder within the one given by the user; empty if none was given.
@@ -202,7 +210,7 @@ prepare_translation() {
     --trainpref "$WORK/bpe/train" --validpref "$WORK/bpe/valid" --testpref "$WORK/bpe/test" \
     --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
     die "Binarising failed: the reason is at the end of $WORK/binarise.log."
-  rm -r "$WORK/raw" "$WORK/bpe"
+  rm -r "$WORK/raw" "$WORK/bpe" "$WORK/source"
   mv "$WORK" "$OUT"
   say "$OUT is ready."
 }

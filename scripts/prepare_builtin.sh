@@ -9,6 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 data_recipe data-bin/builtin.en-de "$@"
 
+work_from builtin
 setup_environment
 python -m fairseq_ext.data.builtin "$WORK/raw"
 prepare_translation en de 1000 lowercase

@@ -21,9 +21,14 @@ test.en test_2016_flickr.en.gz 611d361c6334bc7246101d48097c13cf5c4413c5befc793cc
 test.de test_2016_flickr.de.gz 9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"
 
 corpus=$(given_corpus multi30k-en-de)
+while read -r _ theirs _; do
+  [ -z "$corpus" ] || [ -f "$corpus/$theirs" ] ||
+    die "There is no $theirs in '$corpus', given by FAIRSEQ_EXT_CORPORA: add it or unset that."
+done <<<"$FILES"
+work_from "${corpus:-$URL}"
 setup_environment
 while read -r ours theirs sha256; do
-  [ -n "$corpus" ] || produce "$WORK/raw/$theirs" fetch "$URL/$theirs" "$sha256" || exit 69
+  [ -n "$corpus" ] || produce "$WORK/raw/$theirs" fetch "$URL/$theirs" "$sha256"
   produce "$WORK/raw/$ours" gzip -dc "${corpus:-$WORK/raw}/$theirs"
 done <<<"$FILES"
 prepare_translation en de 4000 lowercase

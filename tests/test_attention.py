@@ -153,12 +153,51 @@ def test_16_bits_give_the_weights_of_64(kind, dtype):
     torch.testing.assert_close(ours.double(), exact, atol=4e-3, rtol=4e-3)
 
 
+def test_heads_nobody_observes_stay_on_the_fused_kernel(monkeypatch):
+    """Softmax runs on torch's; with heads 0 and 2 observed, on the other two alone."""
+    seen = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(q, *args, **kwargs):
+        seen.append(q.size(1))
+        return fused(q, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    module, x = make(), torch.randn(1, 5, 16)
+    attend(module, x)
+    attend(module, x, Inputs(listener=Listener(lambda *_: [0, 2, 2])))
+    attend(module, x, need_weights=True)
+    assert seen == [4, 1, 1]
+
+
+def test_a_query_without_a_key_falls_back_to_what_padding_leaves():
+    module, x = make(), torch.randn(1, 4, 16)
+    padding = padded_on_the("right", [3], 4)
+    blocked = torch.zeros(4, 4, dtype=torch.bool)
+    blocked[1] = blocked[2, 0] = True
+    every = {"need_weights": True, "need_head_weights": True}
+    _, weights = attend(module, x, Inputs(padding, blocked=blocked), **every)
+    _, free = attend(module, x, Inputs(padding), **every)
+    torch.testing.assert_close(weights[..., :2, :], free[..., :2, :])
+    assert weights[..., 3].abs().max() == 0 and weights[..., 2, 0].abs().max() == 0
+
+
+def test_observed_maps_are_exact_in_16_bits():
+    module = make().half()
+    _, weights = attend(module, torch.randn(1, 5, 16).half(), need_weights=True)
+    assert weights.dtype == torch.float32
+
+
 def test_a_mask_of_the_call_is_added_to_the_inputs():
     module, x = make(), torch.randn(2, 5, 16)
     padding = padded_on_the("right", [5, 3], 5)
     later = torch.ones(5, 5, dtype=torch.bool).triu(1)
     both = attend(module, x, Inputs(padding), attn_mask=later)
     torch.testing.assert_close(both, attend(module, x, Inputs(padding, causal=True)))
+    first = torch.zeros(5, 5, dtype=torch.bool)
+    first[1:, 0] = True
+    joined = attend(module, x, Inputs(padding, blocked=first), attn_mask=later)
+    torch.testing.assert_close(joined, attend(module, x, Inputs(padding, blocked=first | later)))
 
 
 def cached(module, x, incremental, **kw):
@@ -208,6 +247,7 @@ def test_cross_attention_projects_its_keys_once():
             "groups of 3 heads in all for 4 heads",
         ),
         (lambda: attend(make(), torch.randn(1, 2, 16), before_softmax=True), "Listener"),
+        (lambda: attend(make(), torch.randn(1, 2, 16), attn_mask=torch.randn(2, 2)), "a bool"),
         (
             lambda: attend(
                 make(), torch.randn(1, 2, 16), Inputs(listener=Listener(lambda *_: [1, 4]))

@@ -12,6 +12,8 @@ import pytest
 import torch
 from conftest import PLUGIN, ROOT, TASK, TRAIN, fairseq, start, train
 
+from fairseq_ext.safe_loading import load_checkpoint
+
 TINY = {"embed-dim": 128, "ffn-embed-dim": 256, "layers": 4, "attention-heads": 4}
 TINY = [x for side in ("encoder", "decoder") for k, v in TINY.items() for x in (f"--{side}-{k}", v)]
 MECHANISMS = ("una", "dna", "hna")
@@ -219,12 +221,18 @@ def test_a_spawned_worker_finds_the_plugin():
     assert worker.exitcode == 0 and answers.get() == (True, True)
 
 
-def test_evaluation_in_training_and_a_float_average(data_bin, tmp_path):
+def test_evaluation_in_training_and_a_moving_average(data_bin, tmp_path):
     """--eval-bleu, --store-ema and --checkpoint-activations: train, resume, decode."""
     bleu = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 10}']
     extras = [*bleu, "--store-ema", "--ema-decay", 0.9, "--checkpoint-activations"]
-    path = train(data_bin, "transformer_dna_tiny", tmp_path, 3, *extras)
-    train(data_bin, "transformer_dna_tiny", tmp_path, 5, *extras)
+    args = [data_bin, *TRAIN, "--arch", "transformer_dna_tiny", *extras, "--save-dir", tmp_path]
+    fairseq("train", *args, "--max-update", 3)
+    done = fairseq("train", *args, "--max-update", 5)
+    said = done.stdout + done.stderr
+    assert list(updates(said)) == [4, 5] and '"valid_bleu": "' in said
+    saved = load_checkpoint(path := str(tmp_path / "checkpoint_last.pt"))
+    name = "encoder.layers.0.fc1.weight"
+    assert (saved["extra_state"]["ema"][name] - saved["model"][name]).abs().max() > 0
     assert hypotheses(generate(data_bin, path))
 
 
@@ -255,6 +263,37 @@ def test_a_checkpoint_of_another_architecture_is_refused(stock, data_bin, tmp_pa
 
 
 def test_validate_reads_a_checkpoint(trained, data_bin):
-    args = ["--user-dir", PLUGIN, *TASK, "--path", trained, "--max-tokens", 1000]
-    done = fairseq("validate", data_bin, *args, "--valid-subset", "valid")
-    assert "loss" in done.stdout + done.stderr
+    """And finds the loss that training found."""
+    args = ["--user-dir", PLUGIN, *TASK, "--path", trained, "--max-tokens", 600]
+    done = fairseq("validate", data_bin, *args, "--valid-subset", "valid", "--log-format", "json")
+    found = re.findall(r'"valid_loss": "([\d.]+)"', done.stdout + done.stderr)
+    saved = load_checkpoint(str(trained))["extra_state"]["val_loss"]
+    assert [float(x) for x in found] == [pytest.approx(saved, abs=2e-3)]
+
+
+def test_a_run_goes_on_only_with_the_attention_it_began_with(data_bin, tmp_path):
+    """una and dna have the same parameters; the hybrid weight is stored relative to hna_init."""
+    train(data_bin, "transformer_una_tiny", tmp_path / "una", 1)
+    train(data_bin, "transformer_hna_tiny", tmp_path / "hna", 1, "--hna-init", 0.1)
+    for arch, run, said in [
+        ("dna", "una", "encoder_normaliser softmax (now doubly)"),
+        ("hna", "hna", "hna_init 0.1 (now 0.5)"),
+    ]:
+        args = ["--arch", f"transformer_{arch}_tiny", "--save-dir", tmp_path / run]
+        done = fairseq("train", data_bin, *TRAIN, *args, "--max-update", 2, check=False)
+        assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
+    begin = ["--restore-file", tmp_path / "una" / "checkpoint_last.pt", "--reset-optimizer"]
+    train(data_bin, "transformer_dna_tiny", tmp_path / "dna", 2, *begin)
+    train(data_bin, "transformer_hna_tiny", tmp_path / "hna", 2, "--hna-init", 0.1)
+
+
+def test_other_refusals_are_sentences(stock, data_bin):
+    args = [*TRAIN, "--arch", "transformer_dna_tiny", "--save-dir", "/proc/none"]
+    done = fairseq("train", data_bin, *args, check=False)
+    assert done.returncode == 1 and done.stderr.startswith(
+        "error: cannot write checkpoints to /proc"
+    )
+    wide = ["--model-overrides", "{'encoder_ffn_embed_dim': 64}"]
+    args = ["--user-dir", PLUGIN, "--path", stock, *GENERATE, *wide]
+    done = fairseq("generate", data_bin, *args, check=False)
+    assert done.returncode == 1 and "does not fit this model" in done.stderr.split("\n")[-2]

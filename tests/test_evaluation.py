@@ -120,6 +120,12 @@ def run(tmp_path, generated):
     return tmp_path, state
 
 
+def test_tied_matrices_count_once_even_if_they_were_copied():
+    """As fairseq saves them from a GPU."""
+    state = {name: value.clone() for name, value in Tied().state_dict().items()}
+    assert runs.count_parameters(state) == sum(p.numel() for p in Tied().parameters())
+
+
 def test_facts_of_a_checkpoint(run):
     folder, _ = run
     trained = sum(parameter.numel() for parameter in Tied().parameters())

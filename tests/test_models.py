@@ -225,17 +225,46 @@ def test_a_copy_of_a_model_is_independent():
     assert (a - b).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("find_unused", [False, True])
-def test_a_loss_on_maps_works_under_data_parallelism(find_unused, tmp_path):
+def test_a_loss_on_maps_alone_works_under_data_parallelism(tmp_path):
+    """Parameters count as unused, and fail, unless the maps are in the output of the model."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
         model = build("transformer_hna_tiny")
-        parallel = DistributedDataParallel(model, find_unused_parameters=find_unused)
+        _, _, expected = guided(model)
+        expected = {name: grad.clone() for name, grad in expected.items()}
+        parallel = DistributedDataParallel(model, find_unused_parameters=True)
         for _ in range(2):
-            listener = Listener(everything)
-            output, _ = parallel(**BATCH, listener=listener)
-            maps = sum(m.square().sum() for m in listener.maps.values())
-            (output.sum() + maps).backward()
-        assert all(p.grad.isfinite().all() for p in model.parameters())
+            model.zero_grad()
+            _, extra = parallel(**BATCH, listener=Listener(everything))
+            sum(m.square().sum() for m in extra["attention_maps"].values()).backward()
+        for name, grad in expected.items():
+            torch.testing.assert_close(dict(model.named_parameters())[name].grad, grad)
     finally:
         dist.destroy_process_group()
+
+
+def test_a_listener_hears_the_last_forward_pass():
+    model, listener = build(), Listener(everything)
+    model(**BATCH, listener=listener)
+    shorter = {**BATCH, "src_tokens": SOURCE[:, 2:]}
+    maps = model(**shorter, listener=listener)[1]["attention_maps"]
+    assert maps["encoder", 0].shape == (2, 2, 4, 4)
+
+
+@pytest.mark.parametrize("size", ["", "_wmt_en_de", "_wmt_en_de_big", "_iwslt_de_en"])
+def test_the_decoder_follows_the_encoder_where_it_does_in_fairseq(size):
+    widths = {"encoder_embed_dim": 96, "encoder_ffn_embed_dim": 48}
+    args = Namespace(**widths)
+    ARCH_CONFIG_REGISTRY[f"transformer{size}"](args)
+    cls = ARCH_MODEL_REGISTRY[f"transformer_dna{size}"]
+    ours = OmegaConf.merge(OmegaConf.structured(getattr(cls, "__dataclass")), widths)
+    for name in ("embed_dim", "ffn_embed_dim", "input_dim", "output_dim"):
+        ours_is = getattr(to_transformer_config(ours).decoder, name)
+        assert ours_is == getattr(args, f"decoder_{name}"), name
+
+
+def test_a_namespace_builds_as_well():
+    torch.manual_seed(3)
+    args = Namespace(arch="transformer_una_tiny", dropout=0.0)
+    (ours, _), (expected, _) = (m(**BATCH) for m in (build_model(args, task()), build()))
+    torch.testing.assert_close(ours, expected)

@@ -32,9 +32,9 @@ def lib(code: str, **env: str) -> subprocess.CompletedProcess:
     return bash("-c", f'. "{ROOT}/scripts/lib.sh"; {code}', **env)
 
 
-def assert_refused(done: subprocess.CompletedProcess, *said: str) -> None:
-    """Exit code 1, and one sentence on standard error that says all of `said`."""
-    assert done.returncode == 1, done
+def assert_refused(done: subprocess.CompletedProcess, *said: str, code: int = 1) -> None:
+    """An exit code, and one sentence on standard error that says all of `said`."""
+    assert done.returncode == code, done
     assert done.stderr.count("\n") == 1, done.stderr
     for part in said:
         assert part in done.stderr
@@ -162,7 +162,7 @@ def test_download_is_checked(tmp_path):
     right = hashlib.sha256(b"text\n").hexdigest()
     fetch = f'produce "{out}" fetch "file://{source}"'
     assert_refused(lib(f"{fetch} {right[::-1]}"), "checksum", str(source))
-    assert_refused(lib(f'produce "{out}" fetch "file://{out}" {right}'), "download")
+    assert_refused(lib(f'produce "{out}" fetch "file://{out}" {right}'), "download", code=69)
     assert not out.exists()
     assert lib(f"{fetch} {right}").returncode == 0
     assert out.read_text() == "text\n"
@@ -223,6 +223,18 @@ def test_bad_corpus(tmp_path, change, said):
     done = bash(ROOT / "scripts/prepare_multi30k.sh", f"{out}/", FAIRSEQ_EXT_CORPORA=str(corpora))
     assert_refused(done, *said, ".de")
     assert not list(tmp_path.glob("out*"))
+
+
+def test_work_of_another_source_is_not_taken_over(tmp_path):
+    """Interrupted with one folder of corpora, begun again with another."""
+    first = write_corpus(tmp_path / "first")
+    missing = first / "multi30k-en-de" / "val.de.gz"
+    missing.unlink()
+    recipe, out = ROOT / "scripts/prepare_multi30k.sh", tmp_path / "out"
+    assert_refused(bash(recipe, out, FAIRSEQ_EXT_CORPORA=str(first)), missing.name, str(first))
+    again = 'work_from a; touch "$WORK/x"; work_from a; ls "$WORK"; work_from b; ls "$WORK"'
+    done = lib(f'WORK="{out}"; {again}')
+    assert done.stdout.split() == ["source", "x", "source"]
 
 
 @pytest.fixture(scope="module")

@@ -38,14 +38,16 @@ def given(frame: Frame) -> Tensor | None:
     return frame.inputs.blocked
 
 
-ALWAYS: tuple[Blocker, ...] = (padding, causal, given)
+ALWAYS: tuple[Blocker, ...] = (padding, causal)
+USUAL: tuple[Blocker, ...] = (*ALWAYS, given)
 
 
 def block(blockers: tuple[Blocker, ...], frame: Frame) -> Mask:
     """The union of all blockers, computed once a forward pass.
 
-    A query that could attend to nothing (of an all-padded sentence, or padding on the left under a
-    causal mask) attends to everything instead: no NaN, and nothing reads its output.
+    A query left without a key falls back to what padding and causality leave it; if that is nothing
+    either (a sentence of padding, or padding on the left under a causal mask), it attends to
+    everything: no NaN, and nothing reads its output.
     """
     key = (blockers, frame.queries, frame.keys)
     return frame.inputs.once(key, lambda: _union(blockers, frame))
@@ -55,7 +57,11 @@ def _union(blockers: tuple[Blocker, ...], frame: Frame) -> Mask:
     masks = {blocker: mask for blocker in blockers if (mask := blocker(frame)) is not None}
     if set(masks) == {causal} and frame.queries == frame.keys:
         return Mask(causal=True)
-    if not masks:
-        return Mask()
-    blocked = reduce(torch.logical_or, masks.values())
-    return Mask(blocked & ~blocked.all(-1, keepdim=True))
+    blocked: Tensor | None = None
+    for some in (ALWAYS, tuple(masks)):  # the second time, all of them
+        chosen = [masks[blocker] for blocker in some if blocker in masks]
+        if chosen:
+            union = reduce(torch.logical_or, chosen)
+            instead = torch.zeros_like(union) if blocked is None else blocked
+            blocked = torch.where(union.all(-1, keepdim=True), instead, union)
+    return Mask(blocked)

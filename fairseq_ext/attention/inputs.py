@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Listener:
-    """Collects attention maps of the heads it asks for.
+    """Collects attention maps of the heads it asks for, in a forward pass (not incremental).
 
     Args:
         wants: ``wants(site, layer)`` gives the heads to observe there, or None; sites are
@@ -18,7 +18,8 @@ class Listener:
 
     Attributes:
         maps: (site, layer) -> [B, wanted heads in ascending order, T, S], probabilities before
-            dropout. Layers dropped by LayerDrop are absent.
+            dropout, float32 or wider, of the last forward pass of a model. Layers dropped by
+            LayerDrop are absent.
     """
 
     def __init__(
@@ -43,14 +44,12 @@ class Inputs:
         padding: [B, S] bool, True where a key is padding; None when there is none.
         causal: a query may not attend to keys after its own position.
         blocked: bool, broadcastable to [B, H, T, S]; further positions that may not be attended.
-        tokens: [B, S] the token ids of the keys.
         listener: who observes the maps.
     """
 
     padding: Tensor | None = None
     causal: bool = False
     blocked: Tensor | None = None
-    tokens: Tensor | None = None
     listener: Listener | None = None
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 

@@ -10,7 +10,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import ALWAYS, Blocker, block, causal
+from fairseq_ext.attention.blockers import USUAL, Blocker, block, causal
 from fairseq_ext.attention.inputs import Frame, Inputs
 from fairseq_ext.attention.normalisers import Call, Normaliser, Softmax
 from fairseq_ext.attention.scorers import Scorer, dot_product
@@ -28,7 +28,7 @@ class Heads(nn.Module):
         *,
         normaliser: Normaliser,
         scorer: Scorer = dot_product,
-        blockers: tuple[Blocker, ...] = ALWAYS,
+        blockers: tuple[Blocker, ...] = USUAL,
     ) -> None:
         super().__init__()
         self.n, self.scorer, self.blockers, self.normaliser = n, scorer, blockers, normaliser
@@ -67,6 +67,8 @@ class Attention(MultiheadAttention):
         kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
         super().__init__(embed_dim, num_heads, **kind, **stock)
         self.site, self.layer = site, layer
+        # the name that --retain-dropout-modules knows
+        self.dropout_module.module_name = MultiheadAttention.__name__
         groups = groups or [Heads(num_heads, normaliser=Softmax())]
         _check_groups(groups, num_heads, site)
         self.groups: Iterable[Heads] = nn.ModuleList(groups)  # type: ignore[assignment]
@@ -91,8 +93,8 @@ class Attention(MultiheadAttention):
             attn_mask: [T, S], boolean (True = blocked) or additive (0 or large and negative).
 
         Returns:
-            output [T, B, C] and, if asked for, the weights before dropout: [B, T, S] averaged over
-            heads, or [H, B, T, S] with `need_head_weights`.
+            output [T, B, C] and, if asked for, the weights before dropout, in float32 or wider:
+            [B, T, S] averaged over heads, or [H, B, T, S] with `need_head_weights`.
         """
         if before_softmax:
             raise UsageError("before_softmax is not supported; observe maps with a Listener.")
@@ -140,11 +142,11 @@ class Attention(MultiheadAttention):
         blocked = causal(frame) if mask.causal else mask.blocked
         if blocked is not None:
             scores = scores.masked_fill(blocked, -math.inf)
-        weights = group.normaliser.weights(scores, frame.query_padding, heads).to(v.dtype)
-        return drop(weights) @ v, weights if observed else None
+        weights = group.normaliser.weights(scores, frame.query_padding, heads)
+        return drop(weights.to(v.dtype)) @ v, weights if observed else None
 
     def _wanted(self, inputs: Inputs) -> list[int]:
-        wanted = sorted(inputs.wanted(self.site, self.layer))
+        wanted = sorted(set(inputs.wanted(self.site, self.layer)))
         if wanted and not 0 <= wanted[0] <= wanted[-1] < self.num_heads:
             raise UsageError(
                 f"A listener wants heads {wanted} of {self.site} layer {self.layer}, "
@@ -219,7 +221,12 @@ def _as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inp
         inputs = Inputs(None if inputs is None else inputs.bool())
     if attn_mask is None:
         return inputs
-    return replace(inputs, blocked=attn_mask if attn_mask.dtype == torch.bool else attn_mask < 0)
+    if attn_mask.dtype != torch.bool:
+        if not ((attn_mask == 0) | (attn_mask <= -1e4)).all():
+            raise UsageError("attn_mask adds numbers to scores; give one of 0 and -inf, or a bool.")
+        attn_mask = attn_mask < 0
+    blocked = attn_mask if inputs.blocked is None else inputs.blocked | attn_mask
+    return replace(inputs, blocked=blocked)
 
 
 def _runs(groups: Iterable[Heads], heard: set[int]) -> Iterator[tuple[Heads, slice, slice, bool]]:

@@ -32,9 +32,18 @@ class Facts(NamedTuple):
 
 
 def count_parameters(state: Mapping[str, torch.Tensor]) -> int:
-    """Numbers that training can change; a tensor shared under several names counts once."""
-    tensors = (value for name, value in state.items() if name.rpartition(".")[2] not in BUFFERS)
-    return sum({(tensor.data_ptr(), tensor.shape): tensor.numel() for tensor in tensors}.values())
+    """Numbers that training can change; matrices that are equal are one, saved under many names.
+
+    By value, since fairseq unties what it copies from a GPU.
+    """
+    counted: list[torch.Tensor] = []
+    for name, value in state.items():
+        tied = value.dim() > 1 and any(
+            value.shape == other.shape and torch.equal(value, other) for other in counted
+        )
+        if name.rpartition(".")[2] not in BUFFERS and not tied:
+            counted.append(value)
+    return sum(value.numel() for value in counted)
 
 
 def architecture(config: Any) -> str:

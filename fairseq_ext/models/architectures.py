@@ -6,51 +6,12 @@ and would build the base size.
 
 from typing import Any
 
-from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
 from fairseq.models.transformer import transformer_legacy as stock
 
-from fairseq_ext.attention import NORMALISERS
-from fairseq_ext.attention.normalisers import Hybrid
-from fairseq_ext.models.config import Option, flat_config, option, preset
+from fairseq_ext.models.config import flat_config, preset
+from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.models.transformer import TransformerModel
-
-Normalisers = ChoiceEnum(list(NORMALISERS))
-
-OPTIONS: list[Option] = [
-    option("encoder_normaliser", Normalisers, "softmax", "normaliser of encoder self-attention"),
-    option(
-        "decoder_normaliser",
-        Normalisers,
-        "softmax",
-        "normaliser of decoder self-attention; only softmax does not leak the future",
-    ),
-    option(
-        "cross_normaliser",
-        Normalisers,
-        "softmax",
-        "normaliser of encoder-decoder attention; only softmax works token by token",
-    ),
-    option(
-        "hna_init",
-        float,
-        0.5,
-        "initial share u of doubly-normalised weights in hybrid attention (0.5 for VQA and 0.1 for "
-        "headlines in the paper, which gives none for other tasks)",
-    ),
-    option(
-        "hna_weight",
-        ChoiceEnum(list(Hybrid.WEIGHTS)),
-        "sigmoid",
-        "how u stays between 0 and 1: sigmoid (ours), raw (unbounded, the paper's) or clamp",
-    ),
-    option(
-        "sinkhorn_sweeps",
-        int,
-        1,
-        "sweeps of the sinkhorn normaliser; 1 is doubly-normalised attention",
-    ),
-]
 
 MECHANISMS: dict[str, dict[str, Any]] = {
     "una": {"encoder_normaliser": "softmax"},
@@ -61,7 +22,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 _TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
 
 SIZES: dict[str, dict[str, Any]] = {
-    "": {},
+    "": preset(stock.base_architecture),
     "_tiny": {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()},
     "_iwslt_de_en": preset(stock.transformer_iwslt_de_en),
     "_wmt_en_de": preset(stock.transformer_wmt_en_de),

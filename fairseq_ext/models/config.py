@@ -43,9 +43,18 @@ def flat_config(name: str, options: list[Option], defaults: dict[str, Any]) -> t
 
 
 def preset(architecture: Callable[[Namespace], None]) -> dict[str, Any]:
-    """What a stock architecture function sets, as defaults of a flat configuration."""
-    args = Namespace()
+    """What a stock architecture function sets, as defaults of a flat configuration.
+
+    A size of the decoder that follows the encoder's there is an interpolation here.
+    """
+    sizes = {"encoder_embed_dim": -1, "encoder_ffn_embed_dim": -2}
+    follows = {value: II("." + name) for name, value in sizes.items()}
+    args, probe = Namespace(), Namespace(**sizes)
     architecture(args)
+    architecture(probe)
+    for name, value in vars(probe).items():
+        if name.startswith("decoder_") and value in follows:
+            setattr(args, name, follows[value])
     known = {name for name, _, _ in stock_options()}
     derived = {"decoder_input_dim", "decoder_output_dim"}
     return {name: value for name, value in vars(args).items() if name in known - derived}
@@ -53,5 +62,5 @@ def preset(architecture: Callable[[Namespace], None]) -> dict[str, Any]:
 
 def to_transformer_config(cfg: DictConfig | Namespace) -> TransformerConfig:
     """fairseq's nested configuration of a flat one; our own options stay attributes of it."""
-    flat = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else vars(cfg)
-    return TransformerConfig.from_namespace(Namespace(**flat))
+    flat = cfg if OmegaConf.is_config(cfg) else OmegaConf.create(vars(cfg))
+    return TransformerConfig.from_namespace(Namespace(**OmegaConf.to_container(flat, resolve=True)))

@@ -15,19 +15,15 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Attention, Heads, build_normaliser
+from fairseq_ext.models.options import OPTIONS
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     """The attention at a site ("encoder", "decoder", "cross") of a layer, as configured."""
     side = cfg.encoder if site == "encoder" else cfg.decoder
     heads = side.attention_heads
-    normaliser = build_normaliser(
-        str(getattr(cfg, f"{site}_normaliser")),
-        heads,
-        hna_init=cfg.hna_init,
-        hna_weight=str(cfg.hna_weight),
-        sinkhorn_sweeps=cfg.sinkhorn_sweeps,
-    )
+    options = {name: getattr(cfg, name) for name, *_ in OPTIONS}
+    normaliser = build_normaliser(options[f"{site}_normaliser"], heads, **options)
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     return Attention(
         side.embed_dim,
@@ -96,4 +92,4 @@ class DecoderLayer(Checkpointed, TransformerDecoderLayerBase):
         return build_attention("cross", self.index, cfg)
 
     def make_generation_fast_(self, **unused: Any) -> None:
-        """Nothing to do: only the map that is read is ever made."""
+        """Nothing to do: only the map of the alignment layer is ever made."""

@@ -38,7 +38,7 @@ class TransformerEncoder(TransformerEncoderBase):
     ) -> dict[str, list[Tensor]]:
         """Encode [B, S] tokens; arguments and result as in fairseq, plus a listener."""
         padding = src_tokens.eq(self.padding_idx)
-        inputs = Inputs(padding if padding.any() else None, tokens=src_tokens, listener=listener)
+        inputs = Inputs(padding if padding.any() else None, listener=listener)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         if inputs.padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
@@ -108,13 +108,14 @@ class TransformerDecoder(TransformerDecoderBase):
             alignment_layer = self.num_layers - 1
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment
-        own = Inputs(
-            self._visible_padding(tokens, causal), causal, tokens=tokens, listener=listener
-        )
+        own = Inputs(self._visible_padding(tokens, causal), causal, listener=listener)
         memory, given = None, None
         if encoder_out is not None and encoder_out["encoder_out"]:
             memory = encoder_out["encoder_out"][0]
-            given = Inputs(*encoder_out["encoder_padding_mask"][:1], listener=listener)
+            padding = next(iter(encoder_out["encoder_padding_mask"]), None)
+            if incremental_state is None and padding is not None and not padding.any():
+                padding = None
+            given = Inputs(padding, listener=listener)
         states, attention = [x], None
         for index, layer in enumerate(self.layers):
             asked = index == alignment_layer
@@ -211,6 +212,8 @@ class TransformerModel(TransformerModelBase):
 
         A loss on a tensor that is not part of the output breaks under data parallelism.
         """
+        if listener is not None:
+            listener.maps = {}
         encoder_out = self.encoder(
             src_tokens,
             src_lengths=src_lengths,

@@ -1,0 +1,74 @@
+"""A training goes on only with the attention that it began with.
+
+Mechanisms can have the same parameters (softmax and doubly-normalised attention), or store them
+relative to an option (the hybrid weight), so that loading them strictly proves nothing.
+"""
+
+import logging
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fairseq_ext import safe_loading
+from fairseq_ext.attention import build_normaliser
+from fairseq_ext.compat import around
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.options import OPTIONS
+
+logger = logging.getLogger(__name__)
+
+SITES = ("encoder", "decoder", "cross")
+
+
+def install() -> None:
+    """Check every checkpoint that fairseq's trainer restores."""
+
+    def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        if zipfile.is_zipfile(filename):
+            reset = args[0] if args else kwargs.get("reset_optimizer", False)
+            check(filename, trainer.cfg.model, reset)
+        return original(trainer, filename, *args, **kwargs)
+
+    around("fairseq.trainer:Trainer", "load_checkpoint", load)
+
+
+def check(filename: str, model: Any, reset_optimizer: bool) -> None:
+    """Compare the attention of a checkpoint with that of the model to be trained.
+
+    With --reset-optimizer another one is only warned of: it may begin from this checkpoint.
+
+    Raises:
+        UsageError: it is another one.
+    """
+    state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
+    saved, current = _options(state["cfg"]["model"]), _options(model)
+    if "encoder_normaliser" not in current or _attention(saved) == _attention(current):
+        return
+    differing = [name for name, *_ in OPTIONS if _value(saved, name) != _value(current, name)]
+    said = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
+    if not reset_optimizer:
+        raise UsageError(
+            f"{filename} was trained with {said}; give the same options to go on, "
+            "--reset-optimizer to begin from its parameters all the same, or another --save-dir"
+        )
+    logger.warning("%s was trained with %s; its parameters are used all the same", filename, said)
+
+
+def _options(model: Any) -> Mapping[str, Any]:
+    if OmegaConf.is_config(model):
+        return OmegaConf.to_container(model, resolve=True)
+    return model if isinstance(model, Mapping) else vars(model)
+
+
+def _value(options: Mapping[str, Any], name: str) -> Any:
+    """An option as text or number; its default if the checkpoint is older, or fairseq's own."""
+    default = next(field.default for option, _, field in OPTIONS if option == name)
+    value = options.get(name, default)
+    return value if isinstance(value, int | float) else str(value)
+
+
+def _attention(options: Mapping[str, Any]) -> list[str]:
+    given = {name: _value(options, name) for name, *_ in OPTIONS}
+    return [repr(build_normaliser(given[f"{site}_normaliser"], 1, **given)) for site in SITES]
