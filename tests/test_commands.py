@@ -284,6 +284,9 @@ def test_a_run_goes_on_only_with_the_attention_it_began_with(data_bin, tmp_path)
         args = ["--arch", f"transformer_{arch}_tiny", "--save-dir", tmp_path / run]
         done = fairseq("train", data_bin, *TRAIN, *args, "--max-update", 2, check=False)
         assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
+    dna = train(data_bin, "transformer_dna_tiny", tmp_path / "begun", 1)
+    args = [*TRAIN, "--arch", "transformer", *TINY, "--save-dir", dna.parent]
+    assert "(now softmax)" in fairseq("train", data_bin, *args, check=False).stderr
     begin = ["--restore-file", tmp_path / "una" / "checkpoint_last.pt", "--reset-optimizer"]
     train(data_bin, "transformer_dna_tiny", tmp_path / "dna", 2, *begin)
     train(data_bin, "transformer_hna_tiny", tmp_path / "hna", 2, "--hna-init", 0.1)

@@ -43,8 +43,9 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
         UsageError: it is another one.
     """
     state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
-    saved, current = _options(state["cfg"]["model"]), _options(model)
-    if "encoder_normaliser" not in current or _attention(saved) == _attention(current):
+    before = state["cfg"]["model"] if state.get("cfg") else state["args"]  # of old checkpoints
+    saved, current = _options(before), _options(model)
+    if _attention(saved) == _attention(current):
         return
     differing = [name for name, *_ in OPTIONS if _value(saved, name) != _value(current, name)]
     said = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
