@@ -43,7 +43,7 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
         UsageError: it is another one.
     """
     state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
-    before = state["cfg"]["model"] if state.get("cfg") else state["args"]  # of old checkpoints
+    before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
     saved, current = _options(before), _options(model)
     if _attention(saved) == _attention(current):
         return
