@@ -51,7 +51,7 @@ def both(kind, q, k, v, keys=None, queries=None):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("t", "s"), [(37, 37), (5, 70), (70, 5), (1, 9)])
-@pytest.mark.parametrize("budget", [4 << 20, 3000])
+@pytest.mark.parametrize("budget", [1 << 20, 3000])
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_outputs_and_gradients(kind, t, s, budget, dtype, tol, monkeypatch):
     monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
@@ -62,7 +62,7 @@ def test_outputs_and_gradients(kind, t, s, budget, dtype, tol, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("budget", [4 << 20, 3000])
+@pytest.mark.parametrize("budget", [1 << 20, 3000])
 def test_padding(kind, side, budget, monkeypatch):
     monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
     torch.manual_seed(0)
@@ -72,27 +72,54 @@ def test_padding(kind, side, budget, monkeypatch):
     torch.testing.assert_close(*both(kind, q, k, v, padding), atol=1e-5, rtol=1e-5)
 
 
-def test_gradcheck():
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("budget", [1 << 20, 3 * 5 * 8])
+def test_gradcheck(hybrid, budget, monkeypatch):
+    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    torch.manual_seed(0)
     q, k, v = (torch.randn(2, 1, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    u = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
     padding = padded([5, 3], 5, "left")
-    assert gradcheck(
-        lambda *x: doubly_cpu.attend(*x, padding[:, None, None], padding)[:, :, 3:], (q, k, v)
+
+    def attend(*x):
+        return doubly_cpu.attend(*x[:3], padding[:, None, None], padding, *x[3:])[:, :, 3:]
+
+    assert gradcheck(attend, (q, k, v, u) if hybrid else (q, k, v))
+
+
+def exact_or_declined(kind, scores, fused):
+    """The kernel's weights for these [T, S] scores, if it takes them, are those of the twin."""
+    t, s = scores.shape
+    expected = build_normaliser(kind, 1, **OPTIONS).weights(
+        scores.double()[None, None], None, slice(None)
     )
+    q, k, v = scores * s**0.5, torch.eye(s), torch.eye(s)  # q k^T / sqrt(S)
+    call = Call(q[None, None], k[None, None], v[None, None], Mask(), None, slice(None), 0.0)
+    out = build_normaliser(kind, 1, **OPTIONS).fused(call)
+    assert (out is not None) == fused
+    if fused:
+        torch.testing.assert_close(out, expected.float(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("gap", [20, 100])
-def test_a_query_that_lost_every_key(gap):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("gap", "fused"), [(20.0, True), (100.0, False)])
+def test_a_query_that_lost_every_key(kind, gap, fused):
     """20 nats below the winner are exact in the kernel; 100 are left to the plain form."""
-    q = torch.tensor([[0.0, 1], [gap, 0]]).double()[None, None]
-    k = torch.tensor([[2**0.5, 0], [2**0.5, 2**0.5]]).double()[None, None]
-    for dtype in (torch.float32, torch.float64):
-        x = q.to(dtype), k.to(dtype), torch.eye(2).to(dtype)[None, None]
-        call = Call(*x, Mask(), None, slice(None), 0.0)
-        out = build_normaliser("doubly", 1, **OPTIONS).fused(call)
-        assert (out is None) == (gap == 100)
-        if out is not None:
-            row = torch.tensor([0.0, 1]).softmax(-1).to(dtype)
-            torch.testing.assert_close(out[0, 0, 0], row, atol=1e-5, rtol=1e-5)
+    scores = torch.tensor([[0.0, 1, 2], [gap, gap + 2, gap + 1], [0, 0, 0]])
+    exact_or_declined(kind, scores, fused)
+
+
+@pytest.mark.parametrize(
+    ("gap", "fused"), [(40.0, True), (-40.0, True), (100.0, False), (-100.0, False)]
+)
+@pytest.mark.parametrize("budget", [1 << 20, 1])
+def test_keys_far_apart_in_hybrid_attention(gap, fused, budget, monkeypatch):
+    """A query wins half of the keys and loses the other half: its r is large, its l is not."""
+    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    scores = torch.zeros(2, 70)
+    scores[1, :35], scores[1, 35:] = gap, -gap
+    exact_or_declined("hybrid", scores, fused)
+    exact_or_declined("doubly", scores, True)
 
 
 def attention(kind, **stock):

@@ -116,13 +116,7 @@ class Sinkhorn(Normaliser):
         return (scores - columns).softmax(-1)
 
     def fused(self, call: Call) -> Tensor | None:
-        """One sweep without dropout, if a kernel suits; see there."""
-        if self.sweeps > 1 or call.dropout or not doubly_cpu.suits(call.q, call.k, call.mask):
-            return None
-        try:
-            return doubly_cpu.attend(call.q, call.k, call.v, call.mask.blocked, call.query_padding)
-        except doubly_cpu.Underflow:
-            return None
+        return None if self.sweeps > 1 else _doubly(call)
 
     def extra_repr(self) -> str:
         return f"sweeps={self.sweeps}"
@@ -176,15 +170,25 @@ class Hybrid(Normaliser):
         return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
 
     def fused(self, call: Call) -> Tensor | None:
-        """Both halves fused, where the doubly-normalised one can be."""
-        doubly = self.doubly.fused(call)
-        if doubly is None:
-            return None
-        u = self.u()[call.heads, None, None].to(doubly.dtype)
-        return torch.lerp(self.softmax.fused(call), doubly, u)
+        return _doubly(call, self.u()[call.heads])
 
     def extra_repr(self) -> str:
         return f"init={self.init}, weight={self.weight}"
+
+
+def _doubly(call: Call, u: Tensor | None = None) -> Tensor | None:
+    """DNAS, or with u [h] HNAS, by the first kernel that suits; kernels know no dropout."""
+    if call.dropout:
+        return None
+    for kernel in (doubly_cpu,):
+        if kernel.suits(call.q, call.k, call.mask):
+            try:
+                return kernel.attend(
+                    call.q, call.k, call.v, call.mask.blocked, call.query_padding, u
+                )
+            except doubly_cpu.Inexact:
+                return None
+    return None
 
 
 def _column_logsumexp(scores: Tensor, query_padding: Tensor | None) -> Tensor:

@@ -1,35 +1,39 @@
-"""Doubly-normalised attention on a CPU: forward and backward without the map in memory.
+"""Doubly-normalised and hybrid attention on a CPU, without the map in memory.
 
-With C the softmax of the scores over the queries, DNAS is W_ij = C_ij / r_i, r_i = sum_j C_ij, so
+With C the softmax of the scores over the queries, DNAS is D_ij = C_ij / r_i, r_i = sum_j C_ij, so
 
     [X, r] = C [V, 1],    O = X / r
 
 and a key needs nothing of the other keys: they are taken a few at a time, their columns of C are
 made, used and dropped, and made again for the gradient. A padded key is a row of zeros in [V, 1].
+
+Softmax over the keys is in the same C: with L_j the log-sum-exp of the scores over the queries and
+w_j = exp(L_j), U_ij = C_ij w_j / l_i, l_i = sum_j C_ij w_j. HNAS is the same product, but wider:
+
+    [X, r, Y, l] = C [V, 1, w V, w],    O = u X / r + (1 - u) Y / l
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.attention.blockers import Mask
 
-BUDGET = 4 << 20  # bytes of scores at a time: about what a core keeps in its cache
-SMALLEST = 96 * 96  # scores a head; below, the plain form is faster
-LEAST = 1e-30  # of r: below, 1 / r is not exact in float32
-
-Block = tuple[slice, slice]
+BUDGET = 1 << 20  # bytes of scores at a time and thread: about what a core keeps in its cache
+SMALLEST = 80 * 80  # scores a head; below, the plain form is faster
+LEAST = 1e-30  # of r and l: 1 / r is not exact in float32 below
 
 
-class Underflow(ArithmeticError):
-    """A query lost every key by so much that its row has to be computed in log space."""
+class Inexact(ArithmeticError):
+    """Scores lie so far apart that the weights have to be computed in log space."""
 
 
 def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
-    """Whether these [B, h, T, D] and [B, h, S, D] on this device are worth the kernel."""
+    """Whether these [B, H, T, D] and [B, H, S, D] on this device are worth the kernel."""
     only_keys = mask.blocked is None or mask.blocked.shape[1:3] == (1, 1)
     large = q.size(2) * k.size(2) > SMALLEST
     exact = q.dtype in (torch.float32, torch.float64)
@@ -37,16 +41,22 @@ def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, blocked: Tensor | None, query_padding: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocked: Tensor | None,
+    query_padding: Tensor | None,
+    u: Tensor | None = None,
 ) -> Tensor:
-    """DNAS [B, h, T, D] with scores q k^T / sqrt(D); zero for padded queries.
+    """DNAS or HNAS, [B, H, T, D], with scores q k^T / sqrt(D); zero for padded queries.
 
     Args:
-        q: [B, h, T, D]. k, v: [B, h, S, D].
+        q: [B, H, T, D]. k, v: [B, H, S, D].
         blocked: [B, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
+        u: [H], the share of DNAS in HNAS; None for DNAS.
 
     Raises:
-        Underflow: in float32 the result would not be exact.
+        Inexact: see there.
     """
     size, heads = q.shape, q.size(1)
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
@@ -54,66 +64,100 @@ def attend(
     present = (
         None if blocked is None else (~blocked[:, 0, 0]).repeat_interleave(heads, 0)[..., None]
     )
-    return _Doubly.apply(q, k, v, absent, present).view(size)
+    share = None if u is None else u.to(q.dtype).repeat(size[0])[:, None, None]
+    return _Columns.apply(q, k, v, share, absent, present).view(size)
 
 
-class _Doubly(torch.autograd.Function):
-    """O [G, T, D] of q [G, T, D], k and v [G, S, D], absent [G, 1, T], present [G, S, 1]."""
+class _Columns(torch.autograd.Function):
+    """O [G, T, D] from P parts: X / r (DNAS), with u also Y / l (HNAS).
+
+    Of q [G, T, D], k and v [G, S, D], u [G, 1, 1], absent [G, 1, T], present [G, S, 1].
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, absent: Tensor | None, present: Tensor | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        u: Tensor | None,
+        absent: Tensor | None,
+        present: Tensor | None,
     ) -> Tensor:
-        values = torch.cat([v, torch.ones_like(v[..., :1])], -1)
-        if present is not None:
-            values *= present
-        x = q.new_zeros(*q.shape[:2], values.size(-1))
-        blocks = list(_blocks(q, k))
-        for heads, keys in blocks:
-            c = _columns(q, k, absent, (heads, keys))
-            x[heads].baddbmm_(c.transpose(1, 2), values[heads, keys])
-        r = x[..., -1:] if absent is None else x[..., -1:].masked_fill(absent.mT, 1.0)
-        if r.min() < LEAST:
-            raise Underflow
-        out = x[..., :-1] / r
-        kept = c if len(blocks) == 1 else None  # small enough to keep
-        ctx.save_for_backward(q, k, values, absent, r, out, kept)
-        return out
+        parts, width = 1 if u is None else 2, v.size(-1) + 1
+        outs = q.new_empty(*q.shape[:2], parts, width - 1)
+        norms = torch.empty_like(outs[..., :1])
+        w = None if u is None else torch.empty_like(v[..., :1])
+        for heads, blocks in _blocks(q, k):
+            x = q.new_empty(*q[heads].shape[:2], parts * width)
+            for keys in blocks:
+                scores = _scores(q, k, absent, heads, keys)
+                c = scores.softmax(-1)
+                if w is not None:
+                    logs = scores.amax(-1, keepdim=True) - c.amax(-1, keepdim=True).log()  # L
+                    if keys.start == 0:
+                        top = logs.amax(1, keepdim=True)
+                    w[heads, keys] = (logs - top).exp()
+                x.baddbmm_(c.mT, _wide(v, w, present, heads, keys), beta=float(keys.start > 0))
+            x = x.unflatten(-1, (parts, width))
+            norms[heads] = x[..., -1:]
+            if absent is not None:
+                norms[heads].masked_fill_(absent[heads].mT[..., None], 1)
+            torch.div(x[..., :-1], norms[heads], out=outs[heads])
+        if not (norms.min() >= LEAST and norms.max() <= 1 / LEAST):
+            raise Inexact
+        ctx.save_for_backward(q, k, v, u, absent, present, w, norms, outs)
+        return outs[:, :, 0] if u is None else torch.lerp(outs[:, :, 1], outs[:, :, 0], u)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, values, absent, r, out, kept = ctx.saved_tensors
-        scale = q.size(-1) ** -0.5
-        dx = dout / r
-        dx = torch.cat([dx, -(dx * out).sum(-1, keepdim=True)], -1)  # of [X, r]
-        dq, dk, dvalues = torch.zeros_like(q), torch.empty_like(k), torch.empty_like(values)
-        for heads, keys in _blocks(q, k):
-            c = _columns(q, k, absent, (heads, keys)) if kept is None else kept
-            v, dv = values[heads, keys], dvalues[heads, keys]
-            torch.bmm(c, dx[heads], out=dv)
-            column = (v * dv).sum(-1, keepdim=True)
-            ds = torch.baddbmm(column, v, dx[heads].mT, beta=-1).mul_(c)
-            torch.baddbmm(column, ds, q[heads], beta=0, alpha=scale, out=dk[heads, keys])
-            dq[heads].baddbmm_(ds.mT, k[heads, keys], alpha=scale)
-        return dq, dk, dvalues[..., :-1].mul_(values[..., -1:]), None, None  # 0 if padded
+        q, k, v, u, absent, present, w, norms, outs = ctx.saved_tensors
+        scale, width = q.size(-1) ** -0.5, v.size(-1) + 1
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        delta = (dout[:, :, None] * outs).sum(-1, keepdim=True)  # [G, T, P, 1]
+        shares = (1 if u is None else torch.stack([u, 1 - u], 2)) / norms
+        for heads, blocks in _blocks(q, k):
+            dx = dout[heads, :, None] * shares[heads]
+            dx = torch.cat([dx, -delta[heads] * shares[heads]], -1).flatten(2)
+            for keys in blocks:
+                c = _scores(q, k, absent, heads, keys).softmax(-1)
+                wide = _wide(v, w, present, heads, keys)
+                dwide = c @ dx
+                # what the softmax of C takes back; in the other part, that of w gives it again
+                column = (wide * dwide)[..., :width].sum(-1, keepdim=True)
+                ds = torch.baddbmm(column, wide, dx.mT, beta=-1).mul_(c)
+                torch.baddbmm(column, ds, q[heads], beta=0, alpha=scale, out=dk[heads, keys])
+                dq[heads].baddbmm_(ds.mT, k[heads, keys], beta=float(keys.start > 0), alpha=scale)
+                dv[heads, keys] = dwide[..., : width - 1]
+                if w is not None:
+                    dv[heads, keys].addcmul_(dwide[..., width:-1], w[heads, keys])
+        if present is not None:
+            dv *= present
+        du = None if u is None else (delta[:, :, 0] - delta[:, :, 1]).sum(1, keepdim=True)
+        return dq, dk, dv, du, None, None
 
 
-def _blocks(q: Tensor, k: Tensor) -> Iterator[Block]:
-    """Heads and keys whose scores fit into the budget."""
+def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, list[slice]]]:
+    """Heads, and keys of theirs at a time, whose scores fit into the budget."""
     groups, keys, row = len(q), k.size(1), q.size(1) * q.element_size()
-    heads = max(1, min(groups, BUDGET // (row * keys)))
-    width = keys if heads > 1 else max(32, min(keys, BUDGET // row))
+    budget = BUDGET * torch.get_num_threads()
+    heads = max(1, min(groups, budget // (row * keys)))
+    width = keys if heads > 1 else max(32, min(keys, budget // row))
     for head in range(0, groups, heads):
-        for key in range(0, keys, width):
-            yield slice(head, head + heads), slice(key, key + width)
+        yield slice(head, head + heads), [slice(at, at + width) for at in range(0, keys, width)]
 
 
-def _columns(q: Tensor, k: Tensor, absent: Tensor | None, block: Block) -> Tensor:
-    """C of some heads and keys, transposed: [g, s, T]."""
-    heads, keys = block
+def _scores(q: Tensor, k: Tensor, absent: Tensor | None, heads: slice, keys: slice) -> Tensor:
+    """The scores of some heads and keys, transposed: [g, s, T]."""
     zero = q.new_zeros(1, 1, 1)
     scores = torch.baddbmm(zero, k[heads, keys], q[heads].mT, beta=0, alpha=q.size(-1) ** -0.5)
-    if absent is not None:
-        scores.masked_fill_(absent[heads], -torch.inf)
-    return scores.softmax(-1)
+    return scores if absent is None else scores.masked_fill_(absent[heads], -torch.inf)
+
+
+def _wide(v: Tensor, w: Tensor | None, present: Tensor | None, heads: slice, keys: slice) -> Tensor:
+    """[V, 1] or [V, 1, w V, w] of some heads and keys; zero for padded keys."""
+    values = F.pad(v[heads, keys], (0, 1), value=1)
+    if present is not None:
+        values *= present[heads, keys]
+    return values if w is None else torch.cat([values, values * w[heads, keys]], -1)
