@@ -114,6 +114,7 @@ def test_training_as_una_is_training_as_stock(data_bin, tmp_path):
 def test_an_interrupted_run_resumes_to_the_same_numbers(data_bin, tmp_path):
     """Mid-epoch, dropout on: losses and parameters of an uninterrupted run, to the bit."""
     args = [data_bin, *TRAIN, "--arch", "transformer_hna_tiny", "--save-interval-updates", 4]
+    args += ["--warmup-updates", 1]  # so that the hybrid weights move
     whole = fairseq("train", *args, "--max-update", 11, "--save-dir", tmp_path / "whole")
     cut = fairseq("train", *args, "--max-update", 7, "--save-dir", tmp_path / "cut")
     rest = fairseq("train", *args, "--max-update", 11, "--save-dir", tmp_path / "cut")
@@ -122,6 +123,20 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(data_bin, tmp_path):
     assert resumed == expected and list(updates(rest.stdout + rest.stderr))[0] == 8
     last = [parameters(tmp_path / run / "checkpoint_last.pt") for run in ("whole", "cut")]
     torch.testing.assert_close(*last, atol=0, rtol=0)
+    assert_hybrid_weights_are_logged(rest.stdout + rest.stderr, last[1], layers=4)
+
+
+def assert_hybrid_weights_are_logged(output, parameters, layers):
+    """The last line of the log shows those of the checkpoint, layer by layer."""
+    *_, line = map(json.loads, re.findall(r"train_inner \| (\{.*\})", output))
+    logged = [float(line.pop(f"encoder{layer}_u")) for layer in range(layers)]
+    offsets = [
+        parameters[f"encoder.layers.{layer}.self_attn.groups.0.normaliser.offset"]
+        for layer in range(layers)
+    ]
+    expected = [offset.sigmoid().mean().item() for offset in offsets]  # hna_init is 0.5
+    assert logged == pytest.approx(expected, abs=1e-4) and len(set(logged)) == layers
+    assert not [name for name in line if name.endswith("_u")]
 
 
 def free_port():

@@ -1,7 +1,7 @@
 """The one attention module: fairseq's parameters and cache, our forward."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -118,6 +118,15 @@ class Attention(MultiheadAttention):
         if not need_weights:
             return output, None
         return output, maps.transpose(0, 1) if need_head_weights else maps.mean(1)
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """What the normalisers report, by site, layer and name."""
+        prefix = f"{self.site}{self.layer}_"
+        return {
+            prefix + name: value
+            for group in self.groups
+            for name, value in group.normaliser.statistics().items()
+        }
 
     def _attend(
         self,

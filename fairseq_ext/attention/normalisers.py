@@ -63,6 +63,10 @@ class Normaliser(nn.Module):
         """dropout(weights) @ v, [B, h, T, D], without a map in memory; None = declined."""
         return None
 
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """What a training log shows of it, by name; called when a line is written."""
+        return {}
+
 
 class Softmax(Normaliser):
     """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
@@ -171,6 +175,9 @@ class Hybrid(Normaliser):
 
     def fused(self, call: Call) -> Tensor | None:
         return _doubly(call, self.u()[call.heads])
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        return {"u": lambda: round(self.u().mean().item(), 4)}
 
     def extra_repr(self) -> str:
         return f"init={self.init}, weight={self.weight}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
+from fairseq.logging import metrics
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
@@ -43,6 +44,14 @@ def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     return fsdp_wrap(
         layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
     )
+
+
+def log_statistics(model: nn.Module) -> None:
+    """What the attention of each layer reports goes into fairseq's log, as "encoder0_u"."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            for name, value in module.statistics().items():
+                metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
 
 
 class Checkpointed(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Inputs, Listener
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_transformer_config
-from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
+from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, log_statistics, wrap_layer
 
 UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
 
@@ -196,6 +196,11 @@ class TransformerModel(TransformerModelBase):
         return TransformerDecoder(
             cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
         )
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before each training step."""
+        super().set_num_updates(num_updates)
+        log_statistics(self)
 
     def forward(
         self,
