@@ -8,8 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_ext.attention import normalisers
+from fairseq_ext.attention.kernels import doubly_cpu
+
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "fairseq_ext"
+
+
+@pytest.fixture(params=["as chosen", "fused"])
+def every_form(request, monkeypatch):
+    """Normalisers as they are used on inputs of this size, and their kernels."""
+    if request.param == "fused":
+        monkeypatch.setattr(normalisers, "SMALLEST", 0)
+        monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
 
 
 def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT, **env: str):

@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 from fairseq_ext.attention import Attention, Heads, Inputs, build_normaliser
 from fairseq_ext.attention.normalisers import Sinkhorn
 
+pytestmark = pytest.mark.usefixtures("every_form")
+
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 PAD, EOS = 1, 2
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
-from fairseq_ext.attention.blockers import Mask
+from fairseq_ext.attention.blockers import Mask, as_bias
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.normalisers import Call
 
@@ -32,8 +32,8 @@ def both(kind, q, k, v, keys=None, queries=None):
 
     def plain(q, k, v):
         scores = q @ k.mT * q.size(-1) ** -0.5
-        scores = scores if blocked is None else scores.masked_fill(blocked, -torch.inf)
-        return normaliser.weights(scores, queries, slice(None)) @ v
+        bias = None if blocked is None else as_bias(blocked, scores.dtype)
+        return normaliser.weights(scores, bias, queries, slice(None)) @ v
 
     def fused(q, k, v):
         out = normaliser.fused(Call(q, k, v, Mask(blocked), queries, slice(None), 0.0))
@@ -91,7 +91,7 @@ def exact_or_declined(kind, scores, fused):
     """The kernel's weights for these [T, S] scores, if it takes them, are those of the twin."""
     t, s = scores.shape
     expected = build_normaliser(kind, 1, **OPTIONS).weights(
-        scores.double()[None, None], None, slice(None)
+        scores.double()[None, None], None, None, slice(None)
     )
     q, k, v = scores * s**0.5, torch.eye(s), torch.eye(s)  # q k^T / sqrt(S)
     call = Call(q[None, None], k[None, None], v[None, None], Mask(), None, slice(None), 0.0)

@@ -1,7 +1,5 @@
 """Normalisers against the naive twin, worked numbers and the theorem; bad input."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +8,7 @@ from naive import normalise
 from torch.autograd import gradcheck
 
 from fairseq_ext.attention import build_normaliser
+from fairseq_ext.attention.blockers import as_bias
 from fairseq_ext.attention.normalisers import Hybrid, Sinkhorn
 from fairseq_ext.errors import UsageError
 
@@ -18,11 +17,11 @@ KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 ALL = slice(None)
 
 
-def weights(kind, scores, absent=None, **options):
+def weights(kind, scores, absent=None, blocked=None, **options):
     """[B, H, T, S] weights by our normaliser."""
-    return build_normaliser(kind, scores.size(1), **(OPTIONS | options)).weights(
-        scores, absent, ALL
-    )
+    normaliser = build_normaliser(kind, scores.size(1), **(OPTIONS | options))
+    bias = None if blocked is None else as_bias(blocked, scores.dtype)
+    return normaliser.weights(scores, bias, absent, ALL)
 
 
 def single(kind, e, **options):
@@ -77,10 +76,10 @@ def test_worked_gradient_flows_through_the_columns():
 
 def test_worked_padding_example():
     scores = torch.tensor([[1, 2, 7], [3, 4, 9], [50, 60, 5]], dtype=torch.float64).log()
-    scores[:, 2] = -math.inf
     absent = torch.tensor([[False, False, True]])
-    close(weights("doubly", scores[None, None], absent)[0, 0, :2, :2], D2)
-    counted = weights("doubly", scores[None, None])[0, 0, :2, :2]
+    key = absent[:, None, None]
+    close(weights("doubly", scores[None, None], absent, key)[0, 0, :2, :2], D2)
+    counted = weights("doubly", scores[None, None], None, key)[0, 0, :2, :2]
     close(counted, [[11 / 29, 18 / 29], [11 / 23, 12 / 23]])  # what a padded query would do
 
 
@@ -118,11 +117,12 @@ def test_twin(kind, t, s, dtype):
     blocked[1, :, :, -1] = True
     absent = torch.zeros(2, t, dtype=torch.bool)
     absent[1, -1] = True
-    probe = torch.randn(2, 3, t, s, dtype=torch.float64)
+    real = ~absent[:, None, :, None]  # nothing reads what a padded query got
+    probe = torch.randn(2, 3, t, s, dtype=torch.float64) * real
 
     ours = build_normaliser(kind, 3, **OPTIONS).to(dtype)
     mine = scores.detach().to(dtype).requires_grad_()
-    out = ours.weights(mine.masked_fill(blocked, -math.inf), absent, ALL)
+    out = ours.weights(mine, as_bias(blocked, dtype), absent, ALL)
     (out * probe.to(dtype)).sum().backward()
 
     u = torch.full((3,), 0.3, dtype=torch.float64, requires_grad=True)
@@ -139,7 +139,7 @@ def test_twin(kind, t, s, dtype):
     )
     (twin * probe).sum().backward()
     tol = {"atol": 1e-10, "rtol": 1e-10} if dtype == torch.float64 else {"atol": 1e-5, "rtol": 1e-5}
-    torch.testing.assert_close(out.double(), twin, **tol)
+    torch.testing.assert_close(out.double() * real, twin * real, **tol)
     torch.testing.assert_close(mine.grad.double(), scores.grad, **tol)
     if kind == "hybrid":  # du/d offset of the sigmoid is u (1 - u)
         torch.testing.assert_close(ours.offset.grad.double(), u.grad * 0.3 * 0.7, **tol)
@@ -150,7 +150,13 @@ def test_gradcheck(kind):
     module = build_normaliser(kind, 2, **OPTIONS).double()
     absent = torch.tensor([[False, False, True]])
     scores = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda s, *_: module.weights(s, absent, ALL), (scores, *module.parameters()))
+    bias = as_bias(torch.tensor([[0, 0, 0, 1], [0, 1, 0, 1], [1, 0, 0, 1]]).bool(), scores.dtype)
+    for some in (None, bias, bias[:1]):
+
+        def real_queries(scores, *_, some=some):
+            return module.weights(scores, some, absent, ALL)[:, :, :2]
+
+        assert gradcheck(real_queries, (scores, *module.parameters()))
 
 
 @settings(max_examples=60, deadline=None)
@@ -161,12 +167,13 @@ def test_theorem_2_no_key_is_explained_away(seed, t, s, spread, u):
     """Column sums are at least 1/S under DNAS and u/S under HNAS, S = real keys."""
     torch.manual_seed(seed)
     scores = spread * torch.randn(1, 1, t, s + 1)
-    scores[..., -1] = -math.inf
+    blocked = torch.arange(s + 1) == s
     absent = torch.rand(1, t) < 0.3
     absent[:, 0] = False
     real = ~absent[0], slice(0, s)
-    doubly = weights("doubly", scores, absent)[0, 0][real].sum(0)
-    hybrid = weights("hybrid", scores, absent, hna_init=u, hna_weight="raw")[0, 0][real].sum(0)
+    doubly = weights("doubly", scores, absent, blocked[None])[0, 0][real].sum(0)
+    raw = {"hna_init": u, "hna_weight": "raw"}
+    hybrid = weights("hybrid", scores, absent, blocked[None], **raw)[0, 0][real].sum(0)
     assert doubly.min() >= (1 - 1e-4) / s
     assert hybrid.min() >= (1 - 1e-4) * u / s
 

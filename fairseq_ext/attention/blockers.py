@@ -53,6 +53,23 @@ def block(blockers: tuple[Blocker, ...], frame: Frame) -> Mask:
     return frame.inputs.once(key, lambda: _union(blockers, frame))
 
 
+def bias(blockers: tuple[Blocker, ...], frame: Frame, dtype: torch.dtype) -> Tensor | None:
+    """`block` as a term of the scores, broadcastable to [B, h, T, S]; computed once as well."""
+
+    def make() -> Tensor | None:
+        mask = block(blockers, frame)
+        blocked = causal(frame) if mask.causal else mask.blocked
+        return None if blocked is None else as_bias(blocked, dtype)
+
+    return frame.inputs.once((blockers, frame.queries, frame.keys, dtype), make)
+
+
+def as_bias(blocked: Tensor, dtype: torch.dtype) -> Tensor:
+    """0, or where blocked so low that exp leaves nothing; finite, for the sake of gradients."""
+    zeros = torch.zeros(blocked.shape, dtype=dtype, device=blocked.device)
+    return zeros.masked_fill_(blocked, torch.finfo(dtype).min / 8)
+
+
 def _union(blockers: tuple[Blocker, ...], frame: Frame) -> Mask:
     masks = {blocker: mask for blocker in blockers if (mask := blocker(frame)) is not None}
     if set(masks) == {causal} and frame.queries == frame.keys:

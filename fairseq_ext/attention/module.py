@@ -1,6 +1,5 @@
 """The one attention module: fairseq's parameters and cache, our forward."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -10,7 +9,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import USUAL, Blocker, block, causal
+from fairseq_ext.attention.blockers import USUAL, Blocker, bias, block
 from fairseq_ext.attention.inputs import Frame, Inputs
 from fairseq_ext.attention.normalisers import Call, Normaliser, Softmax
 from fairseq_ext.attention.scorers import Scorer, dot_product
@@ -148,10 +147,8 @@ class Attention(MultiheadAttention):
                 return out, None
         scores = group.scorer(q, k, frame)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        blocked = causal(frame) if mask.causal else mask.blocked
-        if blocked is not None:
-            scores = scores.masked_fill(blocked, -math.inf)
-        weights = group.normaliser.weights(scores, frame.query_padding, heads)
+        closed = bias(group.blockers, frame, scores.dtype)
+        weights = group.normaliser.weights(scores, closed, frame.query_padding, heads)
         return drop(weights.to(v.dtype)) @ v, weights if observed else None
 
     def _wanted(self, inputs: Inputs) -> list[int]:

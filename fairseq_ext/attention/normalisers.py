@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import Mask
+from fairseq_ext.attention.blockers import Mask, as_bias
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.errors import UsageError
+
+SMALLEST = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,14 @@ class Normaliser(nn.Module):
 
     across_queries = False
 
-    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
         """Attention weights, same shape and dtype as `scores`.
 
         Args:
-            scores: [B, heads, T, S], float32 or float64, -inf where blocked.
+            scores: [B, heads, T, S], float32 or float64.
+            bias: what is blocked, to be added to the scores; see `blockers.bias`.
             query_padding: [B, T] bool, queries that do not exist; None if all do.
             heads: which heads of the group these are.
         """
@@ -71,10 +76,14 @@ class Normaliser(nn.Module):
 class Softmax(Normaliser):
     """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
 
-    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
-        return scores.softmax(-1)
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        return _plus(scores, bias).softmax(-1)
 
-    def fused(self, call: Call) -> Tensor:
+    def fused(self, call: Call) -> Tensor | None:
+        if call.q.device.type == "cpu" and call.q.size(2) * call.k.size(2) <= SMALLEST:
+            return None
         allowed = None if call.mask.blocked is None else ~call.mask.blocked
         return F.scaled_dot_product_attention(
             call.q,
@@ -91,8 +100,8 @@ class Sinkhorn(Normaliser):
 
     One sweep is DNAS (Ding et al., Eq. 5): C_ij = exp(s_ij) / sum_i' exp(s_i'j), then
     W_ij = C_ij / sum_j' C_ij'. Many sweeps approach a doubly stochastic matrix (Eq. 9, 10).
-    Computed as W = softmax_j(s_ij - L_j) with L the column log-sum-exp, which cannot underflow.
-    Padded queries do not enter the columns.
+    Computed on logarithms, where nothing underflows: log C is the log-softmax of the scores over
+    the queries. Padded queries do not enter the columns.
 
     Args:
         sweeps: k >= 1.
@@ -111,13 +120,20 @@ class Sinkhorn(Normaliser):
             )
         self.sweeps = sweeps
 
-    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
-        rows: Tensor | float = 0.0
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        absent = None
+        if query_padding is not None:
+            absent = as_bias(query_padding[:, None, :, None], scores.dtype)
+        # what blocks a key for all queries alike changes nothing in its column
+        partly = bias if bias is not None and bias.size(-2) > 1 else None
         for sweep in range(self.sweeps):
-            columns = _column_logsumexp(scores - rows, query_padding)
-            if sweep < self.sweeps - 1:
-                rows = (scores - columns).logsumexp(-1, keepdim=True)
-        return (scores - columns).softmax(-1)
+            if sweep:
+                scores = scores.log_softmax(-1)
+            scores = _plus(_plus(scores, absent), partly).log_softmax(-2)
+            scores = _plus(scores, bias)
+        return scores.softmax(-1)
 
     def fused(self, call: Call) -> Tensor | None:
         return None if self.sweeps > 1 else _doubly(call)
@@ -168,9 +184,11 @@ class Hybrid(Normaliser):
         raw = self.init + offset
         return raw if self.weight == "raw" else raw + (raw.clamp(0, 1) - raw).detach()
 
-    def weights(self, scores: Tensor, query_padding: Tensor | None, heads: slice) -> Tensor:
-        softmax = self.softmax.weights(scores, query_padding, heads)
-        doubly = self.doubly.weights(scores, query_padding, heads)
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        softmax = self.softmax.weights(scores, bias, query_padding, heads)
+        doubly = self.doubly.weights(scores, bias, query_padding, heads)
         return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
 
     def fused(self, call: Call) -> Tensor | None:
@@ -198,14 +216,8 @@ def _doubly(call: Call, u: Tensor | None = None) -> Tensor | None:
     return None
 
 
-def _column_logsumexp(scores: Tensor, query_padding: Tensor | None) -> Tensor:
-    """[B, h, 1, S] log-sum-exp over the queries that exist; 0 for a key that none may attend."""
-    lowest = torch.finfo(scores.dtype).min  # finite: the gradient of a column of -inf is NaN
-    scores = scores.clamp_min(lowest)
-    if query_padding is not None:
-        scores = scores.masked_fill(query_padding[:, None, :, None], lowest)
-    columns = scores.logsumexp(-2, keepdim=True)
-    return columns.masked_fill(columns < lowest / 2, 0.0)
+def _plus(scores: Tensor, bias: Tensor | None) -> Tensor:
+    return scores if bias is None else scores + bias
 
 
 NORMALISERS: dict[str, Callable[..., Normaliser]] = {
