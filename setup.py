@@ -20,9 +20,12 @@ setup(
         "torch>=2.6,<2.16",
         "numpy>=1.26,<3",
         "fairseq-fixed==0.12.3.1",
+        "matplotlib>=3.8,<4",
         "sacrebleu>=2.0,<3",
         "sacremoses>=0.1.1,<1",
+        "scipy>=1.11,<2",
         "subword-nmt>=0.3.8,<1",
     ],
     extras_require=EXTRAS,
+    entry_points={"console_scripts": ["fairseq-ext = fairseq_ext.cli:main"]},
 )

@@ -1,0 +1,1 @@
+"""Verbs of `fairseq-ext` about environments, checkpoints and processes."""

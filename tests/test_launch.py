@@ -1,0 +1,211 @@
+"""`fairseq-ext launch`: what it starts trains as it should, and nothing else is started."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PLUGIN, ROOT, TRAIN, train
+from test_commands import free_port, parameters
+
+from fairseq_ext.cli import main
+from fairseq_ext.errors import UsageError
+
+FAIRSEQ_TRAIN = str(Path(sys.executable).with_name("fairseq-train"))
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
+ALONE = ["--standalone", "--local-addr", "127.0.0.1"]
+ADDED = ["--user-dir", str(PLUGIN), "--distributed-world-size"]
+GLOO = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Let this machine have so many GPUs and four cores."""
+
+    def machine(gpus):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    return machine
+
+
+NODES = "--nodes 2 --node-rank 1 --master node0:29500"
+MEET = "--nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500".split()
+LINES = [
+    (0, "", "", "CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=4", [], ["--cpu", *ADDED, "1"]),
+    (2, "", "", "OMP_NUM_THREADS=2", [*ALONE, 2], [*ADDED, "2"]),
+    (2, "--gpus 1", "", "OMP_NUM_THREADS=4", [], [*ADDED, "1"]),
+    (8, NODES, "", "OMP_NUM_THREADS=1", [*MEET, 8], [*ADDED, "16"]),
+    (8, f"--gpus 1 {NODES}", "", "OMP_NUM_THREADS=4", [*MEET, 1], [*ADDED, "2"]),
+    (2, "--nodes 1", "", "OMP_NUM_THREADS=2", [*ALONE, 2], [*ADDED, "2"]),
+    (1, "--nodes 1 --node-rank 0 --master a:1", "", "OMP_NUM_THREADS=4", [], [*ADDED, "1"]),
+    (2, "", "--cpu", "CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=4", [], [*ADDED, "1"]),
+    (
+        2,
+        "--cpu-processes 2",
+        "",
+        "CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=2",
+        [*ALONE, 2],
+        ["--cpu", *ADDED, "2", *GLOO],
+    ),
+    (
+        0,
+        "--cpu-processes 2",
+        "--user-dir mine --distributed-world-size=2 --ddp-backend no_c10d",
+        "CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=2",
+        [*ALONE, 2],
+        ["--cpu", *GLOO[:2]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("gpus", "options", "flags", "settings", "torchrun", "added"), LINES)
+def test_the_command_line(gpus, options, flags, settings, torchrun, added, machine, capsys):
+    machine(gpus)
+    command = ["fairseq-train", "a folder", *flags.split()]
+    main(["launch", *options.split(), "--dry-run", "--", *command])
+    torchrun = (
+        [*TORCHRUN, *torchrun[:-1], "--nproc-per-node", str(torchrun[-1])] if torchrun else []
+    )
+    expected = [*settings.split(), *torchrun, FAIRSEQ_TRAIN, *command[1:], *added]
+    assert shlex.split(capsys.readouterr().out) == expected
+
+
+def test_threads_that_were_chosen_stay(machine, monkeypatch, capsys):
+    machine(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    main(["launch", "--dry-run", "--", "fairseq-train", "data"])
+    assert capsys.readouterr().out.startswith(FAIRSEQ_TRAIN)
+
+
+BAD = {
+    "write fairseq-ext launch [options] -- fairseq-train": "fairseq-train data",
+    "launch starts fairseq-train, not nothing": "",
+    "not -- fairseq-generate data": "-- fairseq-generate data",
+    "not -- fairseq-hydra-train": "-- fairseq-hydra-train",
+    "2 GPUs for torch, not --gpus 3": "--gpus 3 -- fairseq-train data",
+    "--cpu contradicts --gpus 2": "--gpus 2 -- fairseq-train data --cpu",
+    "not --nodes 2 alone": "--nodes 2 -- fairseq-train data",
+    "not --node-rank 0 --master a:1 alone": "--node-rank 0 --master a:1 -- fairseq-train data",
+    "0 to N - 1": "--nodes 2 --node-rank 2 --master a:1 -- fairseq-train data",
+    "--distributed-world-size 3 does not fit 2 processes on GPUs": (
+        "-- fairseq-train data --distributed-world-size 3"
+    ),
+    "--ddp-backend pytorch_ddp does not fit 2 processes on CPUs": (
+        "--cpu-processes 2 -- fairseq-train data --ddp-backend=pytorch_ddp"
+    ),
+    "decides what --distributed-rank says": "-- fairseq-train data --distributed-rank 0",
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_what_contradicts_itself_is_refused(said, machine, monkeypatch):
+    machine(2)
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("something was started"))
+    with pytest.raises(UsageError) as error:
+        main(["launch", *BAD[said].split()])
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--gpus 0", "0 is not a number from 1"),
+        ("--gpus 1 --cpu-processes 1", "not allowed with"),
+        ("--nodes 2 --node-rank -1", "-1 is not a number from 0"),
+        ("--nodes 2 --node-rank 0 --master here", "here is not HOST:PORT"),
+        ("--nodes 2 --node-rank 0 --master a:70000", "a:70000 is not HOST:PORT"),
+    ],
+)
+def test_a_bad_option_is_refused(options, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["launch", *options.split(), "--", "fairseq-train", "data"])
+    assert end.value.code and said in capsys.readouterr().err
+
+
+FLAGS = [flag for flag in TRAIN if flag not in ("--user-dir", str(PLUGIN), "--cpu")]
+FLAGS += ["--arch", "transformer_hna_tiny", "--dropout", 0, "--disable-validation"]
+
+
+def launch(options, data, folder, *args):
+    """`fairseq-ext launch`, started."""
+    command = ["fairseq-train", data, *FLAGS, "--save-dir", folder, *args]
+    return subprocess.Popen(
+        [sys.executable, "-m", "fairseq_ext.cli", "launch", *options.split(), "--"]
+        + list(map(str, command)),
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(*started):
+    said = [each.communicate(timeout=200)[0] for each in started]
+    assert not any(each.returncode for each in started), said
+    return said
+
+
+@pytest.fixture(scope="module")
+def one(data_bin, tmp_path_factory):
+    """The parameters of one process with two batches an update."""
+    folder = tmp_path_factory.mktemp("one")
+    args = ["--dropout", 0, "--disable-validation", "--update-freq", 2]
+    return parameters(train(data_bin, "transformer_hna_tiny", folder, 3, *args))
+
+
+def test_one_process_is_fairseq_itself(one, data_bin, tmp_path):
+    finish(launch("", data_bin, tmp_path, "--cpu", "--max-update", 3, "--update-freq", 2))
+    torch.testing.assert_close(parameters(tmp_path / "checkpoint_last.pt"), one, atol=0, rtol=0)
+
+
+def test_two_processes_equal_one(one, data_bin, tmp_path):
+    finish(launch("--cpu-processes 2", data_bin, tmp_path, "--max-update", 3))
+    trained = parameters(tmp_path / "checkpoint_last.pt")
+    torch.testing.assert_close(trained, one, atol=2e-4, rtol=1e-3)
+
+
+def test_two_nodes_equal_one(one, data_bin, tmp_path):
+    options = f"--cpu-processes 1 --nodes 2 --master 127.0.0.1:{free_port()} --node-rank"
+    finish(*(launch(f"{options} {r}", data_bin, tmp_path, "--max-update", 3) for r in (0, 1)))
+    trained = parameters(tmp_path / "checkpoint_last.pt")
+    torch.testing.assert_close(trained, one, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("options", ["--cpu-processes 1", "--cpu-processes 2"])
+def test_a_failure_is_passed_on(options, data_bin):
+    done = launch(options, data_bin, "/proc/none")
+    said, _ = done.communicate(timeout=200)
+    assert done.returncode == 1 and "cannot write checkpoints to /proc/none" in said
+
+
+def alive(folder):
+    """Processes with this folder on their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [process.parent.name] if str(folder) in process.read_text() else []
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_no_process(number, data_bin, tmp_path):
+    started = launch("--cpu-processes 2", data_bin, tmp_path, "--max-update", 100000)
+    while '"num_updates": "2"' not in started.stdout.readline():
+        assert started.poll() is None
+    assert len(alive(tmp_path)) == 3
+    started.send_signal(number)
+    started.communicate(timeout=60)
+    until = time.monotonic() + 10
+    while alive(tmp_path) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert started.returncode and not alive(tmp_path)
