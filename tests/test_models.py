@@ -10,6 +10,8 @@ import torch.distributed as dist
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer import TransformerEncoderBase as Stock
+from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 from torch.nn.parallel import DistributedDataParallel
 
@@ -268,3 +270,27 @@ def test_a_namespace_builds_as_well():
     args = Namespace(arch="transformer_una_tiny", dropout=0.0)
     (ours, _), (expected, _) = (m(**BATCH) for m in (build_model(args, task()), build()))
     torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("name", ["una", "hna"])
+def test_hypotheses_of_a_sentence_share_its_keys_in_beam_search(name, beam, monkeypatch):
+    """Same translations as with a copy for each hypothesis."""
+    model = build(f"transformer_{name}_tiny").double().eval()
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
+    seen = []
+
+    def generate():
+        search = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, max_len_b=9)
+        sample = {"net_input": {"src_tokens": SOURCE, "src_lengths": None}}
+        return [[h["tokens"].tolist() for h in s] for s in search.generate([model], sample)]
+
+    def see(module, args, kwargs):
+        seen.append((kwargs["query"].size(1), kwargs["key"].size(1)))
+
+    model.decoder.layers[0].encoder_attn.register_forward_pre_hook(see, with_kwargs=True)
+    shared = generate()
+    assert seen and all(queries == keys * beam for queries, keys in seen)
+    monkeypatch.setattr(type(model.encoder), "reorder_encoder_out", Stock.reorder_encoder_out)
+    assert generate() == shared

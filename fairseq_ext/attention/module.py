@@ -88,7 +88,8 @@ class Attention(MultiheadAttention):
         """Attend. Arguments as in fairseq; `key_padding_mask` may also be an :class:`Inputs`.
 
         Args:
-            query: [T, B, C]. key, value: [S, B, C].
+            query: [T, B, C]. key, value: [S, B, C], or with fewer sentences than the queries have
+                hypotheses: then each is that of as many in a row.
             attn_mask: [T, S], boolean (True = blocked) or additive (0 or large and negative).
 
         Returns:
@@ -106,11 +107,13 @@ class Attention(MultiheadAttention):
             self._attend(group, q[:, at], k[:, at], v[:, at], frame, heads, observed)
             for group, at, heads, observed in _runs(self.groups, set(heard))
         ]
-        # [B, H, T, D] -> [T, B, C]
-        output = self.out_proj(_join([out for out, _ in runs]).permute(2, 0, 1, 3).flatten(2))
+        beam = query.size(1) // q.size(0)
+        out = _unfold(_join([out for out, _ in runs]), beam)
+        output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
         if not heard:
             return output, None
-        maps = _join([weights for _, weights in runs if weights is not None])  # [B, heard, T, S]
+        weights = _join([weights for _, weights in runs if weights is not None])
+        maps = _unfold(weights, beam)  # [B, heard, T, S]
         if wanted and inputs.listener is not None:
             picked = maps[:, [heard.index(head) for head in wanted]]
             inputs.listener.hear(self.site, self.layer, picked)
@@ -169,7 +172,10 @@ class Attention(MultiheadAttention):
         state: State | None,
         static_kv: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Frame]:
-        """q [B, H, T, D]; k and v [B, H, S, D], the cached prefix included."""
+        """q [B, H, T, D]; k and v [B, H, S, D], the cached prefix included.
+
+        Hypotheses of a sentence are queries of it: B then counts sentences, T is larger.
+        """
         old = {} if state is None else self._get_input_buffer(state)
         q = self._split_heads(self.q_proj(query))
         if static_kv and "prev_key" in old:
@@ -179,9 +185,11 @@ class Attention(MultiheadAttention):
             if "prev_key" in old:
                 k = torch.cat([old["prev_key"], k], 2)
                 v = torch.cat([old["prev_value"], v], 2)
+        beam = q.size(0) // k.size(0)
+        q = _fold(q, beam)
         padding = inputs.padding
         if state is not None:
-            padding = self._cache(state, old, k, v, padding, static_kv)
+            padding = self._cache(state, old, k, v, padding, static_kv, beam)
         own = self.self_attention
         frame = Frame(
             inputs=inputs,
@@ -202,6 +210,7 @@ class Attention(MultiheadAttention):
         v: Tensor,
         padding: Tensor | None,
         static_kv: bool,
+        beam: int,
     ) -> Tensor | None:
         """Store keys, values and padding for the next step; the padding [B, S] of all keys."""
         padding = self._append_prev_key_padding_mask(
@@ -209,8 +218,21 @@ class Attention(MultiheadAttention):
         )
         padding = None if padding is None else padding.bool()
         new = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
+        if beam > 1:
+            new["beam"] = torch.tensor(beam)
         self._set_input_buffer(state, new)
         return padding
+
+    def reorder_incremental_state(self, incremental_state: State, new_order: Tensor) -> State:
+        """As in fairseq, for keys that hypotheses share as well."""
+        cached = self._get_input_buffer(incremental_state)
+        if "beam" not in cached:
+            return super().reorder_incremental_state(incremental_state, new_order)
+        beam = int(cached.pop("beam"))
+        if cached["prev_key"].size(0) * beam != new_order.numel():
+            kept = new_order.view(-1, beam)[:, 0] // beam
+            cached = {n: None if x is None else x[kept] for n, x in cached.items()}
+        return self._set_input_buffer(incremental_state, cached | {"beam": torch.tensor(beam)})
 
     def _split_heads(self, x: Tensor) -> Tensor:
         # [T, B, C] -> [B, H, T, D]
@@ -219,6 +241,16 @@ class Attention(MultiheadAttention):
 
 def _join(heads: Sequence[Tensor]) -> Tensor:
     return heads[0] if len(heads) == 1 else torch.cat(list(heads), 1)
+
+
+def _fold(x: Tensor, beam: int) -> Tensor:
+    """[B * beam, H, T, D] -> [B, H, beam * T, D]."""
+    return x if beam == 1 else x.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
+
+
+def _unfold(x: Tensor, beam: int) -> Tensor:
+    """[B, H, beam * T, D] -> [B * beam, H, T, D]."""
+    return x if beam == 1 else x.unflatten(2, (beam, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def _as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:

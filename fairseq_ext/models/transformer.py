@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -58,6 +59,23 @@ class TransformerEncoder(TransformerEncoderBase):
             "src_tokens": [],
             "src_lengths": [(~padding).sum(1, keepdim=True).int()],
         }
+
+    def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
+        """As in fairseq, but the hypotheses of a sentence share its one row.
+
+        Beam search first asks for each sentence several times, which is only noted; from then on
+        `new_order` counts hypotheses, and those of a sentence stand together.
+        """
+        sentences, beam = encoder_out["encoder_padding_mask"][0].size(0), encoder_out.get("beam")
+        if beam is None:
+            beam = new_order.numel() // sentences
+            copies = torch.arange(sentences, device=new_order.device).repeat_interleave(beam)
+            if beam < 2 or not torch.equal(new_order, copies):
+                return super().reorder_encoder_out(encoder_out, new_order)
+        elif new_order.numel() != sentences * beam:
+            kept = new_order.view(-1, beam)[:, 0] // beam
+            encoder_out = super().reorder_encoder_out(encoder_out, kept)
+        return {**encoder_out, "beam": beam}
 
 
 class TransformerDecoder(TransformerDecoderBase):
