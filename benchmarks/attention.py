@@ -1,0 +1,257 @@
+"""Time and memory of every way to normalise attention, as multiples of plain attention.
+
+Measured is forward + backward of what lies between the projections, as `Attention` runs it in
+training without dropout: heads of width 64, 8 of them, batches of 8 or fewer. The peer is
+torch's scaled_dot_product_attention (SDPA) on the same tensors.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import measure
+import torch
+import torch.nn.functional as F
+from measure import AGAIN, Aim, Quiet, Row, Table, Work
+from torch import Tensor
+
+from fairseq_ext.attention import NORMALISERS, Attention, Frame, Heads, Inputs, build_normaliser
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.options import OPTIONS
+
+SDPA = "SDPA"
+HEADS, BATCH, WIDTH = 8, 8, 64
+SCORES = {"cpu": 2**26, "cuda": 2**30}
+DEFAULTS = {name: field.default for name, _, field in OPTIONS}
+QUIET = Quiet(deviation=0.03, spread=0.1)
+AIMS = [  # on a CPU, in float32
+    *(Aim(str(length), "doubly", 1.3) for length in (128, 512, 1024)),
+    *(Aim(str(length), "hybrid", 2.0) for length in (128, 512, 1024)),
+    Aim("memory at 2048", "doubly", 3.0),
+]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Tensors as fairseq lays them out: q, k and v [B, H, T, D] are views of [T, B, C]."""
+
+    qkv: tuple[Tensor, Tensor, Tensor]
+    frame: Frame
+    grad: Tensor  # [T, B, C]
+
+    @property
+    def heads(self) -> int:
+        return self.qkv[0].size(1)
+
+    @property
+    def padding(self) -> Tensor | None:
+        """[B, 1, 1, S] or None."""
+        mask = self.frame.key_padding
+        return None if mask is None else mask[:, None, None]
+
+
+def build_problem(length: int, given: argparse.Namespace) -> Problem:
+    groups = max(1, min(HEADS * BATCH, given.scores // length**2))
+    heads = min(HEADS, groups)
+    batch = groups // heads
+    place = {"device": given.device, "dtype": getattr(torch, given.dtype)}
+    q, k, v = (
+        torch.randn(length, batch, heads, WIDTH, **place).permute(1, 2, 0, 3).requires_grad_()
+        for _ in range(3)
+    )
+    padding = ragged(batch, length, given.padding).to(given.device) if given.padding else None
+    inputs = Inputs(padding)
+    frame = Frame(inputs, length, length, 0, q.device, padding, inputs.absent())
+    return Problem((q, k, v), frame, torch.randn(length, batch, heads * WIDTH, **place))
+
+
+def ragged(batch: int, length: int, share: float) -> Tensor:
+    """[B, S] padding on the left, as fairseq pads the source: from none to twice the share."""
+    longest = torch.linspace(0, 2 * share * length, batch) if batch > 1 else share * length
+    return torch.arange(length) < torch.as_tensor(longest).round().view(-1, 1)
+
+
+# Candidates: what computes [B, H, T, D] of a problem, and the parameters that it trains.
+
+Candidate = tuple[Callable[[], Tensor], Iterable[Tensor]]
+
+
+def sdpa(problem: Problem) -> Candidate:
+    allowed = None if problem.padding is None else ~problem.padding
+    return lambda: F.scaled_dot_product_attention(*problem.qkv, attn_mask=allowed), ()
+
+
+def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
+    def build(problem: Problem) -> Candidate:
+        heads, q = problem.heads, problem.qkv[0]
+        normaliser = build_normaliser(name, heads, **(DEFAULTS | options))
+        group = Heads(heads, normaliser=normaliser).to(q.device, q.dtype)
+        module = Attention(heads * WIDTH, heads, site="encoder", groups=[group])
+        arguments = (group, *problem.qkv, problem.frame, slice(0, heads), False)
+        return lambda: module._attend(*arguments)[0], group.parameters()
+
+    return build
+
+
+def textbook(weights: Callable[[Tensor, Tensor | None], Tensor]) -> Callable[[Problem], Candidate]:
+    """A form of DNA that keeps maps, given its scores and padding."""
+
+    def build(problem: Problem) -> Candidate:
+        (q, k, v), padding = problem.qkv, problem.padding
+
+        def attend() -> Tensor:
+            scores = (q * WIDTH**-0.5) @ k.mT
+            lowest = torch.finfo(scores.dtype).min
+            return weights(fill(scores, padding, -2, lowest), padding) @ v
+
+        return attend, ()
+
+    return build
+
+
+def literal(scores: Tensor, padding: Tensor | None) -> Tensor:
+    """As written in the paper: divide by the sums of the columns, then by those of the rows."""
+    c = fill(scores.softmax(-2), padding, -1, 0.0)
+    return c / c.sum(-1, keepdim=True).clamp_min(torch.finfo(c.dtype).tiny)  # padded queries: 0
+
+
+def log_form(scores: Tensor, padding: Tensor | None) -> Tensor:
+    return fill(scores - scores.logsumexp(-2, keepdim=True), padding, -1, -math.inf).softmax(-1)
+
+
+def fill(x: Tensor, padding: Tensor | None, axis: int, value: float) -> Tensor:
+    """x [B, h, T, S] with a value at the padding [B, 1, 1, S] of an axis, -1 keys or -2 queries."""
+    return x if padding is None else x.masked_fill(padding.transpose(-1, axis), value)
+
+
+CANDIDATES: dict[str, Callable[[Problem], Candidate]] = {
+    SDPA: sdpa,
+    AGAIN: sdpa,
+    **{name: ours(name) for name in NORMALISERS if name != "sinkhorn"},
+    **{f"sinkhorn {sweeps}": ours("sinkhorn", sinkhorn_sweeps=sweeps) for sweeps in (2, 5)},
+    "literal DNA": textbook(literal),
+    "log DNA": textbook(log_form),
+}
+
+
+def step(name: str, problem: Problem) -> Work:
+    """Forward and backward of a candidate, from q, k and v to what the output projection takes."""
+    attend, parameters = CANDIDATES[name](problem)
+    wanted = [*problem.qkv, *parameters]
+
+    def run(_: int) -> None:
+        # [B, H, T, D] -> [T, B, C]
+        torch.autograd.grad(attend().permute(2, 0, 1, 3).flatten(2), wanted, problem.grad)
+
+    return run
+
+
+def fits(work: Work) -> bool:
+    """Whether a GPU has room for it."""
+    try:
+        work(0)
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def time_row(length: int, given: argparse.Namespace) -> Row:
+    problem = build_problem(length, given)
+    steps = {name: step(name, problem) for name in given.only}
+    steps = {name: work for name, work in steps.items() if fits(work)}
+    seconds = measure.interleave(
+        steps, SDPA, given.rounds, measure.clock(given), given.seed, str(length)
+    )
+    return measure.compare(str(length), seconds, SDPA, 1e3)
+
+
+def extra_memory(name: str, given: argparse.Namespace) -> float:
+    """Extra peak memory of a candidate in MiB."""
+    measure.prepare(given)
+    step(name, build_problem(128, given))(0)  # loads what is loaded on first use
+    work = step(name, build_problem(given.memory_length, given))
+    return measure.extra_memory(lambda: work(0), given.device)
+
+
+def memory_row(given: argparse.Namespace) -> Row:
+    def alone(name: str) -> float:
+        if given.device == "cuda":
+            return extra_memory(name, given)
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            return process.submit(extra_memory, name, given).result()
+
+    names = [name for name in given.only if name != AGAIN]
+    progress = measure.tqdm(names, "memory", disable=None, leave=False)
+    measured = {name: [alone(name)] for name in progress}
+    return measure.compare(f"memory at {given.memory_length}", measured, SDPA, 1.0)
+
+
+# Command line.
+
+
+def parse() -> argparse.Namespace:
+    example = "python benchmarks/attention.py --lengths 128 512 --only doubly hybrid --threads 1"
+    parser = measure.parser(__doc__, example)
+    parser.add_argument(
+        "--lengths",
+        nargs="*",
+        type=measure.positive,
+        default=[2**n for n in range(5, 12)],
+        metavar="T",
+        help="queries and keys to be timed (default: 32 64 ... 2048)",
+    )
+    parser.add_argument(
+        "--memory-length",
+        type=int,
+        default=2048,
+        metavar="T",
+        help="where memory is measured; 0: nowhere (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--scores",
+        type=measure.positive,
+        help="at most so many, batch x heads x T x T: long lengths get a smaller batch, then fewer "
+        "heads (default: 2^26, on a GPU 2^30)",
+    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument(
+        "--padding",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of the tokens, ragged over the batch, at least 0 and below 0.5 (default: none)",
+    )
+    names = [name for name in CANDIDATES if name not in (SDPA, AGAIN)]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="(default: all)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = parse()
+    measure.prepare(given)
+    if not 0 <= given.padding < 0.5:
+        raise UsageError(f"--padding is {given.padding}; give a share of at least 0 and below 0.5")
+    if given.memory_length and given.device == "cpu" and not Path("/proc/self/clear_refs").exists():
+        raise UsageError(
+            "memory on a CPU is read from /proc, which only Linux has; give --memory-length 0"
+        )
+    given.scores = given.scores or SCORES[given.device]
+    given.only = [SDPA, AGAIN, *given.only]
+    times = [time_row(length, given) for length in given.lengths]
+    memory = [memory_row(given)] if given.memory_length else []
+    tables = [
+        Table("Time of forward + backward, by length", SDPA, "ms", times),
+        Table("Extra peak memory", SDPA, "MiB", memory),
+    ]
+    sizes = f"{given.dtype}, at most {given.scores:,} scores, padding {given.padding:.0%}"
+    aims = AIMS if (given.device, given.dtype) == ("cpu", "float32") else []
+    return measure.report(given, {"attention": sizes}, tables, aims, QUIET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

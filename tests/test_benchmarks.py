@@ -1,0 +1,233 @@
+"""The benchmarks: their statistics on made-up timings, and a tiny run of each."""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import attention  # noqa: E402
+import measure  # noqa: E402
+import training  # noqa: E402
+from measure import AGAIN, Aim, Quiet, Ratio, Row, Table  # noqa: E402
+
+from fairseq_ext.errors import UsageError  # noqa: E402
+
+SCRIPTS = {"attention": attention, "training": training}
+QUIET = Quiet(deviation=0.03, spread=0.1)
+
+
+# Statistics.
+
+
+def test_ratios_are_taken_within_a_round():
+    measured = {"peer": [1.0, 2.0, 4.0, 8.0, 16.0], "ours": [1.1, 2.4, 4.4, 9.6, 24.0]}
+    row = measure.compare("x", measured, "peer", 1e3)
+    assert row.peer == 4000
+    assert row.ratios.keys() == {"ours"}
+    assert row.ratios["ours"] == pytest.approx((1.1, 1.2, 1.2))
+
+
+def test_interleaved():
+    """Every candidate once a round, in changing order; work shorter than LEAST is repeated."""
+    now, ran = 0.0, []
+
+    def work(name, seconds):
+        def run(turn):
+            nonlocal now
+            now += seconds
+            ran.append((turn, name))
+
+        return run
+
+    candidates = {"peer": work("peer", measure.LEAST / 3.5), "ours": work("ours", measure.LEAST)}
+    seconds = measure.interleave(candidates, "peer", 8, lambda: now, 1, "x")
+    assert seconds["peer"] == pytest.approx([measure.LEAST / 3.5] * 8)
+    assert seconds["ours"] == pytest.approx([measure.LEAST] * 8)
+    rounds = {turn: [name for each, name in ran if each == turn] for turn, _ in ran}
+    assert list(rounds) == list(range(-measure.WARMUP, 8))
+    assert sorted(rounds[0]) == ["ours"] * 4 + ["peer"] * 4
+    assert {order[0] for order in rounds.values()} == {"ours", "peer"}
+
+
+def tables(again, **ours):
+    """A table of one row `x`, and one of memory, which has no AGAIN."""
+    ratios = {AGAIN: Ratio(*again), **{name: Ratio(m, m, m) for name, m in ours.items()}}
+    memory = Row("memory", 26.0, {"doubly": Ratio(1.5, 1.5, 1.5)})
+    return [
+        Table("Time", "SDPA", "ms", [Row("x", 12.5, ratios)]),
+        Table("Memory", "SDPA", "MiB", [memory]),
+    ]
+
+
+AIMS = [
+    Aim("x", "doubly", 1.3),
+    Aim("x", "hybrid", 2.0),
+    Aim("memory", "doubly", 3.0),
+    Aim("absent", "doubly", 1.0),
+    Aim("x", "absent", 1.0),
+]
+
+
+def test_verdict():
+    lines, code = measure.verdict(tables((0.99, 1.01, 1.02), doubly=1.3, hybrid=2.01), AIMS, QUIET)
+    assert code == 0
+    assert [line.split(",")[0] for line in lines] == [
+        "- met: doubly at x is 1.300",
+        "- missed: hybrid at x is 2.010",
+        "- met: doubly at memory is 1.500",
+    ]
+
+
+@pytest.mark.parametrize("again", [(1.0, 1.04, 1.05), (0.95, 0.96, 0.99), (0.94, 1.0, 1.05)])
+def test_no_verdict_with_noise(again):
+    lines, code = measure.verdict(tables(again, doubly=1.0), AIMS, QUIET)
+    assert code == measure.TOO_NOISY == 3
+    assert len(lines) == 1
+    assert "too noisy at x (" in lines[0]
+
+
+def test_table():
+    rows = [
+        Row("32", 1.0, {"a": Ratio(0.9, 1, 1.1), "b": Ratio(2, 2, 2)}),
+        Row("64", 2000.0, {"a": Ratio(1, 1, 1)}),
+    ]
+    assert Table("Time", "SDPA", "ms", rows).markdown().split("\n") == [
+        "### Time",
+        "",
+        "|  | SDPA, ms | a | b |",
+        "| --- | ---: | ---: | ---: |",
+        "| 32 | 1 | 1.000 [0.900, 1.100] | 2.000 |",
+        "| 64 | 2,000 | 1.000 | does not fit |",
+    ]
+
+
+def test_extra_memory_counts_what_is_freed_again():
+    code = (
+        "import measure; print(measure.extra_memory(lambda: bytearray(100 << 20) and None, 'cpu'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "benchmarks", capture_output=True, text=True
+    )
+    assert float(done.stdout) == pytest.approx(100, abs=5), done.stderr
+
+
+# Candidates.
+
+
+@pytest.mark.parametrize("padding", [0.0, 0.3])
+def test_forms_of_one_attention_agree(padding):
+    torch.manual_seed(1)
+    given = argparse.Namespace(scores=4 * 8 * 20**2, device="cpu", dtype="float64", padding=padding)
+    problem = attention.build_problem(20, given)
+    assert problem.qkv[0].shape == (4, 8, 20, attention.WIDTH)
+    outs = {name: build(problem)[0]() for name, build in attention.CANDIDATES.items()}
+    real = torch.ones(4, 1, 20, 1, dtype=torch.bool)
+    if padding:
+        real = ~problem.frame.key_padding[:, None, :, None]
+        assert 1 - real.double().mean() == pytest.approx(padding, abs=0.02)
+    for name, like in [("softmax", "SDPA"), ("literal DNA", "doubly"), ("log DNA", "doubly")]:
+        torch.testing.assert_close(outs[name] * real, outs[like] * real)
+    assert not torch.allclose(outs["doubly"] * real, outs["SDPA"] * real, atol=1e-3)
+
+
+def test_what_does_not_fit_on_a_gpu():
+    def full(_):
+        raise torch.OutOfMemoryError
+
+    assert not attention.fits(full)
+    assert attention.fits(lambda _: None)
+
+
+# As a user runs them.
+
+
+def benchmark(script, *arguments):
+    return subprocess.run(
+        [sys.executable, f"benchmarks/{script}.py", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def assert_report(done, path, candidates):
+    """Columns, and ratios in every cell; JSON that says the same."""
+    assert done.returncode in (0, measure.TOO_NOISY), done.stderr
+    assert ("No verdict" in done.stdout) == (done.returncode == measure.TOO_NOISY)
+    content = json.loads(path.read_text())
+    printed = re.findall(r"^\| (\w.*?) \|", done.stdout, re.M)
+    assert printed == [row["label"] for table in content["tables"] for row in table["rows"]]
+    for row in content["tables"][0]["rows"]:
+        assert row["ratios"].keys() == {AGAIN, *candidates}
+        assert all(low <= mid <= high for low, mid, high in row["ratios"].values())
+    assert {"CPU", "clock", "versions", "commit", "command", "rounds"} <= content["facts"].keys()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_attention(tmp_path):
+    path = tmp_path / "results.json"
+    done = benchmark(
+        *"attention --lengths 32 --memory-length 64 --scores 16384 --rounds 2".split(),
+        *("--only", "hybrid", "--padding", 0.2, "--json", path),
+    )
+    assert_report(done, path, {"hybrid"})
+    assert "| memory at 64 |" in done.stdout
+
+
+def test_training(tmp_path):
+    path = tmp_path / "results.json"
+    done = benchmark(*"training --sizes tiny --max-tokens 128 --rounds 2 --json".split(), path)
+    assert_report(done, path, {"una", "dna", "hna"})
+    assert "| training tiny |" in done.stdout
+    assert "| generation tiny |" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("attention --padding 0.5", "--padding is 0.5"),
+        ("attention --json /nowhere/x.json", "/nowhere/x.json"),
+        ("attention --rounds 0", "'0' is not a whole number from 1 upwards"),
+        ("attention --only nothing", "'nothing'"),
+        ("training --data /nowhere", "--data is /nowhere"),
+        pytest.param(
+            "training --device cuda",
+            "--device is cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_bad_arguments(command, said, monkeypatch, capsys):
+    script, *arguments = command.split()
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises((UsageError, SystemExit)) as refused:
+        SCRIPTS[script].main()
+    sentence = str(refused.value)
+    if refused.type is SystemExit:  # argparse
+        assert refused.value.code == 2
+        sentence = capsys.readouterr().err.rstrip("\n").split("\n")[-1]
+    assert said in sentence
+
+
+def test_refused_in_one_sentence():
+    done = benchmark("training", "--data", "/nowhere")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --data is /nowhere")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_shows_an_example_that_parses(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit):
+        SCRIPTS[script].parse()
+    example = re.search(rf"python benchmarks/{script}\.py (.*)", capsys.readouterr().out)
+    assert example
+    monkeypatch.setattr(sys, "argv", [script, *example[1].split()])
+    assert SCRIPTS[script].parse().rounds
