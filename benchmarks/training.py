@@ -24,8 +24,8 @@ from fairseq.trainer import Trainer
 from measure import AGAIN, Aim, Quiet, Row, Table, Work
 
 import fairseq_ext.models.architectures as ours
-from fairseq_ext.compat import bf16_without_tpu
 from fairseq_ext.errors import UsageError
+from fairseq_ext.processes import bf16_without_tpu
 
 STOCK = "transformer"
 FLAGS = """--task translation --criterion label_smoothed_cross_entropy --label-smoothing 0.1

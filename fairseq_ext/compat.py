@@ -5,16 +5,18 @@ Written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15
 """
 
 import functools
-import importlib
 import logging
 import os
 import sys
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.patching import around, holder, replace
+from fairseq_ext.processes import process_flags, torchrun_on_cpu
 
 
 @functools.cache
@@ -22,31 +24,6 @@ def apply() -> None:
     """Put every remedy in place, once per process; called before fairseq does any work."""
     for remedy in REMEDIES:
         remedy()
-
-
-def _replace(modules: list[str], name: str, value: Any) -> None:
-    """Give each of fairseq's `modules` its own `name`: a module's globals beat the builtins."""
-    for module in modules:
-        setattr(importlib.import_module(module), name, value)
-
-
-def _holder(owner: str) -> Any:
-    """The module, or with "module:Class" the class."""
-    module, _, cls = owner.partition(":")
-    holder = importlib.import_module(module)
-    return getattr(holder, cls) if cls else holder
-
-
-def around(owner: str, name: str, wrapper: Callable) -> None:
-    """Replace `owner.name` by a function that calls `wrapper(original, ...)`."""
-    holder = _holder(owner)
-    original = getattr(holder, name)
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(original, *args, **kwargs)
-
-    setattr(holder, name, wrapped)
 
 
 # What stock fairseq sets off: start of the message, category, module that warns ("": any).
@@ -90,7 +67,7 @@ def length_buckets() -> None:
         return np.unique(np.percentile(sizes, shares, method="lower")[1:])
 
     users = ["data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset"]
-    _replace([f"fairseq.data.{user}" for user in users], "get_buckets", get_buckets)
+    replace([f"fairseq.data.{user}" for user in users], "get_buckets", get_buckets)
 
 
 def whole_data_sets() -> None:
@@ -110,12 +87,29 @@ def whole_data_sets() -> None:
     around("fairseq.data.data_utils", "batch_by_size", batch_by_size)
 
 
+def whole_copies() -> None:
+    """checkpoint_last.pt is copied under its final name: a kill then leaves one cut short, which no
+    training goes on from. Goes when fairseq copies to a temporary name first.
+    """
+
+    def copy(original: Callable, source: str, target: str, overwrite: bool = False) -> Any:
+        from fairseq.file_io import PathManager
+
+        if PathManager.path_requires_pathmanager(target):
+            return original(source, target, overwrite)
+        copied = original(source, f"{target}.tmp", True)
+        Path(f"{target}.tmp").replace(target)
+        return copied
+
+    around("fairseq.file_io:PathManager", "copy", copy)
+
+
 def safe_checkpoints() -> None:
     """A checkpoint is a pickle. Goes when fairseq loads with weights_only and a list of types."""
     from fairseq_ext import safe_loading
 
     for module, loader in safe_loading.LOADERS.items():
-        _replace([module], "torch", safe_loading.SafeTorch(loader))
+        replace([module], "torch", safe_loading.SafeTorch(loader))
 
 
 def safe_settings() -> None:
@@ -124,7 +118,7 @@ def safe_settings() -> None:
 
     from fairseq_ext.safe_loading import literal
 
-    _replace([name for name in sys.modules if name.startswith("fairseq.")], "eval", literal)
+    replace([name for name in sys.modules if name.startswith("fairseq.")], "eval", literal)
 
 
 def safe_archives() -> None:
@@ -139,7 +133,7 @@ def safe_archives() -> None:
     class SafeTar(tarfile.TarFile):
         extraction_filter = staticmethod(inside)
 
-    _replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
+    replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
 
 
 def _refusing(original: Callable, start: str, sentence: str) -> Callable:
@@ -172,105 +166,8 @@ def plain_refusals() -> None:
         ("fairseq.checkpoint_utils", "load_model_ensemble_and_task", "Error(s) in loading", misfit),
         ("fairseq.checkpoint_utils", "verify_checkpoint_directory", "[Errno", unwritable),
     ):
-        holder = _holder(owner)
-        setattr(holder, name, _refusing(getattr(holder, name), start, sentence))
-
-
-def bf16_without_tpu(cfg: Any) -> None:
-    """--bf16 implies --tpu on the command line. Goes when fairseq's options no longer do that."""
-    from fairseq.distributed import utils
-
-    if cfg.common.bf16 and utils.xm is None:
-        cfg.common.tpu = False
-
-
-LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # what fairseq looks for
-SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
-CPU_DDP = ("legacy_ddp", "no_c10d")
-CPU_FLAGS = "--distributed-backend gloo --ddp-backend legacy_ddp"
-
-
-def check_processes(cfg: Any) -> None:
-    """Raise UsageError for flags with which several processes train nothing, or each the whole.
-
-    Goes when fairseq starts processes on CPUs and takes their number from torchrun.
-    """
-    import torch
-
-    if cfg.common.tpu:
-        return
-    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-    launched = os.environ.keys() >= LAUNCHER
-    if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
-        _check_torchrun(cfg.distributed_training, on_cpu)
-    if on_cpu and cfg.distributed_training.distributed_world_size > 1:
-        slurm = not SLURM.isdisjoint(os.environ)
-        _check_cpu(cfg, started=launched or slurm or torch.cuda.device_count() > 0)
-
-
-def _check_torchrun(flags: Any, on_cpu: bool) -> None:
-    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    if flags.distributed_world_size == 1:
-        needed = f"--distributed-world-size {world}" + (f" {CPU_FLAGS}" if on_cpu else "")
-        raise UsageError(
-            f"torchrun started {world} processes but --distributed-world-size is 1, so each would "
-            f"train alone into the same folder; add {needed}"
-        )
-    by_hand = flags.distributed_no_spawn and flags.distributed_rank == rank
-    if flags.distributed_init_method and not by_hand:
-        raise UsageError(
-            f"torchrun started this process as rank {rank} of {world}, which fairseq ignores with "
-            f"--distributed-init-method {flags.distributed_init_method}; leave that flag out, or "
-            f"give this process --distributed-no-spawn --distributed-rank {rank} too"
-        )
-
-
-def _check_cpu(cfg: Any, started: bool) -> None:
-    flags, world = cfg.distributed_training, cfg.distributed_training.distributed_world_size
-    if not started and not (flags.distributed_no_spawn and flags.distributed_init_method):
-        raise UsageError(
-            f"without a GPU fairseq starts no process for --distributed-world-size {world}; use "
-            f"torchrun --no-python --nproc_per_node {world} fairseq-train ... "
-            f"--distributed-world-size {world} {CPU_FLAGS}"
-        )
-    given = f"--distributed-backend {flags.distributed_backend} --ddp-backend {flags.ddp_backend}"
-    trains = cfg.optimizer is not None
-    if flags.distributed_backend == "nccl" or trains and flags.ddp_backend not in CPU_DDP:
-        raise UsageError(
-            f"{world} processes on CPUs do not work with {given}; give {CPU_FLAGS}, or "
-            "--distributed-world-size 1"
-        )
-
-
-def process_flags() -> None:
-    """`bf16_without_tpu` and `check_processes` for every command that may start processes."""
-
-    def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
-        bf16_without_tpu(cfg)
-        check_processes(cfg)
-        return original(cfg, main, **kwargs)
-
-    def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-        check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
-        original(trainer, cfg, *args, **kwargs)
-
-    around("fairseq.distributed.utils", "call_main", call_main)
-    around("fairseq.trainer:Trainer", "__init__", start)
-
-
-def torchrun_on_cpu() -> None:
-    """fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
-    import torch
-
-    def infer(original: Callable, flags: Any) -> None:
-        if torch.cuda.device_count():
-            return original(flags)
-        flags.distributed_init_method, flags.distributed_no_spawn = "env://", True
-        flags.distributed_world_size = int(os.environ["WORLD_SIZE"])
-        flags.distributed_rank, flags.device_id = int(os.environ["RANK"]), 0
-        return None
-
-    around("fairseq.distributed.utils", "_infer_torch_distributed_launch_init", infer)
+        place = holder(owner)
+        setattr(place, name, _refusing(getattr(place, name), start, sentence))
 
 
 def plain_errors() -> None:
@@ -292,6 +189,7 @@ REMEDIES = (
     numpy_compat,
     length_buckets,
     whole_data_sets,
+    whole_copies,
     safe_checkpoints,
     safe_settings,
     safe_archives,

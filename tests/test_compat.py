@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,10 +21,11 @@ from conftest import fairseq as run_fairseq
 from fairseq import file_utils, options
 from fairseq.data import BucketPadLengthDataset, ListDataset, data_utils
 from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from fairseq_cli import preprocess
 
-from fairseq_ext import compat, safe_loading
+from fairseq_ext import compat, processes, safe_loading
 from fairseq_ext.errors import UsageError
 
 FLAGS = "-s de -t en --arch transformer --max-tokens 128 --cpu --num-workers 0 --optimizer adam"
@@ -121,6 +123,24 @@ def test_every_sentence_is_in_a_batch_once(limit):
         np.arange(50), None, lengths, required_batch_size_multiple=8, **limit
     )
     assert np.concatenate(batches).tolist() == list(range(50))
+
+
+def test_a_copy_that_is_cut_short_leaves_the_last_checkpoint_as_it_was(tmp_path, monkeypatch):
+    for name, content in (("checkpoint1.pt", "new"), ("checkpoint_last.pt", "old")):
+        (tmp_path / name).write_text(content)
+    source, target = str(tmp_path / "checkpoint1.pt"), str(tmp_path / "checkpoint_last.pt")
+
+    def killed(source, target):
+        Path(target).write_text("n")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shutil, "copyfile", killed)
+        PathManager.copy(source, target, overwrite=True)
+    assert Path(target).read_text() == "old"
+    assert PathManager.copy(source, target, overwrite=True)
+    assert Path(target).read_text() == "new"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_numpy_long_is_an_integer():
@@ -237,10 +257,10 @@ def test_process_flags(flags, env, message, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     if message is None:
-        compat.check_processes(config(**flags))
+        processes.check_processes(config(**flags))
         return
     with pytest.raises(UsageError, match=message):
-        compat.check_processes(config(**flags))
+        processes.check_processes(config(**flags))
 
 
 def test_the_trainer_checks_too(monkeypatch):

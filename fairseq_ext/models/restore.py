@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
 from fairseq_ext.attention import build_normaliser
-from fairseq_ext.compat import around
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import OPTIONS
+from fairseq_ext.patching import around
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from fairseq_ext.compat import CPU_DDP
 from fairseq_ext.errors import UsageError
+from fairseq_ext.processes import CPU_DDP
 
 EXAMPLE = """\
   fairseq-ext launch -- fairseq-train data-bin/mine --arch transformer_dna --max-tokens 4096 ...

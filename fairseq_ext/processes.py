@@ -1,0 +1,105 @@
+"""Several processes, on CPUs too: flags with which fairseq trains nothing, or each the whole."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.patching import around
+
+
+def bf16_without_tpu(cfg: Any) -> None:
+    """--bf16 implies --tpu on the command line. Goes when fairseq's options no longer do that."""
+    from fairseq.distributed import utils
+
+    if cfg.common.bf16 and utils.xm is None:
+        cfg.common.tpu = False
+
+
+LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # what fairseq looks for
+SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
+CPU_DDP = ("legacy_ddp", "no_c10d")
+CPU_FLAGS = "--distributed-backend gloo --ddp-backend legacy_ddp"
+
+
+def check_processes(cfg: Any) -> None:
+    """Raise UsageError for flags with which several processes train nothing, or each the whole.
+
+    Goes when fairseq starts processes on CPUs and takes their number from torchrun.
+    """
+    import torch
+
+    if cfg.common.tpu:
+        return
+    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+    launched = os.environ.keys() >= LAUNCHER
+    if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+        _check_torchrun(cfg.distributed_training, on_cpu)
+    if on_cpu and cfg.distributed_training.distributed_world_size > 1:
+        slurm = not SLURM.isdisjoint(os.environ)
+        _check_cpu(cfg, started=launched or slurm or torch.cuda.device_count() > 0)
+
+
+def _check_torchrun(flags: Any, on_cpu: bool) -> None:
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    if flags.distributed_world_size == 1:
+        needed = f"--distributed-world-size {world}" + (f" {CPU_FLAGS}" if on_cpu else "")
+        raise UsageError(
+            f"torchrun started {world} processes but --distributed-world-size is 1, so each would "
+            f"train alone into the same folder; add {needed}"
+        )
+    by_hand = flags.distributed_no_spawn and flags.distributed_rank == rank
+    if flags.distributed_init_method and not by_hand:
+        raise UsageError(
+            f"torchrun started this process as rank {rank} of {world}, which fairseq ignores with "
+            f"--distributed-init-method {flags.distributed_init_method}; leave that flag out, or "
+            f"give this process --distributed-no-spawn --distributed-rank {rank} too"
+        )
+
+
+def _check_cpu(cfg: Any, started: bool) -> None:
+    flags, world = cfg.distributed_training, cfg.distributed_training.distributed_world_size
+    if not started and not (flags.distributed_no_spawn and flags.distributed_init_method):
+        raise UsageError(
+            f"without a GPU fairseq starts no process for --distributed-world-size {world}; use "
+            f"torchrun --no-python --nproc_per_node {world} fairseq-train ... "
+            f"--distributed-world-size {world} {CPU_FLAGS}"
+        )
+    given = f"--distributed-backend {flags.distributed_backend} --ddp-backend {flags.ddp_backend}"
+    trains = cfg.optimizer is not None
+    if flags.distributed_backend == "nccl" or trains and flags.ddp_backend not in CPU_DDP:
+        raise UsageError(
+            f"{world} processes on CPUs do not work with {given}; give {CPU_FLAGS}, or "
+            "--distributed-world-size 1"
+        )
+
+
+def process_flags() -> None:
+    """`bf16_without_tpu` and `check_processes` for every command that may start processes."""
+
+    def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
+        bf16_without_tpu(cfg)
+        check_processes(cfg)
+        return original(cfg, main, **kwargs)
+
+    def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
+        original(trainer, cfg, *args, **kwargs)
+
+    around("fairseq.distributed.utils", "call_main", call_main)
+    around("fairseq.trainer:Trainer", "__init__", start)
+
+
+def torchrun_on_cpu() -> None:
+    """fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
+    import torch
+
+    def infer(original: Callable, flags: Any) -> None:
+        if torch.cuda.device_count():
+            return original(flags)
+        flags.distributed_init_method, flags.distributed_no_spawn = "env://", True
+        flags.distributed_world_size = int(os.environ["WORLD_SIZE"])
+        flags.distributed_rank, flags.device_id = int(os.environ["RANK"]), 0
+        return None
+
+    around("fairseq.distributed.utils", "_infer_torch_distributed_launch_init", infer)
