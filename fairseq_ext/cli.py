@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from importlib import import_module
 
 VERBS = {
-    "map": "fairseq_ext.analysis.maps",
-    "curves": "fairseq_ext.analysis.curves",
-    "sweep": "fairseq_ext.tools.sweep",
     "doctor": "fairseq_ext.tools.doctor",
-    "average": "fairseq_ext.tools.average",
     "launch": "fairseq_ext.tools.launch",
+    "sweep": "fairseq_ext.tools.sweep",
+    "average": "fairseq_ext.tools.average",
+    "score": "fairseq_ext.evaluation.score",
+    "table": "fairseq_ext.evaluation.table",
+    "curves": "fairseq_ext.analysis.curves",
+    "map": "fairseq_ext.analysis.maps",
 }
 
 

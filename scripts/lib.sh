@@ -215,64 +215,25 @@ prepare_translation() {
   say "$OUT is ready."
 }
 
-# Training, generation.
+# Commands.
 
-# A run is a folder named after its architecture. train DATA RUN FLAG... replaces the shell that
-# calls it (so that its process id is the training's) and goes on from RUN's last checkpoint.
-train() {
-  local data=$1 run=$2
-  shift 2
-  exec fairseq-train "$data" --user-dir "$ROOT/fairseq_ext" --arch "$(basename "$run")" \
-    --save-dir "$run" --distributed-world-size 1 --num-workers 0 --seed 1 \
-    --log-format simple --log-interval 100 --no-epoch-checkpoints "$@" >>"$run/train.log" 2>&1
-}
-
-progress() { # RUN...
-  local run
-  for run in "$@"; do
-    sed -n 's/.*train_inner.* loss=\([^,]*\),.* num_updates=\([0-9]*\),.*/update \2, loss \1/p' \
-      "$run/train.log" | tail -n 1 | sed "s/^/  $(basename "$run"): /" | tr -d '\n'
-  done
-}
-
-# train_side_by_side DATA RUN...: trains with the flags in FLAGS what is not trained yet.
-train_side_by_side() {
-  local data=$1 run pid running=() shown='' line
-  shift
-  for run in "$@"; do
-    [ "$(cat "$run/trained" 2>/dev/null)" != "${FLAGS[*]}" ] || continue
-    mkdir -p "$run" && touch "$run/train.log"
-    say "Training $(basename "$run"): its log is $run/train.log"
-    train "$data" "$run" "${FLAGS[@]}" &
-    running[$!]=$run
-  done
-  [ "${#running[@]}" -gt 0 ] || return 0
-  # shellcheck disable=SC2064 # the process ids are those of now
-  trap "kill ${!running[*]} 2>/dev/null" EXIT
-  while kill -0 "${!running[@]}" 2>/dev/null; do
-    line=$(progress "${running[@]}")
-    [ "$line" = "$shown" ] || say "$line"
-    shown=$line
-    sleep 3
-  done
-  for pid in "${!running[@]}"; do
-    run=${running[$pid]}
-    wait "$pid" || die "Training $(basename "$run") failed ($(tail -n 1 "$run/train.log")):" \
-      "see $run/train.log."
-    printf '%s' "${FLAGS[*]}" >"$run/trained"
-  done
+# foreground COMMAND...: it ends when this script ends, however that is. What bash runs in its
+# foreground goes on when bash is told to stop.
+foreground() {
+  local status=0
+  "$@" &
+  # shellcheck disable=SC2064 # the process id is that of now
+  trap "kill $! 2>/dev/null; wait $!" EXIT
+  wait $! || status=$?
   trap - EXIT
+  return "$status"
 }
 
-# generate DATA RUN: RUN/generate-test.txt, by the last checkpoint: runs of the same length are
-# compared after the same number of updates, which the best validation loss would not do.
-generate() {
-  local data=$1 run=$2 out=$2/generate-test.txt
-  [ ! "$out" -nt "$run/checkpoint_last.pt" ] || return 0
-  say "Translating the test set with $(basename "$run"), beam 5"
-  fairseq-generate "$data" --user-dir "$ROOT/fairseq_ext" --path "$run/checkpoint_last.pt" \
-    --gen-subset test --beam 5 --max-len-a 1.2 --max-len-b 10 --max-tokens 1000 --remove-bpe \
-    --num-workers 0 >"$out.part" 2>"$run/generate.log" ||
-    die "Translating with $(basename "$run") failed: the reason is at the end of $run/generate.log."
-  mv "$out.part" "$out"
+# up_to_date OUT INPUT...: OUT is newer than all of them.
+up_to_date() {
+  local out=$1 input
+  shift
+  for input in "$@"; do
+    [ "$out" -nt "$input" ] || return
+  done
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small doubly-normalised Transformer on English-German text, translates a test set with
-# it and scores the translation. A second run continues where the first was interrupted.
+# it, scores the translation and draws loss and attention. A second run continues where the first
+# was interrupted.
 #
 # Usage: bash scripts/quickstart.sh [--corpus multi30k|builtin] [--compare] [--updates N] [--dir DIR]
 #
@@ -34,6 +35,8 @@ builtin) ;;
 esac
 [[ "$updates" =~ ^[1-9][0-9]*$|^$ ]] || die "--updates is '$updates' and must be a positive number."
 require_room "$dir" 1000
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
 setup_environment
 
 prepare() { bash "$ROOT/scripts/prepare_$1.sh" "$dir/data-bin/$1.en-de"; }
@@ -55,16 +58,27 @@ esac
 FLAGS=(--share-all-embeddings --dropout 0.1 --max-tokens 1024 --max-update "${updates:-$enough}"
   --optimizer adam --adam-betas '(0.9, 0.98)' --lr 3e-3 --lr-scheduler inverse_sqrt
   --warmup-updates 400 --criterion label_smoothed_cross_entropy --label-smoothing 0.1
-  --save-interval-updates 300 --keep-interval-updates 1)
+  --save-interval-updates 300 --keep-interval-updates 1 --no-epoch-checkpoints --log-interval 100
+  --distributed-world-size 1 --num-workers 0)
+GENERATE='--gen-subset test --beam 5 --max-len-a 1.2 --max-len-b 10 --max-tokens 1000 --remove-bpe
+  --num-workers 0'
 
-data=$dir/data-bin/$corpus.en-de runs=()
+data=$dir/data-bin/$corpus.en-de out=$dir/checkpoints/quickstart/$corpus
+variants=() runs=() logs=()
 for arch in transformer_dna_tiny $compare; do
-  runs+=("$dir/checkpoints/quickstart/$corpus/$arch")
+  variants+=(--variant "$arch=--arch $arch")
+  runs+=("$out/$arch/seed-1") logs+=("$out/$arch/seed-1/train.log")
 done
-train_side_by_side "$data" "${runs[@]}"
-for run in "${runs[@]}"; do
-  generate "$data" "$run"
-done
+foreground python -m fairseq_ext.cli sweep --out "$out" --jobs "${#runs[@]}" "${variants[@]}" \
+  --generate "$GENERATE" -- "$data" "${FLAGS[@]}"
 say
 say "$text, English to German, tokenised and lower-cased, beam 5:"
-python -m fairseq_ext.evaluation.runs --reference "$data/text/test.de" "${runs[@]}"
+python -m fairseq_ext.cli table --reference "$data/text/test.de" "${runs[@]}"
+
+up_to_date "$out/curves.png" "${logs[@]}" ||
+  python -m fairseq_ext.cli curves --out "$out/curves.png" "${runs[@]}"
+up_to_date "$out/attention.png" "${runs[0]}/checkpoint_last.pt" ||
+  python -m fairseq_ext.cli map --data "$data" --split test --index 0 --site encoder --head 0 \
+    --out "$out/attention.png" "${runs[0]}/checkpoint_last.pt"
+say
+say "Pictures of the loss and of one attention map: $out/curves.png $out/attention.png"

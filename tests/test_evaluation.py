@@ -1,17 +1,21 @@
-"""Scores of generated text, and the facts read from a checkpoint."""
+"""Scores of translations: what is read, what is compared with what, and the verb `score`."""
 
-from argparse import Namespace
+import gzip
+import json
+import re
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-import sacrebleu
-import torch
-from torch import nn
+from sacremoses import MosesTokenizer
 
+from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import runs
-from fairseq_ext.evaluation.translation import read_hypotheses, score
+from fairseq_ext.evaluation import score, translation
+from fairseq_ext.evaluation.metrics import METRICS
+from fairseq_ext.evaluation.translation import detokenise, pair, read_output
 
 GENERATED = """\
 S-1\tthe dog
@@ -31,26 +35,25 @@ Generate test with beam=2: BLEU4 = 1.00
 @pytest.fixture
 def generated(tmp_path):
     def write(text: str) -> Path:
-        path = tmp_path / runs.GENERATED
+        path = tmp_path / "generate-test.txt"
         path.write_text(text, encoding="utf-8", newline="")
         return path
 
     return write
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("H", ["ein \u0085 mann", "der hund", ""]), ("D", ["ein Mann", "der Hund", ""])],
-)
-def test_best_hypotheses_in_corpus_order(generated, kind, expected):
-    assert read_hypotheses(generated(GENERATED), kind) == expected
+def test_best_hypotheses_in_corpus_order(generated):
+    output = read_output(generated(GENERATED.replace("T-1\tder hund\n", "")))
+    assert output.tokens == ["ein \u0085 mann", "der hund", ""]
+    assert output.words == ["ein Mann", "der Hund", ""]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (GENERATED.replace("H-0", "X-0"), "sentence 0 (1 missing in all)"),
-        ("", "sentence 0"),
+        ("", "is empty"),
+        ("S-0\tder bahnhof\n", "sentence 0"),
         ("H-0\t-1.0\tder bahn@@ hof\n", "--remove-bpe"),
         ("H-0\t-1.0\tder bahnhof@@\n", "--remove-bpe"),
         ("H-0\t-1.0\t\u2581der \u2581bahn hof\n", "sentencepiece"),
@@ -58,7 +61,7 @@ def test_best_hypotheses_in_corpus_order(generated, kind, expected):
 )
 def test_unusable_output_is_refused(generated, text, said):
     with pytest.raises(UsageError) as refusal:
-        read_hypotheses(generated(text))
+        read_output(generated(text))
     assert said in str(refusal.value)
 
 
@@ -66,105 +69,300 @@ def test_what_is_no_text_is_refused(tmp_path):
     (tmp_path / "latin").write_bytes("H-0\t-1\tgrün\n".encode("latin-1"))
     for name in ("latin", "missing"):
         with pytest.raises(UsageError, match=name):
-            read_hypotheses(tmp_path / name)
+            read_output(tmp_path / name)
 
 
-def test_worked_example_of_bleu():
-    # n-gram precisions 4/5, 3/4, 2/3 and 1/2; no brevity penalty.
-    precisions = [Fraction(n, n + 1) for n in (4, 3, 2, 1)]
-    product = precisions[0] * precisions[1] * precisions[2] * precisions[3]
-    bleu, _ = score(["a b c d e"], ["a b c d f"])
-    assert bleu.value == pytest.approx(100 * float(product) ** 0.25)
+# What is read.
 
 
-def test_scores_are_those_of_sacrebleu_on_tokenised_text():
-    hypotheses = ["ein mann , der , wie man sagt , schläft .", "zwei hunde laufen ."]
-    references = ["ein mann , der , sagt man , schläft .", "zwei hunde rennen ."]
-    bleu, chrf = score(hypotheses, references)
-    assert bleu.value == sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none").score
-    assert chrf.value == sacrebleu.corpus_chrf(hypotheses, [references]).score
-    assert "tok:none" in bleu.signature and f"version:{sacrebleu.__version__}" in bleu.signature
-    assert "nc:6" in chrf.signature
+def test_lines_of_the_output(generated):
+    output = read_output(generated(GENERATED.replace("S-1", "T-0\tein mann\nT-2\tx\nS-1")))
+    assert output.words == ["ein Mann", "der Hund", ""]
+    assert output.tokens == ["ein \u0085 mann", "der hund", ""]
+    assert output.targets == ["ein mann", "der hund", "x"]
 
 
-@pytest.mark.parametrize(("hypotheses", "references"), [(["a"], ["a", "b"]), ([], [])])
-def test_texts_that_do_not_match_are_refused(hypotheses, references):
-    with pytest.raises(UsageError, match=f"{len(hypotheses)} translations"):
-        score(hypotheses, references)
+def test_output_without_decoding_or_targets(generated):
+    """As of fairseq-interactive, or of `grep ^H`."""
+    output = read_output(generated("H-1\t-1\tb .\nH-0\t-1\ta .\n"))
+    assert output.words == output.tokens == ["a .", "b ."] and output.targets is None
 
 
-class Tied(nn.Module):
-    """As fairseq's Transformer: shared embeddings, and buffers that are no parameters."""
+def test_output_of_which_only_d_lines_were_kept(generated):
+    assert read_output(generated("D-1\t-1\tb .\nD-0\t-1\ta .\n"))[1:3] == (["a .", "b ."], None)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(7, 3)
-        self.project = nn.Linear(3, 7, bias=False)
-        self.project.weight = self.embed.weight
-        self.same_shape = nn.Linear(3, 7)
-        self.register_buffer("version", torch.Tensor([3]))
-        self.register_buffer("_float_tensor", torch.zeros(1))
+
+@pytest.mark.parametrize("cut", ["H-2", "D-2", "T-2", "H-1", "T-0"])
+def test_output_that_was_cut_off_is_refused(generated, cut):
+    """Also where only the last sentence, by its number, lacks a line."""
+    kinds = {kind: "" if kind in "ST" else "-1\t" for kind in "STHD"}
+    lines = [f"{kind}-{i}\t{score}x\n" for i in (1, 2, 0) for kind, score in kinds.items()]
+    kept = [line for line in lines if not line.startswith(cut)]
+    with pytest.raises(UsageError, match=f"no {cut[:2]} line for sentence {cut[2]}"):
+        read_output(generated("".join(kept)))
+
+
+def test_output_without_any_translation_is_refused(generated):
+    with pytest.raises(UsageError, match="no H- line for sentence 0"):
+        read_output(generated("S-0\ta\nT-0\tb\n"))
+
+
+def test_plain_text(generated):
+    assert read_output(generated("Ein Mann.\n\nZwei.\n"))[1:] == (
+        ["Ein Mann.", "", "Zwei."],
+        None,
+        None,
+    )
+
+
+def test_subwords_that_only_d_lines_are_rid_of(generated):
+    """As --bpe without --remove-bpe leaves them."""
+    output = read_output(generated("H-0\t-1\tbahn@@ hof\nD-0\t-1\tBahnhof\n"))
+    assert (output.words, output.tokens) == (["Bahnhof"], None)
+
+
+# What is compared.
+
+
+@pytest.mark.parametrize(
+    ("language", "tokens", "words"),
+    [
+        ("de", "ein mann sagt : &quot; ja &quot; , &amp; geht .", 'ein mann sagt: "ja", & geht.'),
+        ("de", "ein kurz @-@ ärmliges hemd ( rot ) !", "ein kurz-ärmliges hemd (rot)!"),
+        ("en", "it &apos;s a dog &apos;s life .", "it's a dog's life."),
+        ("fr", "l&apos; homme d&apos; ici !", "l'homme d'ici !"),
+    ],
+)
+def test_detokenisation(language, tokens, words):
+    assert detokenise([tokens], language) == [words]
+
+
+@pytest.mark.parametrize("language", ["de", "en"])
+@pytest.mark.parametrize("name", ["multi30k-en-de/test_2016_flickr", "newstest-en-de/newstest2014"])
+def test_tokenised_text_is_told_from_raw_text(corpora, name, language):
+    with gzip.open(corpora / f"{name}.{language}.gz", "rt", encoding="utf-8", newline="\n") as text:
+        raw = text.read().split("\n")[:300]
+    assert translation.written(raw, language) == (raw, False)
+    tokens = [MosesTokenizer(language).tokenize(line, return_str=True) for line in raw]
+    words, tokenised = translation.written(tokens, language)
+    assert tokenised
+    assert sum(a == b for a, b in zip(words, raw, strict=True)) > 0.95 * len(raw)
+    # so that either is known to be of one test set
+    assert all(map(translation._agree, [token.lower() for token in tokens], raw))
+    assert not any(map(translation._agree, tokens, raw[1:]))
+
+
+def test_entities_in_raw_text_are_punctuation():
+    """As newstest2009 has them, and what Moses's tokeniser makes of them."""
+    assert translation._agree("zuschlag &amp; amp ; co. ?", "Zuschlag &amp; Co.?")
+    assert not translation._agree("zuschlag &amp; co. ?", "Zuschlag & Amp.?")
+
+
+def test_words_around_unknown_ones_have_an_order():
+    assert translation._agree("<<unk>> hund <<unk>> mann .", "Ein Hund, ein Mann.")
+    assert not translation._agree("<<unk>> mann <<unk>> hund .", "Ein Hund, ein Mann.")
+
+
+RAW = ["Ein Mann, der schläft.", 'Sie sagt: "Ja!"', "Zwei Hunde, drei Katzen."]
+TOKENS = ["ein mann , der schläft .", "sie sagt : &quot; ja ! &quot;", "zwei hunde , drei katzen ."]
+LOWER = [line.lower() for line in RAW]
+WRONG = ["ein mann , der läuft .", "sie sagt : &quot; nein ! &quot;", "zwei hunde , drei katzen ."]
+
+
+REFERENCE = translation.Reference(LOWER, TOKENS, False)
+
+
+def output(hypotheses=WRONG, targets=TOKENS) -> str:
+    """What fairseq-generate prints, longest sentence first."""
+    lines = [f"{kind}-{i}\t-1\t{line}" for i, line in enumerate(hypotheses) for kind in "HD"]
+    lines += [f"T-{i}\t{line}" for i, line in enumerate(targets or [])]
+    return "".join(f"{line}\n" for line in reversed(lines))
+
+
+def test_each_score_has_its_texts(generated):
+    found = read_output(generated(output()))
+    words = ["ein mann, der läuft.", 'sie sagt: "nein!"', "zwei hunde, drei katzen."]
+    raw = pair(found, translation.Reference(RAW, None, True), "de")
+    assert raw == ((words, RAW), (WRONG, TOKENS), True, True)
+    assert pair(found, None, "de") == ((words, LOWER), (WRONG, TOKENS), False, True)
+
+
+def test_plain_text_may_be_tokenised(generated):
+    texts = pair(read_output(generated("".join(f"{x}\n" for x in WRONG))), REFERENCE, "de")
+    assert texts.tokens == (WRONG, TOKENS) and texts.words.references == LOWER
+
+
+def test_text_that_was_never_tokenised_has_no_tokens(generated):
+    """As with sentencepiece: nothing is detokenised."""
+    texts = pair(read_output(generated(output(LOWER, LOWER))), None, "de")
+    assert texts == ((LOWER, LOWER), None, False, False)
+
+
+def test_decoded_text_stays_as_it_is(generated):
+    """--tokenizer moses decodes T- and D- lines; tokens of the reference are then unknown."""
+    text = "".join(
+        f"H-{i}\t-1\t{WRONG[i]}\nD-{i}\t-1\t{LOWER[i]}\nT-{i}\t{LOWER[i]}\n" for i in range(3)
+    )
+    assert pair(read_output(generated(text)), None, "de") == ((LOWER, LOWER), None, False, False)
+
+
+# What is computed.
 
 
 @pytest.fixture
-def run(tmp_path, generated):
-    """A finished run, as far as it is read."""
-    generated("H-1\t-1.0\tder hund bellt laut .\nH-0\t-1.0\tein mann schläft hier .\n")
-    state = {
-        "cfg": {"model": {"_name": "transformer_dna_tiny"}},
-        "model": Tied().state_dict(),
-        "optimizer_history": [{"num_updates": 3}, {"num_updates": 1650}],
-        "extra_state": {"previous_training_time": 333.4},
+def run_score(tmp_path, capsys, monkeypatch):
+    """`fairseq-ext score` in a folder with these texts; returns the numbers and all it printed."""
+    monkeypatch.chdir(tmp_path)
+    texts = {"raw.de": RAW, "tok.de": TOKENS, "plain.txt": LOWER, "empty": []}
+    for name, lines in texts.items():
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    Path("out.txt").write_text(output(), encoding="utf-8")
+
+    def call(*arguments: str) -> tuple[dict, str]:
+        cli.main(["score", *arguments])
+        printed = capsys.readouterr().out
+        header, *rows = printed.split("\n\n")[0].split("\n")
+        names = header.replace("tokenised BLEU", "tokenised").split()
+        found = {row.split()[0]: dict(zip(names, row.split(), strict=True)) for row in rows}
+        return found, printed
+
+    return call
+
+
+def test_worked_example_of_bleu(run_score):
+    # n-gram precisions 4/5, 3/4, 2/3 and 1/2; no brevity penalty.
+    Path("out.txt").write_text("a b c d e\n")
+    Path("ref.txt").write_text("a b c d f\n")
+    found, _ = run_score("out.txt", "--reference", "ref.txt", "--metrics", "bleu")
+    precisions = [Fraction(n, n + 1) for n in (4, 3, 2, 1)]
+    product = precisions[0] * precisions[1] * precisions[2] * precisions[3]
+    assert found["out.txt"]["BLEU"] == f"{100 * float(product) ** 0.25:.2f}"
+    assert found["out.txt"]["sentences"] == "1"
+
+
+def sacrebleu(hypotheses: list[str], references: list[str], *options: str) -> str:
+    Path("hyp").write_text("".join(f"{line}\n" for line in hypotheses), encoding="utf-8")
+    Path("ref").write_text("".join(f"{line}\n" for line in references), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-b", "-w", "2", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_scores_are_those_of_sacrebleu_on_its_command_line(run_score):
+    metrics = ["bleu", "tokenised-bleu", "chrf", "chrf++", "ter"]
+    found, printed = run_score("out.txt", "--reference", "raw.de", "--metrics", *metrics)
+    words = detokenise(WRONG, "de")
+    scores = found["out.txt"]
+    assert scores["BLEU"] == sacrebleu(words, RAW)
+    assert scores["tokenised"] == sacrebleu(WRONG, TOKENS, "--tokenize", "none", "--force")
+    assert scores["chrF"] == sacrebleu(words, RAW, "-m", "chrf")
+    assert scores["chrF++"] == sacrebleu(words, RAW, "-m", "chrf", "--chrf-word-order", "2")
+    assert scores["TER"] == sacrebleu(words, RAW, "-m", "ter")
+    for name, said in [("BLEU", "tok:13a"), ("tokenised BLEU", "tok:none"), ("chrF++", "nw:2")]:
+        assert re.search(rf"^{re.escape(name)}: nrefs:1\|case:mixed\|.*{said}", printed, re.M)
+    assert "detokenised by sacremoses" in printed and "for de" in printed
+    assert "add --lowercase" in printed and "†" not in printed
+
+
+def test_without_case(run_score):
+    found, printed = run_score("out.txt", "--reference", "raw.de", "--lowercase")
+    assert found["out.txt"]["BLEU"] == sacrebleu(detokenise(WRONG, "de"), RAW, "-lc")
+    assert "case:lc" in printed and "case:mixed" not in printed and "add --lowercase" not in printed
+
+
+def test_tokenised_reference_is_detokenised_and_marked(run_score):
+    lower, _ = run_score("out.txt", "--reference", "raw.de", "--lowercase")
+    for options in (["--reference", "tok.de"], ["--target-lang", "de"]):
+        found, printed = run_score("out.txt", *options)
+        assert found["out.txt"]["BLEU†"] == lower["out.txt"]["BLEU"]
+        assert found["out.txt"]["tokenised"] == lower["out.txt"]["tokenised"]
+        assert "not to be compared with published" in printed
+
+
+def test_several_outputs(run_score):
+    found, _ = run_score("out.txt", "plain.txt", "--reference", "raw.de", "--lowercase")
+    assert found["plain.txt"]["BLEU"] == "100.00" and "tokenised" not in found["plain.txt"]
+
+
+def test_only_lost_case_is_warned_of(run_score):
+    Path("cased.txt").write_text("Ein Mann, der schläft.\nSie!\nZwei.\n", encoding="utf-8")
+    assert "add --lowercase" not in run_score("cased.txt", "--reference", "raw.de")[1]
+    assert "add --lowercase" in run_score("plain.txt", "--reference", "raw.de")[1]
+
+
+def test_json(run_score, capsys):
+    cli.main(["score", "out.txt", "--reference", "raw.de", "--json", "--metrics", "chrf", "bleu"])
+    found = json.loads(capsys.readouterr().out)
+    (one,) = found["outputs"]
+    assert (one["output"], one["sentences"]) == ("out.txt", 3)
+    expected, _ = run_score("out.txt", "--reference", "raw.de")
+    for name in ("BLEU", "chrF"):
+        assert f"{one['scores'][name]:.2f}" == expected["out.txt"][name]
+        assert "version:" in found["signatures"][name]
+
+
+@pytest.mark.parametrize(
+    ("name", "language"), [("test.de", "de"), ("test.en.gz", "en"), ("a.gz", "en"), ("x.txt", "en")]
+)
+def test_language_is_that_of_the_reference(name, language, tmp_path):
+    parser = cli.build_parser()
+    given = parser.parse_args(["score", "x", "--reference", str(tmp_path / name)])
+    assert score.language(given) == language
+    given = parser.parse_args(["score", "x", "--reference", name, "--target-lang", "vi"])
+    assert score.language(given) == "vi"
+
+
+def test_a_sum_gives_the_score_of_any_part(generated):
+    """What resampling relies on."""
+    for kind in METRICS.values():
+        scorer = kind.make(False, "de")
+        numbers = scorer.statistics(LOWER, RAW)
+        part = kind.make(False, "de").statistics(LOWER[1:], RAW[1:])
+        assert len(numbers) == 3
+        assert scorer.value(numbers[1:].sum(0)) == scorer.value(part.sum(0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["out.txt", "--reference", "empty"], "empty is empty"),
+        (["empty", "--reference", "raw.de"], "empty is empty"),
+        (["none.txt", "--reference", "raw.de"], "none.txt"),
+        (["out.txt", "--reference", "none.de"], "none.de"),
+        (["plain.txt"], "--reference"),
+        (["short.txt", "--reference", "raw.de"], "2 translations and the reference 3"),
+        (["out.txt", "--reference", "short.txt"], "3 translations and the reference 2"),
+        (["out.txt", "--reference", "other.de"], "another test set: its sentence 1"),
+        (["unknown.txt"], "<<unk>>"),
+        (["out.txt", "--reference", "unknown.de"], "<<unk>>"),
+        (["out.txt", "--reference", "split.de"], "--remove-bpe"),
+        (["split.de", "--reference", "raw.de"], "--remove-bpe"),
+        (["out.txt", "other.txt"], "different references"),
+        (["out.txt", "--metrics", "bleurt"], "'bleurt'; give some of bleu, tokenised-bleu"),
+        (["plain.txt", "--reference", "raw.de", "--metrics", "tokenised-bleu"], "not known"),
+    ],
+)
+def test_refusals(run_score, capsys, arguments, said):
+    texts = {
+        "short.txt": "Ein Mann.\nZwei.\n",
+        "other.de": f"{RAW[0]}\nEtwas anderes.\n{RAW[2]}\n",
+        "unknown.txt": output(targets=["ein <<unk>> , der schläft .", *TOKENS[1:]]),
+        "unknown.de": "ein <<unk>> , der schläft .\nb\nc\n",
+        "split.de": "ein mann , der schlä@@ ft .\nb\nc\n",
+        "other.txt": output(targets=["etwas anderes .", *TOKENS[1:]]),
     }
-    torch.save(state, tmp_path / runs.CHECKPOINT)
-    return tmp_path, state
+    for name, text in texts.items():
+        Path(name).write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError) as refusal:
+        cli.main(["score", *arguments])
+    assert said in str(refusal.value)
+    assert not capsys.readouterr().out
 
 
-def test_tied_matrices_count_once_even_if_they_were_copied():
-    """As fairseq saves them from a GPU."""
-    state = {name: value.clone() for name, value in Tied().state_dict().items()}
-    assert runs.count_parameters(state) == sum(p.numel() for p in Tied().parameters())
-
-
-def test_facts_of_a_checkpoint(run):
-    folder, _ = run
-    trained = sum(parameter.numel() for parameter in Tied().parameters())
-    assert runs.facts(folder / runs.CHECKPOINT) == ("transformer_dna_tiny", trained, 1650, 333.4)
-
-
-def test_architecture_of_a_legacy_checkpoint():
-    legacy = Namespace(_name="transformer", arch="transformer_iwslt_de_en")
-    assert runs.architecture(legacy) == "transformer_iwslt_de_en"
-    assert runs.architecture({"_name": "transformer_dna"}) == "transformer_dna"
-
-
-class Malicious:
-    def __reduce__(self):
-        return print, ("this ran",)
-
-
-def test_nothing_in_a_checkpoint_runs(run, capsys):
-    folder, state = run
-    torch.save({**state, "extra_state": Malicious()}, folder / runs.CHECKPOINT)
-    with pytest.raises(UsageError, match="print"):
-        runs.facts(folder / runs.CHECKPOINT)
-    assert "this ran" not in capsys.readouterr().out
-
-
-def test_missing_checkpoint_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="checkpoint_last.pt"):
-        runs.facts(tmp_path / runs.CHECKPOINT)
-
-
-def test_table_of_a_run(run, capsys):
-    folder, _ = run
-    reference = folder / "test.de"
-    reference.write_text("ein mann schläft hier .\nder hund bellt laut .\n", encoding="utf-8")
-    runs.main(["--reference", str(reference), str(folder)])
-    header, row, empty, *signatures = capsys.readouterr().out.split("\n")[:-1]
-    assert header.split("  ")[0] == "architecture" and header.endswith("training time")
-    assert row.split() == ["transformer_dna_tiny", "49", "1,650", "100.00", "100.00"] + [
-        *("5", "min", "33", "s")
-    ]
-    assert len(header) == len(row) and not empty
-    assert [line.split(":")[0] for line in signatures] == ["BLEU", "chrF"]
+def test_unknown_words_in_t_lines_do_not_hide_another_test_set(run_score):
+    unknown = ["ein <<unk>> , der schläft .", *TOKENS[1:]]
+    Path("out.txt").write_text(output(targets=unknown), encoding="utf-8")
+    found, printed = run_score("out.txt", "--reference", "raw.de", "--lowercase")
+    assert "tokenised" not in found["out.txt"]  # the tokens of the reference are not known
+    Path("out.txt").write_text(output(targets=["eine <<unk>> , der schläft ."] + TOKENS[1:]))
+    with pytest.raises(UsageError, match="another test set"):
+        run_score("out.txt", "--reference", "raw.de")

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -178,6 +179,35 @@ def test_no_line_is_lost_or_added(tmp_path):
     assert (lines[3], lines[5]) == ("ä@@ ö@@ ü , ß !", "e@@ n@@ d@@ e")
 
 
+# Commands.
+
+
+def test_a_command_ends_with_its_script():
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    script = f'. "{ROOT}/scripts/lib.sh"; foreground {sys.executable} -c "{code}"'
+    with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True) as shell:
+        pid = int(shell.stdout.readline())
+        shell.terminate()
+    assert shell.returncode == -signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_command_in_the_foreground_decides_whether_the_script_goes_on():
+    assert lib("foreground true; echo on").stdout == "on\n"
+    done = lib("foreground bash -c 'exit 7'; echo on")
+    assert (done.returncode, done.stdout) == (7, "")
+
+
+def test_up_to_date(tmp_path):
+    for age, name in ((1, "newer"), (2, "between"), (3, "older")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    for inputs, code in (("older", 0), ("older newer", 1), ("newer", 1)):
+        assert lib(f'cd "{tmp_path}"; up_to_date between {inputs}').returncode == code
+    assert lib(f'cd "{tmp_path}"; up_to_date missing older').returncode == 1
+
+
 # The quickstart, shrunk.
 
 
@@ -252,11 +282,28 @@ def quickstart(tmp_path_factory):
 
 
 def test_quickstart_ends_with_a_table(quickstart):
-    _, output, _ = quickstart
-    rows = [line.split() for line in output.split("\n") if line.startswith("transformer_")]
+    table = quickstart[1].split("beam 5:")[1]
+    rows = re.findall(r"^(\w+) +1 +([\d,]+) +3 ", table, re.M)  # variant, n, parameters, updates
     assert [row[0] for row in rows] == ["transformer_dna_tiny", "transformer_una_tiny"]
-    assert {row[2] for row in rows} == {"3"} and rows[0][1] == rows[1][1]
-    assert "BLEU: nrefs:1" in output and "chrF: nrefs:1" in output
+    assert rows[0][1] == rows[1][1]
+    for score in ("BLEU", "chrF"):
+        assert re.search(rf"^{score}\W?: nrefs:1", table, re.M)
+
+
+def test_quickstart_ends_with_pictures(quickstart):
+    folder, output, _ = quickstart
+    *_, curves, attention = output.split()
+    runs = folder / "checkpoints" / "quickstart" / "multi30k"
+    assert [curves, attention] == [f"{runs}/curves.png", f"{runs}/attention.png"]
+    for picture in (curves, attention):
+        assert Path(picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_are_laid_out_for_other_commands(quickstart):
+    folder = quickstart[0] / "checkpoints" / "quickstart" / "multi30k"
+    for arch in ("transformer_dna_tiny", "transformer_una_tiny"):
+        for name in ("train.log", "checkpoint_last.pt", "generate-test.txt"):
+            assert (folder / arch / "seed-1" / name).stat().st_size
 
 
 def test_prepared_data(quickstart):

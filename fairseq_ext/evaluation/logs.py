@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ LOG = "train.log"  # in the folder of a run
 
 LINE = re.compile(r"^[^|]*\| INFO \| ([\w.]+) \| (.*)$")
 NUMBERS = re.compile(r"(\w+)[= ](-?[\d.,]+(?:e[+-]?\d+)?|nan|-?inf)(?=, | \||$)")  # simple, tqdm
+REPETITION = re.compile(r"(seed|fold)-\d+")  # folder of a run that is one of several of a variant
 
 
 class Record(NamedTuple):
@@ -75,3 +77,20 @@ def _json(text: str) -> dict[str, object]:
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def is_finished(run: Path) -> bool:
+    """Whether the last training in the log of a run came to its end."""
+    log = run if run.is_file() else run / LOG
+    for line in reversed(log.read_text(encoding="utf-8", errors="replace").split("\n")):
+        if "| done training in" in line or parse_line(line):
+            return "| done training in" in line
+    return False
+
+
+def variants(runs: Iterable[Path]) -> list[str]:
+    """What each run is a repetition of; a path where names alone would be ambiguous."""
+    absolute = [run.resolve() for run in runs]
+    folders = [path.parent if REPETITION.fullmatch(path.name) else path for path in absolute]
+    unique = len({folder.name for folder in folders}) == len(set(folders))
+    return [folder.name if unique else str(folder) for folder in folders]

@@ -1,34 +1,64 @@
-"""Facts and scores of finished runs, side by side.
+"""Finished runs: what their checkpoints and logs say, and which are repetitions of one variant.
 
-A run is the folder that `fairseq-train --save-dir` filled, with the output of `fairseq-generate`
-beside the checkpoint.
+A run is the folder that `fairseq-train --save-dir` filled, with its output kept as train.log.
 """
 
-import argparse
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import statistics
+import zipfile
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.translation import Score, read_hypotheses, read_lines, score
+from fairseq_ext.evaluation.logs import LOG, REPETITION, Record, is_finished, read_log, variants
+from fairseq_ext.safe_loading import load_checkpoint
 
 CHECKPOINT = "checkpoint_last.pt"
-GENERATED = "generate-test.txt"
+TRAINING = ("train_inner", "train")  # lines of numbers: since the last such line, of an epoch
 
 # Stored with the parameters but never trained: a format number, and a device marker.
 BUFFERS = ("version", "_float_tensor")
 
+# Settings in which repetitions may differ: what is logged and where, and on which machine ...
+ELSEWHERE = """
+    save_dir user_dir log_interval log_format log_file no_progress_bar tensorboard_logdir
+    wandb_project aim_repo aim_run_hash azureml_logging num_workers plasma_path device_id
+    distributed_rank distributed_port distributed_init_method no_seed_provided
+""".split()
+# ... and what makes them repetitions.
+REPEATED = {"seed": ["seed"], "fold": ["seed", "data", "train_subset", "valid_subset"]}
+
 
 class Facts(NamedTuple):
-    """What a checkpoint says about its training; ``seconds`` is the time spent in it."""
+    """What a checkpoint says about its training.
 
-    architecture: str
+    Attributes:
+        seconds: spent in it.
+        settings: all of fairseq's configuration, see `settings`.
+    """
+
     parameters: int
     updates: int
     seconds: float
+    settings: dict[str, Any]
+
+
+class Run(NamedTuple):
+    """A training that came to its end.
+
+    Attributes:
+        repetition: seed-N or fold-N, from the name of the folder; empty if it has another name.
+    """
+
+    folder: Path
+    variant: str
+    repetition: str
+    facts: Facts
+    records: list[Record]
 
 
 def count_parameters(state: Mapping[str, torch.Tensor]) -> int:
@@ -56,55 +86,118 @@ def facts(checkpoint: Path) -> Facts:
     """Read a checkpoint without running anything in it; raises UsageError if that cannot be."""
     if not checkpoint.is_file():
         raise UsageError(f"there is no checkpoint {checkpoint}; give the --save-dir of a training")
-    state = safe_loading.load_checkpoint(str(checkpoint), map_location="cpu")
+    mapped = zipfile.is_zipfile(checkpoint)  # parameters are read when they are needed
+    state = load_checkpoint(str(checkpoint), map_location="cpu", mmap=mapped)
+    config, extra = state.get("cfg"), state.get("extra_state") or {}
+    if not config or "previous_training_time" not in extra:
+        raise UsageError(
+            f"{checkpoint} does not say how it was trained; give one of fairseq-train 0.11 or later"
+        )
     return Facts(
-        architecture(state["cfg"]["model"]),
         count_parameters(state["model"]),
         state["optimizer_history"][-1]["num_updates"],
-        state["extra_state"]["previous_training_time"],
+        extra["previous_training_time"],
+        settings(config),
     )
 
 
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s"
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration in one level: "optimization.max_update", ..."""
+    flat: dict[str, Any] = {}
+    for part, values in config.items():
+        if not isinstance(values, Mapping):
+            values = vars(values) if hasattr(values, "__dict__") else {"_name": values}
+        flat |= {f"{part}.{name}": value for name, value in values.items()}
+    return flat
 
 
-def row(facts: Facts, scores: Iterable[Score]) -> list[str]:
-    values = [f"{each.value:.2f}" for each in scores]
-    numbers = [f"{facts.parameters:,}", f"{facts.updates:,}"]
-    return [facts.architecture, *numbers, *values, duration(facts.seconds)]
+def read_runs(folders: Sequence[Path]) -> dict[str, list[Run]]:
+    """The repetitions of each variant.
+
+    Raises:
+        UsageError: a run is not finished or lacks its log or checkpoint, is given twice, or those
+            of a variant differ in more than seed (or data, if they are folds).
+    """
+    if twice := {str(f) for f in folders if [g.resolve() for g in folders].count(f.resolve()) > 1}:
+        raise UsageError(f"{min(twice)} is given twice; give each run once")
+    runs: dict[str, list[Run]] = {}
+    for folder, variant in zip(folders, variants(folders), strict=True):
+        runs.setdefault(variant, []).append(read_run(folder, variant))
+    for repetitions in runs.values():
+        for one, other in combinations(repetitions, 2):
+            _check_alike(one, other)
+    return runs
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
-        for first, *rest in rows
-    )
+def read_run(folder: Path, variant: str) -> Run:
+    records = read_log(folder)
+    if not is_finished(folder):
+        raise UsageError(
+            f"{folder} is not finished: its {LOG} does not end with 'done training'; let "
+            "fairseq-train come to its end"
+        )
+    name = folder.resolve().name
+    repetition = name if REPETITION.fullmatch(name) else ""
+    return Run(folder, variant, repetition, facts(folder / CHECKPOINT), records)
 
 
-def compare(runs: Sequence[Path], reference: Path) -> str:
-    """A table of runs on one test set, and the signatures of its scores below."""
-    references = read_lines(reference)
-    scores = [score(read_hypotheses(run / GENERATED), references) for run in runs]
-    names = [each.name for each in scores[0]]
-    header = ["architecture", "parameters", "updates", *names, "training time"]
-    rows = [row(facts(run / CHECKPOINT), each) for run, each in zip(runs, scores, strict=True)]
-    signatures = [f"{each.name}: {each.signature}" for each in scores[0]]
-    return "\n".join([table([header, *rows]), "", *signatures])
+def _check_alike(one: Run, other: Run) -> None:
+    free = REPEATED.get(one.repetition.partition("-")[0], [])
+    ours, theirs = one.facts.settings, other.facts.settings
+    differing = sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
+    for key in differing:
+        if _name(key) not in ELSEWHERE + free and _general(one, key) != _general(other, key):
+            flag = f"--{_name(key).replace('_', '-')}"
+            raise UsageError(
+                f"{one.folder} was trained with {flag} {ours[key]} and {other.folder} with "
+                f"{theirs[key]}, so they are no repetitions of one variant; give each variant a "
+                "folder of its own"
+            )
+    if free and not any(_name(key) in free for key in differing):
+        raise UsageError(
+            f"{one.folder} and {other.folder} have the same {', '.join(free)}; repetitions of a "
+            "variant differ in these"
+        )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.evaluation.runs", description=__doc__
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--reference", type=Path, required=True, help="tokenised text")
-    given = parser.parse_args(arguments)
-    print(compare(given.runs, given.reference))
+def _name(key: str) -> str:
+    """ "max_update" for "optimization.max_update", "arch" for "model._name"."""
+    part, _, name = key.rpartition(".")
+    return {"model": "arch"}.get(part, part) if name == "_name" else name
 
 
-if __name__ == "__main__":
-    main()
+def _general(run: Run, key: str) -> Any:
+    """A setting; what is named after the repetition has the same name in all."""
+    value = run.facts.settings[key]
+    return value.replace(run.repetition or "*", "*") if isinstance(value, str) else value
+
+
+def speed(run: Run) -> float:
+    """Tokens a second, the median over the log; NaN if that does not say."""
+    for kind in TRAINING:
+        if found := [r.values["wps"] for r in run.records if r.kind == kind and "wps" in r.values]:
+            return statistics.median(found)
+    return math.nan
+
+
+def validated(run: Run, name: str) -> float:
+    """A value logged in the validation in which training found its best checkpoint.
+
+    ``name`` as in the log, or SUBSET.NAME for another subset than the first. Raises UsageError if
+    it was not logged.
+    """
+    known = run.facts.settings
+    first = known.get("dataset.valid_subset", "valid").split(",")[0]
+    subset, _, value = name.rpartition(".")
+    by = known.get("checkpoint.best_checkpoint_metric", "loss")
+    sign = 1 if known.get("checkpoint.maximize_best_checkpoint_metric") else -1
+    logged = {r.update: sign * r.values.get(by, math.nan) for r in run.records if r.kind == first}
+    scores = {update: score for update, score in logged.items() if not math.isnan(score)}
+    best = max(reversed(scores), key=scores.__getitem__, default=None)
+    values = {(r.kind, r.update): r.values for r in run.records}.get((subset or first, best), {})
+    if value not in values:
+        raise UsageError(
+            f"{run.folder} has no {name} in the validation with its best {by}; it has "
+            f"{', '.join(sorted(values)) or 'no such validation'}"
+        )
+    return values[value]

@@ -1,0 +1,1 @@
+"""Pictures of what a training and a model did."""

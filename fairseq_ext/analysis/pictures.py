@@ -1,0 +1,37 @@
+"""What all pictures share: their types of file, colours, and how they are written."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_ext.data.check import check_writable
+from fairseq_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq sets everyone to DEBUG
+
+# Okabe and Ito: told apart with every kind of colour vision, on white.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+
+DPI = 150
+
+
+def check_picture(out: Path) -> None:
+    """Raise UsageError unless a picture can be written there."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    accepted = sorted(FigureCanvasBase.get_supported_filetypes())
+    if out.suffix.removeprefix(".").lower() not in accepted:
+        raise UsageError(f"{out} is no picture; end its name with one of .{', .'.join(accepted)}")
+    check_writable(out.parent, 0)
+
+
+def save(figure: "Figure", out: Path) -> None:
+    """Write a figure; the type follows from the name."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f".{out.name}.part")
+    kind = out.suffix.removeprefix(".").lower()
+    figure.savefig(part, format=kind, dpi=DPI, bbox_inches="tight")
+    part.replace(out)

@@ -1,0 +1,73 @@
+"""Tables as text, Markdown or CSV."""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """A column as it is shown and, for CSV, the plain values by the names of their columns."""
+
+    title: str
+    shown: list[str]
+    plain: dict[str, list]
+
+
+def column(title: str, values: Iterable, show: Callable = str, plain: str = "") -> Column:
+    """A value for each row; ``plain`` names those of CSV, by default as the others."""
+    listed = list(values)
+    return Column(title, [show(value) for value in listed], {plain or title: listed})
+
+
+def ranges(title: str, groups: Iterable[Sequence[int]]) -> Column:
+    """A count for each group, or its lowest and highest."""
+    ends = [sorted({min(values), max(values)}) for values in groups]
+    plain = ["-".join(map(str, each)) for each in ends]
+    return Column(title, ["–".join(f"{end:,}" for end in each) for each in ends], {title: plain})
+
+
+def means(title: str, groups: Iterable[Sequence[float]], digits: int) -> Column:
+    """Mean ± standard error of each group; of a single value nothing is known about the error."""
+    found = [(statistics.mean(values), standard_error(values)) for values in groups]
+    shown = [" ± ".join(f"{x:.{digits}f}" for x in each if x is not None) for each in found]
+    names = title, f"{title} standard error"
+    return Column(title, shown, dict(zip(names, map(list, zip(*found, strict=True)), strict=True)))
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def as_text(columns: Sequence[Column], notes: Sequence[str]) -> str:
+    """Aligned columns."""
+    return "\n".join([*("  ".join(row).rstrip() for row in _rows(columns)), "", *notes, ""])
+
+
+def as_markdown(columns: Sequence[Column], notes: Sequence[str]) -> str:
+    header, *rows = (f"| {' | '.join(row)} |" for row in _rows(columns))
+    rule = "|" + " ---: |" * len(columns)
+    lines = [header, rule.replace("---:", ":---", 1), *rows, "", *(f"- {note}" for note in notes)]
+    return "\n".join([*lines, ""])
+
+
+def as_csv(columns: Sequence[Column], notes: Sequence[str]) -> str:
+    """Plain numbers; the notes are lines that begin with #."""
+    plain = {name: values for each in columns for name, values in each.plain.items()}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([plain, *zip(*plain.values(), strict=True)])
+    return text.getvalue() + "".join(f"# {note}\n" for note in notes)
+
+
+def _rows(columns: Sequence[Column]) -> Iterator[list[str]]:
+    """Cells of one width in each column: the first to the left, the others to the right."""
+    widths = [max(map(len, [each.title, *each.shown])) for each in columns]
+    for cells in zip(*([each.title, *each.shown] for each in columns), strict=True):
+        first, *others = zip(cells, widths, strict=True)
+        yield [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+
+
+FORMATS = {"text": as_text, "markdown": as_markdown, "csv": as_csv}

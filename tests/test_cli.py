@@ -1,0 +1,51 @@
+"""`fairseq-ext`: the help of every verb, its example, and how a refusal looks."""
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.cli import VERBS, build_parser, main
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_ends_with_an_example_that_is_accepted(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    said = capsys.readouterr().out
+    example = import_module(VERBS[verb]).EXAMPLE
+    assert ended.value.code == 0 and said.rstrip().endswith(example)
+    for line in re.sub(r"\\\n", "", example).split("\n"):
+        program, *arguments = shlex.split(line.replace("{8,9,10}", "8"))
+        assert program == "fairseq-ext" and arguments[0] == verb
+        build_parser().parse_args(arguments)
+
+
+def test_the_readme_names_every_verb():
+    named = set(re.findall(r"^\| `fairseq-ext (\w+)", README.read_text(), re.M))
+    assert named == set(VERBS)
+
+
+@pytest.mark.parametrize("program", [["-m", "fairseq_ext.cli"], ["fairseq-ext"]])
+def test_a_refusal_is_one_sentence_and_an_exit_code(program, tmp_path):
+    command = [sys.executable, *program]
+    if program == ["fairseq-ext"]:
+        command = [Path(sys.executable).parent / "fairseq-ext"]
+    done = subprocess.run(
+        [*command, "curves", tmp_path, "--out", tmp_path / "x.png"], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith(f"error: {tmp_path} has no train.log")
+    assert done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_no_verb_is_no_traceback(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2 and "VERB" in capsys.readouterr().err

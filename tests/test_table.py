@@ -1,0 +1,494 @@
+"""Finished runs: what is read of them, which are repetitions, and the verb `table`."""
+
+import csv
+import math
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from fairseq_ext import cli
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import runs
+from fairseq_ext.evaluation.logs import is_finished, variants
+
+
+class Tied(nn.Module):
+    """As fairseq's Transformer: shared embeddings, and buffers that are no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 3)
+        self.project = nn.Linear(3, 7, bias=False)
+        self.project.weight = self.embed.weight
+        self.same_shape = nn.Linear(3, 7)
+        self.register_buffer("version", torch.Tensor([3]))
+        self.register_buffer("_float_tensor", torch.zeros(1))
+
+
+PARAMETERS = sum(parameter.numel() for parameter in Tied().parameters())
+
+REFERENCE = [f"der {i} . hund bellt , laut und lang !" for i in range(40)]
+
+
+def translations(errors: int) -> list[str]:
+    """The reference with a wrong word in so many sentences."""
+    return [
+        line.replace("hund", "kater") if i < errors else line for i, line in enumerate(REFERENCE)
+    ]
+
+
+def log(loss: float, accuracy: float, updates: int, wps: float, end: bool) -> str:
+    """The best checkpoint is after half of the updates; accuracy is better at the end."""
+    lines = [
+        f"train_inner | epoch 001: loss=9, wps={w}, num_updates={u}"
+        for u, w in ((1, wps), (2, 3 * wps), (3, wps))
+    ]
+    for update, value, right in ((updates // 2, loss, accuracy), (updates, loss + 1, accuracy + 1)):
+        lines.append(f"valid | epoch 001 | loss {value} | accuracy {right} | num_updates {update}")
+        lines.append(
+            f"valid1 | epoch 001 | loss {value + 5} | accuracy {right + 5} | num_updates {update}"
+        )
+    lines += [f"train | epoch 001 | loss 3 | num_updates {updates}"]
+    lines += ["fairseq_cli.train | done training in 333.4 seconds"] if end else []
+    return "".join(f"2026-01-01 01:01:01 | INFO | {line}\n" for line in lines)
+
+
+def make(
+    folder: Path,
+    errors: int = 0,
+    *,
+    updates: int = 1650,
+    seconds: float = 333.4,
+    loss: float = 4.5,
+    accuracy: float = 70.0,
+    wps: float = 4000,
+    end: bool = True,
+    **settings,
+) -> Path:
+    """A run: its log, checkpoint and output, as far as they are read."""
+    number = folder.name.rpartition("-")[2]
+    defaults = {
+        "model._name": "transformer",
+        "model.dropout": 0.1,
+        "common.seed": int(number) if number.isdigit() else 1,
+        "task.data": "data-bin",
+        "optimization.max_update": updates,
+        "checkpoint.save_dir": str(folder),
+        "checkpoint.best_checkpoint_metric": "loss",
+        "checkpoint.maximize_best_checkpoint_metric": False,
+        "dataset.valid_subset": "valid,valid1",
+    }
+    config: dict = {"bpe": None}
+    for key, value in (defaults | settings).items():
+        part, name = key.split(".")
+        config.setdefault(part, {})[name] = value
+    state = {
+        "cfg": config,
+        "model": Tied().state_dict(),
+        "optimizer_history": [{"num_updates": 3}, {"num_updates": updates}],
+        "extra_state": {"previous_training_time": seconds},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(state, folder / runs.CHECKPOINT)
+    (folder / "train.log").write_text(log(loss, accuracy, updates, wps, end))
+    lines = []
+    for i, (target, line) in enumerate(zip(REFERENCE, translations(errors), strict=True)):
+        lines = [f"T-{i}\t{target}", f"H-{i}\t-1\t{line}", f"D-{i}\t-1\t{line}", *lines]
+    (folder / "generate-test.txt").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def reference(tmp_path) -> Path:
+    path = tmp_path / "test.de"
+    path.write_text("".join(f"{line}\n" for line in REFERENCE))
+    return path
+
+
+@pytest.fixture
+def table(capsys):
+    """`fairseq-ext table`; what it printed: rows by the names of columns, and the notes."""
+
+    def call(*arguments: object) -> tuple[list[dict[str, str]], list[str]]:
+        cli.main(["table", *map(str, arguments), "--format", "csv"])
+        lines = capsys.readouterr().out.split("\n")[:-1]
+        notes = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+        return list(csv.DictReader(line for line in lines if not line.startswith("# "))), notes
+
+    return call
+
+
+# Facts.
+
+
+def test_tied_matrices_count_once_even_if_they_were_copied():
+    """As fairseq saves them from a GPU."""
+    state = {name: value.clone() for name, value in Tied().state_dict().items()}
+    assert runs.count_parameters(state) == PARAMETERS
+
+
+def test_facts_of_a_checkpoint(tmp_path):
+    found = runs.facts(make(tmp_path / "a") / runs.CHECKPOINT)
+    assert found[:3] == (PARAMETERS, 1650, 333.4)
+    assert found.settings["optimization.max_update"] == 1650 and found.settings["bpe._name"] is None
+
+
+def test_settings_of_a_legacy_checkpoint():
+    legacy = Namespace(_name="transformer", arch="transformer_iwslt_de_en", dropout=0.3)
+    assert runs.architecture(legacy) == "transformer_iwslt_de_en"
+    assert runs.architecture({"_name": "transformer_dna"}) == "transformer_dna"
+    assert runs.settings({"model": legacy})["model.dropout"] == 0.3
+
+
+class Malicious:
+    def __reduce__(self):
+        return print, ("this ran",)
+
+
+def test_nothing_in_a_checkpoint_runs(tmp_path, capsys):
+    torch.save({"extra_state": Malicious()}, tmp_path / runs.CHECKPOINT)
+    with pytest.raises(UsageError, match="print"):
+        runs.facts(tmp_path / runs.CHECKPOINT)
+    assert "this ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["cfg", "extra_state"])
+def test_what_does_not_say_how_it_was_trained(tmp_path, missing):
+    """As fairseq 0.9 saved it, or as an average."""
+    path = make(tmp_path / "a") / runs.CHECKPOINT
+    state = torch.load(path, weights_only=True)
+    state[missing] = None
+    torch.save(state, path)
+    with pytest.raises(UsageError, match="does not say how it was trained"):
+        runs.facts(path)
+
+
+def test_a_training_that_goes_on_is_not_finished(tmp_path):
+    folder = make(tmp_path / "a")
+    assert is_finished(folder)
+    path = folder / "train.log"
+    path.write_text(path.read_text() + log(4.0, 70, 1800, 4000, end=False))
+    assert not is_finished(folder)
+    path.write_text("no numbers\n")
+    assert not is_finished(folder)
+
+
+def test_variants_are_named_by_their_folder(tmp_path):
+    paths = [tmp_path / name for name in ("a/seed-1", "a/seed-2", "b/fold-10", "seedling")]
+    assert variants(paths) == ["a", "a", "b", "seedling"]
+    same = [tmp_path / name for name in ("x/a/seed-1", "y/a/seed-1")]
+    assert variants(same) == [str(path.parent) for path in same]
+
+
+def test_values_are_those_of_the_best_checkpoint(tmp_path):
+    run = runs.read_run(make(tmp_path / "a", accuracy=70.0), "a")
+    assert runs.validated(run, "loss") == 4.5
+    assert runs.validated(run, "accuracy") == 70.0  # not the better one, of a later checkpoint
+    assert runs.validated(run, "valid1.accuracy") == 75.0
+    assert runs.speed(run) == 4000
+    path = tmp_path / "a" / "train.log"
+    path.write_text(path.read_text().replace("loss 5.5", "loss 4.5"))
+    assert runs.validated(runs.read_run(path.parent, "a"), "accuracy") == 71.0  # as good, and later
+    path.write_text(path.read_text().replace("loss 4.5", "loss nan", 1))
+    assert runs.validated(runs.read_run(path.parent, "a"), "loss") == 4.5
+    settings = {"best_checkpoint_metric": "accuracy", "maximize_best_checkpoint_metric": True}
+    path = make(tmp_path / "b", **{f"checkpoint.{name}": value for name, value in settings.items()})
+    assert runs.validated(runs.read_run(path, "b"), "accuracy") == 71.0
+    assert runs.validated(runs.read_run(path, "b"), "loss") == 5.5
+
+
+# The table.
+
+
+def test_a_run_of_each_variant(tmp_path, reference, table):
+    rows, notes = table(
+        make(tmp_path / "una", 10), make(tmp_path / "dna"), "--reference", reference
+    )
+    assert [row["variant"] for row in rows] == ["una", "dna"]
+    for row in rows:
+        assert (row["n"], row["parameters"], row["updates"]) == ("1", str(PARAMETERS), "1650")
+        assert (row["training seconds"], row["tokens/s"]) == ("333.4", "4000.0")
+        assert row["BLEU† standard error"] == ""
+    for name in ("BLEU†", "tokenised BLEU", "chrF†"):
+        assert float(rows[0][name]) < float(rows[1][name]) == pytest.approx(100)
+        assert any(note.startswith(f"{name}: nrefs:1|") for note in notes)
+    assert not any("±" in note for note in notes)
+
+
+def test_scores_are_those_of_the_verb_score(tmp_path, reference, table, capsys):
+    folder = make(tmp_path / "una", 10)
+    rows, _ = table(folder, "--reference", reference, "--metric", "ter", "bleu")
+    cli.main(
+        [
+            "score",
+            str(folder / "generate-test.txt"),
+            "--reference",
+            str(reference),
+            "--metrics",
+            "bleu",
+            "ter",
+        ]
+    )
+    scores = capsys.readouterr().out.split("\n")[1].split()
+    assert scores[2:] == [f"{float(rows[0][name]):.2f}" for name in ("BLEU†", "TER†")]
+    assert list(rows[0]).index("TER†") < list(rows[0]).index("BLEU†")
+
+
+def test_worked_example_of_a_standard_error(tmp_path, table, capsys):
+    """Of 4, 5 and 9: mean 6, variance (4 + 1 + 9) / 2 = 7, standard error sqrt(7 / 3)."""
+    paths = [
+        make(tmp_path / f"una/seed-{n}", loss=x, seconds=100 * n)
+        for n, x in ((1, 4), (2, 5), (3, 9))
+    ]
+    (row,), notes = table(*paths)
+    assert row["variant"] == "una" and row["n"] == "3"
+    assert float(row["loss"]) == pytest.approx(6)
+    assert float(row["loss standard error"]) == pytest.approx(math.sqrt(7 / 3))
+    assert float(row["training seconds"]) == 200
+    assert any("±" in note and "n repetitions" in note for note in notes)
+    cli.main(["table", *map(str, paths)])
+    header, shown = capsys.readouterr().out.split("\n")[:2]
+    assert header.split() == "variant n parameters updates loss training time tokens/s".split()
+    assert shown.split() == [
+        "una",
+        "3",
+        str(PARAMETERS),
+        "1,650",
+        "6.000",
+        "±",
+        "1.528",
+        "0:03:20",
+        "4,000",
+    ]
+    assert len(header) == len(shown)
+
+
+def test_markdown_file(tmp_path, capsys):
+    output = tmp_path / "new" / "results.md"
+    cli.main(["table", str(make(tmp_path / "una")), "--output", str(output)])
+    header, rule, row, empty, note, end = output.read_text("utf-8").split("\n")
+    assert header.count("|") == rule.count("|") == row.count("|") == 8
+    assert (
+        rule.startswith("| :--- | ---: |")
+        and row.startswith("| una ")
+        and note.startswith("- loss: ")
+    )
+    assert not empty and not end and not capsys.readouterr().out
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_repetitions_of_other_lengths_show_their_range(tmp_path, table):
+    """As with --patience: the same settings."""
+    paths = [
+        make(tmp_path / f"a/seed-{n}", updates=u, **{"optimization.max_update": 9000})
+        for n, u in ((1, 1650), (2, 1800))
+    ]
+    (row,), _ = table(*paths)
+    assert row["updates"] == "1650-1800"
+
+
+def test_folds_may_differ_in_their_data(tmp_path, table):
+    paths = [
+        make(tmp_path / f"a/fold-{n}", **{"task.data": f"bin/{n}", "common.seed": 1})
+        for n in (1, 2)
+    ]
+    (row,), _ = table(*paths)
+    assert row["n"] == "2"
+
+
+def test_what_is_named_after_the_seed_is_no_difference(tmp_path, table):
+    paths = [
+        make(tmp_path / f"a/seed-{n}", **{"checkpoint.restore_file": f"pre/seed-{n}/x.pt"})
+        for n in (1, 2)
+    ]
+    (row,), _ = table(*paths)
+    assert row["n"] == "2"
+
+
+# Tests of differences.
+
+LOSSES = {"una": [4.0, 4.2, 4.7], "dna": [3.9, 4.0, 4.3], "hna": [4.1, 4.1, 4.8]}
+
+
+@pytest.fixture
+def study(tmp_path) -> list[Path]:
+    """Three variants, three seeds; dna has 4, una 12 and hna 11 to 13 errors."""
+    errors = {"una": [12, 12, 12], "dna": [4, 4, 4], "hna": [11, 12, 13]}
+    return [
+        make(tmp_path / f"{name}/seed-{n + 1}", errors[name][n], loss=LOSSES[name][n])
+        for name in LOSSES
+        for n in (2, 0, 1)
+    ]
+
+
+def test_t_over_matched_seeds(study, table):
+    _, notes = table(*study, "--test", "t")
+    title = next(note for note in notes if "t-test" in note)
+    assert title.startswith("loss against una: paired t-test over n = 3 (seed-3, seed-1, seed-2)")
+    assert "2 comparisons (Holm)" in title
+    values = {name: stats.ttest_rel(LOSSES[name], LOSSES["una"]) for name in ("dna", "hna")}
+    dna, hna = (values[name].pvalue for name in ("dna", "hna"))
+    low, high = values["dna"].confidence_interval()
+    shown = f"interval {low:+.3f} to {high:+.3f}, p {dna:.4f}, corrected {2 * dna:.4f}"
+    assert f"dna: difference -0.233, 95% {shown}" in notes
+    assert any(
+        note.startswith("hna: ") and f"p {hna:.4f}, corrected {hna:.4f}" in note for note in notes
+    )
+    assert any(note.startswith("p: how probable") for note in notes)
+
+
+def test_folds_are_said_to_share_data(tmp_path, table):
+    paths = [
+        make(tmp_path / f"{name}/fold-{n}", loss=x, **{"task.data": f"bin/{n}"})
+        for name, losses in LOSSES.items()
+        if name != "hna"
+        for n, x in enumerate(losses)
+    ]
+    _, notes = table(*paths, "--test", "t", "--baseline", "dna")
+    assert any("folds share training data" in note for note in notes)
+    line = next(note for note in notes if note.startswith("una: difference +0.233"))
+    assert "corrected" not in line  # one comparison
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
+def test_each_matched_pair_of_outputs(study, reference, table, test):
+    options = [
+        "--reference",
+        reference,
+        "--test",
+        test,
+        "--resamples",
+        200,
+        "--metric",
+        "bleu",
+        "loss",
+    ]
+    _, notes = table(*study, *options)
+    assert table(*study, *options)[1] == notes  # the same draws
+    title = next(i for i, note in enumerate(notes) if "200 resamples, seed 12345" in note)
+    assert notes[title].startswith("BLEU† against una: paired") and "6 comparisons" in notes[title]
+    lines = dict(note.split(": ", 1) for note in notes[title + 1 : -1])
+    assert set(lines) == {f"{name}/seed-{n}" for name in ("dna", "hna") for n in (1, 2, 3)}
+    assert (
+        "difference +0.00" in lines["hna/seed-2"]
+        and "p 1.0000, corrected 1.0000" in lines["hna/seed-2"]
+    )
+    first, corrected = (
+        float(lines["dna/seed-1"].split(word)[1].split(",")[0]) for word in (" p ", "corrected ")
+    )
+    assert first < 0.02 and corrected > 4 * first
+    assert ("interval" in lines["dna/seed-1"]) == (test == "bootstrap")
+
+
+# What is refused.
+
+
+def refused(capsys, said: str, *arguments: object) -> None:
+    with pytest.raises(UsageError) as refusal:
+        cli.main(["table", *map(str, arguments)])
+    assert said in str(refusal.value), refusal.value
+    assert not capsys.readouterr().out
+
+
+def test_incomplete_runs(tmp_path, reference, capsys):
+    whole = make(tmp_path / "whole")
+    for name, said in [
+        ("train.log", "has no train.log"),
+        (runs.CHECKPOINT, "there is no checkpoint"),
+        ("generate-test.txt", "has no generate-test.txt"),
+    ]:
+        (make(tmp_path / "part") / name).unlink()
+        refused(capsys, said, whole, tmp_path / "part", "--reference", reference)
+    refused(capsys, "is not finished", make(tmp_path / "part", end=False))
+    refused(capsys, "nowhere", tmp_path / "nowhere")
+    text = (whole / "generate-test.txt").read_text()
+    (whole / "generate-test.txt").write_text(
+        text.replace("H-7\t", "X-7\t").replace("D-7\t", "X-7\t")
+    )
+    refused(capsys, "no H- line for sentence 7", whole, "--reference", reference)
+
+
+def test_other_test_sets(tmp_path, reference, capsys):
+    whole, other = make(tmp_path / "whole"), make(tmp_path / "other")
+    path = other / "generate-test.txt"
+    path.write_text(path.read_text().replace("T-7\tder", "T-7\tdie"))
+    refused(
+        capsys,
+        "was made from another test set: its sentence 7",
+        whole,
+        other,
+        "--reference",
+        reference,
+    )
+    refused(capsys, "different references", whole, other, "--metric", "bleu")
+    reference.write_text("".join(f"{line}\n" for line in REFERENCE[1:]))
+    refused(capsys, "40 translations and the reference 39", whole, "--reference", reference)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"model.dropout": 0.3}, "--dropout 0.1"),
+        ({"updates": 900}, "--max-update 1650"),
+        ({"model._name": "lstm"}, "--arch transformer"),
+        ({"task.data": "elsewhere"}, "--data data-bin"),
+        ({"common.seed": 1}, "have the same seed"),
+    ],
+)
+def test_no_repetitions(tmp_path, capsys, second, said):
+    one, other = make(tmp_path / "a/seed-1"), make(tmp_path / "a/seed-2", **second)
+    refused(capsys, said, one, other)
+    cli.main(["table", str(make(tmp_path / "a")), str(make(tmp_path / "b", **second))])
+
+
+def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):
+    refused(
+        capsys,
+        "seed-2 and una has not",
+        *(run for run in study if run.parts[-2:] != ("una", "seed-2")),
+        "--test",
+        "t",
+    )
+    refused(
+        capsys,
+        "seed-2 and dna has not",
+        *(run for run in study if run.parts[-2:] != ("dna", "seed-2")),
+        "--test",
+        "t",
+    )
+    refused(capsys, "the runs are of una, dna, hna", *study, "--test", "t", "--baseline", "sna")
+    refused(capsys, "two variants or more", *study[:3], "--test", "t")
+    single = [run for run in study if run.name == "seed-1"]
+    refused(capsys, "needs two repetitions or more, and una has 1", *single, "--test", "t")
+    refused(capsys, "no sentences to resample", *study, "--test", "bootstrap")
+    refused(capsys, "--resamples is 5", *study, "--test", "bootstrap", "--resamples", 5)
+    refused(capsys, "--baseline is for --test", *study, "--baseline", "una")
+
+
+def test_what_else_is_refused(tmp_path, capsys):
+    run = make(tmp_path / "a")
+    refused(capsys, "is given twice", run, tmp_path / "a" / ".." / "a")
+    refused(capsys, "has no acuracy", run, "--metric", "acuracy")
+    refused(capsys, "it has accuracy, epoch, loss", run, "--metric", "bleurt")
+    refused(capsys, "is the folder", run, "--output", tmp_path)
+    refused(capsys, "train.log is a file", run, "--output", run / "train.log" / "x.md")
+
+
+def test_failure_leaves_no_file_and_one_sentence(tmp_path):
+    output = tmp_path / "results.md"
+    output.write_text("before")
+    make(tmp_path / "a", end=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_ext.cli", "table", tmp_path / "a", "--output", output],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert output.read_text() == "before" and set(tmp_path.iterdir()) == {output, tmp_path / "a"}
