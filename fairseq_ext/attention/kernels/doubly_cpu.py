@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from fairseq_ext.attention.blockers import Mask
 
 BUDGET = 1 << 20  # bytes of scores at a time and thread: about what a core keeps in its cache
-SMALLEST = 96 * 96  # scores a head; below, the plain form is faster
+SMALLEST = 160 * 160  # scores a head; below, the plain form is faster
 LEAST = 1e-30  # of r and l: 1 / r is not exact in float32 below
 
 
