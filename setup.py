@@ -3,7 +3,10 @@
 from setuptools import find_packages, setup
 
 EXTRAS = {
-    "test": ["pytest>=8", "hypothesis>=6", "ruff>=0.9", "mypy>=1.11", "pre-commit>=3"],
+    "test": [
+        *("pytest>=8", "hypothesis>=6", "ruff>=0.9", "mypy>=1.11", "pre-commit>=3"),
+        "triton>=3.2",  # its interpreter; builds of torch for GPUs bring it along
+    ],
     "rouge": ["rouge-score>=0.1.2"],
     "parsers": ["conllu>=5", "spacy>=3.8", "stanza>=1.10"],
     "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.blockers import Mask, as_bias
-from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
 from fairseq_ext.errors import UsageError
 
 SMALLEST = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
@@ -205,7 +205,7 @@ def _doubly(call: Call, u: Tensor | None = None) -> Tensor | None:
     """DNAS, or with u [h] HNAS, by the first kernel that suits; kernels know no dropout."""
     if call.dropout:
         return None
-    for kernel in (doubly_cpu,):
+    for kernel in (doubly_cpu, doubly_triton):
         if kernel.suits(call.q, call.k, call.mask):
             try:
                 return kernel.attend(

@@ -1,0 +1,177 @@
+"""Doubly-normalised and hybrid attention on a GPU, without the map in memory.
+
+All weights are powers of two of the scores s (times log2 e) less a number per key and per query:
+
+    C_ij = 2^(s_ij - a_j)         a_j = log2 sum_i 2^s_ij            softmax over the queries
+    D_ij = 2^(s_ij - a_j - b_i)   b_i = log2 sum_j 2^(s_ij - a_j)    DNAS
+    U_ij = 2^(s_ij - z_i)         z_i = log2 sum_j 2^s_ij            UNAS, for HNAS
+
+a, b and z are infinite where there is padding, so that its weights are zero. They and all
+differences are in float32: nothing underflows, and a need not be centred for 16-bit inputs. One
+kernel makes a, one b, z and the output, one the gradients of keys and values, one that of queries;
+none of them adds atomically, so two runs agree bit for bit.
+
+Tensors are [T, B * H, D] in memory, as fairseq's projections leave them: no copies there.
+"""
+
+import math
+import os
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fairseq_ext.attention.blockers import Mask
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# By bytes of a query, up to: rows of a program, rows it takes at a time, warps. Chosen from what
+# the compiler says for compute capability 8.0 to 12.0: it fits into the 99 KiB of shared memory of
+# the smallest and hardly spills registers. Not yet tuned on a GPU.
+BLOCKS = {128: (64, 32, 4), 256: (64, 32, 8), 512: (32, 16, 8)}
+
+
+def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
+    """Whether the kernels can take these [B, H, T, D] and [B, H, S, D] where they are."""
+    only_keys = mask.blocked is None or mask.blocked.shape[1:3] == (1, 1)
+    fits = q.numel() > 0 and k.numel() > 0 and q.dtype in DTYPES and _bytes(q) <= max(BLOCKS)
+    return _runs_on(q.device) and fits and only_keys and not mask.causal
+
+
+@cache
+def _runs_on(device: torch.device) -> bool:
+    """Triton is for GPUs from Ampere on; torch's builds for CPUs come without it."""
+    if find_spec("triton") is None:
+        return False
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return True
+    supported = device.type == "cuda" and torch.version.hip is None
+    return supported and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocked: Tensor | None,
+    query_padding: Tensor | None,
+    u: Tensor | None = None,
+) -> Tensor:
+    """DNAS or HNAS, [B, H, T, D], with scores q k^T / sqrt(D); zero for padded queries.
+
+    Args:
+        q: [B, H, T, D]. k, v: [B, H, S, D].
+        blocked: [B, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
+        u: [H], the share of DNAS in HNAS; None for DNAS.
+    """
+    batch, heads = q.shape[:2]
+    q, k, v = (_time_first(x) for x in (q, k, v))
+    keys = None if blocked is None else blocked[:, 0, 0]
+    masks = (
+        None if x is None else x.expand(batch, -1).contiguous().view(torch.uint8)
+        for x in (query_padding, keys)
+    )
+    share = None if u is None else u.float().contiguous()
+    out = _Doubly.apply(q, k, v, share, *masks, heads)
+    return out.unflatten(1, (batch, heads)).permute(1, 2, 0, 3)
+
+
+def _time_first(x: Tensor) -> Tensor:
+    """[B, H, T, D] -> [T, B * H, D]."""
+    return x.permute(2, 0, 1, 3).flatten(1, 2).contiguous()
+
+
+class _Doubly(torch.autograd.Function):
+    """O [T, G, D] of q [T, G, D], k and v [S, G, D], u [H], and padding [B, T] and [B, S]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        u: Tensor | None,
+        queries: Tensor | None,
+        keys: Tensor | None,
+        heads: int,
+    ) -> Tensor:
+        options = _options(q, k, heads)
+        a, b = (x.new_empty(x.size(1), x.size(0), dtype=torch.float32) for x in (k, q))
+        out = torch.empty_like(q)
+        # apart = DNAS - UNAS: from it and the output come the slopes of both
+        z, apart = (b, None) if u is None else (torch.empty_like(b), torch.empty_like(q))
+        _run("columns", k, q, k, a, queries, keys, **options)
+        _run("outputs", q, q, k, v, u, a, b, z, out, apart, queries, keys, **options)
+        ctx.save_for_backward(q, k, v, u, queries, keys, a, b, z, out, apart)
+        ctx.heads = heads
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, u, queries, keys, a, b, z, out, apart = ctx.saved_tensors
+        options = _options(q, k, ctx.heads)
+        dout = dout.contiguous()
+        dq, dk, dv, da = (torch.empty_like(x) for x in (q, k, v, a))
+        delta = delta_u = _dot(dout, out)
+        du = None
+        if u is not None:
+            slope = _dot(dout, apart)  # of the loss in u, by group and query
+            du = slope.view(-1, ctx.heads, len(q)).sum((0, 2))
+            share = u.repeat(q.size(1) // ctx.heads)[:, None]
+            delta, delta_u = delta + (1 - share) * slope, delta - share * slope
+        given = (q, k, v, u, dout, a, b, z, delta, delta_u, da)
+        _run("key_gradients", k, *given, dk, dv, queries, keys, **options)  # makes da
+        _run("query_gradients", q, *given, dq, queries, keys, **options)
+        return dq, dk, dv, du, None, None, None
+
+
+def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> None:
+    """A program for every block of rows of every group of `rows` [T, G, D]."""
+    from fairseq_ext.attention.kernels import doubly_triton_jit  # Triton may be missing
+
+    programs = rows.size(1) * math.ceil(rows.size(0) / options["ROWS"])
+    with torch.cuda.device_of(rows):
+        getattr(doubly_triton_jit, kernel)[(programs,)](*tensors, **options)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    """[T, G, D] . [T, G, D] -> [G, T], in float32."""
+    return (x.float() * y).sum(-1).T.contiguous()
+
+
+def _options(q: Tensor, k: Tensor, heads: int) -> dict[str, Any]:
+    """What all kernels take: sizes, precision and blocks."""
+    width = q.size(-1)
+    rows, step, warps = BLOCKS[min(upto for upto in BLOCKS if _bytes(q) <= upto)]
+    return {
+        "groups": q.size(1),
+        "heads": heads,
+        "T": q.size(0),
+        "S": k.size(0),
+        "scale": width**-0.5,
+        "WIDTH": width,
+        "D": _padded(width),
+        "ROWS": rows,
+        "STEP": step,
+        "PRECISION": "tf32" if _tf32() else "ieee",
+        "num_warps": warps,
+    }
+
+
+def _padded(width: int) -> int:
+    """Triton's blocks measure powers of two, those of its products 16 or more."""
+    return 1 << max(4, (width - 1).bit_length())
+
+
+def _bytes(q: Tensor) -> int:
+    return _padded(q.size(-1)) * q.element_size()
+
+
+def _tf32() -> bool:
+    """Whether matrix products may round float32; newer torch refuses to be asked the old way."""
+    matmul = torch.backends.cuda.matmul
+    new = getattr(matmul, "fp32_precision", None)
+    return matmul.allow_tf32 if new is None else new == "tf32"
