@@ -76,7 +76,14 @@ def sweep(out: Path, *variants: str, **rest: str) -> None:
 
 def start(out: Path, *variants: str, **rest: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "fairseq_ext.cli", *arguments(out, *variants, **rest)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # whoever starts the tests in the background lets them ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
 
 def replace_train(code: str) -> None:
