@@ -10,6 +10,7 @@ import os
 import sys
 import types
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,25 @@ def whole_copies() -> None:
     around("fairseq.file_io:PathManager", "copy", copy)
 
 
+def task_states() -> None:
+    """What a task keeps in checkpoints is not given back to it when a training goes on.
+
+    Goes when `Trainer.load_checkpoint` calls `task.load_state_dict`.
+    """
+
+    from fairseq_ext.safe_loading import load_checkpoint
+
+    def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        extra = original(trainer, filename, *args, **kwargs)
+        reset = args[0] if args else kwargs.get("reset_optimizer", False)
+        if extra is not None and not reset and zipfile.is_zipfile(filename):
+            state = load_checkpoint(filename, map_location="cpu", mmap=True)
+            trainer.task.load_state_dict(state.get("task_state") or {})
+        return extra
+
+    around("fairseq.trainer:Trainer", "load_checkpoint", load)
+
+
 def safe_checkpoints() -> None:
     """A checkpoint is a pickle. Goes when fairseq loads with weights_only and a list of types."""
     from fairseq_ext import safe_loading
@@ -190,6 +210,7 @@ REMEDIES = (
     length_buckets,
     whole_data_sets,
     whole_copies,
+    task_states,
     safe_checkpoints,
     safe_settings,
     safe_archives,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import Inputs, Listener
 from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, log_statistics, wrap_layer
 
@@ -203,6 +204,7 @@ class TransformerModel(TransformerModelBase):
                 )
         model = super().build_model(config, task)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
+        task.guidable = learned_heads(model)  # a criterion does not see the model before training
         return model
 
     @classmethod
@@ -218,6 +220,7 @@ class TransformerModel(TransformerModelBase):
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before each training step."""
         super().set_num_updates(num_updates)
+        self.num_updates = num_updates
         log_statistics(self)
 
     def forward(

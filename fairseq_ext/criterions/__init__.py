@@ -1,0 +1,3 @@
+"""fairseq criterions: a base criterion and auxiliary losses, registered from one table."""
+
+from fairseq_ext.criterions import composite  # noqa: F401

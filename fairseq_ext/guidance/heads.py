@@ -1,0 +1,106 @@
+"""Which heads are guided, in words: "next:1,prev:1,first:4"."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from fairseq_ext.attention import Attention
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.patterns import PATTERNS
+
+SITES = ("encoder", "decoder", "cross")
+
+Places = Mapping[str, Mapping[int, range]]
+"""site -> layer -> the heads there that learn what they look at."""
+
+
+class Guide(NamedTuple):
+    """Heads that follow one pattern: number `start` to `stop` of those that learn."""
+
+    pattern: str
+    start: int
+    stop: int
+
+
+def learned_heads(model: nn.Module) -> Places:
+    """The heads of a model that can be guided; none if its attention is not ours."""
+    places: dict[str, dict[int, range]] = {site: {} for site in SITES}
+    for module in model.modules():
+        if isinstance(module, Attention):
+            places[module.site][module.layer] = getattr(module, "learned", range(module.num_heads))
+    return places
+
+
+def parse_heads(flag: str, text: str) -> list[Guide]:
+    """ "next:1,prev:1" as guides, heads counted in the order of writing.
+
+    Raises:
+        UsageError: an unknown pattern, one twice, or a number that is none.
+    """
+    guides: list[Guide] = []
+    for part in text.split(","):
+        name, _, number = part.strip().partition(":")
+        if name not in PATTERNS:
+            raise UsageError(
+                f"{flag} names the pattern '{name}'; choose from {', '.join(PATTERNS)}, as in "
+                "next:1,prev:1,first:4"
+            )
+        if not number.isdecimal() or int(number) < 1:
+            raise UsageError(
+                f"{flag} says '{part}'; give each pattern a number of heads from 1, as in {name}:1"
+            )
+        if name in [guide.pattern for guide in guides]:
+            raise UsageError(f"{flag} names {name} twice; name it once, with all of its heads")
+        start = guides[-1].stop if guides else 0
+        guides.append(Guide(name, start, start + int(number)))
+    return guides
+
+
+def split(fraction: float, heads: int) -> str:
+    """The paper's split of a share of h heads: 1 next, 1 prev, fraction * h - 2 first.
+
+    Raises:
+        UsageError: the share is more than all heads or less than 2 of them.
+    """
+    if not 0 < fraction <= 1 or fraction * heads < 2:
+        raise UsageError(
+            f"--ag-fraction {fraction:g} of {heads} heads is {fraction * heads:g}; give a number "
+            f"from {2 / heads:.3g} (one next and one prev) to 1 (all heads)"
+        )
+    first = round(fraction * heads) - 2
+    return "next:1,prev:1" + (f",first:{first}" if first else "")
+
+
+def parse_layers(text: str, layers: Mapping[int, range], site: str) -> list[int]:
+    """ "all" or "0,1,2" as the layers of a site; raises UsageError for others."""
+    if text == "all":
+        return sorted(layers)
+    named = [part.strip() for part in text.split(",")]
+    chosen = [int(part) for part in named if part.isdecimal()]
+    if len(chosen) < len(named) or not set(chosen) <= set(layers):
+        known = ", ".join(map(str, sorted(layers)))
+        raise UsageError(
+            f"--ag-layers is '{text}', but the layers with {site} attention are {known}; give all, "
+            "or some of these, as in 0,1,2"
+        )
+    return sorted(set(chosen))
+
+
+def check_guides(
+    flag: str, site: str, guides: Sequence[Guide], layers: Mapping[int, range]
+) -> None:
+    """Raises UsageError for more heads than learn, or a pattern that would need to look ahead."""
+    wanted, fewest = guides[-1].stop, min(map(len, layers.values()))
+    if wanted > fewest:
+        raise UsageError(
+            f"{flag} asks for {wanted} heads, but a layer has {fewest} that learn what they look "
+            "at; give fewer"
+        )
+    ahead = [guide.pattern for guide in guides if PATTERNS[guide.pattern].looks_ahead]
+    if site == "decoder" and ahead:
+        allowed = [name for name, known in PATTERNS.items() if not known.looks_ahead]
+        raise UsageError(
+            f"{flag} names {ahead[0]}, which looks at tokens that a decoder has yet to write; "
+            f"choose from {', '.join(allowed)}"
+        )

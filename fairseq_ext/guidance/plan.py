@@ -1,0 +1,90 @@
+"""What is guided, from options of a criterion and what the model has; checked before training."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.heads import (
+    SITES,
+    Guide,
+    Places,
+    check_guides,
+    parse_heads,
+    parse_layers,
+    split,
+)
+from fairseq_ext.guidance.patterns import PATTERNS
+
+TRANSLATION = "next:1,prev:1"  # what the paper guides in an encoder for translation
+
+
+class Guided(NamedTuple):
+    """What is guided at one site.
+
+    Attributes:
+        layers: layer -> the guided heads, in the order of the guides.
+        guides: patterns and their heads, counted among the guided ones.
+        marks: pattern -> ids of the symbols that it asked for.
+    """
+
+    layers: Mapping[int, Sequence[int]]
+    guides: list[Guide]
+    marks: dict[str, list[int]]
+
+    def __str__(self) -> str:
+        heads = next(iter(self.layers.values()))
+        said = (f"{g.pattern} heads {heads[g.start]}-{heads[g.stop - 1]}" for g in self.guides)
+        return f"{', '.join(said)} of layers {', '.join(map(str, self.layers))}"
+
+
+def plan(cfg: Any, task: Any) -> dict[str, Guided]:
+    """What is guided at each site; raises UsageError if that cannot be done."""
+    places: Places = getattr(task, "guidable", {})
+    if not any(places.values()):
+        raise UsageError(
+            "--criterion asks to guide attention, but this --arch has none that can be; choose one "
+            "of fairseq_ext, such as --arch transformer_una"
+        )
+    return {
+        site: _plan_site(f"--ag-{site}-heads", words, site, places, cfg, task)
+        for site, words in _words(cfg, places).items()
+    }
+
+
+def _words(cfg: Any, places: Places) -> dict[str, str]:
+    words = {s: said for s in SITES if (said := getattr(cfg, f"ag_{s}_heads")) is not None}
+    if cfg.ag_fraction is None:
+        return words or {"encoder": TRANSLATION}
+    if "encoder" in words:
+        raise UsageError(
+            f"--ag-fraction {cfg.ag_fraction:g} and --ag-encoder-heads {words['encoder']} both say "
+            "which heads of the encoder are guided; give one of them"
+        )
+    fewest = min(map(len, places["encoder"].values()), default=0)
+    return {"encoder": split(cfg.ag_fraction, fewest), **words}
+
+
+def _plan_site(flag: str, words: str, site: str, places: Places, cfg: Any, task: Any) -> Guided:
+    guides = parse_heads(flag, words)
+    if not places[site]:
+        raise UsageError(f"{flag} is given, but this --arch has no {site} attention; leave it out")
+    layers = parse_layers(cfg.ag_layers, places[site], site)
+    check_guides(flag, site, guides, {layer: places[site][layer] for layer in layers})
+    words_of_keys = task.target_dictionary if site == "decoder" else task.source_dictionary
+    marks = {g.pattern: _marks(flag, g.pattern, cfg.ag_period, words_of_keys) for g in guides}
+    heads = {layer: places[site][layer][: guides[-1].stop] for layer in layers}
+    return Guided(heads, guides, marks)
+
+
+def _marks(flag: str, name: str, period: str, dictionary: Any) -> list[int]:
+    """The ids of the symbols that a pattern asks for."""
+    asked = PATTERNS[name].symbols
+    symbols = period.split() if asked == ("--ag-period",) else asked
+    known = [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
+    if asked and not known:
+        raise UsageError(
+            f"{flag} names {name}, but the dictionary has none of its symbols, "
+            f"{' '.join(symbols) or 'since --ag-period is empty'}; give --ag-period SYMBOL, or "
+            "another pattern"
+        )
+    return known
