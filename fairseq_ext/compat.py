@@ -124,6 +124,47 @@ def task_states() -> None:
     around("fairseq.trainer:Trainer", "load_checkpoint", load)
 
 
+def same_batches() -> None:
+    """Batches are made once, from a seed plus the epoch: a training that goes on in a later epoch has
+    others, and sees some sentences twice in that epoch and some never.
+
+    Goes when `make_batches` in `FairseqTask.get_batch_iterator` seeds without the epoch.
+    """
+
+    def get(original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        epoch = kwargs.get("epoch", 1)
+        remade = getattr(task.cfg, "rebuild_batches", False) or not task.can_reuse_epoch_itr(
+            dataset
+        )
+        if remade or dataset in task.dataset_to_epoch_iter:
+            return original(task, dataset, *args, **kwargs)
+        iterator = original(task, dataset, *args, **kwargs | {"epoch": 1})
+        iterator.epoch = epoch
+        dataset.set_epoch(epoch)
+        return iterator
+
+    around("fairseq.tasks.fairseq_task:FairseqTask", "get_batch_iterator", get)
+
+
+def run_metrics() -> None:
+    """What the "default" metrics add up over a run is lost when it goes on: at the start of an
+    epoch it is not read, and otherwise read to where nothing is added any more.
+
+    Goes when fairseq does both.
+    """
+    from fairseq.logging import metrics
+
+    def load(original: Callable, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
+        extra = original(*args, reset_meters=reset_meters, **kwargs)
+        saved = (extra or {}).get("metrics", {})
+        if "default" in saved and not reset_meters:
+            metrics.load_state_dict({"default": saved["default"]})
+            metrics._active_aggregators["default"] = metrics._aggregators["default"]
+        return extra
+
+    around("fairseq.trainer:Trainer", "load_checkpoint", load)
+
+
 def safe_checkpoints() -> None:
     """A checkpoint is a pickle. Goes when fairseq loads with weights_only and a list of types."""
     from fairseq_ext import safe_loading
@@ -211,6 +252,8 @@ REMEDIES = (
     whole_data_sets,
     whole_copies,
     task_states,
+    same_batches,
+    run_metrics,
     safe_checkpoints,
     safe_settings,
     safe_archives,

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
+from operator import mul
 
 import pytest
 import torch
@@ -176,7 +177,8 @@ CRITERION = "--criterion label_smoothed_cross_entropy_ag".split()
 
 def values(folder, name, kind="train_inner"):
     records = map(parse_line, (folder / "train.log").read_text().split("\n"))
-    return [r.values[name] for r in records if r is not None and r.kind == kind]
+    lines = [r.values for r in records if r is not None and r.kind == kind]
+    return [line[name] for line in lines if name in line]
 
 
 def run(data, folder, updates, *args):
@@ -220,6 +222,22 @@ def test_resuming_is_exact(data_bin, tmp_path):
     assert "as before" not in (whole / "train.log").read_text()
     assert state["task_state"]["ag_alpha"] in (1, 10, 100)
     torch.testing.assert_close(state["model"], expected, atol=0, rtol=0)
+
+
+def test_the_average_loss_of_a_run(data_bin, tmp_path):
+    """Over epochs, also when training goes on from the end of one (4 updates) or from within."""
+    options = ["--max-tokens", "3000", "--criterion", "label_smoothed_cross_entropy"]
+    whole = run(data_bin, tmp_path, 6, *options)
+    losses, tokens = (values(tmp_path, name) for name in ("nll_loss", "wpb"))
+    average = sum(map(mul, losses, tokens)) / sum(tokens)
+    assert len(losses) == 6 and len(values(tmp_path, "nll_loss", "train")) == 2
+    assert values(tmp_path, "nll_avg")[-1] == pytest.approx(average, abs=2e-3)
+    for cut in (4, 5):
+        folder = tmp_path / f"cut-{cut}"
+        run(data_bin, folder, cut, *options)
+        resumed = run(data_bin, folder, 6, *options)
+        torch.testing.assert_close(resumed["model"], whole["model"], atol=0, rtol=0)
+        assert values(folder, "nll_avg", "train")[-1] == values(tmp_path, "nll_avg", "train")[-1]
 
 
 def test_two_processes_equal_one(data_bin, tmp_path):

@@ -16,7 +16,13 @@ from fairseq_ext.attention import Inputs, Listener
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.models.config import to_transformer_config
-from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, log_statistics, wrap_layer
+from fairseq_ext.models.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    log_average,
+    log_statistics,
+    wrap_layer,
+)
 
 UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
 
@@ -222,6 +228,7 @@ class TransformerModel(TransformerModelBase):
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
         log_statistics(self)
+        log_average()
 
     def forward(
         self,
