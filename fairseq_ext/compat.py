@@ -125,8 +125,8 @@ def task_states() -> None:
 
 
 def same_batches() -> None:
-    """Batches are made once, from a seed plus the epoch: a training that goes on in a later epoch has
-    others, and sees some sentences twice in that epoch and some never.
+    """Batches are made once, from a seed plus the epoch: a training that goes on in a later epoch
+    has others, and sees some sentences twice in that epoch and some never.
 
     Goes when `make_batches` in `FairseqTask.get_batch_iterator` seeds without the epoch.
     """

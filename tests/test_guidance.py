@@ -433,7 +433,7 @@ def test_models_that_cannot_be_guided():
 def test_what_is_guided():
     (encoder,) = plan(options(), task_with()).values()
     assert {layer: list(heads) for layer, heads in encoder.layers.items()} == {0: [0, 1], 1: [0, 1]}
-    assert str(encoder) == "next heads 0-0, prev heads 1-1 of layers 0, 1"
+    assert str(encoder) == "heads 0 next, 1 prev; layers 0, 1"
     mixed = {"encoder": {0: range(2, 4)}, "decoder": {}, "cross": {}}
     (encoder,) = plan(options(ag_fraction=1.0), task_with(mixed)).values()
     assert list(encoder.layers[0]) == [2, 3]  # the first two are hard-coded

@@ -32,9 +32,11 @@ class Guided(NamedTuple):
     marks: dict[str, list[int]]
 
     def __str__(self) -> str:
-        heads = next(iter(self.layers.values()))
-        said = (f"{g.pattern} heads {heads[g.start]}-{heads[g.stop - 1]}" for g in self.guides)
-        return f"{', '.join(said)} of layers {', '.join(map(str, self.layers))}"
+        heads, said = next(iter(self.layers.values())), []
+        for pattern, start, stop in self.guides:
+            ours = heads[start] if stop == start + 1 else f"{heads[start]}-{heads[stop - 1]}"
+            said.append(f"{ours} {pattern}")
+        return f"heads {', '.join(said)}; layers {', '.join(map(str, self.layers))}"
 
 
 def plan(cfg: Any, task: Any) -> dict[str, Guided]:
