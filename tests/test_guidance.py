@@ -243,14 +243,17 @@ WRITTEN = [[EOS, 21, 22], [EOS, 23, 24, 25, 26], [EOS, 27]]
 
 
 def random_maps(site, sources, targets, heads=3, dtype=torch.float32):
-    """Scores and the attention maps that they give, nothing on padding or in the future."""
+    """Scores and the maps that they give under a random mask, padding and the future blocked."""
     torch.manual_seed(len(site))
     keys = targets if site == "decoder" else sources
     queries = sources if site == "encoder" else targets
     scores = torch.randn(
         len(keys), heads, queries.size(1), keys.size(1), dtype=dtype, requires_grad=True
     )
-    blocked = keys.eq(PAD)[:, None, None]
+    real = keys.ne(PAD)
+    blocked = torch.rand(scores.shape) < 0.3  # but each row sees the first token
+    blocked &= torch.arange(keys.size(1)) != real.int().argmax(1)[:, None, None, None]
+    blocked |= ~real[:, None, None]
     if site == "decoder":
         blocked = blocked | torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     return scores, scores.masked_fill(blocked, -1e9).softmax(-1)
