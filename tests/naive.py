@@ -1,5 +1,7 @@
 """The naive twin: attention from the papers' definitions, with loops, in the obvious way."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -60,3 +62,16 @@ def multi_head(kind: str, module, x: Tensor, padding: Tensor, **options) -> Tens
     parts = [split(p(x)) for p in (module.q_proj, module.k_proj, module.v_proj)]
     out = attend(kind, *parts, padding, **options)
     return module.out_proj(out.transpose(1, 2).flatten(2))
+
+
+def gaussian(
+    queries: int, keys: int, offset: float, sigma: float = 1.0, ratio: float = 1.0, causal=False
+) -> Tensor:
+    """[T, S] weights of a hard-coded head (You et al. 2020), densities as they are."""
+    weights = torch.zeros(queries, keys, dtype=torch.float64)
+    for i in range(queries):
+        for j in range(keys):
+            away = (j - (ratio * i + offset)) / sigma
+            if not (causal and j > i):
+                weights[i, j] = math.exp(-0.5 * away**2) / (sigma * math.sqrt(2 * math.pi))
+    return weights

@@ -1,4 +1,4 @@
-"""What must hold for every normaliser at every site where it is allowed."""
+"""What must hold for every mechanism at every site where it is allowed."""
 
 from argparse import Namespace
 from functools import cache
@@ -15,6 +15,22 @@ from fairseq_ext.attention.normalisers import Sinkhorn
 pytestmark = pytest.mark.usefixtures("every_form")
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
+HARD_CODED = {
+    "gaussian": {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"},
+    "gaussian everywhere": {
+        **{f"{site}_gaussian_heads": "all" for site in ("encoder", "decoder", "cross")},
+        "gaussian_ratio": 1.3,
+        "gaussian_sigma": "0.7,2",
+    },
+    "gaussian and learned": {
+        **{f"{site}_gaussian_heads": "2" for site in ("encoder", "decoder", "cross")},
+    },
+    "gaussian and hybrid": {"encoder_gaussian_heads": "1", "encoder_gaussian_offsets": "0"}
+    | {"encoder_normaliser": "hybrid"},
+    "one cross head": {"cross_layers": "last", "cross_attention_heads": 1}
+    | {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"},
+}
+MODELS = {kind: {"encoder_normaliser": kind, "sinkhorn_sweeps": 3} for kind in KINDS} | HARD_CODED
 PAD, EOS = 1, 2
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]
 TARGETS = [[EOS, 20, 21, 22], [EOS, 23], [EOS, 24, 25, 26, 27]]
@@ -33,7 +49,7 @@ def model(kind):
     words, torch_state = dictionary(), torch.random.get_rng_state()
     torch.manual_seed(1)
     task = Namespace(source_dictionary=words, target_dictionary=words)
-    config = {"_name": "transformer_una_tiny", "encoder_normaliser": kind, "sinkhorn_sweeps": 3}
+    config = {"_name": "transformer_una_tiny", **MODELS[kind]}
     made = build_model(OmegaConf.create(config), task).eval()
     for parameter in made.parameters():
         parameter.data.add_(torch.randn_like(parameter), alpha=0.05)
@@ -61,7 +77,7 @@ def run(kind, sources, targets, side="right", target_side="right", extra=0):
     return real_rows(logits, target)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("target_side", ["left", "right"])
 @pytest.mark.parametrize("extra", [0, 3])
@@ -71,7 +87,7 @@ def test_batch_composition_and_padding_change_nothing(kind, side, target_side, e
     torch.testing.assert_close(together, alone, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_masked_equals_truncated(kind):
     """The last two tokens turned into padding give what the shorter sentence gives."""
     cut = [s[:-2] for s in SENTENCES]
@@ -79,7 +95,7 @@ def test_masked_equals_truncated(kind):
     torch.testing.assert_close(masked, run(kind, cut, TARGETS), atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_the_decoder_does_not_look_ahead(kind):
     changed = [t[:-1] + [30] for t in TARGETS]
     before, after = (run(kind, SENTENCES, t) for t in (TARGETS, changed))
@@ -88,7 +104,7 @@ def test_the_decoder_does_not_look_ahead(kind):
         assert (a[-1] - b[-1]).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_incremental_equals_teacher_forced(kind, side):
     translator, source, target = (

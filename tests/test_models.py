@@ -95,7 +95,7 @@ def test_every_size_is_the_stock_preset(mechanism, size):
     stock = asdict(TransformerConfig.from_namespace(args))
     cls = ARCH_MODEL_REGISTRY[f"transformer_{mechanism}{size}"]
     ours = to_transformer_config(OmegaConf.structured(getattr(cls, "__dataclass")))
-    assert ours.encoder_normaliser == MECHANISMS[mechanism]["encoder_normaliser"]
+    assert {name: getattr(ours, name) for name in MECHANISMS[mechanism]} == MECHANISMS[mechanism]
     assert {name: asdict(ours)[name] for name in stock} == stock
 
 

@@ -6,8 +6,9 @@ Shapes are written with fixed letters: B batch, H heads (h: those of a group), T
 D width of a head, C = H * D. Masks are boolean and True means *may not be attended*.
 """
 
+from fairseq_ext.attention.heads import Heads, gaussian_heads
 from fairseq_ext.attention.inputs import Frame, Inputs, Listener
-from fairseq_ext.attention.module import Attention, Heads
+from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Listener",
     "NORMALISERS",
     "build_normaliser",
+    "gaussian_heads",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,12 +46,16 @@ class Inputs:
         causal: a query may not attend to keys after its own position.
         blocked: bool, broadcastable to [B, H, T, S]; further positions that may not be attended.
         listener: who observes the maps.
+        first: position of the first query, if the keys are others (> 0 token by token).
+        query_padding: [B, T] bool, padding among such queries; None if none stands before a token.
     """
 
     padding: Tensor | None = None
     causal: bool = False
     blocked: Tensor | None = None
     listener: Listener | None = None
+    first: int = 0
+    query_padding: Tensor | None = None
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -78,8 +83,11 @@ class Frame:
     Args:
         inputs: of the forward pass.
         queries, keys: T and S, cached keys included.
-        first: position of the first query on the axis of the keys (> 0 in incremental decoding).
-        key_padding: [B, S] bool or None. query_padding: [B, T] bool or None (self-attention only).
+        first: position of the first query (> 0 in incremental decoding), in self-attention on the
+            axis of the keys.
+        key_padding: [B, S] bool or None. query_padding: [B, T] bool or None.
+        cross: the keys are not those of the queries.
+        beam: how many hypotheses of a sentence follow each other in T.
     """
 
     inputs: Inputs
@@ -89,3 +97,23 @@ class Frame:
     device: torch.device
     key_padding: Tensor | None = None
     query_padding: Tensor | None = None
+    cross: bool = False
+    beam: int = 1
+
+    def distances(self, ratio: float) -> Tensor:
+        """[1 or B, T, S] j - ratio * i in float32, for the i-th token and the j-th key.
+
+        What is padded on the left does not count.
+        """
+        count = partial(torch.arange, device=self.device, dtype=torch.float32)
+        i = count(self.first, self.first + self.queries // self.beam).repeat(self.beam)[None]
+        j = count(self.keys)[None]
+        if self.cross:  # elsewhere both begin together
+            i = i if self.query_padding is None else i - _leading(self.query_padding)
+            j = j if self.key_padding is None else j - _leading(self.key_padding)
+        return j[:, None] - ratio * i[:, :, None]
+
+
+def _leading(padding: Tensor) -> Tensor:
+    """[B, S] -> [B, 1] how much of it stands on the left."""
+    return padding.long().cumprod(1).sum(1, keepdim=True)

@@ -1,36 +1,20 @@
 """The one attention module: fairseq's parameters and cache, our forward."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import USUAL, Blocker, bias, block
+from fairseq_ext.attention.blockers import bias, block
+from fairseq_ext.attention.heads import Heads, Run, check_groups, runs
 from fairseq_ext.attention.inputs import Frame, Inputs
-from fairseq_ext.attention.normalisers import Call, Normaliser, Softmax
-from fairseq_ext.attention.scorers import Scorer, dot_product
+from fairseq_ext.attention.normalisers import Call, Softmax
 from fairseq_ext.errors import UsageError
 
 State = dict[str, dict[str, Tensor | None]]
-
-
-class Heads(nn.Module):
-    """A contiguous group of n heads that share what is in their slots."""
-
-    def __init__(
-        self,
-        n: int,
-        *,
-        normaliser: Normaliser,
-        scorer: Scorer = dot_product,
-        blockers: tuple[Blocker, ...] = USUAL,
-    ) -> None:
-        super().__init__()
-        self.n, self.scorer, self.blockers, self.normaliser = n, scorer, blockers, normaliser
 
 
 class Attention(MultiheadAttention):
@@ -40,8 +24,13 @@ class Attention(MultiheadAttention):
         embed_dim, num_heads: C and H.
         site: "encoder", "decoder" (self-attention) or "cross".
         layer: index of the layer in its stack, from 0, fixed when the model is built.
-        groups: the heads, in order; all softmax by default.
+        groups: the heads, in order; all softmax by default. Those that are hard-coded have no part
+            in the query and key projections, which are absent (None) if all are.
         stock: further arguments of fairseq's MultiheadAttention.
+
+    Attributes:
+        learned: the heads that learn what they look at.
+        oldest: where what a cache must keep begins, if it need not be all.
 
     Raises:
         UsageError: H does not divide C, the groups do not add up to H, or a normaliser that looks
@@ -69,8 +58,27 @@ class Attention(MultiheadAttention):
         # the name that --retain-dropout-modules knows
         self.dropout_module.module_name = MultiheadAttention.__name__
         groups = groups or [Heads(num_heads, normaliser=Softmax())]
-        _check_groups(groups, num_heads, site)
+        check_groups(groups, num_heads, site)
         self.groups: Iterable[Heads] = nn.ModuleList(groups)  # type: ignore[assignment]
+        every = runs(groups, set())
+        self.learned = [
+            h for run in every if run.group.learned for h in range(num_heads)[run.of_all]
+        ]
+        windows = [group.window or 0 for group in groups]
+        self.oldest = -max(windows) if self.self_attention and all(windows) else None
+        if len(self.learned) < num_heads:
+            self._narrow(len(self.learned) * self.head_dim)
+
+    def _narrow(self, width: int) -> None:
+        """Queries and keys for some of the heads, which begin as they would beside the others."""
+        for name in ("q_proj", "k_proj"):
+            projection = getattr(self, name)
+            projection.out_features = width
+            for part, value in list(projection.named_parameters()):
+                setattr(projection, part, nn.Parameter(value.detach()[:width].clone()))
+        if not width:
+            self.q_proj = self.k_proj = None
+            nn.init.xavier_uniform_(self.v_proj.weight)  # the usual gain is for q, k, v in one
 
     def forward(
         self,
@@ -103,17 +111,13 @@ class Attention(MultiheadAttention):
         need_weights = need_weights or need_head_weights
         wanted = self._wanted(inputs)
         heard = list(range(self.num_heads)) if need_weights else wanted
-        runs = [
-            self._attend(group, q[:, at], k[:, at], v[:, at], frame, heads, observed)
-            for group, at, heads, observed in _runs(self.groups, set(heard))
-        ]
-        beam = query.size(1) // q.size(0)
-        out = _unfold(_join([out for out, _ in runs]), beam)
+        done = [self._attend(run, q, k, v, frame) for run in runs(self.groups, set(heard))]
+        out = _unfold(_join([out for out, _ in done]), frame.beam)
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
         if not heard:
             return output, None
-        weights = _join([weights for _, weights in runs if weights is not None])
-        maps = _unfold(weights, beam)  # [B, heard, T, S]
+        weights = _join([weights for _, weights in done if weights is not None])
+        maps = _unfold(weights, frame.beam)  # [B, heard, T, S]
         if wanted and inputs.listener is not None:
             picked = maps[:, [heard.index(head) for head in wanted]]
             inputs.listener.hear(self.site, self.layer, picked)
@@ -131,28 +135,24 @@ class Attention(MultiheadAttention):
         }
 
     def _attend(
-        self,
-        group: Heads,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        frame: Frame,
-        heads: slice,
-        observed: bool,
+        self, run: Run, q: Tensor, k: Tensor, v: Tensor, frame: Frame
     ) -> tuple[Tensor, Tensor | None]:
-        """Output [B, h, T, D] of heads of a group and, if observed, their weights [B, h, T, S]."""
-        mask, drop = block(group.blockers, frame), self.dropout_module
-        if not observed and group.scorer is dot_product:
+        """Output [B, h, T, D] of some heads and, if observed, their weights [B, h, T, S]."""
+        group, drop, heads = run.group, self.dropout_module, run.of_group
+        q, k, v = q[:, run.of_learned], k[:, run.of_learned], v[:, run.of_all]
+        if not run.observed:
             rate = drop.p if self.training or drop.apply_during_inference else 0.0
-            call = Call(q, k, v, mask, frame.query_padding, heads, rate)
-            out = group.normaliser.fused(call)
+            mask = block(group.blockers, frame)
+            out = group.fused(Call(q, k, v, mask, frame.query_padding, heads, rate), frame)
             if out is not None:
                 return out, None
-        scores = group.scorer(q, k, frame)
+        scores = group.scorer(q, k, frame, heads)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         closed = bias(group.blockers, frame, scores.dtype)
         weights = group.normaliser.weights(scores, closed, frame.query_padding, heads)
-        return drop(weights.to(v.dtype)) @ v, weights if observed else None
+        used = weights.to(v.dtype)
+        out = (drop(used) if group.learned else used) @ v
+        return out, weights.expand(len(v), -1, -1, -1) if run.observed else None
 
     def _wanted(self, inputs: Inputs) -> list[int]:
         wanted = sorted(set(inputs.wanted(self.site, self.layer)))
@@ -172,33 +172,34 @@ class Attention(MultiheadAttention):
         state: State | None,
         static_kv: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Frame]:
-        """q [B, H, T, D]; k and v [B, H, S, D], the cached prefix included.
+        """q [B, h, T, D] and k [B, h, S, D] of learned heads; v [B, H, S, D]; all that is cached.
 
         Hypotheses of a sentence are queries of it: B then counts sentences, T is larger.
         """
         old = {} if state is None else self._get_input_buffer(state)
-        q = self._split_heads(self.q_proj(query))
-        if static_kv and "prev_key" in old:
+        if static_kv and "prev_value" in old:
             k, v = old["prev_key"], old["prev_value"]
         else:
-            k, v = self._split_heads(self.k_proj(key)), self._split_heads(self.v_proj(value))
-            if "prev_key" in old:
+            k, v = self._split_heads(self.k_proj, key), self._split_heads(self.v_proj, value)
+            if "prev_value" in old:
                 k = torch.cat([old["prev_key"], k], 2)
                 v = torch.cat([old["prev_value"], v], 2)
-        beam = q.size(0) // k.size(0)
-        q = _fold(q, beam)
+        beam = query.size(1) // v.size(0)
+        q = _fold(self._split_heads(self.q_proj, query), beam)
         padding = inputs.padding
         if state is not None:
             padding = self._cache(state, old, k, v, padding, static_kv, beam)
-        own = self.self_attention
+        own, queries = self.self_attention, query.size(0) * beam
         frame = Frame(
             inputs=inputs,
-            queries=q.size(2),
-            keys=k.size(2),
-            first=k.size(2) - q.size(2) if own else 0,
-            device=q.device,
+            queries=queries,
+            keys=v.size(2),
+            first=v.size(2) - queries if own else inputs.first,
+            device=v.device,
             key_padding=padding,
-            query_padding=inputs.absent() if own and state is None else None,
+            query_padding=inputs.absent() if own and state is None else inputs.query_padding,
+            cross=not own,
+            beam=beam,
         )
         return q, k, v, frame
 
@@ -214,10 +215,14 @@ class Attention(MultiheadAttention):
     ) -> Tensor | None:
         """Store keys, values and padding for the next step; the padding [B, S] of all keys."""
         padding = self._append_prev_key_padding_mask(
-            padding, old.get("prev_key_padding_mask"), k.size(0), k.size(2), static_kv
+            padding, old.get("prev_key_padding_mask"), v.size(0), v.size(2), static_kv
         )
         padding = None if padding is None else padding.bool()
-        new = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
+        new = {
+            "prev_key": k[:, :, self.oldest :],
+            "prev_value": v[:, :, self.oldest :],
+            "prev_key_padding_mask": None if padding is None else padding[:, self.oldest :],
+        }
         if beam > 1:
             new["beam"] = torch.tensor(beam)
         self._set_input_buffer(state, new)
@@ -229,14 +234,17 @@ class Attention(MultiheadAttention):
         if "beam" not in cached:
             return super().reorder_incremental_state(incremental_state, new_order)
         beam = int(cached.pop("beam"))
-        if cached["prev_key"].size(0) * beam != new_order.numel():
+        if cached["prev_value"].size(0) * beam != new_order.numel():
             kept = new_order.view(-1, beam)[:, 0] // beam
             cached = {n: None if x is None else x[kept] for n, x in cached.items()}
         return self._set_input_buffer(incremental_state, cached | {"beam": torch.tensor(beam)})
 
-    def _split_heads(self, x: Tensor) -> Tensor:
-        # [T, B, C] -> [B, H, T, D]
-        return x.view(x.size(0), x.size(1), self.num_heads, -1).permute(1, 2, 0, 3)
+    def _split_heads(self, projection: nn.Module | None, x: Tensor) -> Tensor:
+        """[T, B, C] -> [B, h, T, D] for the h heads of a projection, maybe none."""
+        if projection is None:
+            return x.new_empty(x.size(1), 0, x.size(0), self.head_dim)
+        x = projection(x)
+        return x.view(x.size(0), x.size(1), -1, self.head_dim).permute(1, 2, 0, 3)
 
 
 def _join(heads: Sequence[Tensor]) -> Tensor:
@@ -265,31 +273,3 @@ def _as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inp
         attn_mask = attn_mask < 0
     blocked = attn_mask if inputs.blocked is None else inputs.blocked | attn_mask
     return replace(inputs, blocked=blocked)
-
-
-def _runs(groups: Iterable[Heads], heard: set[int]) -> Iterator[tuple[Heads, slice, slice, bool]]:
-    """Groups, cut where observed heads meet unobserved ones, so that the latter stay fused.
-
-    Yields the group, its heads here as counted in the layer and in the group, whether observed.
-    """
-    first = 0
-    for group in groups:
-        for observed, run in groupby(range(first, first + group.n), heard.__contains__):
-            heads = list(run)
-            at = slice(heads[0], heads[-1] + 1)
-            yield group, at, slice(at.start - first, at.stop - first), observed
-        first += group.n
-
-
-def _check_groups(groups: Sequence[Heads], num_heads: int, site: str) -> None:
-    total = sum(group.n for group in groups)
-    if total != num_heads:
-        raise UsageError(f"{site} attention: groups of {total} heads in all for {num_heads} heads.")
-    if site != "encoder" and any(group.normaliser.across_queries for group in groups):
-        why = (
-            "would let a token see the future" if site == "decoder" else "needs all queries at once"
-        )
-        raise UsageError(
-            f"{site} attention cannot use a normaliser that looks across queries: it {why}; "
-            "use softmax there."
-        )

@@ -95,6 +95,15 @@ class Softmax(Normaliser):
         )
 
 
+class Unnormalised(Normaliser):
+    """W_ij = exp(s_ij): the scores are logarithms of the weights already."""
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        return _plus(scores, bias).exp()
+
+
 class Sinkhorn(Normaliser):
     """k sweeps, each over the columns (queries) first and the rows (keys) last.
 

@@ -11,7 +11,7 @@ from fairseq_ext.guidance.patterns import PATTERNS
 
 SITES = ("encoder", "decoder", "cross")
 
-Places = Mapping[str, Mapping[int, range]]
+Places = Mapping[str, Mapping[int, Sequence[int]]]
 """site -> layer -> the heads there that learn what they look at."""
 
 
@@ -25,10 +25,10 @@ class Guide(NamedTuple):
 
 def learned_heads(model: nn.Module) -> Places:
     """The heads of a model that can be guided; none if its attention is not ours."""
-    places: dict[str, dict[int, range]] = {site: {} for site in SITES}
+    places: dict[str, dict[int, Sequence[int]]] = {site: {} for site in SITES}
     for module in model.modules():
         if isinstance(module, Attention):
-            places[module.site][module.layer] = getattr(module, "learned", range(module.num_heads))
+            places[module.site][module.layer] = module.learned
     return places
 
 
@@ -72,7 +72,7 @@ def split(fraction: float, heads: int) -> str:
     return "next:1,prev:1" + (f",first:{first}" if first else "")
 
 
-def parse_layers(text: str, layers: Mapping[int, range], site: str) -> list[int]:
+def parse_layers(text: str, layers: Mapping[int, Sequence[int]], site: str) -> list[int]:
     """ "all" or "0,1,2" as the layers of a site; raises UsageError for others."""
     if text == "all":
         return sorted(layers)
@@ -88,7 +88,7 @@ def parse_layers(text: str, layers: Mapping[int, range], site: str) -> list[int]
 
 
 def check_guides(
-    flag: str, site: str, guides: Sequence[Guide], layers: Mapping[int, range]
+    flag: str, site: str, guides: Sequence[Guide], layers: Mapping[int, Sequence[int]]
 ) -> None:
     """Raises UsageError for more heads than learn, or a pattern that would need to look ahead."""
     wanted, fewest = guides[-1].stop, min(map(len, layers.values()))

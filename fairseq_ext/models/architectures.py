@@ -13,10 +13,15 @@ from fairseq_ext.models.config import flat_config, preset
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.models.transformer import TransformerModel
 
+_HARD_CODED = {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"}
+
 MECHANISMS: dict[str, dict[str, Any]] = {
     "una": {"encoder_normaliser": "softmax"},
     "dna": {"encoder_normaliser": "doubly"},
     "hna": {"encoder_normaliser": "hybrid"},
+    "gaussian": _HARD_CODED,
+    "gaussian_all": {**_HARD_CODED, "cross_gaussian_heads": "all"},
+    "gaussian_shx": {**_HARD_CODED, "cross_layers": "last", "cross_attention_heads": 1},
 }
 
 _TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}

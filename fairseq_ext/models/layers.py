@@ -17,6 +17,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Attention, Heads, build_normaliser
+from fairseq_ext.models.hard_coded import hard_coded_heads
 from fairseq_ext.models.options import OPTIONS
 
 
@@ -25,19 +26,33 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     side = cfg.encoder if site == "encoder" else cfg.decoder
     heads = side.attention_heads
     options = {name: getattr(cfg, name) for name, *_ in OPTIONS}
-    normaliser = build_normaliser(options[f"{site}_normaliser"], heads, **options)
+    if site == "cross":
+        heads = options["cross_attention_heads"] or heads
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     return Attention(
         side.embed_dim,
         heads,
         site=site,
         layer=layer,
-        groups=[Heads(heads, normaliser=normaliser)],
+        groups=build_heads(site, layer, heads, side.layers, options),
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,
         **(width_of_keys if site == "cross" else {}),
     )
+
+
+def build_heads(
+    site: str, layer: int, heads: int, layers: int, options: dict[str, Any]
+) -> list[Heads]:
+    """The groups of a layer's heads: hard-coded ones first, then those that learn."""
+    hard_coded = hard_coded_heads(site, layer, heads, layers, options)
+    groups = [] if hard_coded is None else [hard_coded]
+    rest = heads - sum(group.n for group in groups)
+    if rest:
+        normaliser = build_normaliser(options[f"{site}_normaliser"], rest, **options)
+        groups.append(Heads(rest, normaliser=normaliser))
+    return groups
 
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

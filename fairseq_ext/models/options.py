@@ -8,6 +8,12 @@ from fairseq_ext.models.config import Option, option
 
 Normalisers = ChoiceEnum(list(NORMALISERS))
 
+KINDS = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "encoder-decoder attention",
+}
+
 OPTIONS: list[Option] = [
     option("encoder_normaliser", Normalisers, "softmax", "normaliser of encoder self-attention"),
     option(
@@ -41,4 +47,33 @@ OPTIONS: list[Option] = [
         1,
         "sweeps of the sinkhorn normaliser; 1 is doubly-normalised attention",
     ),
+    *(
+        option(
+            f"{site}_gaussian_heads",
+            str,
+            "0",
+            f"hard-coded heads of each layer's {kind} (You et al. 2020), the first ones: all, or a "
+            "number",
+        )
+        for site, kind in KINDS.items()
+    ),
+    *(
+        option(
+            f"{site}_gaussian_offsets",
+            str,
+            offsets,
+            f"where those heads look, in tokens from the query, as in --{site}-gaussian-offsets="
+            f"{offsets} (with =); repeated over the heads; / separates layers",
+        )
+        for site, offsets in {"encoder": "-1,1", "decoder": "-1,0", "cross": "-1,1"}.items()
+    ),
+    option("gaussian_sigma", str, "1", "standard deviation of those heads, one or one for each"),
+    option(
+        "gaussian_ratio",
+        float,
+        1.0,
+        "source tokens for each target token, where hard-coded heads look at the encoder",
+    ),
+    option("cross_layers", str, "all", "decoder layers that attend to the encoder: all, last, 0,3"),
+    option("cross_attention_heads", int, 0, "their heads; 0: as many as the decoder has"),
 ]

@@ -12,8 +12,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
-from fairseq_ext.attention import build_normaliser
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.layers import build_heads
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.patching import around
 
@@ -45,7 +45,7 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
     saved, current = _options(before), _options(model)
-    if _attention(saved) == _attention(current):
+    if _attention(saved, current) == _attention(current, current):
         return
     differing = [name for name, *_ in OPTIONS if _value(saved, name) != _value(current, name)]
     said = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
@@ -70,6 +70,12 @@ def _value(options: Mapping[str, Any], name: str) -> Any:
     return value if isinstance(value, int | float) else str(value)
 
 
-def _attention(options: Mapping[str, Any]) -> list[str]:
+def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str]:
+    """What the options make of a model of these sizes."""
     given = {name: _value(options, name) for name, *_ in OPTIONS}
-    return [repr(build_normaliser(given[f"{site}_normaliser"], 1, **given)) for site in SITES]
+    made = [repr(given[name]) for name in ("cross_layers", "cross_attention_heads")]
+    for site in SITES:
+        side = "encoder" if site == "encoder" else "decoder"
+        heads, layers = sizes[f"{side}_attention_heads"], sizes[f"{side}_layers"]
+        made += [repr(build_heads(site, i, heads, layers, given)) for i in range(layers)]
+    return made

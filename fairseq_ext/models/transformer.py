@@ -16,6 +16,7 @@ from fairseq_ext.attention import Inputs, Listener
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.models.config import to_transformer_config
+from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -89,8 +90,8 @@ class TransformerDecoder(TransformerDecoderBase):
     """fairseq's decoder whose layers get `Inputs` where fairseq's get padding masks.
 
     Attributes:
-        always_align: return the last layer's cross-attention in training too; without it, it is
-            made only in evaluation or when `alignment_layer` asks.
+        always_align: return the cross-attention of the last layer that has any in training too;
+            without it, it is made only in evaluation or when `alignment_layer` asks.
     """
 
     built = 0
@@ -100,7 +101,9 @@ class TransformerDecoder(TransformerDecoderBase):
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         self.built += 1
-        return wrap_layer(DecoderLayer(cfg, self.built - 1, no_encoder_attn), cfg)
+        attends = self.built - 1 in cross_layers(cfg.cross_layers, cfg.decoder.layers)
+        layer = DecoderLayer(cfg, self.built - 1, no_encoder_attn or not attends)
+        return wrap_layer(layer, cfg)
 
     def forward(
         self,
@@ -130,7 +133,8 @@ class TransformerDecoder(TransformerDecoderBase):
     ) -> tuple[Tensor, dict[str, Any]]:
         """[B, T, C] features; the map is [B, T, S], averaged over (the first) heads of a layer."""
         if alignment_layer is None and (self.always_align or not self.training):
-            alignment_layer = self.num_layers - 1
+            attending = (i for i, layer in enumerate(self.layers) if layer.encoder_attn is not None)
+            alignment_layer = max(attending, default=None)
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment
         own = Inputs(self._visible_padding(tokens, causal), causal, listener=listener)
@@ -141,6 +145,10 @@ class TransformerDecoder(TransformerDecoderBase):
             if incremental_state is None and padding is not None and not padding.any():
                 padding = None
             given = Inputs(padding, listener=listener)
+            if incremental_state is None:
+                given.query_padding = own.padding
+            else:
+                given.first = prev_output_tokens.size(1) - 1
         states, attention = [x], None
         for index, layer in enumerate(self.layers):
             asked = index == alignment_layer

@@ -1,0 +1,92 @@
+"""Groups of heads: a layer's heads are contiguous groups, each with its own slots."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from fairseq_ext.attention.blockers import USUAL, Blocker
+from fairseq_ext.attention.inputs import Frame
+from fairseq_ext.attention.normalisers import Call, Normaliser, Unnormalised
+from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
+from fairseq_ext.errors import UsageError
+
+
+class Heads(nn.Module):
+    """A contiguous group of n heads that share what is in their slots.
+
+    Attributes:
+        learned: they have queries and keys; what they look at is learned.
+        window: how many keys before a query they have to see, at least 1; None: all.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        normaliser: Normaliser,
+        scorer: Scorer = dot_product,
+        blockers: tuple[Blocker, ...] = USUAL,
+    ) -> None:
+        super().__init__()
+        self.n, self.scorer, self.blockers, self.normaliser = n, scorer, blockers, normaliser
+        self.window = scorer.window() if isinstance(scorer, Gaussian) else None
+        self.learned = self.window is None
+
+    def fused(self, call: Call, frame: Frame) -> Tensor | None:
+        """The output [B, h, T, D] without a map in memory; None = no kernel does this."""
+        if isinstance(self.scorer, Gaussian):
+            usual = self.blockers == USUAL and frame.inputs.blocked is None
+            return self.scorer.fused(call.v, frame, call.heads) if usual else None
+        return self.normaliser.fused(call) if self.scorer is dot_product else None
+
+
+def gaussian_heads(offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0) -> Heads:
+    """Hard-coded heads (You et al. 2020), one for each offset."""
+    return Heads(len(offsets), scorer=Gaussian(offsets, sigmas, ratio), normaliser=Unnormalised())
+
+
+class Run(NamedTuple):
+    """Some heads of a group.
+
+    Attributes:
+        of_all, of_learned, of_group: which they are in the layer, among its heads that learn
+            (empty if these do not) and in their group.
+        observed: somebody wants their maps.
+    """
+
+    group: Heads
+    of_all: slice
+    of_learned: slice
+    of_group: slice
+    observed: bool
+
+
+def runs(groups: Iterable[Heads], heard: set[int]) -> Iterator[Run]:
+    """Groups, cut where observed heads meet unobserved ones, so that the latter stay fused."""
+    first = learned = 0
+    for group in groups:
+        for observed, run in groupby(range(first, first + group.n), heard.__contains__):
+            heads = list(run)
+            start, stop = heads[0] - first, heads[-1] + 1 - first
+            of_learned = slice(learned + start, learned + stop) if group.learned else slice(0)
+            of_all = slice(heads[0], heads[-1] + 1)
+            yield Run(group, of_all, of_learned, slice(start, stop), observed)
+        first += group.n
+        learned += group.n if group.learned else 0
+
+
+def check_groups(groups: Sequence[Heads], num_heads: int, site: str) -> None:
+    """Raises UsageError if they are not the heads of a layer, or one cannot stand at this site."""
+    total = sum(group.n for group in groups)
+    if total != num_heads:
+        raise UsageError(f"{site} attention: groups of {total} heads in all for {num_heads} heads.")
+    if site != "encoder" and any(group.normaliser.across_queries for group in groups):
+        why = (
+            "would let a token see the future" if site == "decoder" else "needs all queries at once"
+        )
+        raise UsageError(
+            f"{site} attention cannot use a normaliser that looks across queries: it {why}; "
+            "use softmax there."
+        )

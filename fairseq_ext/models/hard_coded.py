@@ -1,0 +1,77 @@
+"""Which heads are hard-coded and where they look, from the words of the options."""
+
+import math
+from typing import Any
+
+from fairseq_ext.attention import Heads, gaussian_heads
+from fairseq_ext.errors import UsageError
+
+
+def hard_coded_heads(
+    site: str, layer: int, heads: int, layers: int, options: dict[str, Any]
+) -> Heads | None:
+    """The hard-coded heads of a layer at a site, or None.
+
+    Args:
+        heads, layers: how many the site has.
+
+    Raises:
+        UsageError: an option cannot be read or fits neither heads nor layers.
+    """
+    count = _count(f"--{site}-gaussian-heads", options[f"{site}_gaussian_heads"], heads)
+    if not count:
+        return None
+    offsets, sigmas = (
+        _numbers(f"--{name.replace('_', '-')}", options[name], layer, count, layers)
+        for name in (f"{site}_gaussian_offsets", "gaussian_sigma")
+    )
+    if min(sigmas) <= 0:
+        raise UsageError(
+            f"--gaussian-sigma is '{options['gaussian_sigma']}'; give numbers above 0, such as 1"
+        )
+    ratio = options["gaussian_ratio"] if site == "cross" else 1.0
+    if not ratio > 0:
+        raise UsageError(f"--gaussian-ratio is {ratio:g}; give a number above 0, such as 1.04")
+    return gaussian_heads(offsets, sigmas, ratio)
+
+
+def cross_layers(text: str, layers: int) -> list[int]:
+    """ "all", "last" or "0,3": the decoder layers with attention to the encoder."""
+    if text in ("all", "last"):
+        return list(range(layers))[-1 if text == "last" else 0 :]
+    named = [part.strip() for part in text.split(",")]
+    chosen = [int(part) for part in named if part.isdecimal()]
+    if len(chosen) < len(named) or max(chosen) >= layers:
+        raise UsageError(
+            f"--cross-layers is '{text}'; give all, last, or some of the decoder's layers 0 to "
+            f"{layers - 1}, as in 0,{layers - 1}"
+        )
+    return sorted(set(chosen))
+
+
+def _count(flag: str, text: str, heads: int) -> int:
+    if text == "all":
+        return heads
+    if not text.isdecimal() or int(text) > max(heads, 0):
+        raise UsageError(f"{flag} is '{text}'; give all, or a number from 0 to {heads}")
+    return int(text)
+
+
+def _numbers(flag: str, text: str, layer: int, heads: int, layers: int) -> list[float]:
+    """ "-1,1" for all layers or "-1,1/-2,2" for each; numbers are repeated over the heads."""
+    try:
+        parts = [[float(number) for number in part.split(",")] for part in text.split("/")]
+    except ValueError:
+        parts = [[math.nan]]
+    if not all(math.isfinite(number) for part in parts for number in part):
+        raise UsageError(
+            f"{flag} is '{text}'; give numbers with commas between them, as in {flag}=-1,1"
+        )
+    if len(parts) not in (1, layers) or any(heads % len(part) for part in parts):
+        raise UsageError(
+            f"{flag} is '{text}', which fits neither {heads} hard-coded heads nor {layers} layers; "
+            f"give a number for each head, or so many that they can be repeated, and with / "
+            "between layers one such list for each"
+        )
+    ours = parts[layer if len(parts) > 1 else 0]
+    return ours * (heads // len(ours))

@@ -1,0 +1,367 @@
+"""Hard-coded Gaussian attention: worked numbers, the naive twin, the fast form, options."""
+
+from argparse import Namespace
+
+import naive
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import PLUGIN, TASK, fairseq, train
+from fairseq.data import Dictionary
+from fairseq.models import build_model
+from omegaconf import OmegaConf
+
+from fairseq_ext.attention import Attention, Heads, Inputs, build_normaliser, gaussian_heads
+from fairseq_ext.attention.kernels import toeplitz
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models import hard_coded, restore
+from fairseq_ext.models.options import OPTIONS
+
+
+def attention(offsets, sigmas=None, *, site="encoder", width=4, learned=0, ratio=1.0, **stock):
+    sigmas = sigmas or [1.0] * len(offsets)
+    groups = [gaussian_heads(offsets, sigmas, ratio)]
+    if learned:
+        groups.append(Heads(learned, normaliser=build_normaliser("softmax", learned)))
+    return Attention(width, len(offsets) + learned, site=site, groups=groups, **stock)
+
+
+def identity(module):
+    for projection in (module.v_proj, module.out_proj):
+        projection.weight.data.copy_(torch.eye(module.embed_dim))
+        projection.bias.data.zero_()
+    return module
+
+
+def maps(module, length=5, causal=False):
+    """[H, T, S]"""
+    x = torch.zeros(length, 1, module.embed_dim)
+    return module(x, x, x, Inputs(causal=causal), need_head_weights=True)[1][:, 0]
+
+
+ROWS = [
+    [0.2419707, 0.0539910, 0.0044318, 0.0001338, 0.0000015],
+    [0.3989423, 0.2419707, 0.0539910, 0.0044318, 0.0001338],
+    [0.2419707, 0.3989423, 0.2419707, 0.0539910, 0.0044318],
+    [0.0539910, 0.2419707, 0.3989423, 0.2419707, 0.0539910],
+    [0.0044318, 0.0539910, 0.2419707, 0.3989423, 0.2419707],
+]
+SUMS = {
+    (-1, False): [0.3005289, 0.6994697, 0.9413065, 0.9908656, 0.9413066],
+    (0, False): [0.6994697, 0.9413065, 0.9908656, 0.9413066, 0.6994697],
+    (-1, True): [0.2419707, 0.6409130, 0.8828837, 0.9368747, 0.9413066],
+    (0, True): [0.3989423, 0.6409130, 0.6949040, 0.6993358, 0.6994697],
+}
+
+
+def test_the_released_code_s_rows():
+    left, centre, right = maps(attention([-1, 0, 1, 0]))[:3]
+    torch.testing.assert_close(left, torch.tensor(ROWS), atol=1e-6, rtol=0)
+    torch.testing.assert_close(right, left.flip(0, 1))
+    torch.testing.assert_close(centre[0], torch.tensor(ROWS[1]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("offset", "causal"), SUMS)
+def test_the_released_code_s_row_sums(offset, causal):
+    sums = maps(attention([offset, offset]), causal=causal)[0].sum(-1)
+    torch.testing.assert_close(sums, torch.tensor(SUMS[offset, causal]), atol=1e-6, rtol=0)
+
+
+VALUES = torch.tensor([[[i, 10 * i, 100 * i, 1000 * i]] for i in (1.0, 2.0, 3.0)])
+EXAMPLE = {
+    False: [
+        [0.3632482, 3.6324821, 176.57675, 1765.76758],
+        [1.0448567, 10.4485664, 173.47592, 1734.75928],
+        [1.7657676, 17.6576748, 83.8325958, 838.3259277],
+    ],
+    True: [
+        [0.3499527, 3.4995265, 103.98553, 1039.85535],
+        [0.8828838, 8.8288374, 53.79324, 537.93243],
+        [1.0398554, 10.3985529, 11.2413788, 112.4137802],
+    ],
+}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_the_released_code_s_example(padded, need_weights):
+    """Offsets -1 and 1, identity projections; with the third key padded."""
+    padding = torch.tensor([[False, False, True]]) if padded else None
+    module = identity(attention([-1, 1]))
+    out, _ = module(VALUES, VALUES, VALUES, padding, need_weights=need_weights)
+    torch.testing.assert_close(out[:, 0], torch.tensor(EXAMPLE[padded]), atol=1e-3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_length_ratio_moves_the_centre(left):
+    """Ratio 1.5: the third query looks at the fourth token, however much padding precedes it."""
+    module = attention([0, 0], site="cross", ratio=1.5)
+    keys, query = torch.zeros(5 + left, 1, 4), torch.zeros(4, 1, 4)
+    padding = torch.tensor([[True] * left + [False] * 5])
+    _, weights = module(query, keys, keys, Inputs(padding), need_head_weights=True)
+    expected = torch.tensor([0.0] * left + ROWS[3])
+    expected[left:] = torch.tensor([0.0044318, 0.0539910, 0.2419707, 0.3989423, 0.2419707])
+    torch.testing.assert_close(weights[0, 0, 2], expected, atol=1e-6, rtol=0)
+
+
+def naive_output(module, x, padding, causal):
+    """[B, T, C] by loops over sentences and heads; hard-coded heads first."""
+    scorer, heads = module.groups[0].scorer, module.num_heads
+    hard, rows = len(scorer.offsets), []
+    for b in range(x.size(0)):
+        blocked = padding[b].expand(x.size(1), -1)
+        if causal:
+            blocked = blocked | torch.ones_like(blocked).triu(1)
+        v = module.v_proj(x[b]).chunk(heads, -1)
+        out = []
+        for h in range(heads):
+            if h < hard:
+                weights = naive.gaussian(*blocked.shape, scorer.offsets[h], scorer.sigmas[h])
+                weights = torch.where(blocked, 0, weights)
+            else:
+                q, k = (
+                    p(x[b]).chunk(heads - hard, -1)[h - hard]
+                    for p in (module.q_proj, module.k_proj)
+                )
+                scores = q @ k.T / module.head_dim**0.5
+                none = torch.zeros_like(padding[b])
+                weights = naive.normalise("softmax", scores, blocked, none)
+            out.append(weights @ v[h])
+        rows.append(module.out_proj(torch.cat(out, -1)))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("learned", [0, 2])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_outputs_and_gradients_are_the_naive_twin_s(learned, causal, need_weights):
+    """All that is learned gets gradients, beside hard-coded heads too."""
+    torch.manual_seed(0)
+    site = "decoder" if causal else "encoder"
+    module = attention([-1, 0.5], [1.0, 0.6], site=site, width=8, learned=learned).double()
+    x = torch.randn(3, 6, 8, dtype=torch.float64, requires_grad=True)
+    padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2, [False] * 5 + [True]])
+    y = x.transpose(0, 1)
+    out, _ = module(y, y, y, Inputs(padding, causal), need_weights=need_weights)
+    ours, theirs = out.transpose(0, 1)[~padding], naive_output(module, x, padding, causal)[~padding]
+    torch.testing.assert_close(ours, theirs, atol=3e-7, rtol=1e-6)
+    wanted = [x, *module.parameters()]
+    weights = torch.randn_like(ours)
+    a, b = (torch.autograd.grad((weights * z).sum(), wanted) for z in (ours, theirs))
+    torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+    if learned:
+        for projection in (module.q_proj, module.k_proj):
+            (grad,) = torch.autograd.grad(
+                module(y, y, y, need_weights=need_weights)[0].square().sum(), projection.weight
+            )
+            assert grad.shape == (8 * learned // (2 + learned), 8) and grad.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("length", [1, 5, 63, 64, 65, 200])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("numbers", [([-1, 1], [1, 1]), ([-9, 0.5], [0.5, 2]), ([30, 70], [1, 3])])
+def test_the_fast_form_is_the_full_one(length, causal, numbers):
+    torch.manual_seed(0)
+    module = attention(*numbers, site="decoder" if causal else "encoder", width=8)
+    x = torch.randn(length, 3, 8, requires_grad=True)
+    padding = torch.arange(length) >= torch.tensor([[length], [length // 2 + 1], [length]])
+    results = []
+    for need_weights in (False, True):
+        out, _ = module(x, x, x, Inputs(padding, causal), need_weights=need_weights)
+        real = out.transpose(0, 1)[~padding]
+        results.append([real, *torch.autograd.grad(real.square().sum(), [x, *module.parameters()])])
+    for fast, full in zip(*results, strict=True):
+        torch.testing.assert_close(fast, full, atol=1e-6 * max(1, full.abs().max().item()), rtol=0)
+
+
+def test_the_fast_form_is_a_grouped_convolution():
+    torch.manual_seed(0)
+    heads, length, width, reach = 2, 150, 3, 7
+    v, taps = torch.randn(2, heads, length, width), torch.randn(heads, 2 * reach + 1)
+    channels = v.transpose(2, 3).reshape(2, heads * width, length)
+    kernel = taps.repeat_interleave(width, 0)[:, None]
+    expected = F.conv1d(channels, kernel, padding=reach, groups=heads * width)
+
+    def block(first, rows, keys):
+        away = torch.arange(keys) - first - torch.arange(rows)[:, None]
+        inside = away.abs() <= reach
+        return torch.where(inside, taps[:, away.clamp(-reach, reach) + reach], 0)
+
+    out = toeplitz.attend(v, block, -reach, reach)
+    shaped = expected.view(2, heads, width, length).transpose(2, 3)
+    torch.testing.assert_close(out, shaped, atol=1e-5, rtol=1e-5)
+
+
+def test_what_else_is_blocked_is_honoured():
+    torch.manual_seed(0)
+    module, x = attention([-1, 1]), torch.randn(6, 1, 4)
+    blocked = torch.rand(6, 6) < 0.4
+    out, _ = module(x, x, x, Inputs(blocked=blocked), need_weights=False)
+    full, weights = module(x, x, x, Inputs(blocked=blocked), need_head_weights=True)
+    torch.testing.assert_close(out, full)
+    open_rows = ~blocked.all(-1)
+    assert not weights[:, 0][:, open_rows][:, blocked[open_rows]].any()
+
+
+def test_no_dropout_on_hard_coded_heads():
+    torch.manual_seed(0)
+    module, x = attention([-1, 1], dropout=0.9).train(), torch.randn(6, 1, 4)
+    for need_weights in (False, True):
+        a, b = (module(x, x, x, need_weights=need_weights)[0] for _ in range(2))
+        torch.testing.assert_close(a, b, atol=0, rtol=0)
+
+
+def test_parameters():
+    """Hard-coded heads have no queries and keys; learned ones begin as in a learned layer."""
+    none, some = attention([-1, 1], width=64), attention([-1, 1], width=64, learned=2)
+    assert not [name for name in none.state_dict() if name.startswith(("q_proj", "k_proj"))]
+    assert not [name for name in none.state_dict() if "scorer" in name]
+    assert some.q_proj.weight.shape == some.k_proj.weight.shape == (32, 64)
+    assert (none.learned, some.learned) == ([], [2, 3])
+    for projection, bound in (
+        (some.q_proj, (6 / (4 * 64)) ** 0.5),
+        (some.v_proj, (6 / (4 * 64)) ** 0.5),
+        (none.v_proj, (6 / (2 * 64)) ** 0.5),
+    ):
+        assert 0.95 * bound < projection.weight.abs().max() <= bound
+
+
+def test_a_decoder_s_cache_stays_short():
+    torch.manual_seed(0)
+    module = attention([-1, 0], site="decoder").eval()
+    x, state = torch.randn(40, 2, 4), {}
+    forced, _ = module(x, x, x, Inputs(causal=True), need_weights=False)
+    steps = [module(q, q, q, None, state, False)[0] for q in x.split(1)]
+    torch.testing.assert_close(torch.cat(steps), forced, atol=1e-6, rtol=0)
+    assert module._get_input_buffer(state)["prev_value"].size(2) == 6
+
+
+# Options.
+
+
+def options(**given):
+    return {name: field.default for name, _, field in OPTIONS} | given
+
+
+def heads_of(site, layer=0, heads=8, layers=2, **given):
+    return hard_coded.hard_coded_heads(site, layer, heads, layers, options(**given))
+
+
+def test_offsets_are_repeated_over_the_heads():
+    everywhere = {f"{site}_gaussian_heads": "all" for site in ("encoder", "decoder", "cross")}
+    assert heads_of("encoder", **everywhere).scorer.offsets == (-1, 1) * 4
+    assert heads_of("decoder", **everywhere).scorer.offsets == (-1, 0) * 4
+    assert heads_of("cross", gaussian_ratio=1.04, **everywhere).scorer.ratio == 1.04
+    assert heads_of("encoder", gaussian_ratio=1.04, **everywhere).scorer.ratio == 1
+    assert heads_of("encoder") is None
+    each = {"encoder_gaussian_heads": "4", "encoder_gaussian_offsets": "-1,1/-2,2"}
+    assert heads_of("encoder", 0, **each).scorer.offsets == (-1, 1) * 2
+    assert heads_of("encoder", 1, **each).scorer.offsets == (-2, 2) * 2
+    sigma = heads_of("encoder", encoder_gaussian_heads="4", gaussian_sigma="1,2,3,4").scorer.sigmas
+    assert sigma == (1, 2, 3, 4)
+
+
+def test_layers_with_cross_attention():
+    assert hard_coded.cross_layers("all", 3) == [0, 1, 2]
+    assert hard_coded.cross_layers("last", 3) == [2]
+    assert hard_coded.cross_layers("2,0", 3) == [0, 2]
+
+
+BAD = [
+    ({"encoder_gaussian_heads": "9"}, "--encoder-gaussian-heads is '9'; give all, or .* 0 to 4"),
+    ({"encoder_gaussian_heads": "some"}, "--encoder-gaussian-heads is 'some'; give all, or"),
+    (
+        {"encoder_gaussian_heads": "4", "encoder_gaussian_offsets": "-1,0,1"},
+        "--encoder-gaussian-offsets is '-1,0,1', which fits neither 4 .* heads nor 4 layers",
+    ),
+    (
+        {"decoder_gaussian_heads": "4", "decoder_gaussian_offsets": "-1/0"},
+        "--decoder-gaussian-offsets is '-1/0', which fits neither 4 .* heads nor 4 layers",
+    ),
+    (
+        {"cross_gaussian_heads": "4", "cross_gaussian_offsets": "left"},
+        "--cross-gaussian-offsets is 'left'; give numbers .* --cross-gaussian-offsets=-1,1",
+    ),
+    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "0"}, "--gaussian-sigma is '0'; give .* 0"),
+    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "1,-2"}, "--gaussian-sigma is '1,-2'; give"),
+    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "wide"}, "--gaussian-sigma is 'wide'; give"),
+    (
+        {"encoder_gaussian_heads": "4", "encoder_gaussian_offsets": "nan"},
+        "--encoder-gaussian-offsets is 'nan'; give numbers",
+    ),
+    ({"cross_gaussian_heads": "4", "gaussian_ratio": 0.0}, "--gaussian-ratio is 0; give"),
+    ({"cross_layers": "4"}, "--cross-layers is '4'; give all, last, or .* 0 to 3"),
+    ({"cross_layers": "first"}, "--cross-layers is 'first'; give all, last"),
+    ({"cross_attention_heads": 3}, "cross attention: 3 heads do not divide the width 128"),
+    ({"cross_attention_heads": -1}, "cross attention: -1 heads do not divide the width 128"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), BAD)
+def test_options_that_cannot_be(given, says):
+    words = Dictionary()
+    task = Namespace(source_dictionary=words, target_dictionary=words)
+    with pytest.raises(UsageError, match=says):
+        build_model(OmegaConf.create({"_name": "transformer_una_tiny", **given}), task)
+
+
+def test_a_training_goes_on_with_its_own_offsets(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    sizes = {"encoder_attention_heads": 4, "encoder_layers": 4}
+    sizes |= {"decoder_attention_heads": 4, "decoder_layers": 4}
+    before = options(encoder_gaussian_heads="all") | sizes
+    state = {"model": {}, "optimizer_history": [], "cfg": {"model": before}}
+    torch.save(state, path)
+    restore.check(str(path), before | {"encoder_gaussian_heads": "4"}, False)  # the same
+    for other in ({"encoder_gaussian_offsets": "0"}, {"cross_attention_heads": 1}):
+        with pytest.raises(UsageError, match=f"trained with {next(iter(other))}"):
+            restore.check(str(path), before | other, False)
+
+
+# Through fairseq's commands.
+
+
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "transformer_gaussian_tiny",
+        "transformer_gaussian_all_tiny --gaussian-ratio 1.04",
+        "transformer_gaussian_shx_tiny",
+        "transformer_una_tiny --encoder-gaussian-heads 2 --encoder-gaussian-offsets=-1,1",
+    ],
+)
+def test_training_and_translating(arch, data_bin, tmp_path):
+    name, *flags = arch.split()
+    path = train(data_bin, name, tmp_path, 20, *flags)
+    common = ["--user-dir", PLUGIN, *TASK, "--path", path, "--beam", 3, "--max-len-b", 20]
+    together, alone = (
+        fairseq("generate", data_bin, *common, "--gen-subset", "valid", *size.split()).stdout
+        for size in ("--max-tokens 800", "--batch-size 1")
+    )
+    hypotheses = [
+        sorted(line.split("\t")[::2] for line in text.split("\n") if line.startswith("H-"))
+        for text in (together, alone)
+    ]
+    assert len(hypotheses[0]) == 100
+    assert hypotheses[0] == hypotheses[1]
+
+
+def test_alignments_come_from_the_last_layer_that_attends(data_bin, tmp_path):
+    flags = ["--cross-layers", "0,2"]
+    path = train(data_bin, "transformer_gaussian_tiny", tmp_path, 2, *flags)
+    said = fairseq(
+        "generate", data_bin, "--user-dir", PLUGIN, *TASK, "--path", path, "--gen-subset", "valid",
+        *"--print-alignment hard --max-len-b 5 --max-tokens 800".split(),
+    )  # fmt: skip
+    assert said.stdout.count("\nA-") == 100
+
+
+def test_a_refusal_on_the_command_line(data_bin, tmp_path):
+    refused = fairseq(
+        "train", data_bin, "--user-dir", PLUGIN, *TASK, "--arch", "transformer_gaussian_tiny",
+        *"--max-tokens 600 --optimizer adam --gaussian-sigma=-1 --save-dir".split(), tmp_path,
+        check=False,
+    )  # fmt: skip
+    assert refused.returncode == 1
+    last = refused.stderr.strip().split("\n")[-1]
+    assert last == "error: --gaussian-sigma is '-1'; give numbers above 0, such as 1"
