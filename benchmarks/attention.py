@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from measure import AGAIN, Aim, Quiet, Row, Table, Work
 from torch import Tensor
 
-from fairseq_ext.attention import NORMALISERS, Attention, Frame, Heads, Inputs, build_normaliser
+from fairseq_ext.attention import NORMALISERS, Frame, Heads, Inputs, build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import OPTIONS
 
@@ -91,9 +91,8 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
         heads, q = problem.heads, problem.qkv[0]
         normaliser = build_normaliser(name, heads, **(DEFAULTS | options))
         group = Heads(heads, normaliser=normaliser).to(q.device, q.dtype)
-        module = Attention(heads * WIDTH, heads, site="encoder", groups=[group])
-        arguments = (group, *problem.qkv, problem.frame, slice(0, heads), False)
-        return lambda: module._attend(*arguments)[0], group.parameters()
+        arguments = (*problem.qkv, problem.frame, slice(0, heads), False, 0.0)
+        return lambda: group.attend(*arguments)[0], group.parameters()
 
     return build
 

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import USUAL, Blocker
+from fairseq_ext.attention.blockers import USUAL, Blocker, bias, block
 from fairseq_ext.attention.inputs import Frame
 from fairseq_ext.attention.normalisers import Call, Normaliser, Unnormalised
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
@@ -34,12 +36,46 @@ class Heads(nn.Module):
         self.window = scorer.window() if isinstance(scorer, Gaussian) else None
         self.learned = self.window is None
 
-    def fused(self, call: Call, frame: Frame) -> Tensor | None:
-        """The output [B, h, T, D] without a map in memory; None = no kernel does this."""
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        frame: Frame,
+        heads: slice,
+        observed: bool,
+        dropout: float,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output [B, h, T, D] of some heads and, if observed, their weights [B, h, T, S].
+
+        Args:
+            q: [B, h, T, D]. k, v: [B, h, S, D]; q and k of no heads if these do not learn.
+            heads: which heads of the group these are.
+            dropout: probability, of weights that are learned.
+        """
+        if not observed:
+            out = self._fused(q, k, v, frame, heads, dropout)
+            if out is not None:
+                return out, None
+        scores = self.scorer(q, k, frame, heads)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        closed = bias(self.blockers, frame, scores.dtype)
+        weights = self.normaliser.weights(scores, closed, frame.query_padding, heads)
+        used = weights.to(v.dtype)
+        out = (F.dropout(used, dropout) if dropout and self.learned else used) @ v
+        return out, weights.expand(len(v), -1, -1, -1) if observed else None
+
+    def _fused(
+        self, q: Tensor, k: Tensor, v: Tensor, frame: Frame, heads: slice, dropout: float
+    ) -> Tensor | None:
+        """The output without a map in memory; None if no kernel does this."""
         if isinstance(self.scorer, Gaussian):
             usual = self.blockers == USUAL and frame.inputs.blocked is None
-            return self.scorer.fused(call.v, frame, call.heads) if usual else None
-        return self.normaliser.fused(call) if self.scorer is dot_product else None
+            return self.scorer.fused(v, frame, heads) if usual else None
+        if self.scorer is not dot_product:
+            return None
+        mask = block(self.blockers, frame)
+        return self.normaliser.fused(Call(q, k, v, mask, frame.query_padding, heads, dropout))
 
 
 def gaussian_heads(offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0) -> Heads:

@@ -8,10 +8,9 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import bias, block
-from fairseq_ext.attention.heads import Heads, Run, check_groups, runs
+from fairseq_ext.attention.heads import Heads, check_groups, runs
 from fairseq_ext.attention.inputs import Frame, Inputs
-from fairseq_ext.attention.normalisers import Call, Softmax
+from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.errors import UsageError
 
 State = dict[str, dict[str, Tensor | None]]
@@ -111,7 +110,12 @@ class Attention(MultiheadAttention):
         need_weights = need_weights or need_head_weights
         wanted = self._wanted(inputs)
         heard = list(range(self.num_heads)) if need_weights else wanted
-        done = [self._attend(run, q, k, v, frame) for run in runs(self.groups, set(heard))]
+        drop = self.dropout_module
+        rate = drop.p if self.training or drop.apply_during_inference else 0.0
+        done = []
+        for group, of_all, of_learned, of_group, observed in runs(self.groups, set(heard)):
+            own = q[:, of_learned], k[:, of_learned], v[:, of_all]
+            done.append(group.attend(*own, frame, of_group, observed, rate))
         out = _unfold(_join([out for out, _ in done]), frame.beam)
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
         if not heard:
@@ -133,26 +137,6 @@ class Attention(MultiheadAttention):
             for group in self.groups
             for name, value in group.normaliser.statistics().items()
         }
-
-    def _attend(
-        self, run: Run, q: Tensor, k: Tensor, v: Tensor, frame: Frame
-    ) -> tuple[Tensor, Tensor | None]:
-        """Output [B, h, T, D] of some heads and, if observed, their weights [B, h, T, S]."""
-        group, drop, heads = run.group, self.dropout_module, run.of_group
-        q, k, v = q[:, run.of_learned], k[:, run.of_learned], v[:, run.of_all]
-        if not run.observed:
-            rate = drop.p if self.training or drop.apply_during_inference else 0.0
-            mask = block(group.blockers, frame)
-            out = group.fused(Call(q, k, v, mask, frame.query_padding, heads, rate), frame)
-            if out is not None:
-                return out, None
-        scores = group.scorer(q, k, frame, heads)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        closed = bias(group.blockers, frame, scores.dtype)
-        weights = group.normaliser.weights(scores, closed, frame.query_padding, heads)
-        used = weights.to(v.dtype)
-        out = (drop(used) if group.learned else used) @ v
-        return out, weights.expand(len(v), -1, -1, -1) if run.observed else None
 
     def _wanted(self, inputs: Inputs) -> list[int]:
         wanted = sorted(set(inputs.wanted(self.site, self.layer)))
