@@ -282,8 +282,11 @@ BAD = [
         {"cross_gaussian_heads": "4", "cross_gaussian_offsets": "left"},
         "--cross-gaussian-offsets is 'left'; give numbers .* --cross-gaussian-offsets=-1,1",
     ),
-    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "0"}, "--gaussian-sigma is '0'; give .* 0"),
-    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "1,-2"}, "--gaussian-sigma is '1,-2'; give"),
+    (
+        {"encoder_gaussian_heads": "4", "gaussian_sigma": "0"},
+        "--gaussian-sigma is 0; give .* above 0",
+    ),
+    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "1,-2"}, "--gaussian-sigma is -2; give"),
     ({"encoder_gaussian_heads": "4", "gaussian_sigma": "wide"}, "--gaussian-sigma is 'wide'; give"),
     (
         {"encoder_gaussian_heads": "4", "encoder_gaussian_offsets": "nan"},
@@ -364,4 +367,4 @@ def test_a_refusal_on_the_command_line(data_bin, tmp_path):
     )  # fmt: skip
     assert refused.returncode == 1
     last = refused.stderr.strip().split("\n")[-1]
-    assert last == "error: --gaussian-sigma is '-1'; give numbers above 0, such as 1"
+    assert last == "error: --gaussian-sigma is -1; give a number above 0, such as 1"

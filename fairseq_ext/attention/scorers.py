@@ -33,18 +33,16 @@ class Gaussian(nn.Module):
         ratio: source tokens for each target token; 1 in self-attention.
 
     Raises:
-        UsageError: a sigma or the ratio is not positive.
+        UsageError: a sigma or the ratio is not above 0.
     """
 
     def __init__(
         self, offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0
     ) -> None:
         super().__init__()
-        if not min(sigmas) > 0 or not ratio > 0:
-            raise UsageError(
-                f"a Gaussian of sigma {min(sigmas):g} and ratio {ratio:g} has no meaning; give "
-                "positive numbers as --gaussian-sigma and --gaussian-ratio"
-            )
+        for flag, number in (("--gaussian-sigma", min(sigmas)), ("--gaussian-ratio", ratio)):
+            if not 0 < number < math.inf:
+                raise UsageError(f"{flag} is {number:g}; give a number above 0, such as 1")
         self.offsets, self.sigmas, self.ratio = tuple(offsets), tuple(sigmas), ratio
 
     def forward(self, q: None, k: None, frame: Frame, heads: slice) -> Tensor:

@@ -25,13 +25,7 @@ def hard_coded_heads(
         _numbers(f"--{name.replace('_', '-')}", options[name], layer, count, layers)
         for name in (f"{site}_gaussian_offsets", "gaussian_sigma")
     )
-    if min(sigmas) <= 0:
-        raise UsageError(
-            f"--gaussian-sigma is '{options['gaussian_sigma']}'; give numbers above 0, such as 1"
-        )
     ratio = options["gaussian_ratio"] if site == "cross" else 1.0
-    if not ratio > 0:
-        raise UsageError(f"--gaussian-ratio is {ratio:g}; give a number above 0, such as 1.04")
     return gaussian_heads(offsets, sigmas, ratio)
 
 
