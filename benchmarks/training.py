@@ -1,12 +1,15 @@
-"""Training and translation with our architectures, as multiples of stock fairseq's `transformer`.
+"""Training and translation with our architectures, as multiples of stock fairseq's `transformer`,
+and what replaces or guides learned attention, as multiples of our own without it (`una`).
 
 A training step is what fairseq-train does with a batch: forward, backward, Adam and the logs, with
 the dropout of the presets. Generation is what fairseq-generate does with a batch: beam 5, here for
 a fixed number of steps. All models start from the same parameters and get the same batches.
+`ag` is una with two guided heads in each layer of the encoder; it translates as una does.
 """
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -32,29 +35,38 @@ FLAGS = """--task translation --criterion label_smoothed_cross_entropy --label-s
     --share-decoder-input-output-embed --optimizer adam --lr 1e-4 --lr-scheduler fixed
     --num-workers 0""".split()
 STEPS = 20  # of generation
+MEASURED = (("Time of a batch", "ms"), ("Speed", "tokens/s"))
 TINY = [x for k, v in ours.SIZES["_tiny"].items() for x in ("--" + k.replace("_", "-"), str(v))]
-ARCHITECTURES = {  # size -> candidate -> --arch and its flags
-    size: {
-        STOCK: stock,
-        AGAIN: stock,
-        **{name: [f"transformer_{name}{suffix}"] for name in ("una", "dna", "hna")},
-    }
-    for size, suffix, stock in (
-        ("tiny", "_tiny", ["transformer", *TINY]),
-        ("iwslt", "_iwslt_de_en", ["transformer_iwslt_de_en"]),
-    )
+GUIDANCE = """--criterion label_smoothed_cross_entropy_ag --ag-encoder-heads next:1,prev:1
+    --ag-alpha 10 --ag-decay-updates 1000000""".split()
+SIZES = {  # suffix of our architectures, and the stock one
+    "tiny": ("_tiny", ["transformer", *TINY]),
+    "iwslt": ("_iwslt_de_en", ["transformer_iwslt_de_en"]),
 }
 SYMBOLS = {"tiny": 4_000, "iwslt": 10_000}  # of the synthetic dictionary
 SENTENCES = 4_000
 QUIET = Quiet(deviation=0.01, spread=0.05)
-LIMITS = {
-    "training": {"una": 1.03, "dna": 1.05, "hna": 1.10},
-    "generation": {"una": 1.03, "dna": 1.03, "hna": 1.03},
+LIMITS = {  # peer -> part -> candidate -> aim
+    STOCK: {
+        "training": {"una": 1.03, "dna": 1.05, "hna": 1.10},
+        "generation": {"una": 1.03, "dna": 1.03, "hna": 1.03},
+    },
+    "una": {
+        "training": {"ag": 1.10, "gaussian": 1.0},
+        "generation": {"gaussian": 0.8},
+    },
 }
+
+
+def label(peer: str, part: str, size: str) -> str:
+    return f"{part} {size} / {peer}"
+
+
 AIMS = [
-    Aim(f"{part} {size}", name, limit)
-    for size in ARCHITECTURES
-    for part, limits in LIMITS.items()
+    Aim(label(peer, part, size), name, limit)
+    for peer, parts in LIMITS.items()
+    for part, limits in parts.items()
+    for size in SIZES
     for name, limit in limits.items()
 ]
 
@@ -67,18 +79,31 @@ class Candidate(NamedTuple):
     model: torch.nn.Module
 
 
-def build(size: str, data: Path, given: argparse.Namespace) -> dict[str, Candidate]:
-    """All candidates of a size, with the parameters of the first; HNA's own stay as they are."""
+def build(
+    peer: str, part: str, size: str, data: Path, given: argparse.Namespace
+) -> dict[str, Candidate]:
+    """A peer, twice, and its rivals, all with its parameters as far as they have them."""
     built: dict[str, Candidate] = {}
-    for name, arch in ARCHITECTURES[size].items():
-        cfg = configure([str(data), *FLAGS, "--arch", *arch], given)
+    for name in (peer, AGAIN, *LIMITS[peer][part]):
+        flags = flags_of(peer if name == AGAIN else name, size)
+        cfg = configure([str(data), *FLAGS, *flags], given)
         task = tasks.setup_task(cfg.task)
         model = task.build_model(cfg.model)
         built[name] = Candidate(cfg, task, model)
-        state = built[STOCK].model.state_dict()
+        state = built[peer].model.state_dict()
         missing, unexpected = model.load_state_dict(state, strict=False)
-        assert not unexpected and all(key.endswith(".offset") for key in missing)
+        assert all(key.endswith(".offset") for key in missing)  # of HNA
+        assert all(re.search(r"\b[qk]_proj\b", key) for key in unexpected)  # none in Gaussian heads
     return built
+
+
+def flags_of(name: str, size: str) -> list[str]:
+    suffix, stock = SIZES[size]
+    if name == STOCK:
+        return ["--arch", *stock]
+    if name == "ag":
+        return ["--arch", f"transformer_una{suffix}", *GUIDANCE]
+    return ["--arch", f"transformer_{name}{suffix}"]
 
 
 def configure(flags: list[str], given: argparse.Namespace) -> Any:
@@ -142,20 +167,20 @@ PARTS: dict[str, tuple[Callable[..., Work], Callable[[dict[str, Any]], int]]] = 
 }
 
 
-def rows(part: str, size: str, data: Path, given: argparse.Namespace) -> tuple[Row, Row]:
-    """Time of a batch in ms, and tokens a second."""
+def rows(peer: str, part: str, size: str, data: Path, given: argparse.Namespace) -> list[Row]:
+    """As MEASURED: time of a batch in ms, and tokens a second."""
     start, count = PARTS[part]
-    candidates = build(size, data, given)
-    batches = read_batches(candidates[STOCK], given.rounds + measure.WARMUP)
+    candidates = build(peer, part, size, data, given)
+    batches = read_batches(candidates[peer], given.rounds + measure.WARMUP)
     work = {name: start(each, batches) for name, each in candidates.items()}
-    label = f"{part} {size}"
-    seconds = measure.interleave(work, STOCK, given.rounds, measure.clock(given), given.seed, label)
+    title = label(peer, part, size)
+    seconds = measure.interleave(work, peer, given.rounds, measure.clock(given), given.seed, title)
     tokens = np.array([count(batch) for batch in batches[: given.rounds]])
     speeds = {name: tokens / each for name, each in seconds.items() if name != AGAIN}
-    return (
-        measure.compare(label, seconds, STOCK, 1e3),
-        measure.compare(f"{label}, speed", speeds, STOCK, 1.0),
-    )
+    return [
+        measure.compare(title, seconds, peer, 1e3),
+        measure.compare(f"{title}, speed", speeds, peer, 1.0),
+    ]
 
 
 # Data.
@@ -201,7 +226,8 @@ def parse() -> argparse.Namespace:
         help="what fairseq-preprocess wrote (default: synthetic sentences, log-normal around 20 "
         "tokens, of 4,000 symbols for tiny and 10,000 for iwslt)",
     )
-    parser.add_argument("--sizes", nargs="+", choices=ARCHITECTURES, default=[*ARCHITECTURES])
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=[*SIZES])
+    parser.add_argument("--peers", nargs="+", choices=LIMITS, default=[*LIMITS])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument(
         "--max-tokens",
@@ -220,14 +246,15 @@ def main() -> int:
         raise UsageError(f"--data is {given.data}; give a folder that fairseq-preprocess wrote")
     logging.disable(logging.INFO)  # fairseq tells of every model
     with TemporaryDirectory() as made:
-        measured = [
-            rows(part, size, data, given)
-            for size, data in data_folders(given, Path(made))
-            for part in given.parts
-        ]
+        folders = list(data_folders(given, Path(made)))
+        measured = {
+            peer: [rows(peer, part, *folder, given) for folder in folders for part in given.parts]
+            for peer in given.peers
+        }
     tables = [
-        Table("Time of a batch", STOCK, "ms", [time for time, _ in measured]),
-        Table("Speed", STOCK, "tokens/s", [speed for _, speed in measured]),
+        Table(title, peer, unit, each)
+        for peer, both in measured.items()
+        for (title, unit), each in zip(MEASURED, zip(*both, strict=True), strict=True)
     ]
     facts = {
         "data": str(given.data or f"synthetic, {SENTENCES:,} sentences"),

@@ -22,6 +22,42 @@ usage() {
   exit
 }
 
+# options ACCEPTED ARGUMENT...: reads the arguments of a script. ACCEPTED has --name= for an option
+# with a value, --name for one without (the variables of that name get the value, or yes), WORD for
+# other words, which become WORDS, and -- for what follows a --, which becomes REST.
+options() {
+  local accepted=" $1 " help="see 'bash ${0#"$PWD/"} --help'"
+  shift
+  WORDS=() REST=()
+  while [ $# -gt 0 ]; do
+    if [[ "$1" =~ ^(-h|--help)$ ]]; then
+      usage
+    elif [[ "$1" = -- && "$accepted" == *" -- "* ]]; then
+      REST=("${@:2}")
+      return
+    elif [[ "$accepted" == *" $1= "* ]]; then
+      [ $# -gt 1 ] || die "$1 needs a value: $help."
+      printf -v "${1#--}" %s "$2"
+      shift
+    elif [[ "$accepted" == *" $1 "* && "$1" =~ ^--[a-z]+$ ]]; then
+      printf -v "${1#--}" yes
+    elif [[ "$accepted" == *" WORD "* && "$1" != -* ]]; then
+      WORDS+=("$1")
+    else
+      die "Unknown argument '$1': $help."
+    fi
+    shift
+  done
+}
+
+# positive FLAG VALUE...
+positive() {
+  local flag=$1 value
+  for value in "${@:2}"; do
+    [[ "$value" =~ ^[1-9][0-9]*$ ]] || die "$flag is '$value' and must be a positive number."
+  done
+}
+
 # data_recipe DEFAULT [ARGUMENT]: what every data recipe starts with. Sets OUT, the folder that
 # it makes, and WORK, the one beside it in which it works; ends the script if OUT is there.
 data_recipe() {
@@ -216,6 +252,18 @@ prepare_translation() {
 }
 
 # Commands.
+
+# translation_flags UPDATES SPLIT: sets FLAGS, which train a small model, and GENERATE, which
+# translates a part of the data with it.
+translation_flags() {
+  FLAGS=(--share-all-embeddings --dropout 0.1 --max-tokens 1024 --max-update "$1"
+    --optimizer adam --adam-betas '(0.9, 0.98)' --lr 3e-3 --lr-scheduler inverse_sqrt
+    --warmup-updates 400 --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+    --save-interval-updates 300 --keep-interval-updates 1 --no-epoch-checkpoints --log-interval 100
+    --distributed-world-size 1 --num-workers 0)
+  GENERATE="--gen-subset $2 --beam 5 --max-len-a 1.2 --max-len-b 10 --max-tokens 1000 --remove-bpe
+  --num-workers 0"
+}
 
 # foreground COMMAND...: it ends when this script ends, however that is. What bash runs in its
 # foreground goes on when bash is told to stop.

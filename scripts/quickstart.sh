@@ -15,25 +15,13 @@
 . "$(dirname "$0")/lib.sh"
 
 corpus='' compare='' updates='' dir=$ROOT
-while [ $# -gt 0 ]; do
-  case "$1" in
-  -h | --help) usage ;;
-  --compare) compare=transformer_una_tiny ;;
-  --corpus | --updates | --dir)
-    [ $# -gt 1 ] || die "$1 needs a value: see 'bash scripts/quickstart.sh --help'."
-    printf -v "${1#--}" %s "$2"
-    shift
-    ;;
-  *) die "Unknown argument '$1': see 'bash scripts/quickstart.sh --help'." ;;
-  esac
-  shift
-done
+options '--corpus= --compare --updates= --dir=' "$@"
 case "$corpus" in
 '' | multi30k) given_corpus multi30k-en-de >/dev/null ;;
 builtin) ;;
 *) die "--corpus is '$corpus' and must be multi30k or builtin." ;;
 esac
-[[ "$updates" =~ ^[1-9][0-9]*$|^$ ]] || die "--updates is '$updates' and must be a positive number."
+positive --updates ${updates:+"$updates"}
 require_room "$dir" 1000
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
@@ -55,17 +43,11 @@ case "$corpus" in
 multi30k) text='Multi30k test_2016_flickr' enough=1800 ;;
 builtin) text='Test part of the built-in corpus' enough=1200 ;;
 esac
-FLAGS=(--share-all-embeddings --dropout 0.1 --max-tokens 1024 --max-update "${updates:-$enough}"
-  --optimizer adam --adam-betas '(0.9, 0.98)' --lr 3e-3 --lr-scheduler inverse_sqrt
-  --warmup-updates 400 --criterion label_smoothed_cross_entropy --label-smoothing 0.1
-  --save-interval-updates 300 --keep-interval-updates 1 --no-epoch-checkpoints --log-interval 100
-  --distributed-world-size 1 --num-workers 0)
-GENERATE='--gen-subset test --beam 5 --max-len-a 1.2 --max-len-b 10 --max-tokens 1000 --remove-bpe
-  --num-workers 0'
+translation_flags "${updates:-$enough}" test
 
 data=$dir/data-bin/$corpus.en-de out=$dir/checkpoints/quickstart/$corpus
 variants=() runs=() logs=()
-for arch in transformer_dna_tiny $compare; do
+for arch in transformer_dna_tiny ${compare:+transformer_una_tiny}; do
   variants+=(--variant "$arch=--arch $arch")
   runs+=("$out/$arch/seed-1") logs+=("$out/$arch/seed-1/train.log")
 done

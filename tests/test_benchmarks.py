@@ -144,6 +144,24 @@ def test_what_does_not_fit_on_a_gpu():
     assert attention.fits(lambda _: None)
 
 
+def test_rivals_differ_from_their_peer_in_one_thing(tmp_path):
+    """Parameters are the same: guidance is of the criterion, Gaussian heads lack projections."""
+    training.write_synthetic(tmp_path, 50, 1)
+    given = argparse.Namespace(max_tokens=128, seed=1, device="cpu", precision="fp32")
+    built = training.build("una", "training", "tiny", tmp_path, given)
+    una, states = built["una"], {name: each.model.state_dict() for name, each in built.items()}
+    for name in (AGAIN, "ag"):
+        assert type(built[name].model) is type(una.model)
+        torch.testing.assert_close(states[name], states["una"])
+    criterions = {name: each.cfg.criterion._name for name, each in built.items()}
+    assert criterions.pop("ag") == f"{criterions['una']}_ag"
+    assert len(set(criterions.values())) == 1
+    missing = states["una"].keys() - states["gaussian"].keys()
+    assert missing and all("self_attn" in key and re.search("[qk]_proj", key) for key in missing)
+    shared = {key: states["una"][key] for key in states["gaussian"]}
+    torch.testing.assert_close(states["gaussian"], shared)
+
+
 # As a user runs them.
 
 
@@ -157,15 +175,16 @@ def benchmark(script, *arguments):
 
 
 def assert_report(done, path, candidates):
-    """Columns, and ratios in every cell; JSON that says the same."""
+    """Rows with these candidates and a ratio of each; JSON that says the same."""
     assert done.returncode in (0, measure.TOO_NOISY), done.stderr
     assert ("No verdict" in done.stdout) == (done.returncode == measure.TOO_NOISY)
     content = json.loads(path.read_text())
     printed = re.findall(r"^\| (\w.*?) \|", done.stdout, re.M)
     assert printed == [row["label"] for table in content["tables"] for row in table["rows"]]
-    for row in content["tables"][0]["rows"]:
-        assert row["ratios"].keys() == {AGAIN, *candidates}
-        assert all(low <= mid <= high for low, mid, high in row["ratios"].values())
+    rows = {row["label"]: row["ratios"] for table in content["tables"] for row in table["rows"]}
+    for label, names in candidates.items():
+        assert rows[label].keys() == {AGAIN, *names}
+        assert all(low <= mid <= high for low, mid, high in rows[label].values())
     assert {"CPU", "clock", "versions", "commit", "command", "rounds"} <= content["facts"].keys()
     assert list(path.parent.iterdir()) == [path]
 
@@ -176,16 +195,18 @@ def test_attention(tmp_path):
         *"attention --lengths 32 --memory-length 64 --scores 16384 --rounds 2".split(),
         *("--only", "hybrid", "--padding", 0.2, "--json", path),
     )
-    assert_report(done, path, {"hybrid"})
+    assert_report(done, path, {"32": ["hybrid"]})
     assert "| memory at 64 |" in done.stdout
 
 
 def test_training(tmp_path):
     path = tmp_path / "results.json"
-    done = benchmark(*"training --sizes tiny --max-tokens 128 --rounds 2 --json".split(), path)
-    assert_report(done, path, {"una", "dna", "hna"})
-    assert "| training tiny |" in done.stdout
-    assert "| generation tiny |" in done.stdout
+    done = benchmark(*"training --sizes tiny --max-tokens 128 --rounds 1 --json".split(), path)
+    stock, una = "transformer", "una"
+    found = {training.label(stock, part, "tiny"): ["una", "dna", "hna"] for part in training.PARTS}
+    found[training.label(una, "training", "tiny")] = ["ag", "gaussian"]
+    found[training.label(una, "generation", "tiny")] = ["gaussian"]
+    assert_report(done, path, found)
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ def test_a_training_goes_on_with_its_own_offsets(tmp_path):
 def test_training_and_translating(arch, data_bin, tmp_path):
     name, *flags = arch.split()
     path = train(data_bin, name, tmp_path, 20, *flags)
-    common = ["--user-dir", PLUGIN, *TASK, "--path", path, "--beam", 3, "--max-len-b", 20]
+    common = ["--user-dir", PLUGIN, *TASK, "--path", path, "--beam", 3, "--max-len-b", 8]
     together, alone = (
         fairseq("generate", data_bin, *common, "--gen-subset", "valid", *size.split()).stdout
         for size in ("--max-tokens 800", "--batch-size 1")

@@ -1,4 +1,4 @@
-"""The shell scripts: their help, what they refuse, and the quickstart on a few real lines."""
+"""The shell scripts: their help, what they refuse, and the recipes on a few real lines."""
 
 import gzip
 import hashlib
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
-RECIPES = [path for path in SCRIPTS if path.name != "lib.sh"]
+RECIPES = [path for path in SCRIPTS if path.name not in ("lib.sh", "study.sh")]
 SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 LINES = {"train": 300, "valid": 20, "test": 9}
 
@@ -51,8 +51,15 @@ def test_help_is_the_comment_at_the_top(script):
     done = bash(script, "--help")
     assert done.returncode == 0, done.stderr
     assert f"Usage: bash scripts/{script.name}" in done.stdout
-    accepted = set(re.findall(r"^  (?:.* \| )?(--[a-z]+)\)", script.read_text(), re.M))
-    assert accepted - {"--help"} <= set(re.findall(r"--[a-z]+", done.stdout))
+    assert accepted(script) <= set(re.findall(r"--[a-z]+", done.stdout))
+
+
+def accepted(script: Path) -> set[str]:
+    """The options that a script reads."""
+    text, shared = script.read_text(), (ROOT / "scripts" / "study.sh").read_text()
+    text += shared if "study_options" in text else ""
+    calls = re.findall(r"^ *(?:study_)?options .*", text, re.M)
+    return {option for call in calls for option in re.findall(r"[\s\"'](--[a-z]+)", call)}
 
 
 @pytest.mark.parametrize(
@@ -63,6 +70,12 @@ def test_help_is_the_comment_at_the_top(script):
         (["quickstart.sh", "--fast"], ["'--fast'", "--help"]),
         (["quickstart.sh", "--updates", "0"], ["'0'", "positive number"]),
         (["quickstart.sh", "--dir", "/dev/null/x"], ["'/dev/null/x'", "write"]),
+        (["quickstart.sh", "builtin"], ["'builtin'", "--help"]),
+        (["table7.sh", "--seeds", "1.5"], ["--seeds is '1.5'", "positive number"]),
+        (["table7.sh", "--size", "tiny"], ["'tiny'", "_tiny, _iwslt_de_en"]),
+        (["table7.sh", "--data", "/nowhere"], ["'/nowhere'", "test.*.idx", "fairseq-preprocess"]),
+        (["ag_patterns.sh", "next:1"], ["'next:1'", "SITE=HEADS"]),
+        (["ag_patterns.sh", "none", "--jobs", "0"], ["--jobs is '0'"]),
         (["prepare_multi30k.sh", "--fast"], ["'--fast'", "output folder"]),
         (["prepare_builtin.sh", "/dev/null/x"], ["'/dev/null/x'", "write"]),
     ],
@@ -70,6 +83,17 @@ def test_help_is_the_comment_at_the_top(script):
 def test_bad_arguments(arguments, said):
     script, *rest = arguments
     assert_refused(bash(ROOT / "scripts" / script, *rest), *said)
+
+
+def test_kinds_of_arguments():
+    code = (
+        "b=no; options '--a= --b -- WORD' x --a -1 encoder=next:1 --b -- --c y;"
+        'printf "%s\n" "$a" "$b" "${WORDS[*]}" "${REST[*]}"'
+    )
+    assert lib(code).stdout == "-1\nyes\nx encoder=next:1\n--c y\n"
+    for refused in ("--c", "-- x", "--a=1", "--b=", "x", "-x"):
+        said = refused.split()[0]
+        assert_refused(lib(f"options '--a= --b' {refused}"), f"Unknown argument '{said}'")
 
 
 @pytest.mark.parametrize("script", ["quickstart.sh --dir", "prepare_multi30k.sh"])
@@ -324,3 +348,57 @@ def test_second_run_repeats_nothing(quickstart):
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert before == after
     assert again.split("beam 5:")[1] == output.split("beam 5:")[1]
+
+
+# Recipes that compare trainings, shrunk.
+
+
+def recipe(name: str, quickstart, *arguments: object) -> subprocess.CompletedProcess:
+    """On the data of the quickstart; what it makes lies beside them, in a folder of its name."""
+    folder = quickstart[0]
+    places = ["--data", folder / "data-bin" / "multi30k.en-de", "--out", folder / name]
+    return bash(ROOT / f"scripts/{name}.sh", *places, "--updates", 3, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("ag_patterns", ["none", "encoder=nex:1"], ["--ag-encoder-heads", "'nex'", "next, prev"]),
+        ("table7", ["--", "--warmup", "9"], ["cannot take", "--warmup 9"]),
+    ],
+)
+def test_flags_are_refused_before_the_first_training(quickstart, name, arguments, said):
+    assert_refused(recipe(name, quickstart, *arguments), *said)
+    assert not (quickstart[0] / name).exists()
+
+
+def test_table7(quickstart):
+    done = recipe("table7", quickstart, "--seeds", 2, "--jobs", 2, "--", "--warmup-updates", 2)
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.findall(r"^([\w-]+) +2 +([\d,]+) +3 ", done.stdout, re.M))
+    assert list(rows) == ["base", "hard-coded", "ag"]
+    assert rows["base"] == rows["ag"] > rows["hard-coded"]
+    for metric in ("BLEU†", "train.nll_avg"):
+        assert f"{metric} against base: paired t-test over n = 2" in done.stdout
+    out = quickstart[0] / "table7"
+    for variant in rows:
+        log = (out / variant / "seed-2" / "train.log").read_text()
+        assert ("| ag_loss " in log) == (variant == "ag") and "| nll_avg " in log
+        assert "--warmup-updates 2 " in (out / variant / "seed-1" / "train.done").read_text()
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ag_patterns(quickstart):
+    assignments = ["none", "encoder=next:1,prev:1+decoder=prev:1"]
+    done = recipe("ag_patterns", quickstart, "--jobs", 2, "--alpha", 5, *assignments)
+    assert done.returncode == 0, done.stderr
+    out, guided = quickstart[0] / "ag_patterns", "encoder-next1-prev1+decoder-prev1"
+    ranked = re.findall(r"^(\S+) +1 +[\d,]+ +3 ", (out / "table.txt").read_text(), re.M)
+    assert sorted(ranked) == [guided, "none"]
+    assert f"Best on the validation data: {ranked[0]} (" in done.stdout
+    for name, flags in [
+        ("none", "--criterion label_smoothed_cross_entropy "),
+        (guided, "--ag-alpha 5 --ag-encoder-heads next:1,prev:1 --ag-decoder-heads prev:1 "),
+    ]:
+        assert flags in (out / name / "seed-1" / "train.done").read_text()
+        assert "D-0\t" in (out / name / "seed-1" / "generate-valid.txt").read_text()

@@ -54,7 +54,8 @@ def log(loss: float, accuracy: float, updates: int, wps: float, end: bool) -> st
         lines.append(
             f"valid1 | epoch 001 | loss {value + 5} | accuracy {right + 5} | num_updates {update}"
         )
-    lines += [f"train | epoch 001 | loss 3 | num_updates {updates}"]
+    for update, average in ((updates // 2, 8), (updates, 3)):
+        lines.append(f"train | epoch 001 | loss {average + loss} | num_updates {update}")
     lines += ["fairseq_cli.train | done training in 333.4 seconds"] if end else []
     return "".join(f"2026-01-01 01:01:01 | INFO | {line}\n" for line in lines)
 
@@ -188,19 +189,28 @@ def test_variants_are_named_by_their_folder(tmp_path):
 
 def test_values_are_those_of_the_best_checkpoint(tmp_path):
     run = runs.read_run(make(tmp_path / "a", accuracy=70.0), "a")
-    assert runs.validated(run, "loss") == 4.5
-    assert runs.validated(run, "accuracy") == 70.0  # not the better one, of a later checkpoint
-    assert runs.validated(run, "valid1.accuracy") == 75.0
+    assert runs.logged(run, "loss") == 4.5
+    assert runs.logged(run, "accuracy") == 70.0  # not the better one, of a later checkpoint
+    assert runs.logged(run, "valid1.accuracy") == 75.0
     assert runs.speed(run) == 4000
     path = tmp_path / "a" / "train.log"
     path.write_text(path.read_text().replace("loss 5.5", "loss 4.5"))
-    assert runs.validated(runs.read_run(path.parent, "a"), "accuracy") == 71.0  # as good, and later
+    assert runs.logged(runs.read_run(path.parent, "a"), "accuracy") == 71.0  # as good, and later
     path.write_text(path.read_text().replace("loss 4.5", "loss nan", 1))
-    assert runs.validated(runs.read_run(path.parent, "a"), "loss") == 4.5
+    assert runs.logged(runs.read_run(path.parent, "a"), "loss") == 4.5
     settings = {"best_checkpoint_metric": "accuracy", "maximize_best_checkpoint_metric": True}
     path = make(tmp_path / "b", **{f"checkpoint.{name}": value for name, value in settings.items()})
-    assert runs.validated(runs.read_run(path, "b"), "accuracy") == 71.0
-    assert runs.validated(runs.read_run(path, "b"), "loss") == 5.5
+    assert runs.logged(runs.read_run(path, "b"), "accuracy") == 71.0
+    assert runs.logged(runs.read_run(path, "b"), "loss") == 5.5
+
+
+def test_values_of_training_are_those_of_its_last_epoch(tmp_path):
+    run = runs.read_run(make(tmp_path / "a"), "a")
+    assert runs.logged(run, "train.loss") == 7.5
+    path = run.folder / "train.log"
+    path.write_text(path.read_text().replace("INFO | train |", "INFO | nothing |"))
+    with pytest.raises(UsageError, match=r"no train\.loss in the last epoch .* has none at all"):
+        runs.logged(runs.read_run(run.folder, "a"), "train.loss")
 
 
 # The table.
@@ -311,6 +321,18 @@ def test_what_is_named_after_the_seed_is_no_difference(tmp_path, table):
     assert row["n"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("sort", "order"), [("highest", ["b", "a", "c"]), ("lowest", ["c", "a", "b"])]
+)
+def test_sorted_by_the_means_of_the_first_metric(tmp_path, table, sort, order):
+    losses = {"a/seed-1": 4, "a/seed-2": 5, "b/seed-1": 3, "b/seed-2": 7, "c/seed-1": 4.2}
+    paths = [make(tmp_path / name, loss=loss) for name, loss in losses.items()]
+    rows, notes = table(*paths, "--metric", "train.loss", "accuracy", "--sort", sort)
+    assert [row["variant"] for row in rows] == order
+    assert "train.loss: from the log, of the last epoch of training" in notes
+    assert "accuracy: from the log, of the validation with the best checkpoint" in notes
+
+
 # Tests of differences.
 
 LOSSES = {"una": [4.0, 4.2, 4.7], "dna": [3.9, 4.0, 4.3], "hna": [4.1, 4.1, 4.8]}
@@ -341,6 +363,25 @@ def test_t_over_matched_seeds(study, table):
         note.startswith("hna: ") and f"p {hna:.4f}, corrected {hna:.4f}" in note for note in notes
     )
     assert any(note.startswith("p: how probable") for note in notes)
+
+
+def test_metric_by_metric(study, table):
+    _, notes = table(
+        *study,
+        "--metric",
+        "loss",
+        "train.loss",
+        "accuracy",
+        "--test",
+        "t",
+        "--by",
+        "accuracy",
+        "loss",
+    )
+    titles = [i for i, note in enumerate(notes) if "paired t-test" in note]
+    assert [notes[i].split(" against")[0] for i in titles] == ["accuracy", "loss"]
+    assert notes[titles[1] + 1].startswith("dna: difference -0.233")
+    assert [i for i, note in enumerate(notes) if note.startswith("p: ")] == [len(notes) - 1]
 
 
 def test_folds_are_said_to_share_data(tmp_path, table):
@@ -469,6 +510,8 @@ def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):
     refused(capsys, "no sentences to resample", *study, "--test", "bootstrap")
     refused(capsys, "--resamples is 5", *study, "--test", "bootstrap", "--resamples", 5)
     refused(capsys, "--baseline is for --test", *study, "--baseline", "una")
+    refused(capsys, "--by is for --test", *study, "--by", "loss")
+    refused(capsys, "choose from loss", *study, "--test", "t", "--by", "bleu")
 
 
 def test_what_else_is_refused(tmp_path, capsys):

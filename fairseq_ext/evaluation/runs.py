@@ -18,7 +18,8 @@ from fairseq_ext.evaluation.logs import LOG, REPETITION, Record, is_finished, re
 from fairseq_ext.safe_loading import load_checkpoint
 
 CHECKPOINT = "checkpoint_last.pt"
-TRAINING = ("train_inner", "train")  # lines of numbers: since the last such line, of an epoch
+EPOCH = "train"  # what the lines of numbers of an epoch are called
+TRAINING = ("train_inner", EPOCH)  # since the last such line, of an epoch
 
 # Stored with the parameters but never trained: a format number, and a device marker.
 BUFFERS = ("version", "_float_tensor")
@@ -180,24 +181,34 @@ def speed(run: Run) -> float:
     return math.nan
 
 
-def validated(run: Run, name: str) -> float:
-    """A value logged in the validation in which training found its best checkpoint.
+def logged(run: Run, name: str) -> float:
+    """A value of the log: train.NAME of the last epoch, others of the best validation.
 
-    ``name`` as in the log, or SUBSET.NAME for another subset than the first. Raises UsageError if
-    it was not logged.
+    ``name`` as in the log, or SUBSET.NAME for another subset than the first; the best validation
+    is that in which training found its best checkpoint. Raises UsageError if there is no value.
     """
-    known = run.facts.settings
-    first = known.get("dataset.valid_subset", "valid").split(",")[0]
     subset, _, value = name.rpartition(".")
-    by = known.get("checkpoint.best_checkpoint_metric", "loss")
-    sign = 1 if known.get("checkpoint.maximize_best_checkpoint_metric") else -1
-    logged = {r.update: sign * r.values.get(by, math.nan) for r in run.records if r.kind == first}
-    scores = {update: score for update, score in logged.items() if not math.isnan(score)}
-    best = max(reversed(scores), key=scores.__getitem__, default=None)
-    values = {(r.kind, r.update): r.values for r in run.records}.get((subset or first, best), {})
+    where, values = _last_epoch(run) if subset == EPOCH else _best_validation(run, subset)
     if value not in values:
         raise UsageError(
-            f"{run.folder} has no {name} in the validation with its best {by}; it has "
-            f"{', '.join(sorted(values)) or 'no such validation'}"
+            f"{run.folder} has no {name} in the {where}; it has "
+            f"{', '.join(sorted(values)) or 'none at all'}"
         )
     return values[value]
+
+
+def _last_epoch(run: Run) -> tuple[str, dict[str, float]]:
+    epochs = [record.values for record in run.records if record.kind == EPOCH]
+    return "last epoch of training", epochs[-1] if epochs else {}
+
+
+def _best_validation(run: Run, subset: str) -> tuple[str, dict[str, float]]:
+    known = run.facts.settings
+    first = known.get("dataset.valid_subset", "valid").split(",")[0]
+    by = known.get("checkpoint.best_checkpoint_metric", "loss")
+    sign = 1 if known.get("checkpoint.maximize_best_checkpoint_metric") else -1
+    found = {r.update: sign * r.values.get(by, math.nan) for r in run.records if r.kind == first}
+    scores = {update: score for update, score in found.items() if not math.isnan(score)}
+    best = max(reversed(scores), key=scores.__getitem__, default=None)
+    values = {(r.kind, r.update): r.values for r in run.records}.get((subset or first, best), {})
+    return f"validation with its best {by}", values

@@ -2,27 +2,27 @@
 
 VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT: one row, mean ± standard error over
 n of them; they may differ in --seed, folds in their data too, and in nothing else. --metric takes
-what `fairseq-ext score` has, of RUN/generate-SUBSET.txt, and any value that was logged, from the
-validation in which training found its best checkpoint. Updates and time are of the whole training,
-tokens/s is the median over its log.
+what `fairseq-ext score` has, of RUN/generate-SUBSET.txt, and any value that was logged: train.NAME
+is that of the last epoch of training, any other from the validation in which training found its
+best checkpoint. Updates and time are of the whole training, tokens/s is the median over its log.
 
---test compares each variant with --baseline by the first metric: t, over matched repetitions;
-bootstrap and randomisation, over the sentences of each matched pair of outputs. p-values are
-two-sided and corrected for their number (Holm).
+--test compares each variant with --baseline, metric by metric if --by names several: t, over
+matched repetitions; bootstrap and randomisation, over the sentences of each matched pair of
+outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
 """
 
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import metrics
-from fairseq_ext.evaluation.comparisons import FEWEST, TESTS, Measure, compare, match
+from fairseq_ext.evaluation.comparisons import FEWEST, TESTS, Measure, Pairs, compare, match
 from fairseq_ext.evaluation.layout import FORMATS, Column, column, means, ranges
-from fairseq_ext.evaluation.runs import Run, read_runs, speed, validated
+from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
 from fairseq_ext.evaluation.score import add_options, language
 from fairseq_ext.evaluation.translation import (
     Texts,
@@ -35,9 +35,11 @@ from fairseq_ext.evaluation.translation import (
 EXAMPLE = """\
   fairseq-ext table checkpoints/study/*/seed-* --reference test.de --output results.md
   fairseq-ext table checkpoints/study/*/seed-* --metric accuracy --baseline una --test t
+  fairseq-ext table checkpoints/study/*/seed-* --metric bleu train.nll_loss --sort highest
   fairseq-ext table a b --reference test.de --metric chrf --test bootstrap"""
 
 ENDINGS = {".md": "markdown", ".csv": "csv"}
+SORTS = ("highest", "lowest")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="METRIC",
         help=f"of {', '.join(metrics.METRICS)}, or as named in the log, or SUBSET.NAME for another "
-        f"than the first --valid-subset; default: {' '.join(metrics.DEFAULT)} with --reference, "
-        "else loss",
+        "than the first --valid-subset, or train.NAME; default: "
+        f"{' '.join(metrics.DEFAULT)} with --reference, else loss",
+    )
+    parser.add_argument(
+        "--sort", choices=SORTS, help="the variant with this value of the first metric on top"
     )
     parser.add_argument("--gen-subset", default="test", metavar="SUBSET", help="default: test")
     parser.add_argument("--baseline", metavar="VARIANT", help="for --test; default: the first")
     parser.add_argument("--test", choices=TESTS)
+    parser.add_argument(
+        "--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first"
+    )
     parser.add_argument(
         "--resamples", type=int, metavar="N", help="default: 1000 for bootstrap, else 10000"
     )
@@ -69,9 +77,9 @@ def run(given: argparse.Namespace) -> None:
     if max(map(len, runs.values())) > 1:
         notes.append("±: standard error of the mean over n repetitions")
     if pairs:
-        notes += compare(given.test, pairs, measures[0], given.resamples)
+        notes += compared(given, pairs, measures)
     form = given.format or ENDINGS.get(given.output and given.output.suffix, "text")
-    text = FORMATS[form](columns(runs, measures), notes)
+    text = FORMATS[form](columns(ranked(given.sort, runs, measures), measures.values()), notes)
     if given.output is None:
         print(text, end="")
     else:
@@ -81,16 +89,17 @@ def run(given: argparse.Namespace) -> None:
 def _check(given: argparse.Namespace) -> None:
     if given.resamples is not None and given.resamples < FEWEST:
         raise UsageError(f"--resamples is {given.resamples} and must be at least {FEWEST}")
-    if given.baseline and not given.test:
-        raise UsageError("--baseline is for --test; give both or none")
+    for flag in ("baseline", "by"):
+        if getattr(given, flag) and not given.test:
+            raise UsageError(f"--{flag} is for --test; give both or none")
     if given.output:
         check_writable(given.output.parent, 0)
         if given.output.is_dir():
             raise UsageError(f"--output is the folder {given.output}; give a file")
 
 
-def measure(given: argparse.Namespace, runs: Sequence[Run]) -> tuple[list[Measure], list[str]]:
-    """The columns of results, and the notes that belong to them."""
+def measure(given: argparse.Namespace, runs: Sequence[Run]) -> tuple[dict[str, Measure], list[str]]:
+    """The columns of results by the names of their metrics, and the notes that belong to them."""
     names = given.metric or ([] if given.reference else ["loss"])
     scored = [name for name in names if name in metrics.METRICS]
     found, notes = {}, []
@@ -101,9 +110,40 @@ def measure(given: argparse.Namespace, runs: Sequence[Run]) -> tuple[list[Measur
         notes = metrics.notes(scores.values(), texts, lang)
     for name in names:
         if name not in found:
-            found[name] = Measure(name, 3, {run.folder: validated(run, name) for run in runs})
-            notes.append(f"{name}: from the log, of the validation with the best checkpoint")
-    return [found[name] for name in names or found], notes
+            found[name] = Measure(name, 3, {run.folder: logged(run, name) for run in runs})
+            notes.append(f"{name}: from the log, of {_moment(name)}")
+    return {name: found[name] for name in names or found}, notes
+
+
+def _moment(name: str) -> str:
+    trained = name.startswith(f"{EPOCH}.")
+    return "the last epoch of training" if trained else "the validation with the best checkpoint"
+
+
+def compared(given: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Measure]) -> list[str]:
+    """What --test found, metric by metric; what its p-values mean stands once, at the end."""
+    names = given.by or [next(iter(measures))]
+    if unknown := [name for name in names if name not in measures]:
+        raise UsageError(
+            f"--by names {unknown[0]}, which is no metric of this table; choose from "
+            f"{', '.join(measures)}"
+        )
+    found = [compare(given.test, pairs, measures[name], given.resamples) for name in names]
+    return [line for *lines, _ in found for line in lines] + found[-1][-1:]
+
+
+def ranked(
+    sort: str | None, runs: Mapping[str, Sequence[Run]], measures: Mapping[str, Measure]
+) -> Mapping[str, Sequence[Run]]:
+    """The variants in the order of their means by the first metric, or as they were given."""
+    if not sort:
+        return runs
+    values = next(iter(measures.values())).values
+
+    def mean(variant: str) -> float:
+        return statistics.mean(values[run.folder] for run in runs[variant])
+
+    return {name: runs[name] for name in sorted(runs, key=mean, reverse=sort == "highest")}
 
 
 def read_texts(given: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Texts]:
@@ -123,7 +163,7 @@ def read_texts(given: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Tex
     return texts
 
 
-def columns(runs: Mapping[str, Sequence[Run]], measures: Sequence[Measure]) -> list[Column]:
+def columns(runs: Mapping[str, Sequence[Run]], measures: Iterable[Measure]) -> list[Column]:
     def each(value: Callable[[Run], float]) -> list[list]:
         return [[value(run) for run in repetitions] for repetitions in runs.values()]
 

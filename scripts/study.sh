@@ -1,0 +1,84 @@
+# What recipes that compare variants of training share: source this after lib.sh.
+
+# study_options SEEDS NAMES ARGUMENT...: reads their options, those in NAMES too, as `options` does;
+# sets data, size, updates, seeds (default: SEEDS), jobs, out and alpha.
+study_options() {
+  data='' size=_tiny updates=1800 seeds=$1 jobs=1 out='' alpha=auto
+  options "--data= --size= --updates= --seeds= --jobs= --out= --alpha= -- $2" "${@:3}"
+  case "$size" in
+  '' | _tiny | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big) ;;
+  *) die "--size is '$size' and must be _tiny, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big or ''." ;;
+  esac
+  positive --updates "$updates"
+  positive --seeds "$seeds"
+  positive --jobs "$jobs"
+}
+
+# study_data NAME SPLIT: the data, prepared unless given by --data; sets SCORING and, if it was not
+# given, out.
+study_data() {
+  local multi30k=$ROOT/data-bin/multi30k.en-de
+  [ -z "$data" ] || scoring "$2"
+  setup_environment
+  [ -n "$data" ] || bash "$ROOT/scripts/prepare_multi30k.sh" "$multi30k"
+  data=${data:-$multi30k}
+  scoring "$2"
+  out=${out:-$ROOT/checkpoints/$1/$(basename "$data")$size}
+  require_room "$out" 500
+}
+
+# scoring SPLIT: sets SCORING, what `fairseq-ext table` has to know of a part of the data.
+scoring() {
+  local target found=("$data/$1".*-*.*.idx)
+  [ -e "${found[0]}" ] ||
+    die "--data is '$data', which has no $1.*.idx: give a folder that fairseq-preprocess wrote."
+  target=$(basename "${found[0]}")
+  target=${target#*-} target=${target%%.*}
+  SCORING=(--target-lang "$target" --gen-subset "$1")
+  [ ! -e "$data/text/$1.$target" ] || SCORING+=(--reference "$data/text/$1.$target")
+}
+
+# study NAME=FLAGS... -- FLAG...: trains variants, which all get the last flags, and translates as
+# GENERATE says; sets RUNS. What fairseq would refuse is refused before any of them is trained.
+study() {
+  local numbers variants=()
+  rehearse "$@"
+  mapfile -t numbers < <(seq "$seeds")
+  RUNS=()
+  while [ "$1" != -- ]; do
+    variants+=(--variant "$1")
+    RUNS+=("${numbers[@]/#/$out/${1%%=*}/seed-}")
+    shift
+  done
+  foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" --jobs "$jobs" \
+    "${variants[@]}" --generate "$GENERATE" -- "$data" "${@:2}"
+}
+
+# rehearse NAME=FLAGS... -- FLAG...: builds all that the variants would train.
+rehearse() {
+  python - "$data" "$@" <<'PY'
+import logging, shlex, sys
+
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from fairseq_ext.errors import UsageError
+
+
+def refuse(message):
+    raise UsageError(f"fairseq-train cannot take these flags: {message.split(' (choose')[0]}")
+
+
+logging.disable()  # fairseq tells of every dictionary
+_, data, *given = sys.argv
+common = given[given.index("--") + 1 :]
+for variant in given[: given.index("--")]:
+    parser = options.get_training_parser()
+    parser.error = refuse
+    flags = [data, *common, *shlex.split(variant.partition("=")[2])]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
+    task = tasks.setup_task(cfg.task)
+    task.build_model(cfg.model)
+    task.build_criterion(cfg.criterion)
+PY
+}
