@@ -227,13 +227,36 @@ def test_parameters():
 
 
 def test_a_decoder_s_cache_stays_short():
+    """Padding in it counts as in the whole."""
     torch.manual_seed(0)
     module = attention([-1, 0], site="decoder").eval()
     x, state = torch.randn(40, 2, 4), {}
-    forced, _ = module(x, x, x, Inputs(causal=True), need_weights=False)
-    steps = [module(q, q, q, None, state, False)[0] for q in x.split(1)]
-    torch.testing.assert_close(torch.cat(steps), forced, atol=1e-6, rtol=0)
+    padding = torch.arange(40) < torch.tensor([[3], [0]])
+    forced, _ = module(x, x, x, Inputs(padding, causal=True), need_weights=False)
+    steps = [
+        module(q, q, q, Inputs(padded), state, False)[0]
+        for q, padded in zip(x.split(1), padding.split(1, 1), strict=True)
+    ]
+    real = ~padding.T
+    torch.testing.assert_close(torch.cat(steps)[real], forced[real], atol=1e-6, rtol=0)
     assert module._get_input_buffer(state)["prev_value"].size(2) == 6
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_hypotheses_of_a_sentence_share_its_keys(steps):
+    """Each counts its own steps."""
+    torch.manual_seed(0)
+    module = attention([-1, 1], site="cross", ratio=1.3).eval()
+    query, keys = torch.randn(steps, 4, 4), torch.randn(9, 2, 4)
+    padding = torch.tensor([[True] * 2 + [False] * 7, [False] * 9])
+    results = [
+        module(query, k, k, Inputs(p, first=4), need_weights=False)[0]
+        for k, p in (
+            (keys, padding),
+            (keys.repeat_interleave(2, 1), padding.repeat_interleave(2, 0)),
+        )
+    ]
+    torch.testing.assert_close(*results)
 
 
 # Options.
@@ -315,10 +338,18 @@ def test_a_training_goes_on_with_its_own_offsets(tmp_path):
     before = options(encoder_gaussian_heads="all") | sizes
     state = {"model": {}, "optimizer_history": [], "cfg": {"model": before}}
     torch.save(state, path)
+    restore.check(str(path), before, False)
     restore.check(str(path), before | {"encoder_gaussian_heads": "4"}, False)  # the same
     for other in ({"encoder_gaussian_offsets": "0"}, {"cross_attention_heads": 1}):
         with pytest.raises(UsageError, match=f"trained with {next(iter(other))}"):
             restore.check(str(path), before | other, False)
+
+
+def test_architectures_that_are_not_ours_go_on(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    model = {"_name": "transformer_lm", "decoder_layers": 2}
+    torch.save({"model": {}, "optimizer_history": [], "cfg": {"model": model}}, path)
+    restore.check(str(path), model, False)
 
 
 # Through fairseq's commands.

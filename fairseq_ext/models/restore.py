@@ -45,9 +45,9 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
     saved, current = _options(before), _options(model)
-    if _attention(saved, current) == _attention(current, current):
-        return
     differing = [name for name, *_ in OPTIONS if _value(saved, name) != _value(current, name)]
+    if not differing or _attention(saved, current) == _attention(current, current):
+        return
     said = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
     if not reset_optimizer:
         raise UsageError(
