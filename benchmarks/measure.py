@@ -29,6 +29,7 @@ from tqdm import tqdm
 from fairseq_ext.errors import UsageError
 
 AGAIN = "again"
+ABSENT = "–"  # a ratio of what does not fit into memory, or has no meaning
 WARMUP = 2  # rounds
 LEAST = 0.05  # seconds of one timing; work that is shorter is repeated within it
 MIB = 2**20
@@ -74,7 +75,7 @@ class Table:
         names = list(dict.fromkeys(name for row in self.rows for name in row.ratios))
         lines = [["", f"{self.peer}, {self.unit}", *names], ["---", *["---:"] * (len(names) + 1)]]
         for row in self.rows:
-            ratios = [str(row.ratios.get(name, "does not fit")) for name in names]
+            ratios = [str(row.ratios.get(name, ABSENT)) for name in names]
             lines.append([row.label, f"{row.peer:,.4g}", *ratios])
         return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(x)} |" for x in lines)])
 
