@@ -20,7 +20,14 @@ import torch.nn.functional as F
 from measure import AGAIN, Aim, Quiet, Row, Table, Work
 from torch import Tensor
 
-from fairseq_ext.attention import NORMALISERS, Frame, Heads, Inputs, build_normaliser
+from fairseq_ext.attention import (
+    NORMALISERS,
+    Frame,
+    Heads,
+    Inputs,
+    build_normaliser,
+    gaussian_heads,
+)
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import OPTIONS
 
@@ -97,6 +104,33 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
     return build
 
 
+def gaussian(problem: Problem) -> Candidate:
+    """Hard-coded heads."""
+    group = hard_coded(problem.heads)
+    arguments = (*problem.qkv, problem.frame, slice(0, problem.heads), False, 0.0)
+    return lambda: group.attend(*arguments)[0], ()
+
+
+def convolution(problem: Problem) -> Candidate:
+    """The same by torch's grouped convolution, cut off where the density is below 1e-7."""
+    (_, _, v), padding = problem.qkv, problem.padding
+    offsets = torch.tensor(hard_coded(problem.heads).scorer.offsets).to(v)[:, None]
+    reach = torch.arange(-7.0, 8.0).to(v)
+    taps = torch.exp(-0.5 * (reach - offsets).square()) / math.sqrt(2 * math.pi)
+    kernel = taps.repeat_interleave(WIDTH, 0)[:, None]
+
+    def attend() -> Tensor:
+        kept = v if padding is None else v.masked_fill(padding.mT, 0)
+        channels = kept.mT.flatten(1, 2)
+        return F.conv1d(channels, kernel, padding=7, groups=len(kernel)).view_as(v.mT).mT
+
+    return attend, ()
+
+
+def hard_coded(heads: int) -> Heads:
+    return gaussian_heads([-1.0, 1.0] * (heads // 2) + [-1.0] * (heads % 2), [1.0] * heads)
+
+
 def textbook(weights: Callable[[Tensor, Tensor | None], Tensor]) -> Callable[[Problem], Candidate]:
     """A form of DNA that keeps maps, given its scores and padding."""
 
@@ -135,6 +169,8 @@ CANDIDATES: dict[str, Callable[[Problem], Candidate]] = {
     **{f"sinkhorn {sweeps}": ours("sinkhorn", sinkhorn_sweeps=sweeps) for sweeps in (2, 5)},
     "literal DNA": textbook(literal),
     "log DNA": textbook(log_form),
+    "gaussian": gaussian,
+    "conv1d": convolution,
 }
 
 
@@ -145,7 +181,8 @@ def step(name: str, problem: Problem) -> Work:
 
     def run(_: int) -> None:
         # [B, H, T, D] -> [T, B, C]
-        torch.autograd.grad(attend().permute(2, 0, 1, 3).flatten(2), wanted, problem.grad)
+        output = attend().permute(2, 0, 1, 3).flatten(2)
+        torch.autograd.grad(output, wanted, problem.grad, allow_unused=True)
 
     return run
 
