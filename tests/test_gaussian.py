@@ -1,6 +1,7 @@
 """Hard-coded Gaussian attention: worked numbers, the naive twin, the fast form, options."""
 
 from argparse import Namespace
+from contextlib import nullcontext
 
 import naive
 import pytest
@@ -331,18 +332,37 @@ def test_options_that_cannot_be(given, says):
         build_model(OmegaConf.create({"_name": "transformer_una_tiny", **given}), task)
 
 
+SIZES = {f"{side}_{n}": 4 for side in ("encoder", "decoder") for n in ("attention_heads", "layers")}
+
+
 def test_a_training_goes_on_with_its_own_offsets(tmp_path):
     path = tmp_path / "checkpoint.pt"
-    sizes = {"encoder_attention_heads": 4, "encoder_layers": 4}
-    sizes |= {"decoder_attention_heads": 4, "decoder_layers": 4}
-    before = options(encoder_gaussian_heads="all") | sizes
+    before = options(encoder_gaussian_heads="all") | SIZES
     state = {"model": {}, "optimizer_history": [], "cfg": {"model": before}}
     torch.save(state, path)
     restore.check(str(path), before, False)
-    restore.check(str(path), before | {"encoder_gaussian_heads": "4"}, False)  # the same
+    for same in ({"encoder_gaussian_heads": "4"}, {"cross_layers": "0,1,2,3"}):
+        restore.check(str(path), before | same, False)
     for other in ({"encoder_gaussian_offsets": "0"}, {"cross_attention_heads": 1}):
         with pytest.raises(UsageError, match=f"trained with {next(iter(other))}"):
             restore.check(str(path), before | other, False)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refused"),
+    [
+        ({"gaussian_sigma": "1"}, {"gaussian_sigma": "2"}, False),  # of no head
+        ({"cross_gaussian_heads": "8"}, {"cross_gaussian_heads": "all"}, False),
+        ({"cross_gaussian_heads": "8"}, {"cross_gaussian_heads": "2"}, True),
+        ({"encoder_gaussian_heads": "8"}, {"encoder_gaussian_heads": "4"}, True),  # had more heads
+    ],
+)
+def test_what_options_make_is_compared(before, now, refused, tmp_path):
+    before, now = (options(cross_attention_heads=8, **some) | SIZES for some in (before, now))
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"model": {}, "optimizer_history": [], "cfg": {"model": before}}, path)
+    with pytest.raises(UsageError, match="was trained with") if refused else nullcontext():
+        restore.check(str(path), now, False)
 
 
 def test_architectures_that_are_not_ours_go_on(tmp_path):

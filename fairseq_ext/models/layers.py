@@ -24,10 +24,8 @@ from fairseq_ext.models.options import OPTIONS
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     """The attention at a site ("encoder", "decoder", "cross") of a layer, as configured."""
     side = cfg.encoder if site == "encoder" else cfg.decoder
-    heads = side.attention_heads
     options = {name: getattr(cfg, name) for name, *_ in OPTIONS}
-    if site == "cross":
-        heads = options["cross_attention_heads"] or heads
+    heads = count_heads(site, side.attention_heads, options)
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     return Attention(
         side.embed_dim,
@@ -40,6 +38,11 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         qn_block_size=cfg.quant_noise.pq_block_size,
         **(width_of_keys if site == "cross" else {}),
     )
+
+
+def count_heads(site: str, heads: int, options: dict[str, Any]) -> int:
+    """How many of them a site has, on the side of the model that has `heads`."""
+    return (options["cross_attention_heads"] if site == "cross" else 0) or heads
 
 
 def build_heads(

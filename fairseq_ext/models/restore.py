@@ -7,13 +7,15 @@ relative to an option (the hybrid weight), so that loading them strictly proves 
 import logging
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.layers import build_heads
+from fairseq_ext.models.hard_coded import cross_layers
+from fairseq_ext.models.layers import build_heads, count_heads
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.patching import around
 
@@ -70,12 +72,17 @@ def _value(options: Mapping[str, Any], name: str) -> Any:
     return value if isinstance(value, int | float) else str(value)
 
 
-def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str]:
-    """What the options make of a model of these sizes."""
+def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str] | None:
+    """What the options make of a model of these sizes; None if they do not fit it."""
     given = {name: _value(options, name) for name, *_ in OPTIONS}
-    made = [repr(given[name]) for name in ("cross_layers", "cross_attention_heads")]
-    for site in SITES:
-        side = "encoder" if site == "encoder" else "decoder"
-        heads, layers = sizes[f"{side}_attention_heads"], sizes[f"{side}_layers"]
-        made += [repr(build_heads(site, i, heads, layers, given)) for i in range(layers)]
-    return made
+    with suppress(UsageError):
+        made = [repr(cross_layers(given["cross_layers"], sizes["decoder_layers"]))]
+        for site in SITES:
+            side = "encoder" if site == "encoder" else "decoder"
+            layers = sizes[f"{side}_layers"]
+            heads = count_heads(site, sizes[f"{side}_attention_heads"], given)
+            made += [
+                repr((heads, build_heads(site, i, heads, layers, given))) for i in range(layers)
+            ]
+        return made
+    return None
