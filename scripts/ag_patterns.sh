@@ -13,7 +13,7 @@
 #   --updates   length of the training (default: 1800)
 #   --seeds     repetitions of each assignment (default: 1)
 #   --jobs      trainings side by side (default: 1)
-#   --alpha     of guidance, initially (default: auto)
+#   --alpha     of guidance, initially (default: 10; auto would give patterns different weights)
 #   --out       where runs and table go (default: checkpoints/ag_patterns/DATA SIZE)
 #   FLAG        of fairseq-train, in place of those of the quickstart
 #
@@ -28,7 +28,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/study.sh"
 
-study_options 1 WORD "$@"
+study_options 1 10 WORD "$@"
 [ ${#WORDS[@]} -gt 0 ] || WORDS=(none
   encoder={next,prev,first,self,delim,period}:1 encoder=next:1,prev:1 encoder=next:1,prev:1,first:1
   encoder=next:1,prev:1+decoder=prev:1 encoder=next:1,prev:1+cross=diagonal:1)

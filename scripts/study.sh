@@ -1,10 +1,10 @@
 # What recipes that compare variants of training share: source this after lib.sh.
 
-# study_options SEEDS NAMES ARGUMENT...: reads their options, those in NAMES too, as `options` does;
-# sets data, size, updates, seeds (default: SEEDS), jobs, out and alpha.
+# study_options SEEDS ALPHA NAMES ARGUMENT...: reads their options, those in NAMES too, as `options`
+# does; sets data, size, updates, seeds (default: SEEDS), jobs, out and alpha (default: ALPHA).
 study_options() {
-  data='' size=_tiny updates=1800 seeds=$1 jobs=1 out='' alpha=auto
-  options "--data= --size= --updates= --seeds= --jobs= --out= --alpha= -- $2" "${@:3}"
+  data='' size=_tiny updates=1800 seeds=$1 jobs=1 out='' alpha=$2
+  options "--data= --size= --updates= --seeds= --jobs= --out= --alpha= -- $3" "${@:4}"
   case "$size" in
   '' | _tiny | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big) ;;
   *) die "--size is '$size' and must be _tiny, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big or ''." ;;

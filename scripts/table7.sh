@@ -34,7 +34,7 @@
 . "$(dirname "$0")/study.sh"
 
 heads=next:1,prev:1
-study_options 3 --heads= "$@"
+study_options 3 auto --heads= "$@"
 study_data table7 test
 translation_flags "$updates" test
 guided="--criterion label_smoothed_cross_entropy_ag --ag-alpha $alpha --ag-encoder-heads $heads"
