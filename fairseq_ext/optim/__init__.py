@@ -1,0 +1,3 @@
+"""fairseq optimizers; importing this package registers them."""
+
+from fairseq_ext.optim import lamb  # noqa: F401

@@ -1,0 +1,120 @@
+"""LAMB in plain torch, as `--optimizer lamb`: fairseq's own needs apex.
+
+You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", Alg. 2.
+"""
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import OPTIMIZER_REGISTRY, FairseqOptimizer, register_optimizer
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+
+
+class Lamb(torch.optim.Optimizer):
+    """Adam whose step in each tensor is as long, times the learning rate, as the tensor itself.
+
+    m and v are Adam's running means of g and g^2, without bias m' and v'; then
+    r = m' / (sqrt(v') + eps) + weight_decay w and w <- w - lr (|w| / |r|) r, where the quotient is
+    1 if either norm is 0. Tensors and state of 16-bit parameters are computed in float32.
+    """
+
+    supports_memory_efficient_fp16 = True
+    supports_flat_params = False  # a norm of all parameters together means something else
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, self.state[parameter], group)
+        return loss
+
+    @staticmethod
+    def _update(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        weight, grad = _wide(parameter), _wide(parameter.grad)
+        if not state:
+            state.update(
+                step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight)
+            )
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = state[name].to(weight)  # loading casts it to the parameter's precision
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        mean = state["exp_avg"].lerp_(grad, 1 - beta1) / (1 - beta1 ** state["step"])
+        state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        square = state["exp_avg_sq"] / (1 - beta2 ** state["step"])
+        update = mean.div_(square.sqrt_().add_(group["eps"])).add_(
+            weight, alpha=group["weight_decay"]
+        )
+        lengths = weight.norm(), update.norm()
+        trust = torch.where((lengths[0] > 0) & (lengths[1] > 0), lengths[0] / lengths[1], 1.0)
+        parameter.copy_(weight.sub_(update.mul_(trust), alpha=group["lr"]))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+@dataclass
+class LambConfig(FairseqDataclass):
+    """The flags of fairseq's own."""
+
+    lamb_betas: str = field(default="(0.9, 0.999)", metadata={"help": "betas for LAMB optimizer"})
+    lamb_eps: float = field(default=1e-8, metadata={"help": "epsilon for LAMB optimizer"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
+    lr: list[float] = II("optimization.lr")
+
+
+OPTIMIZER_REGISTRY.pop("lamb")
+
+
+@register_optimizer("lamb", dataclass=LambConfig)
+class LambOptimizer(FairseqOptimizer):
+    """fairseq's side of `Lamb`; raises UsageError for options that have no meaning."""
+
+    def __init__(self, cfg: LambConfig, params: Iterable[Tensor]) -> None:
+        super().__init__(cfg)
+        self._optimizer = Lamb(params, **self.optimizer_config)
+
+    @property
+    def optimizer_config(self) -> dict[str, Any]:
+        """What overrides the options in a checkpoint."""
+        rates = self.cfg.lr if not isinstance(self.cfg.lr, int | float) else [self.cfg.lr]
+        return {
+            "lr": rates[0],
+            "betas": _betas(self.cfg.lamb_betas),
+            "eps": self.cfg.lamb_eps,
+            "weight_decay": self.cfg.weight_decay,
+        }
+
+
+def _betas(text: str) -> tuple[float, float]:
+    try:
+        first, second = (float(beta) for beta in ast.literal_eval(text))
+    except (ValueError, TypeError, SyntaxError):
+        first = second = -1.0
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise UsageError(
+            f"--lamb-betas is '{text}'; give two numbers in [0, 1), as in (0.9, 0.999)"
+        )
+    return first, second
