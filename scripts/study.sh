@@ -59,6 +59,7 @@ rehearse() {
   python - "$data" "$@" <<'PY'
 import logging, shlex, sys
 
+logging.disable()  # fairseq tells of every dictionary, and of what is not installed
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -69,7 +70,6 @@ def refuse(message):
     raise UsageError(f"fairseq-train cannot take these flags: {message.split(' (choose')[0]}")
 
 
-logging.disable()  # fairseq tells of every dictionary
 _, data, *given = sys.argv
 common = given[given.index("--") + 1 :]
 for variant in given[: given.index("--")]:
