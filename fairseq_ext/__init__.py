@@ -4,7 +4,7 @@ from fairseq_ext import compat
 
 compat.apply()
 
-from fairseq_ext import criterions, optim  # noqa: E402, F401
+from fairseq_ext import criterions, optim, tasks  # noqa: E402, F401
 from fairseq_ext.models import restore  # noqa: E402
 
 restore.install()

@@ -146,6 +146,20 @@ def same_batches() -> None:
     around("fairseq.tasks.fairseq_task:FairseqTask", "get_batch_iterator", get)
 
 
+def fresh_items() -> None:
+    """Data sets that cache their last items give them again, as masked before, in a new epoch.
+
+    Goes when `LRUCacheDataset.set_epoch` empties its cache.
+    """
+    from fairseq.data import BaseWrapperDataset, LRUCacheDataset
+
+    def set_epoch(self: LRUCacheDataset, epoch: int) -> None:
+        LRUCacheDataset.__getitem__.cache_clear()
+        BaseWrapperDataset.set_epoch(self, epoch)
+
+    LRUCacheDataset.set_epoch = set_epoch
+
+
 def run_metrics() -> None:
     """What the "default" metrics add up over a run is lost when it goes on: at the start of an
     epoch it is not read, and otherwise read to where nothing is added any more.
@@ -221,11 +235,14 @@ def plain_refusals() -> None:
         "{given} does not fit this model ({reason} ...); give the --arch and sizes it was saved "
         "with, or another checkpoint"
     )
+    too_long = "{reason}, or break the text into shorter samples"
     unwritable = "cannot write checkpoints to {given} ({reason}); choose another --save-dir"
+    task = "fairseq.tasks.fairseq_task:FairseqTask"
     for owner, name, start, sentence in (
         ("fairseq.trainer:Trainer", "load_checkpoint", "Cannot load model parameters", misfit),
         ("fairseq.checkpoint_utils", "load_model_ensemble_and_task", "Error(s) in loading", misfit),
         ("fairseq.checkpoint_utils", "verify_checkpoint_directory", "[Errno", unwritable),
+        (task, "filter_indices_by_size", "Size of sample", too_long),
     ):
         place = holder(owner)
         setattr(place, name, _refusing(getattr(place, name), start, sentence))
@@ -253,6 +270,7 @@ REMEDIES = (
     whole_copies,
     task_states,
     same_batches,
+    fresh_items,
     run_metrics,
     safe_checkpoints,
     safe_settings,

@@ -33,13 +33,15 @@ class AttentionGuidance:
         UsageError: an option cannot be used, or this model's attention cannot be guided so.
     """
 
+    evaluated = False
     options: list[Option] = [
         option(
             "ag_encoder_heads",
             Optional[str],  # noqa: UP045 (argparse)
             None,
-            f"guided heads of encoder self-attention, {WORDS} (default: next:1,prev:1, the paper's "
-            "for translation, unless other heads or a fraction are given)",
+            f"guided heads of encoder self-attention, {WORDS} (default, unless other heads or a "
+            "fraction are given, the paper's: next:1,prev:1 for translation, half of the heads for "
+            "an encoder alone)",
         ),
         option(
             "ag_decoder_heads",

@@ -34,9 +34,11 @@ class Term(Protocol):
 
     Attributes:
         options: what it adds to the dataclass of a criterion.
+        evaluated: it is part of the task, not of the training alone.
     """
 
     options: list[Option]
+    evaluated: bool
 
     def __init__(self, cfg: Any, task: Any) -> None: ...
 

@@ -15,7 +15,8 @@ from fairseq_ext.guidance.heads import (
 )
 from fairseq_ext.guidance.patterns import PATTERNS
 
-TRANSLATION = "next:1,prev:1"  # what the paper guides in an encoder for translation
+# what the paper guides: for translation, and in an encoder alone
+TRANSLATION, FRACTION = "next:1,prev:1", 0.5
 
 
 class Guided(NamedTuple):
@@ -55,7 +56,8 @@ def plan(cfg: Any, task: Any) -> dict[str, Guided]:
 
 def _words(cfg: Any, places: Places) -> dict[str, str]:
     words = {s: said for s in SITES if (said := getattr(cfg, f"ag_{s}_heads")) is not None}
-    if cfg.ag_fraction is None:
+    alone = not places["decoder"] and not places["cross"]
+    if cfg.ag_fraction is None and (words or not alone):
         return words or {"encoder": TRANSLATION}
     if "encoder" in words:
         raise UsageError(
@@ -63,7 +65,8 @@ def _words(cfg: Any, places: Places) -> dict[str, str]:
             "which heads of the encoder are guided; give one of them"
         )
     fewest = min(map(len, places["encoder"].values()), default=0)
-    return {"encoder": split(cfg.ag_fraction, fewest), **words}
+    fraction = FRACTION if cfg.ag_fraction is None else cfg.ag_fraction
+    return {"encoder": split(fraction, fewest), **words}
 
 
 def _plan_site(flag: str, words: str, site: str, places: Places, cfg: Any, task: Any) -> Guided:

@@ -4,12 +4,14 @@ A size is part of the registered dataclass, not an architecture function: hydra 
 and would build the base size.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq.models import register_model
+from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
 
-from fairseq_ext.models.config import flat_config, preset
+from fairseq_ext.models import roberta
+from fairseq_ext.models.config import Option, flat_config, preset, stock_options
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.models.transformer import TransformerModel
 
@@ -34,15 +36,46 @@ SIZES: dict[str, dict[str, Any]] = {
     "_wmt_en_de_big": preset(stock.transformer_wmt_en_de_big),
 }
 
+_BASE = preset(stock_roberta.base_architecture, roberta.OPTIONS)
 
-def _register(mechanism: str, size: str) -> None:
-    name = f"transformer_{mechanism}{size}"
+ROBERTA_SIZES: dict[str, dict[str, Any]] = {
+    "_tiny": {**_BASE, **{f"encoder_{k}": v for k, v in _TINY.items()}},
+    "_8": {**_BASE, "encoder_layers": 8},
+    "_12": _BASE,
+    "_16": {**_BASE, "encoder_layers": 16, "encoder_attention_heads": 16},
+    "_large": preset(stock_roberta.roberta_large_architecture, roberta.OPTIONS),
+}
+
+
+class Family(NamedTuple):
+    """Models of one kind, in every combination of mechanism and size."""
+
+    base: type
+    options: list[Option]
+    mechanisms: dict[str, dict[str, Any]]
+    sizes: dict[str, dict[str, Any]]
+
+
+FAMILIES = {
+    "transformer": Family(TransformerModel, [*stock_options(), *OPTIONS], MECHANISMS, SIZES),
+    "roberta": Family(
+        roberta.RobertaModel,
+        roberta.OPTIONS,
+        {name: MECHANISMS[name] for name in ("una", "dna", "hna")},
+        ROBERTA_SIZES,
+    ),
+}
+
+
+def _register(kind: str, mechanism: str, size: str) -> None:
+    name, family = f"{kind}_{mechanism}{size}", FAMILIES[kind]
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    defaults = {**SIZES[size], **MECHANISMS[mechanism]}
-    config = flat_config(class_name + "Config", OPTIONS, defaults)
-    register_model(name, dataclass=config)(type(class_name, (TransformerModel,), {}))
+    defaults = {**family.sizes[size], **family.mechanisms[mechanism]}
+    config = flat_config(class_name + "Config", family.options, defaults)
+    register_model(name, dataclass=config)(type(class_name, (family.base,), {}))
 
 
-for _mechanism in MECHANISMS:
-    for _size in SIZES:
-        _register(_mechanism, _size)
+for _kind, _family in FAMILIES.items():
+    for _mechanism in _family.mechanisms:
+        for _size in _family.sizes:
+            _register(_kind, _mechanism, _size)

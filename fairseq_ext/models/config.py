@@ -1,7 +1,7 @@
 """Flat fairseq configurations, generated from fairseq's own `TransformerConfig`."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, field, fields, make_dataclass
 from typing import Any, Optional
 
@@ -33,17 +33,19 @@ def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterato
             yield name, stock.type, field(default=default, metadata=dict(stock.metadata))
 
 
-def flat_config(name: str, options: list[Option], defaults: dict[str, Any]) -> type:
-    """A dataclass of fairseq's transformer options and `options`, with its own defaults."""
-    table = {option[0]: option for option in [*stock_options(), *options]}
+def flat_config(name: str, options: Iterable[Option], defaults: dict[str, Any]) -> type:
+    """A dataclass of these options, with its own defaults."""
+    table = {option[0]: option for option in options}
     for key, value in defaults.items():
         _, kind, old = table[key]
         table[key] = key, kind, field(default=value, metadata=dict(old.metadata))
     return make_dataclass(name, list(table.values()), bases=(FairseqDataclass,))
 
 
-def preset(architecture: Callable[[Namespace], None]) -> dict[str, Any]:
-    """What a stock architecture function sets, as defaults of a flat configuration.
+def preset(
+    architecture: Callable[[Namespace], None], options: Iterable[Option] | None = None
+) -> dict[str, Any]:
+    """What a stock architecture function sets, as defaults of these options (fairseq's own).
 
     A size of the decoder that follows the encoder's there is an interpolation here.
     """
@@ -55,7 +57,7 @@ def preset(architecture: Callable[[Namespace], None]) -> dict[str, Any]:
     for name, value in vars(probe).items():
         if name.startswith("decoder_") and value in follows:
             setattr(args, name, follows[value])
-    known = {name for name, _, _ in stock_options()}
+    known = {name for name, _, _ in options or stock_options()}
     derived = {"decoder_input_dim", "decoder_output_dim"}
     return {name: value for name, value in vars(args).items() if name in known - derived}
 

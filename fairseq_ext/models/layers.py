@@ -5,8 +5,6 @@ from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
-from fairseq.logging import metrics
-from fairseq.logging.meters import safe_round
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
@@ -18,13 +16,13 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Attention, Heads, build_normaliser
 from fairseq_ext.models.hard_coded import hard_coded_heads
-from fairseq_ext.models.options import OPTIONS
+from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     """The attention at a site ("encoder", "decoder", "cross") of a layer, as configured."""
-    side = cfg.encoder if site == "encoder" else cfg.decoder
-    options = {name: getattr(cfg, name) for name, *_ in OPTIONS}
+    side, table = (cfg.encoder, ENCODER_OPTIONS) if site == "encoder" else (cfg.decoder, OPTIONS)
+    options = {name: getattr(cfg, name) for name, *_ in table}
     heads = count_heads(site, side.attention_heads, options)
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     return Attention(
@@ -63,25 +61,6 @@ def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     return fsdp_wrap(
         layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
     )
-
-
-def log_statistics(model: nn.Module) -> None:
-    """What the attention of each layer reports goes into fairseq's log, as "encoder0_u"."""
-    for module in model.modules():
-        if isinstance(module, Attention):
-            for name, value in module.statistics().items():
-                metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
-
-
-def log_average() -> None:
-    """The mean nll_loss of all training so far goes into the log, as "nll_avg".
-
-    How fast a model learns, in the measure of the attention guidance paper. fairseq's "default"
-    metrics see every training step of a run.
-    """
-    whole = metrics.get_meter("default", "nll_loss")
-    if whole is not None:
-        metrics.log_derived("nll_avg", lambda _: safe_round(whole.avg, 3), priority=5)
 
 
 class Checkpointed(nn.Module):

@@ -77,3 +77,8 @@ OPTIONS: list[Option] = [
     option("cross_layers", str, "all", "decoder layers that attend to the encoder: all, last, 0,3"),
     option("cross_attention_heads", int, 0, "their heads; 0: as many as the decoder has"),
 ]
+
+_TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio")
+
+ENCODER_OPTIONS = [option for option in OPTIONS if not option[0].startswith(_TWO_SIDED)]
+"""Those of a model that is an encoder alone."""

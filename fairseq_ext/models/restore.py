@@ -76,8 +76,11 @@ def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str
     """What the options make of a model of these sizes; None if they do not fit it."""
     given = {name: _value(options, name) for name, *_ in OPTIONS}
     with suppress(UsageError):
-        made = [repr(cross_layers(given["cross_layers"], sizes["decoder_layers"]))]
-        for site in SITES:
+        two_sided = "decoder_layers" in sizes
+        made = []
+        if two_sided:
+            made.append(repr(cross_layers(given["cross_layers"], sizes["decoder_layers"])))
+        for site in SITES if two_sided else ("encoder",):
             side = "encoder" if site == "encoder" else "decoder"
             layers = sizes[f"{side}_layers"]
             heads = count_heads(site, sizes[f"{side}_attention_heads"], given)

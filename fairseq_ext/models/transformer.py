@@ -17,13 +17,8 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.hard_coded import cross_layers
-from fairseq_ext.models.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    log_average,
-    log_statistics,
-    wrap_layer,
-)
+from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
+from fairseq_ext.models.monitoring import Monitored
 
 UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
 
@@ -199,7 +194,7 @@ class TransformerDecoder(TransformerDecoderBase):
         return x.transpose(0, 1)
 
 
-class TransformerModel(TransformerModelBase):
+class TransformerModel(Monitored, TransformerModelBase):
     """The common base of our architectures; each is registered with its own configuration."""
 
     @classmethod
@@ -230,13 +225,6 @@ class TransformerModel(TransformerModelBase):
         return TransformerDecoder(
             cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
         )
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq before each training step."""
-        super().set_num_updates(num_updates)
-        self.num_updates = num_updates
-        log_statistics(self)
-        log_average()
 
     def forward(
         self,

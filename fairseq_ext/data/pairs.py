@@ -1,0 +1,145 @@
+"""Pairs of segments of a text: next-sentence prediction and sentence-order prediction."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ext.data.drawn import DrawnDataset
+from fairseq_ext.errors import UsageError
+
+SPECIALS = 3  # <s> first </s> second </s>
+
+
+class Pair(NamedTuple):
+    """A pair as the model sees it.
+
+    Attributes:
+        tokens: [S] <s> first </s> second </s>.
+        segments: [S] 0 up to the first </s>, then 1.
+        label: 0 as in the text; 1 swapped, or the second from another document.
+    """
+
+    tokens: Tensor
+    segments: Tensor
+    label: int
+
+
+class Chunks(NamedTuple):
+    """A text, cut into what becomes pairs.
+
+    Attributes:
+        pieces: [P, 3] line, first token and number of tokens of each piece: a line, or a part of
+            a long one.
+        documents: [P] of each piece.
+        chunks: [N, 2] the first piece of each chunk, and the one after its last.
+    """
+
+    pieces: np.ndarray
+    documents: np.ndarray
+    chunks: np.ndarray
+
+
+def cut(sizes: np.ndarray, room: int) -> Chunks:
+    """Fill chunks of up to `room` tokens with the lines of a document, one after the other.
+
+    Args:
+        sizes: [lines] tokens with </s>; a line of 1 (an empty one) ends a document.
+    """
+    lengths, longest = sizes - 1, room // 2
+    counts = -(-lengths // longest)
+    lines = np.repeat(np.arange(len(sizes)), counts)
+    starts = longest * (np.arange(len(lines)) - np.repeat(np.cumsum(counts) - counts, counts))
+    pieces = np.stack([lines, starts, np.minimum(lengths[lines] - starts, longest)], 1)
+    documents = np.cumsum(lengths == 0)[lines]
+    return Chunks(pieces, documents, _fill(pieces[:, 2], documents, room))
+
+
+def _fill(lengths: np.ndarray, documents: np.ndarray, room: int) -> np.ndarray:
+    """[N, 2] runs of pieces of one document; what cannot make two segments is left out."""
+    bounds, filled = [0], 0
+    for piece, (length, document) in enumerate(zip(lengths, documents, strict=True)):
+        if piece and (filled + length > room or document != documents[piece - 1]):
+            bounds.append(piece)
+            filled = 0
+        filled += length
+    chunks = np.stack([bounds, [*bounds[1:], len(lengths)]], 1)
+    return chunks[np.add.reduceat(lengths, bounds) > 1] if len(lengths) else chunks[:0]
+
+
+class PairDataset(DrawnDataset):
+    """Two consecutive segments of a document, half of the pairs made wrong.
+
+    A chunk of text is parted at a random end of a line (in the middle if it is one line).
+
+    Args:
+        lines: an indexed data set whose items are lines, ended by </s>; empty ones part documents.
+        kind: "nsp", the wrong second segment is from another document; "sop", the two are swapped.
+        room: tokens of an item at most, with <s> and </s>.
+        name: of the data, for messages.
+
+    Raises:
+        UsageError: there is no text, or only one document for "nsp".
+    """
+
+    def __init__(
+        self, lines: Any, *, kind: str, room: int, bos: int, eos: int, seed: int, name: str
+    ) -> None:
+        super().__init__(seed)
+        self.lines, self.kind, self.room = lines, kind, room - SPECIALS
+        self.bos, self.eos = torch.tensor([bos]), torch.tensor([eos])
+        if self.room < 2:
+            raise UsageError(
+                f"--tokens-per-sample is {room}, and a pair needs {SPECIALS + 2}; give more"
+            )
+        self.pieces, self.documents, self.chunks = cut(np.asarray(lines.sizes), self.room)
+        if not len(self.chunks):
+            raise UsageError(f"{name} has no text; binarise a corpus with lines of words")
+        if kind == "nsp" and self.documents[0] == self.documents[-1]:
+            raise UsageError(
+                f"{name} is one document, and next-sentence prediction takes half of its pairs "
+                "from different ones; part documents by empty lines, or use masked_lm_sop"
+            )
+        ends = np.append(0, np.cumsum(self.pieces[:, 2]))
+        whole = ends[self.chunks[:, 1]] - ends[self.chunks[:, 0]]
+        self.sizes = np.full_like(whole, room) if kind == "nsp" else whole + SPECIALS
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def num_tokens(self, index: int) -> int:
+        return self.sizes[index]
+
+    size = num_tokens
+
+    def draw(self, random: np.random.Generator, index: int) -> Pair:
+        start, stop = self.chunks[index]
+        first, second = self._part(random, start, stop)
+        wrong = int(random.random() < 0.5)
+        if wrong and self.kind == "sop":
+            first, second = second, first
+        elif wrong:
+            second = self._elsewhere(random, start, self.room - len(first))
+        tokens = torch.cat([self.bos, first, self.eos, second, self.eos])
+        return Pair(tokens, (torch.arange(len(tokens)) > len(first) + 1).long(), wrong)
+
+    def _part(self, random: np.random.Generator, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        if stop - start > 1:
+            middle = random.integers(start + 1, stop)
+            return self._text(start, middle), self._text(middle, stop)
+        tokens = self._text(start, stop)
+        return tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+
+    def _elsewhere(self, random: np.random.Generator, piece: int, space: int) -> Tensor:
+        """Whole lines of another document that fit into the space; at least a part of one."""
+        start, stop = np.searchsorted(self.documents, self.documents[piece] + np.array([0, 1]))
+        other = random.integers(len(self.pieces) - (stop - start))
+        other += (stop - start) * (other >= start)
+        end = np.searchsorted(self.documents, self.documents[other] + 1)
+        filled = np.cumsum(self.pieces[other : min(end, other + space), 2])
+        return self._text(other, other + max(1, (filled <= space).sum()))[:space]
+
+    def _text(self, start: int, stop: int) -> Tensor:
+        found = (self.lines[line][first : first + n] for line, first, n in self.pieces[start:stop])
+        return torch.cat(list(found))

@@ -1,0 +1,214 @@
+"""RoBERTa-style models: fairseq's RoBERTa with our attention, and segments if wanted."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from fairseq.models import FairseqEncoderModel
+from fairseq.models.roberta import model as stock
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from fairseq_ext.attention import Attention, Listener
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.heads import learned_heads
+from fairseq_ext.models.config import Option, option, stock_options, to_transformer_config
+from fairseq_ext.models.monitoring import Monitored
+from fairseq_ext.models.options import ENCODER_OPTIONS
+from fairseq_ext.models.transformer import TransformerEncoder
+
+POSITIONS = 512  # if neither model nor task says how many
+
+_SHARED = {
+    *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
+    *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
+    *("encoder_normalize_before", "layernorm_embedding"),
+    *("encoder_layerdrop", "encoder_layers_to_keep"),
+    *("quant_noise_pq", "quant_noise_pq_block_size", "quant_noise_scalar"),
+    *("checkpoint_activations", "offload_activations", "min_params_to_wrap"),
+}
+
+OPTIONS: list[Option] = [
+    *(stock_option for stock_option in stock_options() if stock_option[0] in _SHARED),
+    option(
+        "max_positions",
+        Optional[int],  # noqa: UP045 (argparse)
+        None,
+        "positions that have an embedding (default: --tokens-per-sample)",
+    ),
+    option(
+        "segments",
+        Optional[int],  # noqa: UP045
+        None,
+        "segments that have an embedding, BERT's token types (default: 2 if the task makes pairs, "
+        "else 0)",
+    ),
+    option("pooler_activation_fn", str, "tanh", "activation function of classification heads"),
+    option("pooler_dropout", float, 0.0, "dropout of classification heads"),
+    option("untie_weights_roberta", bool, False, "output weights other than the embeddings"),
+    option("load_checkpoint_heads", bool, False, "register the heads that a checkpoint has"),
+    option(
+        "spectral_norm_classification_head",
+        bool,
+        False,
+        "spectral normalisation of classification heads",
+    ),
+    *ENCODER_OPTIONS,
+]
+"""Names and meanings as in fairseq's RoBERTa, and those of our attention."""
+
+
+def init_parameters(module: nn.Module) -> None:
+    """fairseq's initialisation of BERT; it cannot be asked of attention without queries."""
+    if not (isinstance(module, Attention) and module.q_proj is None):
+        init_bert_params(module)
+
+
+class RobertaEncoder(stock.RobertaEncoder):
+    """fairseq's, around our Transformer encoder, with embeddings of segments if there are any."""
+
+    def __init__(self, args: Namespace, dictionary: Any) -> None:
+        super().__init__(args, dictionary)
+        width = args.encoder_embed_dim
+        self.embed_segments = nn.Embedding(args.segments, width) if args.segments else None
+
+    def build_encoder(self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding):
+        encoder = TransformerEncoder(to_transformer_config(args), dictionary, embed_tokens)
+        encoder.apply(init_parameters)
+        return encoder
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        masked_tokens: Tensor | None = None,
+        segments: Tensor | None = None,
+        token_embeddings: Tensor | None = None,
+        listener: Listener | None = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As in fairseq; the features [B, S, C] are in the second result too.
+
+        Args:
+            src_tokens: [B, S]. masked_tokens: [B, S] bool, those to predict; all by default.
+            segments: [B, S] from 0, of each token; all 0 by default.
+        """
+        features, extra = self.extract_features(
+            src_tokens, return_all_hiddens, segments, token_embeddings, listener
+        )
+        extra["features"] = features
+        return features if features_only else self.output_layer(features, masked_tokens), extra
+
+    def extract_features(
+        self,
+        src_tokens: Tensor,
+        return_all_hiddens: bool = False,
+        segments: Tensor | None = None,
+        token_embeddings: Tensor | None = None,
+        listener: Listener | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        encoded = self.sentence_encoder(
+            src_tokens,
+            return_all_hiddens=return_all_hiddens,
+            token_embeddings=self._embed(src_tokens, segments, token_embeddings),
+            listener=listener,
+        )
+        states = encoded["encoder_states"] if return_all_hiddens else None
+        return encoded["encoder_out"][0].transpose(0, 1), {"inner_states": states}
+
+    def _embed(self, tokens: Tensor, segments: Tensor | None, given: Tensor | None) -> Tensor:
+        """[B, S, C] of tokens and segments, without positions."""
+        embedded = self.sentence_encoder.embed_tokens(tokens) if given is None else given
+        if self.embed_segments is None:
+            return embedded
+        return embedded + self.embed_segments(tokens.new_zeros(1) if segments is None else segments)
+
+    def freeze_lm_head(self) -> None:
+        """What an objective without it does not use is no parameter to train (or to reduce)."""
+        shared = self.sentence_encoder.embed_tokens.weight
+        for parameter in self.lm_head.parameters():
+            parameter.requires_grad = parameter is shared
+
+
+class TokenHead(stock.RobertaClassificationHead):
+    """A head like those for sentences, over every token: [B, S, C] -> [B, S, classes]."""
+
+    def forward(self, features: Tensor, **unused: Any) -> Tensor:
+        x = self.activation_fn(self.dense(self.dropout(features)))
+        return self.out_proj(self.dropout(x))
+
+
+class RobertaModel(Monitored, stock.RobertaModel):
+    """The common base of our architectures; each is registered with its own configuration."""
+
+    def __init__(self, args: Namespace, encoder: RobertaEncoder) -> None:
+        FairseqEncoderModel.__init__(self, encoder)  # fairseq's initialises as `init_parameters`
+        self.args = args
+        self.apply(init_parameters)
+        self.classification_heads = nn.ModuleDict()
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        super(stock.RobertaModel, cls).add_args(parser)  # from the configuration
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "RobertaModel":
+        """Build it, with the positions and segments that the task needs.
+
+        Raises:
+            UsageError: the task makes longer sequences than there are positions.
+        """
+        given = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else vars(cfg)
+        args, longest = Namespace(**given), task.max_positions()
+        args.max_positions = args.max_positions or longest or POSITIONS
+        if longest and longest > args.max_positions:
+            raise UsageError(
+                f"the task makes sequences of up to {longest} tokens, and --max-positions is "
+                f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
+            )
+        if args.segments is None:
+            args.segments = getattr(task, "segments", 0)
+        model = cls(args, RobertaEncoder(args, task.source_dictionary))
+        task.guidable = learned_heads(model)  # a criterion does not see the model before training
+        return model
+
+    def register_token_head(self, name: str, classes: int) -> None:
+        """A head for all tokens, with GELU as in ELECTRA, among the classification heads."""
+        width = self.args.encoder_embed_dim
+        dropout = self.args.pooler_dropout
+        self.classification_heads[name] = TokenHead(width, width, classes, "gelu", dropout)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        classification_head_name: str | None = None,
+        further_heads: Sequence[str] = (),
+        listener: Listener | None = None,
+        **inputs: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As in fairseq, plus a listener, as in our translation models.
+
+        Args:
+            further_heads: classification heads beside the main output; what they say is in the
+                second result, as "heads".
+        """
+        if listener is not None:
+            listener.maps = {}
+        head, heads = classification_head_name, self.classification_heads
+        x, extra = self.encoder(
+            src_tokens,
+            features_only or head is not None,
+            return_all_hiddens,
+            listener=listener,
+            **inputs,
+        )
+        if head is not None:
+            x = heads[head](x)
+        extra["heads"] = {name: heads[name](extra["features"]) for name in further_heads}
+        if listener is not None:
+            extra["attention_maps"] = listener.maps
+        return x, extra

@@ -1,0 +1,94 @@
+"""The task "replaced_token_detection": ELECTRA's discriminator with a unigram generator."""
+
+from dataclasses import fields, make_dataclass
+from typing import Any
+
+import numpy as np
+from fairseq.data import (
+    IdDataset,
+    NestedDictionaryDataset,
+    NumelDataset,
+    NumSamplesDataset,
+    RightPadDataset,
+    SortDataset,
+)
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import register_task
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from fairseq_ext.data.replaced import ReplacedDataset
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import option
+from fairseq_ext.tasks.corpus import load_dictionary, load_lines
+
+HEAD = "replaced_token_detection"
+BLOCKS = {
+    *("data", "sample_break_mode", "tokens_per_sample", "seed"),
+    *("shorten_method", "shorten_data_split_list"),
+}
+
+ReplacedTokenDetectionConfig = make_dataclass(
+    "ReplacedTokenDetectionConfig",
+    [
+        *((f.name, f.type, f) for f in fields(MaskedLMConfig) if f.name in BLOCKS),
+        option(
+            "replace_prob",
+            float,
+            0.15,
+            "share of the tokens that are drawn anew from the unigram distribution of the "
+            "dictionary (ELECTRA's; the attention guidance paper gives none)",
+        ),
+    ],
+    bases=(FairseqDataclass,),
+)
+
+
+@register_task(HEAD, dataclass=ReplacedTokenDetectionConfig)
+class ReplacedTokenDetectionTask(MaskedLMTask):
+    """Which tokens of a text were replaced? Blocks of text are those of --task masked_lm.
+
+    Raises:
+        UsageError: --replace-prob is no share, or the model has no heads for tokens.
+    """
+
+    load_dict = staticmethod(load_dictionary)
+
+    def __init__(self, cfg: Any, dictionary: Any = None) -> None:
+        super().__init__(cfg, dictionary)
+        if not 0 < cfg.replace_prob <= 1:
+            raise UsageError(
+                f"--replace-prob is {cfg.replace_prob:g}; give a share of the tokens above 0 and "
+                "up to 1"
+            )
+
+    def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(model_cfg, from_checkpoint)
+        if not hasattr(model, "register_token_head"):
+            raise UsageError(
+                f"--task {HEAD} needs a model with heads for tokens; use one of --arch "
+                "roberta_una_8, roberta_dna_8, ..."
+            )
+        model.register_token_head(HEAD, 1)
+        model.encoder.freeze_lm_head()
+        return model
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any):
+        """A split as batches of "net_input" and "target", [B, S] with 1 for replaced tokens."""
+        load_lines(self, split, epoch, combine)
+        blocks = self._load_dataset_split(split, epoch, combine)
+        share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()
+        replaced = ReplacedDataset(blocks, self.source_dictionary, share=share, seed=seed)
+        parts = {
+            "id": IdDataset(),
+            "net_input": {
+                "src_tokens": RightPadDataset(replaced, pad_idx=pad),
+                "src_lengths": NumelDataset(replaced, reduce=False),
+            },
+            "target": RightPadDataset(replaced.part("labels"), pad_idx=0),
+            "nsentences": NumSamplesDataset(),
+            "ntokens": NumelDataset(replaced, reduce=True),
+        }
+        order = [np.random.default_rng(seed).permutation(len(replaced)), replaced.sizes]
+        self.datasets[split] = SortDataset(
+            NestedDictionaryDataset(parts, sizes=[replaced.sizes]), sort_order=order
+        )

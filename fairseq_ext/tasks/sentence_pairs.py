@@ -1,0 +1,65 @@
+"""The tasks "masked_lm_nsp" and "masked_lm_sop": masked LM over pairs of segments."""
+
+from typing import Any
+
+from fairseq.data import Dictionary, NestedDictionaryDataset, RightPadDataset
+from fairseq.tasks import register_task
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from fairseq_ext.data.pairs import PairDataset
+from fairseq_ext.errors import UsageError
+from fairseq_ext.tasks.corpus import load_dictionary, load_lines
+
+HEAD = "sentence_pair"
+
+
+class SentencePairTask(MaskedLMTask):
+    """Masked LM whose inputs are <s> first </s> second </s>, and whether the second belongs there.
+
+    Attributes:
+        kind: "nsp" or "sop", see :class:`PairDataset`.
+        segments: how many the model has to tell apart.
+    """
+
+    kind: str
+    segments = 2
+    load_dict = staticmethod(load_dictionary)
+
+    def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(model_cfg, from_checkpoint)
+        known = getattr(model.args, "segments", 0)
+        if known < self.segments:
+            raise UsageError(
+                f"--task masked_lm_{self.kind} makes pairs of segments and this model has embeddings "
+                f"for {known}; give --segments 2, with an --arch like roberta_una_8"
+            )
+        model.register_classification_head(HEAD, num_classes=2)
+        return model
+
+    def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> PairDataset:
+        path, lines = load_lines(self, split, epoch, combine)
+        words: Dictionary = self.source_dictionary
+        self.pairs = PairDataset(
+            lines,
+            kind=self.kind,
+            room=self.cfg.tokens_per_sample,
+            bos=words.bos(),
+            eos=words.eos(),
+            seed=self.cfg.seed,
+            name=path,
+        )
+        return self.pairs
+
+    def _regular_dataset(self, src_dataset: Any, target_dataset: Any) -> NestedDictionaryDataset:
+        masked = super()._regular_dataset(src_dataset, target_dataset)
+        more = {
+            "net_input.segments": RightPadDataset(self.pairs.part("segments"), pad_idx=0),
+            "pair": self.pairs.part("label"),
+        }
+        return NestedDictionaryDataset({**masked.defn, **more}, sizes=masked.sizes)
+
+
+for _kind in ("nsp", "sop"):
+    _class = type(f"MaskedLm{_kind.capitalize()}Task", (SentencePairTask,), {"kind": _kind})
+    _config = type(f"MaskedLm{_kind.capitalize()}Config", (MaskedLMConfig,), {})
+    register_task(f"masked_lm_{_kind}", dataclass=_config)(_class)
