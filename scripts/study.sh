@@ -39,9 +39,11 @@ scoring() {
 }
 
 # study NAME=FLAGS... -- FLAG...: trains variants, which all get the last flags, and translates as
-# GENERATE says; sets RUNS. What fairseq would refuse is refused before any of them is trained.
+# GENERATE says, if set; sets RUNS. What fairseq would refuse is refused before any of them is
+# trained.
 study() {
-  local numbers variants=()
+  local numbers variants=() generate=()
+  [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE")
   rehearse "$@"
   mapfile -t numbers < <(seq "$seeds")
   RUNS=()
@@ -51,7 +53,7 @@ study() {
     shift
   done
   foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" --jobs "$jobs" \
-    "${variants[@]}" --generate "$GENERATE" -- "$data" "${@:2}"
+    "${variants[@]}" "${generate[@]}" -- "$data" "${@:2}"
 }
 
 # rehearse NAME=FLAGS... -- FLAG...: builds all that the variants would train.

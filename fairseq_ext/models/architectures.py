@@ -39,7 +39,11 @@ SIZES: dict[str, dict[str, Any]] = {
 _BASE = preset(stock_roberta.base_architecture, roberta.OPTIONS)
 
 ROBERTA_SIZES: dict[str, dict[str, Any]] = {
-    "_tiny": {**_BASE, **{f"encoder_{k}": v for k, v in _TINY.items()}},
+    "_tiny": {
+        **_BASE,
+        **{"encoder_layers": 4, "encoder_attention_heads": 8},
+        **{"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512},
+    },
     "_8": {**_BASE, "encoder_layers": 8},
     "_12": _BASE,
     "_16": {**_BASE, "encoder_layers": 16, "encoder_attention_heads": 16},

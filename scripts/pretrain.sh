@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# RoBERTa-style pre-training, compared: the experiments of "Guiding Attention for Self-Supervised
+# Learning with Transformers" (AG; Deshpande & Narasimhan 2020) and of "Attention that does not
+# Explain Away" (DNA; Ding et al. 2020).
+#
+# Usage: bash scripts/pretrain.sh EXPERIMENT [OPTION...] [-- FLAG...]
+#
+#   convergence  with and without guidance: how fast do they learn? (AG, Figure 3, Table 3; with
+#                --objective replaced_token_detection Table 6); keeps checkpoints after 0 %, 1 % and
+#                100 % of the training
+#   fraction     1/4, 1/2, 3/4 or all of the heads guided
+#   robustness   with and without guidance, at three learning rates, without and with warm-up
+#   patterns     all five patterns, and each left out (AG, Table 5)
+#   normalisers  softmax, doubly-normalised and hybrid attention (DNA, Figure 4)
+#
+#   --data       what scripts/prepare_mlm.sh wrote (default: data-bin/books, made if it is not there)
+#   --size       of the models: _tiny (default), _8, _12, _16 or _large; _8 to _16 bring the settings
+#                of AG, _large those of DNA, in place of small ones
+#   --objective  masked_lm, masked_lm_nsp, masked_lm_sop or replaced_token_detection
+#                (default: masked_lm; normalisers: masked_lm_sop)
+#   --updates    length of the training (default: 3000; _8 to _16: 100000; _large: 125000)
+#   --lr         at its highest (default: 1e-3; 1e-4; .00176)
+#   --alpha      of guidance, initially (default: 100; _12 and _16: 10)
+#   --seeds      repetitions of each model (default: 3)
+#   --jobs       trainings side by side (default: 1)
+#   --out        where runs and curves go (default: checkpoints/EXPERIMENT/DATA SIZE)
+#   FLAG         of fairseq-train, in place of those of the size
+#
+# A second run of the same command goes on where the first was interrupted. At full size, on GPUs:
+#   bash scripts/prepare_mlm.sh wikitext-103 data-bin/wikitext-103 --vocabulary gpt2
+#   bash scripts/pretrain.sh convergence --data data-bin/wikitext-103 --size _12 -- --fp16
+# and, with as many sequences in a batch as fit times --update-freq = 4096 / GPUs / batch:
+#   bash scripts/pretrain.sh normalisers --data data-bin/wikitext-103 --size _large -- --fp16 \
+#     --batch-size 16 --update-freq 32
+#
+# Expected: in AG's Table 3 (English; nats), training / validation / average of the training:
+#   8 layers   without 1.75 / 2.41 / 2.48, with 1.74 / 2.43 / 2.09
+#   12 layers          1.86 / 2.47 / 2.56       1.73 / 2.29 / 2.07
+#   16 layers          6.40 / 7.28 / 6.67       1.81 / 2.46 / 2.24
+# Ours, of six books and a part of WikiText-2, in bits: docs/results.md.
+# Cost: on one core 10 minutes for each training of the default.
+
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/study.sh"
+
+# settings_of SIZE: sets FLAGS, and updates, lr, alpha and warmup if they were not given.
+settings_of() {
+  local adam="adam --adam-betas (0.9,0.98) --adam-eps 1e-6" optimizer tokens=512 batch=8 often=1
+  case "$1" in
+  _tiny) defaults 3000 1e-3 100 && optimizer=$adam tokens=128 batch=16 ;;
+  _8) defaults 100000 1e-4 100 && optimizer=$adam ;;
+  _12 | _16) defaults 100000 1e-4 10 && optimizer=$adam ;;
+  _large) defaults 125000 .00176 10 3125 && optimizer=lamb often=512 ;;
+  *) die "--size is '$1' and must be _tiny, _8, _12, _16 or _large." ;;
+  esac
+  # shellcheck disable=SC2206 # words
+  FLAGS=(--optimizer $optimizer --weight-decay 0.01 --clip-norm 1 --lr "$lr"
+    --lr-scheduler polynomial_decay --warmup-updates "$warmup" --total-num-update "$updates"
+    --max-update "$updates" --batch-size "$batch" --update-freq "$often"
+    --tokens-per-sample "$tokens" --skip-invalid-size-inputs-valid-test
+    --save-interval-updates $((updates / 5 + 1)) --keep-interval-updates 1 --no-epoch-checkpoints
+    --validate-interval-updates $((updates / 5 + 1)) --log-interval $((updates / 30 + 1))
+    --distributed-world-size 1 --num-workers 0)
+}
+
+# defaults UPDATES LR ALPHA [WARMUP]
+defaults() { updates=${updates:-$1} lr=${lr:-$2} alpha=${alpha:-$3} warmup=${4:-0}; }
+
+# guided [FLAG...]: the criterion with guidance, fading over the whole training.
+guided() { say "--criterion ${objective}_ag --ag-alpha $alpha --ag-decay-updates $updates --ag-period=$period $*"; }
+
+# times NUMBER FACTOR
+times() { awk "BEGIN { print $1 * $2 }"; }
+
+variants_of() {
+  local five=(next:1,prev:1 first:1 delim:1 period:1) rate pattern
+  case "$1" in
+  convergence) VARIANTS=("plain=$plain" "ag=$(guided)") ;;
+  fraction)
+    VARIANTS=("plain=$plain")
+    for rate in 0.25 0.5 0.75 1; do VARIANTS+=("ag-$rate=$(guided --ag-fraction $rate)"); done
+    ;;
+  robustness)
+    for rate in "$(times "$lr" .1)" "$(times "$lr" .5)" "$lr"; do
+      for warmup in 0 $((updates / 10)); do
+        VARIANTS+=("plain-$rate-$warmup=$plain --lr $rate --warmup-updates $warmup"
+          "ag-$rate-$warmup=$(guided --lr "$rate" --warmup-updates $warmup)")
+      done
+    done
+    ;;
+  patterns)
+    VARIANTS=("all=$(guided --ag-encoder-heads "$(IFS=, && echo "${five[*]}")")")
+    for pattern in "${five[@]}"; do
+      VARIANTS+=("without-${pattern//[:1,]/}=$(guided --ag-encoder-heads "$(without "$pattern")")")
+    done
+    ;;
+  normalisers) for pattern in una dna hna; do
+    VARIANTS+=("$pattern=$plain --arch roberta_$pattern$size")
+  done ;;
+  esac
+}
+
+# without PATTERN: the other four.
+without() {
+  local kept=() pattern
+  for pattern in "${five[@]}"; do [ "$pattern" = "$1" ] || kept+=("$pattern"); done
+  (IFS=, && echo "${kept[*]}")
+}
+
+# periods: the ids of the tokens that are a period, parted by a space.
+periods() {
+  python - "$data/bpe/encoder.json" <<'PY'
+import json, sys
+
+tokens = json.load(open(sys.argv[1], encoding="utf-8"))
+print(*(tokens[period] for period in (".", "\u0120.") if period in tokens))
+PY
+}
+
+# early SHARE FLAG...: the first part of the training of each variant, for the first seed.
+early() {
+  local share=$1 variant given=()
+  for variant in "${VARIANTS[@]}"; do given+=(--variant "$variant"); done
+  foreground python -m fairseq_ext.cli sweep --out "$out/after-$share" "${given[@]}" -- "$data" \
+    "${COMMON[@]}" --disable-validation "${@:2}"
+}
+
+data='' size=_tiny objective='' updates='' lr='' alpha='' seeds=3 jobs=1 out=''
+options "WORD --data= --size= --objective= --updates= --lr= --alpha= --seeds= --jobs= --out= --" "$@"
+experiment=${WORDS[*]:-}
+case "$experiment" in
+convergence | fraction | robustness | patterns) objective=${objective:-masked_lm} ;;
+normalisers) objective=${objective:-masked_lm_sop} ;;
+*) die "The experiment is '$experiment' and must be convergence, fraction, robustness, patterns" \
+  "or normalisers." ;;
+esac
+case "$objective" in
+masked_lm | masked_lm_nsp | masked_lm_sop | replaced_token_detection) ;;
+*) die "--objective is '$objective' and must be masked_lm, masked_lm_nsp, masked_lm_sop or" \
+  "replaced_token_detection." ;;
+esac
+settings_of "$size"
+positive --updates "$updates"
+positive --seeds "$seeds"
+positive --jobs "$jobs"
+setup_environment
+[ -n "$data" ] || bash "$ROOT/scripts/prepare_mlm.sh" books "$ROOT/data-bin/books"
+data=${data:-$ROOT/data-bin/books}
+[ -e "$data/train.idx" ] && [ -e "$data/bpe/encoder.json" ] ||
+  die "--data is '$data', which has no train.idx or no bpe/encoder.json: give a folder that" \
+    "scripts/prepare_mlm.sh wrote."
+grep -q '^<mask> ' "$data/dict.txt" ||
+  die "$data/dict.txt has no <mask>: add the line '<mask> 0' at its end."
+out=${out:-$ROOT/checkpoints/$experiment/$(basename "$data")$size-$objective}
+require_room "$out" 500
+
+period="'$(periods)'" plain="--criterion $objective" VARIANTS=()
+variants_of "$experiment"
+COMMON=(--task "$objective" --arch "roberta_una$size" "${FLAGS[@]}" "${REST[@]}")
+study "${VARIANTS[@]}" -- "${COMMON[@]}"
+if [[ "$experiment" =~ ^(convergence|fraction)$ ]]; then
+  early 0 --lr 0 --max-update 1
+  early 1 --max-update $(((updates + 99) / 100))
+fi
+
+tests=() baseline=${VARIANTS[0]%%=*}
+[ "$seeds" = 1 ] || tests=(--test t --baseline "$baseline" --by train.loss_avg loss)
+metrics=(train.loss train.loss_avg loss)
+[ "$objective" != replaced_token_detection ] || metrics+=(f1)
+say
+python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table.txt" \
+  --metric "${metrics[@]}" -- "${RUNS[@]}"
+cat "$out/table.txt"
+up_to_date "$out/curves.png" "${RUNS[@]/%//train.log}" ||
+  python -m fairseq_ext.cli curves --metric loss --out "$out/curves.png" "${RUNS[@]}"
+say
+say "Picture of the loss: $out/curves.png"
