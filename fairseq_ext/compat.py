@@ -17,6 +17,7 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patching import around, holder, replace
+from fairseq_ext.precision import precision_flags
 from fairseq_ext.processes import process_flags, torchrun_on_cpu
 
 
@@ -211,6 +212,9 @@ def safe_archives() -> None:
     replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
 
 
+FULL_KEY = "\n    full_key:"  # where a message of omegaconf begins to repeat itself
+
+
 def _refusing(original: Callable, start: str, sentence: str) -> Callable:
     """`original` whose exceptions that begin with `start` become a UsageError."""
 
@@ -222,7 +226,7 @@ def _refusing(original: Callable, start: str, sentence: str) -> Callable:
             if not str(error).startswith(start):
                 raise
             cause = error.__context__ or error
-            reason = " ".join(str(cause).split())[:200]
+            reason = " ".join(str(cause).split(FULL_KEY)[0].split())[:200]
             given = next((a for a in args if isinstance(a, str | list)), "")
             raise UsageError(sentence.format(given=given, reason=reason)) from error
 
@@ -236,12 +240,14 @@ def plain_refusals() -> None:
         "with, or another checkpoint"
     )
     too_long = "{reason}, or break the text into shorter samples"
+    unknown = "{reason}; correct that key of the configuration, or leave it out"
     unwritable = "cannot write checkpoints to {given} ({reason}); choose another --save-dir"
     task = "fairseq.tasks.fairseq_task:FairseqTask"
     for owner, name, start, sentence in (
         ("fairseq.trainer:Trainer", "load_checkpoint", "Cannot load model parameters", misfit),
         ("fairseq.checkpoint_utils", "load_model_ensemble_and_task", "Error(s) in loading", misfit),
         ("fairseq.checkpoint_utils", "verify_checkpoint_directory", "[Errno", unwritable),
+        ("fairseq.dataclass.utils", "merge_with_parent", "Key '", unknown),
         (task, "filter_indices_by_size", "Size of sample", too_long),
     ):
         place = holder(owner)
@@ -278,5 +284,6 @@ REMEDIES = (
     plain_refusals,
     process_flags,
     torchrun_on_cpu,
+    precision_flags,
     plain_errors,
 )

@@ -30,8 +30,8 @@ class SentencePairTask(MaskedLMTask):
         known = getattr(model.args, "segments", 0)
         if known < self.segments:
             raise UsageError(
-                f"--task masked_lm_{self.kind} makes pairs of segments and this model has embeddings "
-                f"for {known}; give --segments 2, with an --arch like roberta_una_8"
+                f"--task masked_lm_{self.kind} makes pairs of segments, and this model has "
+                f"embeddings for {known}; give --segments 2, with an --arch like roberta_una_8"
             )
         model.register_classification_head(HEAD, num_classes=2)
         return model
