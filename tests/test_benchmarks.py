@@ -13,12 +13,14 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import attention  # noqa: E402
 import measure  # noqa: E402
+import pretraining  # noqa: E402
+import steps  # noqa: E402
 import training  # noqa: E402
 from measure import AGAIN, Aim, Quiet, Ratio, Row, Table  # noqa: E402
 
 from fairseq_ext.errors import UsageError  # noqa: E402
 
-SCRIPTS = {"attention": attention, "training": training}
+SCRIPTS = {"attention": attention, "training": training, "pretraining": pretraining}
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
 
@@ -163,6 +165,30 @@ def test_rivals_differ_from_their_peer_in_one_thing(tmp_path):
     torch.testing.assert_close(states["gaussian"], shared)
 
 
+def test_rivals_in_pretraining(tmp_path):
+    """Parameters are the stock ones; HNA has its own besides."""
+    pretraining.write_synthetic(tmp_path, 50, 1)
+    given = argparse.Namespace(
+        max_tokens=128, seed=1, device="cpu", precision="fp32", dropout_free=True
+    )
+    built = pretraining.build("roberta", "tiny", 32, tmp_path, given)
+    states = {name: each.model.state_dict() for name, each in built.items()}
+    stock = states["roberta"]
+    for name, each in built.items():
+        torch.testing.assert_close({key: states[name][key] for key in stock}, stock)
+        more = states[name].keys() - stock.keys()
+        assert bool(more) == (name == "hna") and all(key.endswith(".offset") for key in more)
+        assert each.cfg.model.attention_dropout == 0 < each.cfg.model.dropout
+    archs = [type(built[name].model).__name__ for name in ("una", "dna", "hna")]
+    assert archs == ["RobertaUna12", "RobertaDna12", "RobertaHna12"]
+    batch = steps.read_batches(built["roberta"], 1)[0]
+    assert batch["net_input"]["src_tokens"].shape == (4, 32)
+    assert steps.tokens_of(batch) == 128
+    guided = pretraining.build("una", "tiny", 32, tmp_path, given)["ag"]
+    assert guided.cfg.criterion._name == "masked_lm_ag"
+    assert type(guided.model) is type(built["una"].model)
+
+
 # As a user runs them.
 
 
@@ -210,6 +236,19 @@ def test_training(tmp_path):
     assert_report(done, path, found)
 
 
+def test_pretraining(tmp_path):
+    path = tmp_path / "results.json"
+    done = benchmark(
+        *"pretraining --sizes tiny --lengths 32 64 --max-tokens 128 --rounds 1 --json".split(), path
+    )
+    found = {
+        pretraining.label(peer, "tiny", length): names
+        for peer, names in pretraining.RIVALS.items()
+        for length in (32, 64)
+    }
+    assert_report(done, path, found)
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -218,6 +257,8 @@ def test_training(tmp_path):
         ("attention --rounds 0", "'0' is not a whole number from 1 upwards"),
         ("attention --only nothing", "'nothing'"),
         ("training --data /nowhere", "--data is /nowhere"),
+        ("pretraining --data /nowhere", "with train*.idx and dict.txt"),
+        ("pretraining --max-tokens 256", "--lengths has 512"),
         pytest.param(
             "training --device cuda",
             "--device is cuda",

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import build_criterion
-from fairseq.data import Dictionary, ListDataset
+from fairseq.data import Dictionary, ListDataset, MaskTokensDataset
 from fairseq.models import build_model
 from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
@@ -122,6 +122,22 @@ def test_the_same_pairs_after_a_resume():
 def test_texts_without_pairs_are_refused(documents, options, says):
     with pytest.raises(UsageError, match=says):
         pairs(lines_of(*documents), **options)
+
+
+def test_masks_are_new_in_every_epoch():
+    """fairseq gives the last items of an epoch again in the next, unless told otherwise."""
+    words, dataset = dictionary(), pairs(lines_of([8, 8]), room=19)
+    options = {"pad_idx": PAD, "mask_idx": words.index("<mask>"), "mask_prob": 0.5}
+    masked, targets = MaskTokensDataset.apply_mask(dataset, words, **options)
+    seen = set()
+    for epoch in range(1, 9):
+        for part in (masked, targets):
+            part.set_epoch(epoch)
+        hidden = targets[0].ne(PAD)
+        assert torch.equal(targets[0][hidden], dataset[0][hidden])
+        assert torch.equal(masked[0][~hidden], dataset[0][~hidden])
+        seen.add(tuple(hidden.tolist()))
+    assert len(seen) == 8
 
 
 # Replaced tokens.

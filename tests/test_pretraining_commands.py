@@ -115,7 +115,7 @@ def test_validation_is_pure_masked_lm(text_bin, tmp_path):
 @pytest.mark.parametrize("objective", ["masked_lm_sop_ag", "replaced_token_detection_ag"])
 def test_resuming_is_exact(text_bin, tmp_path, objective):
     """From within the first epoch and within the third: dropout, masks, pairs, weight, average."""
-    options = ["--ag-alpha", "auto", "--ag-decay-updates", "12", "--batch-size", "16"]
+    options = ["--ag-alpha", "auto", "--ag-decay-updates", "12", "--batch-size", "32"]
     whole = tmp_path / "whole"
     run(text_bin, whole, 12, objective, *options)
     assert records(whole)[-1].values["epoch"] >= 3
@@ -244,6 +244,13 @@ def test_a_dictionary_without_a_mask_is_refused(text_bin, tmp_path, task):
     assert refused.returncode == 1
     last = refused.stderr.strip().split("\n")[-1]
     assert last == f"error: {words} has no <mask>; add the line '<mask> 0' at its end"
+
+
+def test_training_goes_on_with_its_own_attention(text_bin, tmp_path):
+    run(text_bin, tmp_path, 1, "masked_lm", "--disable-validation")
+    other = run(text_bin, tmp_path, 2, "masked_lm", arch="roberta_dna_tiny", check=False)
+    assert other.returncode == 1
+    assert "was trained with encoder_normaliser softmax (now doubly)" in other.stderr
 
 
 def read(path, data, overrides):

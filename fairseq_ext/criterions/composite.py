@@ -96,7 +96,7 @@ class Composite(FairseqCriterion):
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Any, Any, Log]:
         """As in fairseq. What the base logs is its own loss, without the terms."""
         parts = [part for part in self.parts if part.evaluated or model.training]
-        updates = getattr(model, "num_updates", 0)
+        updates = model.num_updates
         keywords = {k: v for part in parts for k, v in part.keywords(updates).items()}
         tap = Tap(model, keywords)
         loss, size, log = self.base(tap, sample, reduce)

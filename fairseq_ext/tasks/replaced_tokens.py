@@ -74,7 +74,7 @@ class ReplacedTokenDetectionTask(MaskedLMTask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any):
         """A split as batches of "net_input" and "target", [B, S] with 1 for replaced tokens."""
-        load_lines(self, split, epoch, combine)
+        load_lines(self, split, epoch, combine)  # says what is wrong where fairseq asserts
         blocks = self._load_dataset_split(split, epoch, combine)
         share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()
         replaced = ReplacedDataset(blocks, self.source_dictionary, share=share, seed=seed)

@@ -1,0 +1,199 @@
+"""Steps of whole models: built from fairseq's command lines, and timed on the same batches."""
+
+import argparse
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import measure
+import numpy as np
+import torch
+from fairseq import options, tasks, utils
+from fairseq.data import Dictionary, indexed_dataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+from measure import AGAIN, Quiet, Row, Table, Work
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.processes import bf16_without_tpu
+
+FLAGS = "--optimizer adam --lr 1e-4 --lr-scheduler fixed --num-workers 0".split()
+MEASURED = (("Time of a batch", "ms"), ("Speed", "tokens/s"))
+QUIET = Quiet(deviation=0.01, spread=0.05)
+
+Batch = dict[str, Any]
+
+
+class Candidate(NamedTuple):
+    """What there is once fairseq's command lines have been read and their models built."""
+
+    cfg: Any
+    task: Any
+    model: torch.nn.Module
+
+
+def build(lines: Mapping[str, Sequence[str]], given: argparse.Namespace) -> dict[str, Candidate]:
+    """Candidates by their command lines: the first, which is the peer, then AGAIN and the others.
+
+    All have the parameters of the peer, as far as they have them.
+    """
+    built: dict[str, Candidate] = {}
+    peer, *others = lines
+    for name in (peer, AGAIN, *others):
+        cfg = configure([*FLAGS, *lines[peer if name == AGAIN else name]], given)
+        task = tasks.setup_task(cfg.task)
+        model = task.build_model(cfg.model)
+        built[name] = Candidate(cfg, task, model)
+        state = built[peer].model.state_dict()
+        missing, unexpected = model.load_state_dict(state, strict=False)
+        assert all(key.endswith(".offset") for key in missing)  # of HNA
+        assert all(re.search(r"\b[qk]_proj\b", key) for key in unexpected)  # none in Gaussian heads
+    return built
+
+
+def configure(flags: list[str], given: argparse.Namespace) -> Any:
+    flags = [*flags, "--max-tokens", str(given.max_tokens), "--seed", str(given.seed)]
+    flags += ["--cpu"] * (given.device == "cpu") + ["--bf16"] * (given.precision == "bf16")
+    args = options.parse_args_and_arch(options.get_training_parser(), flags)
+    cfg = convert_namespace_to_omegaconf(args)
+    bf16_without_tpu(cfg)
+    return cfg
+
+
+def read_batches(candidate: Candidate, count: int) -> list[Batch]:
+    """The first batches of an epoch of training, again from the first if these are fewer."""
+    cfg, task, model = candidate
+    task.load_dataset("train")
+    batches = task.get_batch_iterator(
+        task.dataset("train"),
+        max_tokens=cfg.dataset.max_tokens,
+        max_positions=utils.resolve_max_positions(
+            task.max_positions(), model.max_positions(), cfg.dataset.max_tokens
+        ),
+        ignore_invalid_inputs=True,
+        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+        seed=cfg.common.seed,
+    ).next_epoch_itr(shuffle=True)
+    read = list(islice(batches, count))
+    return [read[turn % len(read)] for turn in range(count)]
+
+
+def training(candidate: Candidate, batches: Sequence[Batch]) -> Work:
+    """What fairseq-train does with a batch: forward, backward, Adam and the logs."""
+    cfg, task, model = candidate
+    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    return lambda turn: trainer.train_step([batches[turn]])
+
+
+def tokens_of(batch: Batch) -> int:
+    return batch["ntokens"]
+
+
+def rows(
+    title: str,
+    candidates: Mapping[str, Candidate],
+    start: Callable[[Candidate, Sequence[Batch]], Work],
+    count: Callable[[Batch], int],
+    given: argparse.Namespace,
+) -> list[Row]:
+    """As MEASURED: time of a batch in ms, and tokens a second. The first candidate is the peer."""
+    peer = next(iter(candidates))
+    batches = read_batches(candidates[peer], given.rounds + measure.WARMUP)
+    work = {name: start(each, batches) for name, each in candidates.items()}
+    seconds = measure.interleave(work, peer, given.rounds, measure.clock(given), given.seed, title)
+    tokens = np.array([count(batch) for batch in batches[: given.rounds]])
+    speeds = {name: tokens / each for name, each in seconds.items() if name != AGAIN}
+    return [
+        measure.compare(title, seconds, peer, 1e3),
+        measure.compare(f"{title}, speed", speeds, peer, 1.0),
+    ]
+
+
+def tables(measured: Mapping[str, list[list[Row]]]) -> list[Table]:
+    """What `rows` returned, peer by peer."""
+    return [
+        Table(title, peer, unit, each)
+        for peer, both in measured.items()
+        for (title, unit), each in zip(MEASURED, zip(*both, strict=True), strict=True)
+    ]
+
+
+# Data.
+
+
+def dictionary(symbols: int) -> Dictionary:
+    made = Dictionary()
+    for n in range(symbols):
+        made.add_symbol(f"w{n}")
+    return made
+
+
+def write_random(
+    prefix: Path, words: Dictionary, lengths: Iterable[int], random: np.random.Generator
+) -> None:
+    """Sentences of so many words: PREFIX.bin and PREFIX.idx, as of fairseq-preprocess."""
+    builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap", len(words))
+    for length in lengths:
+        drawn = random.integers(words.nspecial, len(words), length)
+        builder.add_item(torch.tensor([*drawn, words.eos()]))
+    builder.finalize(f"{prefix}.idx")
+
+
+@contextmanager
+def data_folders(
+    given: argparse.Namespace, write: Callable[[Path, int, int], None], symbols: Mapping[str, int]
+) -> Iterator[dict[str, Path]]:
+    """The data of each size: what is given, or written by `write(folder, symbols, seed)`."""
+    with TemporaryDirectory() as made:
+        folders = {size: given.data or Path(made, size) for size in given.sizes}
+        for size, folder in folders.items() if not given.data else ():
+            folder.mkdir()
+            write(folder, symbols[size], given.seed)
+        yield folders
+
+
+# Command line.
+
+
+def parser(
+    text: str, example: str, synthetic: str, sizes: Iterable[str], chosen: Sequence[str]
+) -> argparse.ArgumentParser:
+    """A parser with the options that benchmarks of whole models have; `chosen` are default."""
+    made = measure.parser(text, example)
+    made.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help=f"what fairseq-preprocess wrote (default: synthetic, {synthetic})",
+    )
+    made.add_argument(
+        "--sizes", nargs="+", choices=sizes, default=chosen, help=f"(default: {' '.join(chosen)})"
+    )
+    made.add_argument(
+        "--max-tokens",
+        type=measure.positive,
+        default=1024,
+        help="of a batch, as in fairseq-train (default: %(default)s)",
+    )
+    made.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    return made
+
+
+def prepare(given: argparse.Namespace, data: Sequence[str]) -> None:
+    """Check the options; `data` are globs of what has to be in the folder of --data.
+
+    Raises:
+        UsageError: they cannot be used here.
+    """
+    measure.prepare(given)
+    if given.data and not all(any(given.data.glob(pattern)) for pattern in data):
+        raise UsageError(
+            f"--data is {given.data}; give a folder that fairseq-preprocess wrote, with "
+            f"{' and '.join(data)}"
+        )
+    logging.disable(logging.INFO)  # fairseq tells of every model
