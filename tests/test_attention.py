@@ -6,6 +6,7 @@ from fairseq.modules import MultiheadAttention
 from naive import multi_head
 
 from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
+from fairseq_ext.attention.dropout import dropout
 from fairseq_ext.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("every_form")
@@ -120,12 +121,29 @@ def test_dropout_falls_on_the_final_weights(kind):
     _, weights = attend(module.eval(), x, need_weights=True, need_head_weights=True)
     v = module.v_proj(x).view(1, 5, 4, 4).transpose(1, 2)
     torch.manual_seed(7)
-    dropped = torch.nn.functional.dropout(weights.transpose(0, 1), 0.5) @ v
+    dropped = dropout(weights.transpose(0, 1), 0.5) @ v
     expected = module.out_proj(dropped.transpose(1, 2).flatten(2))
     torch.manual_seed(7)
     ours, seen = attend(module.train(), x, need_weights=True, need_head_weights=True)
     torch.testing.assert_close(ours, expected)
     torch.testing.assert_close(seen, weights)  # what is observed is not dropped
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.37, 1.0])
+def test_dropout(rate):
+    """Independent of place and neighbours, unbiased, with the gradient of what was kept."""
+    torch.manual_seed(1)
+    x = torch.ones(1000, 500, dtype=torch.float64, requires_grad=True)
+    out = dropout(x, rate)
+    gone = out.detach().eq(0).double()
+    assert gone.mean().item() == pytest.approx(rate, abs=3e-3)
+    assert (gone.mean(0) - rate).abs().max() < 0.08
+    assert (gone[:, 1:] * gone[:, :-1]).mean().item() == pytest.approx(rate**2, abs=3e-3)
+    assert out.mean().item() == pytest.approx(float(rate < 1), abs=3e-3)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient, out.detach())
+    torch.manual_seed(1)
+    torch.testing.assert_close(dropout(x, rate), out)
 
 
 @pytest.mark.parametrize("kind", KINDS)

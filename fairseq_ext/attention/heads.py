@@ -5,10 +5,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.blockers import USUAL, Blocker, bias, block
+from fairseq_ext.attention.dropout import dropout as drop
 from fairseq_ext.attention.inputs import Frame
 from fairseq_ext.attention.normalisers import Call, Normaliser, Unnormalised
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
@@ -62,7 +62,7 @@ class Heads(nn.Module):
         closed = bias(self.blockers, frame, scores.dtype)
         weights = self.normaliser.weights(scores, closed, frame.query_padding, heads)
         used = weights.to(v.dtype)
-        out = (F.dropout(used, dropout) if dropout and self.learned else used) @ v
+        out = (drop(used, dropout) if self.learned else used) @ v
         return out, weights.expand(len(v), -1, -1, -1) if observed else None
 
     def _fused(

@@ -41,8 +41,10 @@ _BASE = preset(stock_roberta.base_architecture, roberta.OPTIONS)
 ROBERTA_SIZES: dict[str, dict[str, Any]] = {
     "_tiny": {
         **_BASE,
-        **{"encoder_layers": 4, "encoder_attention_heads": 8},
-        **{"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512},
+        "encoder_layers": 4,
+        "encoder_attention_heads": 8,
+        "encoder_embed_dim": 128,
+        "encoder_ffn_embed_dim": 512,
     },
     "_8": {**_BASE, "encoder_layers": 8},
     "_12": _BASE,
