@@ -45,16 +45,26 @@
 
 # settings_of SIZE: sets FLAGS, and updates, lr, alpha and warmup if they were not given.
 settings_of() {
-  local adam="adam --adam-betas (0.9,0.98) --adam-eps 1e-6" optimizer tokens=512 batch=8 often=1
+  local optimizer tokens=512 batch=8 often=1
   case "$1" in
-  _tiny) defaults 3000 1e-3 100 && optimizer=$adam tokens=128 batch=16 ;;
-  _8) defaults 100000 1e-4 100 && optimizer=$adam ;;
-  _12 | _16) defaults 100000 1e-4 10 && optimizer=$adam ;;
-  _large) defaults 125000 .00176 10 3125 && optimizer=lamb often=512 ;;
+  _tiny)
+    defaults 3000 1e-3 100
+    optimizer="adam --adam-betas (0.9,0.98) --adam-eps 1e-6 --weight-decay 0.01"
+    tokens=128 batch=16
+    ;;
+  _8 | _12 | _16)
+    [ "$1" != _8 ] || alpha=${alpha:-100}
+    defaults 100000 1e-4 10
+    optimizer="adam --adam-betas (0.9,0.999) --adam-eps 1e-8"
+    ;;
+  _large)
+    defaults 125000 .00176 10 3125
+    optimizer="lamb --weight-decay 0.01" often=512
+    ;;
   *) die "--size is '$1' and must be _tiny, _8, _12, _16 or _large." ;;
   esac
   # shellcheck disable=SC2206 # words
-  FLAGS=(--optimizer $optimizer --weight-decay 0.01 --clip-norm 1 --lr "$lr"
+  FLAGS=(--optimizer $optimizer --clip-norm 1 --lr "$lr"
     --lr-scheduler polynomial_decay --warmup-updates "$warmup" --total-num-update "$updates"
     --max-update "$updates" --batch-size "$batch" --update-freq "$often"
     --tokens-per-sample "$tokens" --skip-invalid-size-inputs-valid-test
@@ -64,7 +74,9 @@ settings_of() {
 }
 
 # defaults UPDATES LR ALPHA [WARMUP]
-defaults() { updates=${updates:-$1} lr=${lr:-$2} alpha=${alpha:-$3} warmup=${4:-0}; }
+defaults() {
+  updates=${updates:-$1} lr=${lr:-$2} alpha=${alpha:-$3} warmup=${4:-0}
+}
 
 # guided [FLAG...]: the criterion with guidance, fading over the whole training.
 guided() { say "--criterion ${objective}_ag --ag-alpha $alpha --ag-decay-updates $updates --ag-period=$period $*"; }
