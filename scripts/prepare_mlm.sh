@@ -19,7 +19,7 @@
 #                     wikitext   articles that begin with a line '= Title ='
 #                     gutenberg  as file, without Project Gutenberg's text before and after the book
 #   --valid N         documents held out for validation, the last ones (default: 1 % of them, at
-#                     least 1; of a single document, the last 1 % of its sentences). Not for a corpus
+#                     least 2 of 4 or more; of a single document, the last 1 % of its sentences). Not for a corpus
 #                     with a part for that: files with the word valid in their path, in a FOLDER;
 #                     with test: a part for testing.
 #

@@ -28,10 +28,11 @@
 #
 # A second run of the same command goes on where the first was interrupted. At full size, on GPUs:
 #   bash scripts/prepare_mlm.sh wikitext-103 data-bin/wikitext-103 --vocabulary gpt2
-#   bash scripts/pretrain.sh convergence --data data-bin/wikitext-103 --size _12 -- --fp16
-# and, with as many sequences in a batch as fit times --update-freq = 4096 / GPUs / batch:
+#   bash scripts/pretrain.sh convergence --data data-bin/wikitext-103 --size _12 -- --fp16 \
+#     --distributed-world-size 8 --batch-size 32
+# and, of 8 GPUs with 16 sequences at a time, DNA's batch of 4096 (on one GPU it is the default):
 #   bash scripts/pretrain.sh normalisers --data data-bin/wikitext-103 --size _large -- --fp16 \
-#     --batch-size 16 --update-freq 32
+#     --distributed-world-size 8 --batch-size 16 --update-freq 32
 #
 # Expected: in AG's Table 3 (English; nats), training / validation / average of the training:
 #   8 layers   without 1.75 / 2.41 / 2.48, with 1.74 / 2.43 / 2.09
@@ -85,12 +86,12 @@ guided() { say "--criterion ${objective}_ag --ag-alpha $alpha --ag-decay-updates
 times() { awk "BEGIN { print $1 * $2 }"; }
 
 variants_of() {
-  local five=(next:1,prev:1 first:1 delim:1 period:1) rate pattern
+  local patterns=(next:1,prev:1 first:1 delim:1 period:1) share rate name
   case "$1" in
   convergence) VARIANTS=("plain=$plain" "ag=$(guided)") ;;
   fraction)
     VARIANTS=("plain=$plain")
-    for rate in 0.25 0.5 0.75 1; do VARIANTS+=("ag-$rate=$(guided --ag-fraction $rate)"); done
+    for share in 0.25 0.5 0.75 1; do VARIANTS+=("ag-$share=$(guided --ag-fraction $share)"); done
     ;;
   robustness)
     for rate in "$(times "$lr" .1)" "$(times "$lr" .5)" "$lr"; do
@@ -101,21 +102,21 @@ variants_of() {
     done
     ;;
   patterns)
-    VARIANTS=("all=$(guided --ag-encoder-heads "$(IFS=, && echo "${five[*]}")")")
-    for pattern in "${five[@]}"; do
-      VARIANTS+=("without-${pattern//[:1,]/}=$(guided --ag-encoder-heads "$(without "$pattern")")")
+    VARIANTS=("all=$(guided --ag-encoder-heads "$(without nothing)")")
+    for name in "${patterns[@]}"; do
+      VARIANTS+=("without-${name//[:1,]/}=$(guided --ag-encoder-heads "$(without "$name")")")
     done
     ;;
-  normalisers) for pattern in una dna hna; do
-    VARIANTS+=("$pattern=$plain --arch roberta_$pattern$size")
-  done ;;
+  normalisers)
+    for name in una dna hna; do VARIANTS+=("$name=$plain --arch roberta_$name$size"); done
+    ;;
   esac
 }
 
-# without PATTERN: the other four.
+# without PATTERN: the others.
 without() {
-  local kept=() pattern
-  for pattern in "${five[@]}"; do [ "$pattern" = "$1" ] || kept+=("$pattern"); done
+  local kept=() name
+  for name in "${patterns[@]}"; do [ "$name" = "$1" ] || kept+=("$name"); done
   (IFS=, && echo "${kept[*]}")
 }
 

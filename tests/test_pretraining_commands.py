@@ -134,7 +134,8 @@ def test_resuming_is_exact(text_bin, tmp_path, objective, cuts):
 
 @pytest.mark.parametrize("objective", ["masked_lm_ag", "masked_lm_nsp"])
 def test_two_processes_equal_one(text_bin, tmp_path, objective):
-    options = ["--dropout", "0", "--attention-dropout", "0", "--disable-validation"]
+    options = "--dropout 0 --attention-dropout 0 --disable-validation --optimizer sgd".split()
+    options += ["--lr", "0.1"]
     run(text_bin, tmp_path / "one", 3, objective, *options, "--update-freq", "2")
     flags = [flag for flag in FLAGS if flag != "--cpu"]
     where = ["--arch", "roberta_una_tiny", "--max-update", 3, "--save-dir", tmp_path / "two"]
@@ -210,6 +211,9 @@ def test_hydra_and_the_command_line_agree(text_bin, tmp_path):
 def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
     run(text_bin, tmp_path, 2, "masked_lm_sop_ag", flag, arch="roberta_dna_tiny")
     assert values(tmp_path, "loss")[-1] < 13
+    (dtype,) = {parameter.dtype for parameter in saved(tmp_path)["model"].values()}
+    half = torch.bfloat16 if flag.endswith("bf16") else torch.float16
+    assert dtype == (torch.float32 if flag == "--amp" else half)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +226,13 @@ def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
         ("replaced_token_detection", ["--arch", "roberta_base"], "a model with heads for tokens"),
         ("replaced_token_detection", ["--replace-prob", "0"], "--replace-prob is 0; give a share"),
         ("masked_lm_nsp", ["--valid-subset", "dev"], "dev.idx is not there"),
+        ("masked_lm_nsp", ["--sample-break-mode", "eos"], "--sample-break-mode is for blocks"),
+        ("masked_lm_nsp", ["--criterion", "masked_lm_ag"], "is not for --task masked_lm_nsp"),
+        ("replaced_token_detection", ["--criterion", "masked_lm"], "is not for --task replaced"),
         (
             "masked_lm",
             ["--sample-break-mode", "eos", "--tokens-per-sample", "16"],
-            "Size of sample #0 is invalid",
+            "Size of sample #",
         ),
     ],
 )
@@ -248,6 +255,28 @@ def test_a_dictionary_without_a_mask_is_refused(text_bin, tmp_path, task):
     assert last == f"error: {words} has no <mask>; add the line '<mask> 0' at its end"
 
 
+def test_a_checkpoint_knows_what_its_task_decided(text_bin, tmp_path):
+    """Positions and segments, where another task would decide otherwise."""
+    run(text_bin, tmp_path, 1, "masked_lm_sop", "--disable-validation")
+    model = saved(tmp_path)["cfg"]["model"]
+    assert (model["max_positions"], model["segments"]) == (64, 2)
+    again = read(str(tmp_path / "checkpoint_last.pt"), text_bin, {})
+    assert again.max_positions() == 64 and again.encoder.embed_segments.num_embeddings == 2
+
+
+@pytest.mark.parametrize("task", ["masked_lm", "masked_lm_sop"])
+def test_an_empty_corpus_is_refused(text_bin, tmp_path, task):
+    (tmp_path / "none").touch()
+    made = tmp_path / "bin"
+    words = ["--srcdict", text_bin / "dict.txt", "--destdir", made]
+    parts = ["--trainpref", tmp_path / "none", "--validpref", tmp_path / "none"]
+    fairseq("preprocess", "--only-source", *parts, *words)
+    refused = run(made, tmp_path / "run", 1, task, check=False)
+    assert refused.returncode == 1
+    last = refused.stderr.strip().split("\n")[-1]
+    assert last.startswith(f"error: {made}/valid.idx has no text; binarise some with ")
+
+
 def test_training_goes_on_with_its_own_attention(text_bin, tmp_path):
     run(text_bin, tmp_path, 1, "masked_lm", "--disable-validation")
     other = run(text_bin, tmp_path, 2, "masked_lm", arch="roberta_dna_tiny", check=False)
@@ -256,7 +285,8 @@ def test_training_goes_on_with_its_own_attention(text_bin, tmp_path):
 
 
 def read(path, data, overrides):
-    task = fairseq_tasks.setup_task(OmegaConf.create({"_name": "masked_lm", "data": str(data)}))
+    config = {"_name": "masked_lm", "data": str(data), "tokens_per_sample": 32}
+    task = fairseq_tasks.setup_task(OmegaConf.create(config))
     return checkpoint_utils.load_model_ensemble(
         [path], arg_overrides=overrides, task=task, strict=True
     )[0][0]

@@ -178,7 +178,9 @@ def write_part(path: Path, text: Iterable[str], splitter: PunktSentenceTokenizer
 
 
 def hold_out(train: Path, valid: Path, wanted: int | None) -> None:
-    """Move the last documents of `train` to `valid`: so many, or 1 % of them, at least one.
+    """Move the last documents of `train` to `valid`: so many, or 1 % of them.
+
+    At least two of four or more, since next-sentence prediction takes sentences of another one.
 
     Of a single document, the last 1 % of its sentences are moved, at least one.
     """
@@ -187,7 +189,7 @@ def hold_out(train: Path, valid: Path, wanted: int | None) -> None:
         if not line:
             parting.append(total)
     documents = len(parting) + 1
-    count = wanted or max(1, documents // 100)
+    count = wanted or max(1 + (documents > 3), documents // 100)
     if wanted and count >= documents:
         raise UsageError(f"--valid is {count} and the corpus has {documents} documents; give fewer")
     if total == 1:

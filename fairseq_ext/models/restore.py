@@ -25,7 +25,7 @@ SITES = ("encoder", "decoder", "cross")
 
 
 def install() -> None:
-    """Check every checkpoint that fairseq's trainer restores."""
+    """Check every checkpoint that fairseq's trainer restores; complete what it saves."""
 
     def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         if zipfile.is_zipfile(filename):
@@ -33,7 +33,14 @@ def install() -> None:
             check(filename, trainer.cfg.model, reset)
         return original(trainer, filename, *args, **kwargs)
 
+    def state_dict(original: Callable, trainer: Any) -> dict[str, Any]:
+        state = original(trainer)
+        if decided := getattr(trainer.get_model(), "decided", dict)():
+            state["cfg"]["model"] = {**state["cfg"]["model"], **decided}
+        return state
+
     around("fairseq.trainer:Trainer", "load_checkpoint", load)
+    around("fairseq.trainer:Trainer", "state_dict", state_dict)
 
 
 def check(filename: str, model: Any, reset_optimizer: bool) -> None:

@@ -163,7 +163,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
         given = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else vars(cfg)
         args, longest = Namespace(**given), task.max_positions()
         args.max_positions = args.max_positions or longest or POSITIONS
-        if longest and longest > args.max_positions:
+        if isinstance(longest, int) and longest > args.max_positions:
             raise UsageError(
                 f"the task makes sequences of up to {longest} tokens, and --max-positions is "
                 f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
@@ -174,11 +174,23 @@ class RobertaModel(Monitored, stock.RobertaModel):
         task.guidable = learned_heads(model)  # a criterion does not see the model before training
         return model
 
+    def decided(self) -> dict[str, int]:
+        """What the task decided, for the checkpoint: another task may decide otherwise."""
+        return {"max_positions": self.args.max_positions, "segments": self.args.segments}
+
     def register_token_head(self, name: str, classes: int) -> None:
         """A head for all tokens, with GELU as in ELECTRA, among the classification heads."""
-        width = self.args.encoder_embed_dim
-        dropout = self.args.pooler_dropout
-        self.classification_heads[name] = TokenHead(width, width, classes, "gelu", dropout)
+        width, dropout = self.args.encoder_embed_dim, self.args.pooler_dropout
+        self.classification_heads[name] = TokenHead(
+            width,
+            width,
+            classes,
+            "gelu",
+            dropout,
+            self.args.quant_noise_pq,
+            self.args.quant_noise_pq_block_size,
+            self.args.spectral_norm_classification_head,
+        )
 
     def forward(
         self,

@@ -1,5 +1,6 @@
-"""What tasks on plain text read: lines of a binarised corpus, with a dictionary that has <mask>."""
+"""What tasks on plain text read and refuse; fairseq's own "masked_lm" too, as far as it goes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,23 +8,43 @@ from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.patching import around
+
+OBJECTIVES = ("masked_lm", "replaced_token_detection")
 
 
-def load_lines(task: Any, split: str, epoch: int, combine: bool) -> tuple[str, Any]:
-    """The name and the lines of a split; with several folders as data, each has its epochs.
+def install() -> None:
+    """Refuse data without text in a sentence, where fairseq has a traceback."""
+
+    def load(original: Callable, task: Any, split: str, epoch: int, combine: bool) -> Any:
+        find(task, split, epoch)
+        return original(task, split, epoch, combine)
+
+    around("fairseq.tasks.masked_lm:MaskedLMTask", "_load_dataset_split", load)
+
+
+def find(task: Any, split: str, epoch: int) -> str:
+    """The path of a split, without its ending; with several folders as data, each has its epochs.
 
     Raises:
         UsageError: there is no such split, or nothing in it.
     """
     folders = utils.split_paths(task.cfg.data)
-    path = str(Path(folders[(epoch - 1) % len(folders)]) / split)
-    lines = data_utils.load_indexed_dataset(path, task.source_dictionary, combine=combine)
-    if lines is None or not len(lines):
-        reason = "is empty" if lines is not None else "is not there"
+    path = Path(folders[(epoch - 1) % len(folders)]) / split
+    index, text = path.with_name(f"{split}.idx"), path.with_name(f"{split}.bin")
+    missing = not (index.exists() and text.exists())
+    if missing or not text.stat().st_size:
         raise UsageError(
-            f"{path}.idx {reason}; binarise text with fairseq-preprocess --only-source"
+            f"{index} {'is not there' if missing else 'has no text'}; binarise some with "
+            "fairseq-preprocess --only-source, or scripts/prepare_mlm.sh"
         )
-    return path, lines
+    return str(path)
+
+
+def load_lines(task: Any, split: str, epoch: int, combine: bool) -> tuple[str, Any]:
+    """The name and the lines of a split."""
+    path = find(task, split, epoch)
+    return path, data_utils.load_indexed_dataset(path, task.source_dictionary, combine=combine)
 
 
 def load_dictionary(cfg: Any) -> Dictionary:
@@ -39,3 +60,12 @@ def load_dictionary(cfg: Any) -> Dictionary:
     if "<mask>" not in dictionary:
         raise UsageError(f"{path} has no <mask>; add the line '<mask> 0' at its end")
     return dictionary
+
+
+def check_criterion(task: str, criterion: str) -> None:
+    """Raise UsageError for the criterion of another task on text."""
+    if criterion.startswith(OBJECTIVES) and not criterion.startswith(task):
+        raise UsageError(
+            f"--criterion {criterion} is not for --task {task}; give --criterion {task}, or "
+            f"{task}_ag"
+        )

@@ -19,7 +19,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_ext.data.replaced import ReplacedDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import option
-from fairseq_ext.tasks.corpus import load_dictionary, load_lines
+from fairseq_ext.tasks.corpus import check_criterion, load_dictionary
 
 HEAD = "replaced_token_detection"
 BLOCKS = {
@@ -72,9 +72,12 @@ class ReplacedTokenDetectionTask(MaskedLMTask):
         model.encoder.freeze_lm_head()
         return model
 
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        check_criterion(HEAD, getattr(cfg, "_name", ""))
+        return super().build_criterion(cfg, from_checkpoint)
+
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any):
         """A split as batches of "net_input" and "target", [B, S] with 1 for replaced tokens."""
-        load_lines(self, split, epoch, combine)  # says what is wrong where fairseq asserts
         blocks = self._load_dataset_split(split, epoch, combine)
         share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()
         replaced = ReplacedDataset(blocks, self.source_dictionary, share=share, seed=seed)

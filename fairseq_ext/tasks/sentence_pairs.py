@@ -1,5 +1,6 @@
 """The tasks "masked_lm_nsp" and "masked_lm_sop": masked LM over pairs of segments."""
 
+from dataclasses import fields
 from typing import Any
 
 from fairseq.data import Dictionary, NestedDictionaryDataset, RightPadDataset
@@ -8,9 +9,10 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_ext.data.pairs import PairDataset
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tasks.corpus import load_dictionary, load_lines
+from fairseq_ext.tasks.corpus import check_criterion, load_dictionary, load_lines
 
 HEAD = "sentence_pair"
+OF_BLOCKS = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")
 
 
 class SentencePairTask(MaskedLMTask):
@@ -24,6 +26,19 @@ class SentencePairTask(MaskedLMTask):
     kind: str
     segments = 2
     load_dict = staticmethod(load_dictionary)
+
+    def __init__(self, cfg: Any, dictionary: Any = None) -> None:
+        super().__init__(cfg, dictionary)
+        for field in fields(MaskedLMConfig):
+            if field.name in OF_BLOCKS and cfg[field.name] != field.default:
+                raise UsageError(
+                    f"--{field.name.replace('_', '-')} is for blocks of text, and --task "
+                    f"masked_lm_{self.kind} makes pairs; leave it out"
+                )
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        check_criterion(f"masked_lm_{self.kind}", getattr(cfg, "_name", ""))
+        return super().build_criterion(cfg, from_checkpoint)
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(model_cfg, from_checkpoint)
@@ -39,7 +54,7 @@ class SentencePairTask(MaskedLMTask):
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> PairDataset:
         path, lines = load_lines(self, split, epoch, combine)
         words: Dictionary = self.source_dictionary
-        self.pairs = PairDataset(
+        self.pairs = PairDataset(  # `load_dataset` goes on with `_regular_dataset`
             lines,
             kind=self.kind,
             room=self.cfg.tokens_per_sample,
