@@ -10,6 +10,7 @@ import pytest
 
 from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.data.builtin import corpus
 
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "fairseq_ext"
@@ -98,3 +99,8 @@ def data_bin(real_lines, tmp_path_factory) -> Path:
         "preprocess", "-s", "de", "-t", "en", *prefixes, "--destdir", folder, "--joined-dictionary"
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def english() -> list[str]:
+    return [f"{english} It's {number}." for number, (english, _) in enumerate(corpus()["valid"])]

@@ -1,0 +1,223 @@
+"""Documents, sentences and byte-level BPE of text for masked language modelling."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
+from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+from fairseq_ext.data import byte_bpe, documents
+from fairseq_ext.errors import UsageError
+
+RECIPE = ROOT / "scripts/prepare_mlm.sh"
+STRANGE = [
+    "I'll don't 'S  two  spaces , ½ ① a\u00adb",
+    "",
+    "日本語 🙂 \u0130\u0345 naïve\u00a0x\u3000y",
+    " <mask> <|endoftext|> ",
+]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode("utf-8", "surrogateescape")
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Of all files but logs, which name folders and times."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".log"
+    }
+
+
+# Forms and parts.
+
+GUTENBERG = (
+    "by N.\n{0}START OF THE BOOK{1}\n\nOne\ntwo\n\n{0}END OF THE BOOK{1}\nlaw\n{0}START: L\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        ("file", "\n One\ntwo \n\n \nthree\n", ["One two", "three", ""]),
+        ("file", "\ufeffe\u0301\t a\u0085b\x0c\n\x00\n\nc", ["\u00e9 a b", "c", ""]),
+        ("file", "\n\n", [""]),
+        ("blank", "One\ntwo\n\n\nthree", ["One", "two", "", "", "three", ""]),
+        (
+            "wikitext",
+            " \n = A = \n \n = = B = = \n \n x @-@ y 1 @,@ 000 0 @.@ 5 @ \n = z = \n \n = C D = \n",
+            ["", "= A =", "= = B = =", "x-y 1,000 0.5 @", "= z =", "", "= C D =", ""],
+        ),
+        ("gutenberg", GUTENBERG.format("*** ", " ***"), ["One two", ""]),
+        ("gutenberg", GUTENBERG.format("***", "***"), ["One two", ""]),
+    ],
+)
+def test_forms(tmp_path, form, text, expected):
+    source = documents.Source("train", form, write(tmp_path / "a.txt", text))
+    assert list(documents.paragraphs([source])) == expected
+
+
+def test_documents_without_text_leave_nothing():
+    text = ["", "It rains. We stay.", "Title", "", "", "End.", ""]
+    lines = documents.sentences(text, PunktSentenceTokenizer())
+    assert list(lines) == ["It rains.", "We stay.", "Title", "", "End."]
+
+
+def test_a_file_without_text_is_named(tmp_path, caplog):
+    path = write(tmp_path / "a.txt", "no marker\n")
+    assert list(documents.paragraphs([documents.Source("train", "gutenberg", path)])) == [""]
+    assert str(path) in caplog.text and "gutenberg" in caplog.text
+
+
+def test_abbreviations_are_learned():
+    names = "Peter Mary John Anna Karl Eva".split()
+    text = [
+        f"At noon we went home with Dr. {n} and home is far. We like {n} far too." for n in names
+    ]
+    splitter = documents.learn_sentences(text * 3)
+    assert splitter.tokenize("With Dr. Eva at home. We went.") == [
+        "With Dr. Eva at home.",
+        "We went.",
+    ]
+
+
+def test_files_of_a_folder(tmp_path):
+    names = {
+        "b.txt": "train",
+        "A.txt.gz": "train",
+        "x/wiki.Valid.txt": "valid",
+        "x/contest-invalid.txt": "train",
+        "test_1/a.txt": "test",
+    }
+    for name in [*names, "c.md", ".d.txt"]:
+        write(tmp_path / name, "text")
+    found = documents.sources("named", "file", tmp_path)
+    assert {s.path.relative_to(tmp_path).as_posix(): s.part for s in found} == names
+    assert [s.path.name for s in found][:2] == ["A.txt.gz", "b.txt"]
+    assert {s.part for s in documents.sources("train", "file", tmp_path)} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "held"),
+    [
+        (["a", "b", "", "c", "", "d", "e"], None, ["d", "e"]),
+        (["a", "b", "", "c", "", "d", "e"], 2, ["c", "", "d", "e"]),
+        (["a", "b", "c"], None, ["c"]),
+        ([f"{n}" for n in range(250)], None, ["248", "249"]),
+        (["a", "", "b", "", "c", "", "d"], None, ["c", "", "d"]),
+        (["a", ""] * 299 + ["z"], None, ["a", "", "a", "", "z"]),
+    ],
+)
+def test_hold_out(tmp_path, text, wanted, held):
+    train = write(tmp_path / "train", "".join(f"{line}\n" for line in text))
+    documents.hold_out(train, tmp_path / "valid", wanted)
+    assert list(documents.lines_of(tmp_path / "valid")) == held
+    kept = list(documents.lines_of(train))
+    assert kept == text[: len(kept)]
+    assert len(kept) + len(held) == len(text) - ("" in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "said"), [("a\n\nb\n", 2, "2 documents"), ("a\n", None, "a single sentence")]
+)
+def test_too_much_held_out(tmp_path, text, wanted, said):
+    with pytest.raises(UsageError, match=said):
+        documents.hold_out(write(tmp_path / "train", text), tmp_path / "valid", wanted)
+
+
+# Byte-level BPE.
+
+
+def stop_within(patch: pytest.MonkeyPatch, name: str, *, skipped: bool) -> None:
+    """Interrupted in the first call of a function of byte_bpe, or in the second."""
+    original, calls = getattr(byte_bpe, name), []
+
+    def lines(*args):
+        calls.append(args)
+        result = original(*args)
+        if len(calls) <= skipped:
+            yield from result
+        else:
+            yield next(result)
+            raise KeyboardInterrupt
+
+    def save(bpe, folder):
+        write(folder / "vocab.bpe", "half")
+        raise KeyboardInterrupt
+
+    patch.setattr(byte_bpe, name, save if name == "save" else lines)
+
+
+def stock(folder: Path) -> GPT2BPE:
+    encoder, merges = str(folder / "encoder.json"), str(folder / "vocab.bpe")
+    return GPT2BPE(GPT2BPEConfig(gpt2_encoder_json=encoder, gpt2_vocab_bpe=merges))
+
+
+def assert_as_fairseq(folder: Path, lines: list[str]) -> None:
+    theirs, ours = stock(folder), list(byte_bpe.encode(lines, byte_bpe.load(folder)))
+    assert ours == [theirs.encode(line) for line in lines]
+    assert [theirs.decode(line) for line in ours] == lines
+
+
+def test_bpe_is_fairseqs(tmp_path, english, monkeypatch):
+    monkeypatch.setattr(byte_bpe, "BATCH", 7)
+    byte_bpe.learn(english, 500, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.json", "vocab.bpe"]
+    assert sorted(json.loads((tmp_path / "encoder.json").read_text("ascii")).values()) == [
+        *range(500)
+    ]
+    assert_as_fairseq(tmp_path, english + STRANGE)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(256, "256 tokens"), (9000, "gives 2.. tokens at most")]
+)
+def test_sizes_that_cannot_be(tmp_path, size, said):
+    with pytest.raises(UsageError, match=said):
+        byte_bpe.learn(["abab abab"], size, tmp_path / "bpe")
+    assert not (tmp_path / "bpe").exists()
+
+
+def test_dictionary_is_sorted_as_fairseqs(tmp_path):
+    encoded = ["10 2 2", "", "3 10"]
+    theirs = Dictionary()
+    for token, count in [("2", 2), ("10", 2), ("3", 1), ("11", 0), ("4", 0)]:
+        theirs.add_symbol(token, count)
+    theirs.finalize(padding_factor=1)
+    theirs.add_symbol("<mask>", 0)
+    theirs.save(str(tmp_path / "dict.txt"))
+    lines = list(byte_bpe.dictionary(encoded, ["4", "3", "2", "11", "10"]))
+    assert lines == (tmp_path / "dict.txt").read_text().splitlines()
+    assert lines[-1] == "<mask> 0"
+
+
+@pytest.mark.parametrize("step", ["save", "encode train", "encode valid", "dictionary"])
+def test_encoding_goes_on_where_it_was(tmp_path, english, monkeypatch, step):
+    """Stopped after half of each step; then the same files as in one go."""
+    for part, lines in (("train", english), ("valid", english[:9])):
+        write(tmp_path / "text" / part, "".join(f"{line}\n" for line in lines))
+
+    def run(name: str) -> dict[str, str]:
+        byte_bpe.prepare(tmp_path / "text", tmp_path / name / "bpe", tmp_path / name / "out", 400)
+        return hashes(tmp_path / name)
+
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    whole = run("whole")
+    name, part = f"{step} ".split(" ", 1)
+    with monkeypatch.context() as patch:
+        stop_within(patch, name, skipped=part.strip() == "valid")
+        with pytest.raises(KeyboardInterrupt):
+            run("parts")
+    assert hashes(tmp_path / "parts") != whole
+    assert run("parts") == whole
