@@ -4,7 +4,8 @@ from setuptools import find_packages, setup
 
 EXTRAS = {
     "test": [
-        *("pytest>=8", "hypothesis>=6", "ruff>=0.9", "mypy>=1.11", "pre-commit>=3"),
+        *("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"),
+        *("ruff>=0.9", "mypy>=1.11", "pre-commit>=3"),
         "triton>=3.2",  # its interpreter; builds of torch for GPUs bring it along
     ],
     "rouge": ["rouge-score>=0.1.2"],
