@@ -42,7 +42,7 @@ class SentencePairTask(MaskedLMTask):
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(model_cfg, from_checkpoint)
-        known = getattr(model.args, "segments", 0)
+        known = getattr(getattr(model, "args", None), "segments", 0)
         if known < self.segments:
             raise UsageError(
                 f"--task masked_lm_{self.kind} makes pairs of segments, and this model has "
