@@ -47,6 +47,19 @@ def start(command: str, *args: object, cwd: Path = ROOT, stdin=None, **env: str)
     )
 
 
+def train_in_two_processes(data: Path, *flags: object) -> None:
+    """`fairseq-train` in two processes on the CPU."""
+    launch = [sys.executable, "-m", "fairseq_ext.cli", "launch", "--cpu-processes", "2", "--"]
+    done = subprocess.run(
+        [*launch, *map(str, ["fairseq-train", data, *flags])],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 TASK = "--task translation -s de -t en --cpu --num-workers 0 --seed 1".split()
 TRAIN = [
     *("--user-dir", str(PLUGIN), *TASK),

@@ -1,15 +1,12 @@
 """Criterions with auxiliary losses: on models, and through fairseq's commands."""
 
 import json
-import os
-import subprocess
-import sys
 from argparse import Namespace
 from operator import mul
 
 import pytest
 import torch
-from conftest import PLUGIN, ROOT, TRAIN, fairseq
+from conftest import PLUGIN, TRAIN, fairseq, train_in_two_processes
 from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.models import build_model
@@ -246,17 +243,7 @@ def test_two_processes_equal_one(data_bin, tmp_path):
     one = run(data_bin, tmp_path / "one", 3, *options, "--update-freq", "2")
     where = ["--max-update", 3, "--save-dir", tmp_path / "two", "--arch", "transformer_una_tiny"]
     flags = [flag for flag in TRAIN if flag != "--cpu"]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "fairseq_ext.cli", "launch", "--cpu-processes", "2", "--"),
-            *map(str, ["fairseq-train", data_bin, *flags, *where, *CRITERION, *options]),
-        ],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    train_in_two_processes(data_bin, *flags, *where, *CRITERION, *options)
     two = torch.load(tmp_path / "two" / "checkpoint_last.pt", weights_only=False)
     assert two["task_state"] == one["task_state"]
     torch.testing.assert_close(two["model"], one["model"], atol=2e-4, rtol=1e-3)

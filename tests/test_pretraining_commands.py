@@ -2,15 +2,12 @@
 
 import gzip
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLUGIN, ROOT, fairseq
+from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import checkpoint_utils
 from fairseq import tasks as fairseq_tasks
 from omegaconf import OmegaConf
@@ -140,17 +137,7 @@ def test_two_processes_equal_one(text_bin, tmp_path, objective):
     flags = [flag for flag in FLAGS if flag != "--cpu"]
     where = ["--arch", "roberta_una_tiny", "--max-update", 3, "--save-dir", tmp_path / "two"]
     what = ["--task", objective.removesuffix("_ag"), "--criterion", objective]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "fairseq_ext.cli", "launch", "--cpu-processes", "2", "--"),
-            *map(str, ["fairseq-train", text_bin, *flags, *where, *what, *options]),
-        ],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    train_in_two_processes(text_bin, *flags, *where, *what, *options)
     one, two = saved(tmp_path / "one"), saved(tmp_path / "two")
     torch.testing.assert_close(two["model"], one["model"], atol=2e-5, rtol=1e-4)
 

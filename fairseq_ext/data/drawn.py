@@ -10,7 +10,12 @@ class DrawnDataset(FairseqDataset):
     """Items with several parts, drawn from seed, epoch and index alone.
 
     As a data set it is that of the part "tokens"; `part` gives the others.
+
+    Attributes:
+        sizes: [N] tokens of each item, at most.
     """
+
+    sizes: np.ndarray
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -28,6 +33,14 @@ class DrawnDataset(FairseqDataset):
 
     def __getitem__(self, index: int) -> Any:
         return self.item(index).tokens
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def num_tokens(self, index: int) -> int:
+        return self.sizes[index]
+
+    size = num_tokens
 
     def part(self, name: str) -> "Part":
         return Part(self, name)

@@ -105,14 +105,6 @@ class PairDataset(DrawnDataset):
         whole = ends[self.chunks[:, 1]] - ends[self.chunks[:, 0]]
         self.sizes = np.full_like(whole, room) if kind == "nsp" else whole + SPECIALS
 
-    def __len__(self) -> int:
-        return len(self.chunks)
-
-    def num_tokens(self, index: int) -> int:
-        return self.sizes[index]
-
-    size = num_tokens
-
     def draw(self, random: np.random.Generator, index: int) -> Pair:
         start, stop = self.chunks[index]
         first, second = self._part(random, start, stop)

@@ -50,14 +50,6 @@ class ReplacedDataset(DrawnDataset):
         self.cumulative = np.cumsum(unigram(dictionary))
         self.sizes = blocks.sizes
 
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def num_tokens(self, index: int) -> int:
-        return self.sizes[index]
-
-    size = num_tokens
-
     def draw(self, random: np.random.Generator, index: int) -> Replaced:
         original = self.blocks[index]
         words = np.flatnonzero(original.numpy() >= self.nspecial)
