@@ -202,7 +202,7 @@ def config(cpu=True, tpu=False, optimizer="adam", **flags):
     training |= {"distributed_world_size": 1, "distributed_rank": 0}
     training |= {"distributed_init_method": None, "distributed_no_spawn": False, **flags}
     return SimpleNamespace(
-        common=SimpleNamespace(cpu=cpu, tpu=tpu),
+        common=SimpleNamespace(cpu=cpu, tpu=tpu, fp16=False),
         distributed_training=SimpleNamespace(**training),
         optimizer=optimizer,
     )
