@@ -19,9 +19,9 @@
 #                     wikitext   articles that begin with a line '= Title ='
 #                     gutenberg  as file, without Project Gutenberg's text before and after the book
 #   --valid N         documents held out for validation, the last ones (default: 1 % of them, at
-#                     least 2 of 4 or more; of a single document, the last 1 % of its sentences). Not for a corpus
-#                     with a part for that: files with the word valid in their path, in a FOLDER;
-#                     with test: a part for testing.
+#                     least 2 of 4 or more; of a single document, the last 1 % of its sentences).
+#                     Not for a corpus with a part for that: files with the word valid in their
+#                     path, in a FOLDER; with test: a part for testing.
 #
 # OUT also has the text (text/), one sentence a line, and the BPE (bpe/), for fairseq's
 #   --bpe gpt2 --gpt2-encoder-json OUT/bpe/encoder.json --gpt2-vocab-bpe OUT/bpe/vocab.bpe

@@ -80,7 +80,10 @@ defaults() {
 }
 
 # guided [FLAG...]: the criterion with guidance, fading over the whole training.
-guided() { say "--criterion ${objective}_ag --ag-alpha $alpha --ag-decay-updates $updates --ag-period=$period $*"; }
+guided() {
+  say "--criterion ${objective}_ag --ag-alpha $alpha --ag-decay-updates $updates" \
+    "--ag-period=$period $*"
+}
 
 # times NUMBER FACTOR
 times() { awk "BEGIN { print $1 * $2 }"; }
