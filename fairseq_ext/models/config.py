@@ -38,6 +38,7 @@ def flat_config(name: str, options: Iterable[Option], defaults: dict[str, Any]) 
     table = {option[0]: option for option in options}
     for key, value in defaults.items():
         _, kind, old = table[key]
+        kind = kind if value is not None else Optional[kind]  # noqa: UP045 (argparse)
         table[key] = key, kind, field(default=value, metadata=dict(old.metadata))
     return make_dataclass(name, list(table.values()), bases=(FairseqDataclass,))
 

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Attention, Listener
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.heads import learned_heads
+from fairseq_ext.models import pretrained
 from fairseq_ext.models.config import Option, option, stock_options, to_transformer_config
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import ENCODER_OPTIONS
 from fairseq_ext.models.transformer import TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task says how many
+EPSILON = 1e-5  # torch's, if nothing else is said
 
 _SHARED = {
     *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
@@ -43,6 +45,12 @@ OPTIONS: list[Option] = [
         None,
         "segments that have an embedding, BERT's token types (default: 2 if the task makes pairs, "
         "else 0)",
+    ),
+    option(
+        "layer_norm_eps",
+        Optional[float],  # noqa: UP045
+        None,
+        "added to the variance by layer normalisation (default: 1e-5, as in fairseq; BERT: 1e-12)",
     ),
     option("pooler_activation_fn", str, "tanh", "activation function of classification heads"),
     option("pooler_dropout", float, 0.0, "dropout of classification heads"),
@@ -76,6 +84,9 @@ class RobertaEncoder(stock.RobertaEncoder):
     def build_encoder(self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding):
         encoder = TransformerEncoder(to_transformer_config(args), dictionary, embed_tokens)
         encoder.apply(init_parameters)
+        for module in encoder.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = args.layer_norm_eps
         return encoder
 
     def forward(
@@ -148,6 +159,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
         self.args = args
         self.apply(init_parameters)
         self.classification_heads = nn.ModuleDict()
+        self.task_head: nn.Module | None = None
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -162,6 +174,8 @@ class RobertaModel(Monitored, stock.RobertaModel):
         """
         given = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else vars(cfg)
         args, longest = Namespace(**given), task.max_positions()
+        pretrained.adopt(args, getattr(task, "pretrained", None))
+        args.layer_norm_eps = args.layer_norm_eps or EPSILON
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:
             raise UsageError(
@@ -174,9 +188,25 @@ class RobertaModel(Monitored, stock.RobertaModel):
         task.guidable = learned_heads(model)  # a criterion does not see the model before training
         return model
 
-    def decided(self) -> dict[str, int]:
-        """What the task decided, for the checkpoint: another task may decide otherwise."""
-        return {"max_positions": self.args.max_positions, "segments": self.args.segments}
+    def decided(self) -> dict[str, Any]:
+        """What was not given as an option, for the checkpoint: in another task it may differ."""
+        return {name: getattr(self.args, name) for name in pretrained.ADOPTED}
+
+    def attach(self, head: nn.Module) -> None:
+        """Put the head of a task in the place of the one for masked language modelling."""
+        self.task_head, self.encoder.lm_head = head, None
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """As in fairseq; of an encoder that has no head for this task, the encoder is taken."""
+        super().upgrade_state_dict_named(state_dict, name)
+        if self.task_head is None:
+            return
+        prefix = f"{name}." if name else ""
+        for key in [key for key in state_dict if key.startswith(f"{prefix}encoder.lm_head.")]:
+            del state_dict[key]
+        if not any(key.startswith(f"{prefix}task_head.") for key in state_dict):
+            own = self.task_head.state_dict(prefix=f"{prefix}task_head.")
+            state_dict.update({key: value.clone() for key, value in own.items()})
 
     def register_token_head(self, name: str, classes: int) -> None:
         """A head for all tokens, with GELU as in ELECTRA, among the classification heads."""
@@ -199,6 +229,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
         return_all_hiddens: bool = False,
         classification_head_name: str | None = None,
         further_heads: Sequence[str] = (),
+        task_head: bool = False,
         listener: Listener | None = None,
         **inputs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -207,19 +238,22 @@ class RobertaModel(Monitored, stock.RobertaModel):
         Args:
             further_heads: classification heads beside the main output; what they say is in the
                 second result, as "heads".
+            task_head: the main output is that of the attached head.
         """
         if listener is not None:
             listener.maps = {}
         head, heads = classification_head_name, self.classification_heads
         x, extra = self.encoder(
             src_tokens,
-            features_only or head is not None,
+            features_only or head is not None or task_head,
             return_all_hiddens,
             listener=listener,
             **inputs,
         )
         if head is not None:
             x = heads[head](x)
+        if task_head and self.task_head is not None:
+            x = self.task_head(x, src_tokens.eq(self.encoder.dictionary.pad()))
         extra["heads"] = {name: heads[name](extra["features"]) for name in further_heads}
         if listener is not None:
             extra["attention_maps"] = listener.maps

@@ -1,5 +1,5 @@
 """fairseq tasks; importing this package registers them."""
 
-from fairseq_ext.tasks import corpus, replaced_tokens, sentence_pairs  # noqa: F401
+from fairseq_ext.tasks import corpus, replaced_tokens, sentence_pairs, sentences  # noqa: F401
 
 corpus.install()

@@ -1,0 +1,127 @@
+"""The criterions "sentence_classification" and "sentence_regression"."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import make_dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.logging import metrics
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import f1_score, matthews_corrcoef
+from torch import Tensor
+
+from fairseq_ext.criterions.labelled import LabelledCriterion, gather, total
+from fairseq_ext.criterions.terms import Log, Sample
+from fairseq_ext.models.config import option
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
+def f1(predicted: np.ndarray, right: np.ndarray) -> float:
+    """In per cent: of the second of two classes, as in GLUE; of more, the mean over them."""
+    average = "binary" if max(*predicted, *right) < 2 else "macro"
+    return 100 * f1_score(right, predicted, average=average, zero_division=0.0)
+
+
+def log_over_all(names: dict[str, Metric]) -> None:
+    """Log functions of all that was predicted in an evaluation and what was right."""
+    for name, function in names.items():
+        metrics.log_derived(name, partial(_value, function))
+
+
+def _value(function: Metric, meters: dict[str, Any]) -> float:
+    predicted, right = (meters[name].tensor.numpy() for name in ("_predicted", "_right"))
+    with warnings.catch_warnings():  # correlations of constants are 0
+        warnings.simplefilter("ignore")
+        return round(float(np.nan_to_num(function(predicted, right))), 4)
+
+
+def log_accuracy(logs: list[Log]) -> None:
+    sentences = total(logs, "nsentences")
+    metrics.log_scalar("accuracy", 100 * total(logs, "correct") / sentences, sentences, round=2)
+
+
+@register_criterion("sentence_classification", dataclass=FairseqDataclass)
+class SentenceClassification(LabelledCriterion):
+    """Cross-entropy, in bits; accuracy, F1 and Matthews' correlation in evaluation."""
+
+    name, bit = "sentence_classification", math.log(2)
+
+    def loss(self, scores: Tensor, sample: Sample) -> Tensor:
+        return F.cross_entropy(scores, sample["target"], reduction="sum")
+
+    def counts(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+        predicted, right = scores.argmax(-1), sample["target"]
+        counted: Log = {"correct": predicted.eq(right).sum()}
+        if not training:
+            counted |= {"predicted": predicted.tolist(), "right": right.tolist()}
+        return counted
+
+    @classmethod
+    def log_metrics(cls, logs: list[Log]) -> None:
+        log_accuracy(logs)
+        if gather(logs, ("predicted", "right")):
+            log_over_all({"f1": f1, "mcc": lambda p, r: 100 * matthews_corrcoef(r, p)})
+
+
+def negative_pearson(predicted: Tensor, right: Tensor) -> Tensor:
+    """-cov(p, r) / (sd(p) sd(r)) over a batch [B] (Jia 2024); 0 where one of them is constant."""
+    predicted, right = predicted - predicted.mean(), right - right.mean()
+    scale = predicted.norm() * right.norm()
+    return -(predicted @ right) / scale.clamp(min=1e-8)
+
+
+def squared_error(predicted: Tensor, right: Tensor) -> Tensor:
+    return F.mse_loss(predicted, right)
+
+
+LOSSES = {"mse": squared_error, "pearson": negative_pearson}
+
+SentenceRegressionConfig = make_dataclass(
+    "SentenceRegressionConfig",
+    [
+        option(
+            "regression_loss",
+            ChoiceEnum(list(LOSSES)),
+            "mse",
+            "squared error, or the negative Pearson correlation over a batch (Jia 2024)",
+        )
+    ],
+    bases=(FairseqDataclass,),
+)
+
+
+@register_criterion("sentence_regression", dataclass=SentenceRegressionConfig)
+class SentenceRegression(LabelledCriterion):
+    """Squared error or negative correlation; correlations and squared error in evaluation."""
+
+    name, bit = "sentence_regression", 1.0
+
+    def __init__(self, task: Any, regression_loss: str) -> None:
+        super().__init__(task)
+        self.function = LOSSES[regression_loss]
+
+    def loss(self, scores: Tensor, sample: Sample) -> Tensor:
+        return sample["nsentences"] * self.function(scores.view(-1), sample["target"].float())
+
+    def counts(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+        if training:
+            return {}
+        return {"predicted": scores.view(-1).tolist(), "right": sample["target"].tolist()}
+
+    @classmethod
+    def log_metrics(cls, logs: list[Log]) -> None:
+        if gather(logs, ("predicted", "right")):
+            log_over_all(
+                {
+                    "pearson": lambda p, r: 100 * pearsonr(p, r)[0],
+                    "spearman": lambda p, r: 100 * spearmanr(p, r)[0],
+                    "mse": lambda p, r: ((p - r) ** 2).mean(),
+                }
+            )

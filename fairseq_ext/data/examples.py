@@ -1,0 +1,108 @@
+"""Labelled text: files of JSON lines, one example each, checked line by line."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairseq_ext.data.check import lines_of
+from fairseq_ext.errors import UsageError
+
+Values = dict[str, Any]
+
+
+class Example(NamedTuple):
+    """One line: its values, and where it stands ("FILE:LINE")."""
+
+    values: Values
+    where: str
+
+
+class Field(NamedTuple):
+    """A key of an example.
+
+    Attributes:
+        says: what its value must be, in words.
+        accepts: whether a value is that.
+        needed: whether every example has it; of labels, whether every one to learn from has it.
+    """
+
+    says: str
+    accepts: Callable[[Any], bool]
+    needed: bool = True
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+TEXT = Field("a text", is_text)
+PAIR = Field("a text", is_text, needed=False)
+
+
+def read(path: Path, fields: Mapping[str, Field], labelled: bool = True) -> list[Example]:
+    """All examples of a file.
+
+    Args:
+        labelled: those without what is to be predicted are refused.
+
+    Raises:
+        UsageError: there is no such file, nothing in it, or a line that is no such example.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path} is not there; make it with scripts/prepare_task.sh, or write it")
+    found = list(parse(lines_of(path), str(path), fields, labelled))
+    if not found:
+        raise UsageError(f"{path} is empty; give at least one example")
+    return found
+
+
+def parse(
+    lines: Iterable[str], name: str, fields: Mapping[str, Field], labelled: bool = True
+) -> Iterable[Example]:
+    for number, line in enumerate(lines, 1):
+        where = f"{name}:{number}"
+        try:
+            values = json.loads(line)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise UsageError(f"{where} is no JSON object; give one with {', '.join(fields)}")
+        yield Example(_checked(values, where, fields, labelled), where)
+
+
+TARGETS = ("label", "tags", "answers")
+
+
+def _checked(values: Values, where: str, fields: Mapping[str, Field], labelled: bool) -> Values:
+    for key, field in fields.items():
+        needed = labelled if key in TARGETS else field.needed
+        if key not in values and needed:
+            raise UsageError(
+                f"{where} has no '{key}' (it has {', '.join(values) or 'nothing'}); give "
+                f"{field.says} there"
+            )
+        if key in values and not field.accepts(values[key]):
+            raise UsageError(
+                f"{where} has {json.dumps(values[key])[:60]} as '{key}'; give {field.says}"
+            )
+    return values
+
+
+def in_fold(count: int, folds: int, fold: int) -> np.ndarray:
+    """[count] bool: which examples are held out in this fold, counted from 1.
+
+    Folds are the same for every seed and model, and differ in size by 1 at most.
+    """
+    places = np.random.default_rng(folds).permutation(count)
+    return places % folds == fold - 1

@@ -1,0 +1,95 @@
+"""The tokeniser of an encoder with fairseq's dictionary: text to the numbers that a model reads."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from fairseq.data import Dictionary
+from tokenizers import Tokenizer
+
+from fairseq_ext.data import byte_bpe
+from fairseq_ext.errors import UsageError
+
+SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+OF_BERT = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+SPECIAL = dict(zip(SYMBOLS + OF_BERT, SYMBOLS * 2, strict=True))
+"""fairseq's symbols of the tokens that are no text."""
+
+
+class Pieces(NamedTuple):
+    """A tokenised text: numbers [n], and [n, 2] where each piece begins and ends, in characters."""
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+
+
+class Vocabulary:
+    """What turns text into numbers, from a folder or from a checkpoint.
+
+    Args:
+        by_id: the dictionary's symbols are the tokeniser's ids as text, as with fairseq's gpt2 BPE.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, dictionary: Dictionary, by_id: bool) -> None:
+        self.tokenizer, self.dictionary, self.by_id = tokenizer, dictionary, by_id
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokens = tokenizer.get_vocab()
+        self.numbers = np.full(max(tokens.values()) + 1, dictionary.unk())
+        for token, number in tokens.items():
+            symbol = SPECIAL.get(token) or (str(number) if by_id else token)
+            self.numbers[number] = dictionary.index(symbol)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Vocabulary":
+        """From dict.txt and either tokenizer.json or encoder.json and vocab.bpe, perhaps in bpe/.
+
+        Raises:
+            UsageError: one is missing, or cannot be read.
+        """
+        path = folder / "dict.txt"
+        if not path.is_file():
+            raise UsageError(
+                f"{folder} has no dict.txt; give --vocabulary, the folder with that of the encoder "
+                "(what fairseq-ext import-hf or scripts/prepare_mlm.sh made)"
+            )
+        dictionary = Dictionary.load(str(path))
+        dictionary.add_symbol("<mask>")  # as in fairseq, of dictionaries without one
+        bpe = next((d for d in (folder / "bpe", folder) if (d / "encoder.json").is_file()), None)
+        if (folder / "tokenizer.json").is_file():
+            return cls(_read(folder / "tokenizer.json"), dictionary, by_id=False)
+        if bpe is not None:
+            return cls(byte_bpe.load(bpe)._tokenizer, dictionary, by_id=True)
+        raise UsageError(
+            f"{folder} has no tokeniser; put tokenizer.json, or encoder.json and vocab.bpe, there"
+        )
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Vocabulary":
+        dictionary = Dictionary()
+        for symbol in state["symbols"][dictionary.nspecial :]:
+            dictionary.add_symbol(symbol)
+        return cls(Tokenizer.from_str(state["tokenizer"]), dictionary, state["by_id"])
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for a checkpoint."""
+        tokenizer = json.dumps(json.loads(self.tokenizer.to_str()), sort_keys=True)
+        return {"symbols": self.dictionary.symbols, "tokenizer": tokenizer, "by_id": self.by_id}
+
+    def encode(self, texts: Sequence[str]) -> list[Pieces]:
+        """The pieces of each text, without special tokens around them."""
+        return [
+            Pieces(self.numbers[found.ids], np.array(found.offsets, int).reshape(-1, 2))
+            for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
+
+
+def _read(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # what it raises has no name
+        raise UsageError(
+            f"{path} cannot be read as a tokeniser ({error}); give that of the encoder"
+        ) from None

@@ -1,0 +1,59 @@
+"""What a model takes over from the checkpoint that it is fine-tuned from."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fairseq_ext import safe_loading
+from fairseq_ext.errors import UsageError
+
+SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+BEFORE = 2  # rows of fairseq's embedding of positions before that of the first token
+ADOPTED = (*SIZES, "layer_norm_eps", "max_positions", "segments")
+
+
+def options_of(checkpoint: str | None) -> dict[str, Any]:
+    """The options of the model in a checkpoint; none if there is no such file.
+
+    Raises:
+        UsageError: it cannot be read, or is no checkpoint of fairseq's.
+    """
+    if not checkpoint or not Path(checkpoint).is_file():
+        return {}
+    state = safe_loading.load_checkpoint(checkpoint, map_location="cpu", mmap=True)
+    given = (state.get("cfg") or {}).get("model") or state.get("args") or {}
+    if OmegaConf.is_config(given):
+        given = OmegaConf.to_container(given, resolve=True)
+    options = dict(given if isinstance(given, Mapping) else vars(given))
+    rows = {name.rpartition(".embed_")[2]: len(value) for name, value in state["model"].items()}
+    if "positions.weight" in rows:  # a task may have decided what no option says
+        options["max_positions"] = rows["positions.weight"] - BEFORE
+        options["segments"] = rows.get("segments.weight", 0)
+    return options
+
+
+def adopt(args: Namespace, checkpoint: str | None) -> None:
+    """Fill options that are None from those of the checkpoint.
+
+    Raises:
+        UsageError: a size is still missing, or is not that of the checkpoint.
+    """
+    found = options_of(checkpoint)
+    for name in ADOPTED:
+        if getattr(args, name) is None:
+            setattr(args, name, found.get(name))
+    for name in SIZES:
+        flag, size, its = f"--{name.replace('_', '-')}", getattr(args, name), found.get(name)
+        if size is None:
+            raise UsageError(
+                f"this architecture has the sizes of the checkpoint that it starts from, and "
+                f"there is no {flag}; give --finetune-from-model, or an --arch like roberta_una_12"
+            )
+        if its not in (None, size):
+            raise UsageError(
+                f"{checkpoint} has {flag} {its} and the model to be fine-tuned {size}; give the "
+                "same sizes, or an --arch without a size, like roberta_una, which takes them over"
+            )

@@ -1,0 +1,225 @@
+"""What tasks on labelled text share: files, vocabulary, folds, and the encoder they start from."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, make_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+from fairseq import models
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II, MISSING
+from torch import Tensor, nn
+
+from fairseq_ext.data.examples import Example, Field, in_fold, read
+from fairseq_ext.data.labelled import Item, LabelledDataset
+from fairseq_ext.data.rows import Rows
+from fairseq_ext.data.vocabulary import Vocabulary
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import Option, option
+from fairseq_ext.models.pretrained import options_of
+from fairseq_ext.models.roberta import POSITIONS
+
+logger = logging.getLogger(__name__)
+
+COMMON: list[Option] = [
+    option("data", str, MISSING, "folder with train.jsonl, valid.jsonl, ..."),
+    option(
+        "vocabulary",
+        Optional[str],  # noqa: UP045 (argparse)
+        None,
+        "folder with dict.txt and the tokeniser of the encoder (default: the data's)",
+    ),
+    option(
+        "tokens_per_sample",
+        Optional[int],  # noqa: UP045
+        None,
+        "tokens of a row, at most; longer ones lose their end (default: the encoder's positions)",
+    ),
+    option("strict", bool, False, "refuse what is too long"),
+    option(
+        "folds",
+        int,
+        0,
+        "cross-validation in so many parts of train.jsonl; there needs to be no valid.jsonl",
+    ),
+    option("fold", int, 1, "the part that is held out, from 1"),
+    option("freeze_encoder", bool, False, "train the head alone (Jia's 'pretrain')"),
+    ("seed", int, field(default=II("common.seed"))),
+    ("pretrained", Optional[str], field(default=II("checkpoint.finetune_from_model"))),  # noqa: UP045
+]
+
+
+class LabelledTask(FairseqTask):
+    """A task on examples that have been labelled. Each kind says what an example is.
+
+    Attributes:
+        fields: the keys of an example.
+        vocabulary, labels, room, separators, segments: how text becomes rows, and the classes in
+            order; kept in checkpoints, so that a model can be used without its data.
+
+    Raises:
+        UsageError: data, vocabulary or folds are not there, or do not fit.
+    """
+
+    fields: ClassVar[Mapping[str, Field]]
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self.pretrained = cfg.pretrained
+        self.vocabulary: Vocabulary | None = None
+        self.labels: list[str] = []
+        self.room, self.separators, self.segments = POSITIONS, 2, 0
+        self._read: dict[str, list[Example]] = {}
+
+    @classmethod
+    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "LabelledTask":
+        task = cls(cfg)
+        if not from_checkpoint:  # else the checkpoint says it all
+            task.begin()
+        return task
+
+    def begin(self) -> None:
+        """Read what training starts from, and refuse what it cannot start from."""
+        cfg = self.cfg
+        if cfg.folds and not (cfg.folds >= 2 and 1 <= cfg.fold <= cfg.folds):
+            raise UsageError(
+                f"--fold is {cfg.fold} of --folds {cfg.folds}; give 2 or more, and one of them"
+            )
+        if cfg.pretrained and not Path(cfg.pretrained).is_file():
+            raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
+        encoder = options_of(cfg.pretrained)
+        positions = encoder.get("max_positions") or POSITIONS
+        self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
+        self.room = cfg.tokens_per_sample or positions
+        self.segments = encoder.get("segments") or 0
+        self.separators = 1 if self.segments else 2  # as in BERT, as in RoBERTa
+        self._check_encoder(encoder, positions)
+        self.labels = self.labels_of(self.examples("train"))
+
+    def _check_encoder(self, encoder: Mapping[str, Any], positions: int) -> None:
+        if self.room > positions or self.room < 8:
+            raise UsageError(
+                f"--tokens-per-sample is {self.room} and the encoder has {positions} positions; "
+                "give 8 or more, and no more than that"
+            )
+        if self.segments == 1:
+            raise UsageError(f"{self.cfg.pretrained} has 1 segment; give an encoder with 0 or 2")
+
+    # Examples.
+
+    def examples(self, split: str) -> list[Example]:
+        """Those of a split, or of a part of train.jsonl in cross-validation; read once."""
+        file = "train" if self.cfg.folds and split in ("train", "valid") else split
+        if file not in self._read:
+            self._read[file] = read(Path(self.cfg.data) / f"{file}.jsonl", self.fields)
+        found = self._read[file]
+        if file == split == "valid" or not self.cfg.folds or split not in ("train", "valid"):
+            return found
+        if len(found) < self.cfg.folds:
+            raise UsageError(
+                f"{self.cfg.data}/train.jsonl has {len(found)} examples and --folds is "
+                f"{self.cfg.folds}; give fewer folds"
+            )
+        held_out = in_fold(len(found), self.cfg.folds, self.cfg.fold)
+        wanted = held_out if split == "valid" else ~held_out
+        return [found[place] for place in np.flatnonzero(wanted)]
+
+    def labels_of(self, examples: Iterable[Example]) -> list[str]:
+        """The classes, in order; none if the task has no classes."""
+        return []
+
+    def label(self, name: str, where: str) -> int:
+        """The number of a class. Raises UsageError if the training part has none of this name."""
+        if name not in self.labels:
+            raise UsageError(
+                f"{where} has the label '{name}', which train.jsonl does not have; it has "
+                f"{', '.join(self.labels[:20])}"
+            )
+        return self.labels.index(name)
+
+    def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+        raise NotImplementedError
+
+    def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
+        examples = self.examples(split)
+        self.datasets[split], rows = self.dataset_of(examples)
+        logger.info("Loaded %s with #samples: %d", split, len(examples))
+        if rows.shortened:
+            logger.info(
+                "%s: %d of %d examples do not fit into %d tokens and were shortened (first %s)",
+                *(split, len(rows.shortened), len(examples), self.room, next(iter(rows.shortened))),
+            )
+
+    def dataset_of(self, examples: Sequence[Example]) -> tuple[LabelledDataset, Rows]:
+        words = self.source_dictionary
+        rows = Rows(words, self.room, self.separators, self.cfg.strict)
+        items = self.items(examples, rows)
+        segments = self.segments > 1
+        made = LabelledDataset(items, pad=words.pad(), segments=segments, seed=self.cfg.seed)
+        return made, rows
+
+    # Model.
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = models.build_model(cfg, self, from_checkpoint)
+        if not hasattr(model, "attach"):
+            raise UsageError(
+                f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
+                "roberta_dna, roberta_hna or one of their sizes"
+            )
+        model.attach(self.build_head(model.args))
+        if self.cfg.freeze_encoder:
+            model.encoder.requires_grad_(False)
+        return model
+
+    def build_head(self, args: Any) -> nn.Module:
+        """The head, for an encoder with these options."""
+        raise NotImplementedError
+
+    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What the model says of each item of a batch, in words."""
+        raise NotImplementedError
+
+    def max_positions(self) -> int:
+        return self.room
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.vocabulary.dictionary
+
+    target_dictionary = source_dictionary
+
+    # Checkpoints.
+
+    KEPT = ("labels", "room", "separators", "segments")
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in self.KEPT}
+        return {**super().state_dict(), **kept, "vocabulary": self.vocabulary.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take all from a checkpoint, or, if begun, refuse one that reads text in another way."""
+        if self.vocabulary is None:
+            self.vocabulary = Vocabulary.from_state(state["vocabulary"])
+            for name in self.KEPT:
+                setattr(self, name, state[name])
+            return
+        own = self.state_dict()
+        for name in ("vocabulary", *self.KEPT):
+            if state.get(name) != own[name]:
+                raise UsageError(
+                    f"the checkpoint was trained with other {name} than {self.cfg.data} gives; go "
+                    "on with the same data, vocabulary and --tokens-per-sample, or begin in "
+                    "another --save-dir"
+                )
+
+
+def register(name: str, options: Iterable[Option] = ()) -> Any:
+    """Register a task with the common options and its own."""
+    class_name = "".join(part.capitalize() for part in name.split("_")) + "Config"
+    config = make_dataclass(class_name, [*COMMON, *options], bases=(FairseqDataclass,))
+    return register_task(name, dataclass=config)

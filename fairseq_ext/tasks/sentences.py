@@ -1,0 +1,171 @@
+"""The tasks "sentence_classification" and "sentence_regression": of a sentence, or of a pair."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor, nn
+
+from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
+from fairseq_ext.data.labelled import Item
+from fairseq_ext.data.rows import Rows
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import Option, option
+from fairseq_ext.models.task_attention import TaskAttention, initialiser
+from fairseq_ext.models.task_heads import Linear, Mlp, Product, SentenceHead, first, mean
+from fairseq_ext.tasks.labelled import LabelledTask, register
+
+OPTIONS: list[Option] = [
+    option("pairs", ChoiceEnum(["joint", "apart"]), "joint", "two sentences in one row, or in two"),
+    option(
+        "pooling",
+        ChoiceEnum(["first", "mean", "attention"]),
+        "first",
+        "of a sentence's tokens: the first one, the mean, or task-specific attention (Jia 2024)",
+    ),
+    option(
+        "output",
+        ChoiceEnum(["mlp", "linear"]),
+        "mlp",
+        "RoBERTa's two layers, or a linear map without bias (Jia's); of sentences apart it is the "
+        "dot product of both after a linear map (Jia's)",
+    ),
+    option(
+        "task_layers",
+        int,
+        0,
+        "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
+        "for two apart 1 to classify and 3 for regression)",
+    ),
+    option(
+        "task_init",
+        str,
+        "default",
+        "what the weights of task-specific attention are drawn from: default (that of linear "
+        "maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...",
+    ),
+]
+
+
+class Scores(nn.Module):
+    """Of one score [B, 1] those of two classes, 0 and the score: its logistic loss, as softmax."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, (1, 0))
+
+
+class SentenceTask(LabelledTask):
+    """A label for each sentence or pair of sentences.
+
+    Attributes:
+        inner: width of the map before the dot product, in widths of the encoder.
+        cross_layers: blocks of attention between two sentences, by default.
+    """
+
+    inner: int
+    cross_layers: int
+
+    def begin(self) -> None:
+        initialiser(self.cfg.task_init)
+        super().begin()
+        if self.cfg.task_layers < 0:
+            raise UsageError(f"--task-layers is {self.cfg.task_layers} and must be 1 or more")
+        if self.cfg.pairs == "apart":
+            self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        single = next((e for e in self.examples("train") if "pair" not in e.values), None)
+        if single:
+            raise UsageError(f"{single.where} has no 'pair', and --pairs apart needs two sentences")
+        if len(self.labels) > 2:
+            raise UsageError(
+                f"--pairs apart gives one score, for 2 classes, and there are {len(self.labels)}; "
+                "use --pairs joint"
+            )
+
+    def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+        texts = self.vocabulary.encode([e.values["text"] for e in examples])
+        pairs = iter(
+            self.vocabulary.encode([e.values["pair"] for e in examples if "pair" in e.values])
+        )
+        found = []
+        for example, text in zip(examples, texts, strict=True):
+            parts = [text.numbers]
+            if "pair" in example.values:
+                parts.append(next(pairs).numbers)
+            groups = [[part] for part in parts] if self.cfg.pairs == "apart" else [parts]
+            target = self.target(example) if "label" in example.values else None
+            found.append(Item(example, [rows.make(g, example.where) for g in groups], target))
+        return found
+
+    def target(self, example: Example) -> float:
+        raise NotImplementedError
+
+    def build_head(self, args: Any) -> nn.Module:
+        width, dropout, apart = args.encoder_embed_dim, args.pooler_dropout, self._apart()
+        classes = len(self.labels) or 1
+        if apart:
+            output: nn.Module = Product(width, self.inner * width, dropout)
+            output = nn.Sequential(output, Scores()) if self.labels else output
+        else:
+            output = {"mlp": Mlp, "linear": Linear}[self.cfg.output](width, classes, dropout)
+        if self.cfg.pooling != "attention":
+            return SentenceHead({"first": first, "mean": mean}[self.cfg.pooling], output)
+        blocks = TaskAttention(
+            width,
+            args.encoder_attention_heads,
+            layers=self.cfg.task_layers or (self.cross_layers if apart else 2),
+            cross=apart,
+            init=self.cfg.task_init,
+            dropout=args.attention_dropout,
+        )
+        return SentenceHead(blocks, output)
+
+    def _apart(self) -> bool:
+        return self.cfg.pairs == "apart"
+
+
+@register("sentence_classification", OPTIONS)
+class SentenceClassificationTask(SentenceTask):
+    """One of several classes for each sentence or pair."""
+
+    fields = {"text": TEXT, "pair": PAIR, "label": Field("the name of a class", is_text)}
+    inner, cross_layers = 1, 1
+
+    def labels_of(self, examples: Iterable[Example]) -> list[str]:
+        found = sorted({example.values["label"] for example in examples})
+        if len(found) < 2:
+            raise UsageError(
+                f"{self.cfg.data}/train.jsonl has only the label '{found[0]}'; give examples of "
+                "two classes or more"
+            )
+        return found
+
+    def target(self, example: Example) -> int:
+        return self.label(example.values["label"], example.where)
+
+    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Label, its probability, and the probabilities of all."""
+        found = []
+        for row in scores.float().softmax(-1).tolist():
+            best = max(range(len(row)), key=row.__getitem__)
+            every = dict(zip(self.labels, row, strict=True))
+            found.append(
+                {"label": self.labels[best], "probability": row[best], "probabilities": every}
+            )
+        return found
+
+
+@register("sentence_regression", OPTIONS)
+class SentenceRegressionTask(SentenceTask):
+    """A number for each sentence or pair."""
+
+    fields = {"text": TEXT, "pair": PAIR, "label": Field("a number", is_number)}
+    inner, cross_layers = 4, 3
+
+    def target(self, example: Example) -> float:
+        return float(example.values["label"])
+
+    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [{"score": score} for score in scores.float().view(-1).tolist()]
