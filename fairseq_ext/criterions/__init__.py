@@ -1,3 +1,8 @@
 """fairseq criterions: a base criterion and auxiliary losses, registered from one table."""
 
-from fairseq_ext.criterions import composite, sentences  # noqa: F401
+from fairseq_ext.criterions import (  # noqa: F401
+    composite,
+    sentences,
+    sequence_tagging,
+    span_extraction,
+)

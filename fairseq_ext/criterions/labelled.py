@@ -1,8 +1,12 @@
 """What criterions on labelled text share."""
 
+import warnings
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.logging import metrics
@@ -10,6 +14,8 @@ from torch import Tensor
 
 from fairseq_ext.criterions.terms import Log, Sample
 from fairseq_ext.errors import UsageError
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 class LabelledCriterion(FairseqCriterion):
@@ -36,16 +42,20 @@ class LabelledCriterion(FairseqCriterion):
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, int, Log]:
         scores = model(**sample["net_input"], task_head=True)[0].float()
-        size = sample["nsentences"]
+        size = self.size(sample)
         loss = self.loss(scores, sample)
         logged = {
             "loss": loss.detach(),
             "ntokens": sample["ntokens"],
-            "nsentences": size,
+            "nsentences": sample["nsentences"],
             "sample_size": size,
             **self.counts(scores.detach(), sample, model.training),
         }
         return loss, size, logged
+
+    def size(self, sample: Sample) -> int:
+        """What the loss is a sum over."""
+        return sample["nsentences"]
 
     def loss(self, scores: Tensor, sample: Sample) -> Tensor:
         raise NotImplementedError
@@ -77,6 +87,23 @@ def gather(logs: list[Log], names: tuple[str, ...]) -> bool:
         if values:
             metrics.log_concat_tensor(f"_{name}", torch.tensor(values), dim=0)
     return any(joined.values())
+
+
+def log_over_all(names: dict[str, Metric]) -> None:
+    """Log functions of all that was predicted in an evaluation and what was right."""
+    for name, function in names.items():
+        metrics.log_derived(name, partial(_value, function))
+
+
+def _value(function: Metric, meters: dict[str, Any]) -> float:
+    predicted, right = (meters[name].tensor.numpy() for name in ("_predicted", "_right"))
+    with warnings.catch_warnings():  # correlations of constants are 0
+        warnings.simplefilter("ignore")
+        return round(float(np.nan_to_num(function(predicted, right))), 3)
+
+
+def percent(part: Any, whole: Any) -> float:
+    return round(100 * float(part) / float(whole), 2) if whole else 0.0
 
 
 def total(logs: list[Log], name: str) -> Any:

@@ -9,6 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_ext.criterions.labelled import percent
 from fairseq_ext.criterions.terms import Log, Sample
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.replaced_tokens import HEAD
@@ -55,15 +56,11 @@ class ReplacedTokenDetection(FairseqCriterion):
         for name in COUNTS:
             metrics.log_scalar_sum(f"_{name}", sum(log.get(name, 0) for log in logging_outputs))
         metrics.log_scalar_sum("_tokens", size)
-        metrics.log_derived("accuracy", lambda m: _percent(m["_correct"].sum, m["_tokens"].sum))
+        metrics.log_derived("accuracy", lambda m: percent(m["_correct"].sum, m["_tokens"].sum))
         metrics.log_derived(
-            "f1", lambda m: _percent(2 * m["_hits"].sum, m["_found"].sum + m["_replaced"].sum)
+            "f1", lambda m: percent(2 * m["_hits"].sum, m["_found"].sum + m["_replaced"].sum)
         )
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
-
-
-def _percent(part: Any, whole: Any) -> float:
-    return round(100 * float(part) / float(whole), 2) if whole else 0.0

@@ -1,10 +1,7 @@
 """The criterions "sentence_classification" and "sentence_regression"."""
 
 import math
-import warnings
-from collections.abc import Callable
 from dataclasses import make_dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,30 +13,15 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled import LabelledCriterion, gather, total
+from fairseq_ext.criterions.labelled import LabelledCriterion, gather, log_over_all, total
 from fairseq_ext.criterions.terms import Log, Sample
 from fairseq_ext.models.config import option
-
-Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def f1(predicted: np.ndarray, right: np.ndarray) -> float:
     """In per cent: of the second of two classes, as in GLUE; of more, the mean over them."""
     average = "binary" if max(*predicted, *right) < 2 else "macro"
     return 100 * f1_score(right, predicted, average=average, zero_division=0.0)
-
-
-def log_over_all(names: dict[str, Metric]) -> None:
-    """Log functions of all that was predicted in an evaluation and what was right."""
-    for name, function in names.items():
-        metrics.log_derived(name, partial(_value, function))
-
-
-def _value(function: Metric, meters: dict[str, Any]) -> float:
-    predicted, right = (meters[name].tensor.numpy() for name in ("_predicted", "_right"))
-    with warnings.catch_warnings():  # correlations of constants are 0
-        warnings.simplefilter("ignore")
-        return round(float(np.nan_to_num(function(predicted, right))), 4)
 
 
 def log_accuracy(logs: list[Log]) -> None:
@@ -53,11 +35,15 @@ class SentenceClassification(LabelledCriterion):
 
     name, bit = "sentence_classification", math.log(2)
 
+    def arranged(self, scores: Tensor, sample: Sample) -> Tensor:
+        """[B, classes]"""
+        return scores
+
     def loss(self, scores: Tensor, sample: Sample) -> Tensor:
-        return F.cross_entropy(scores, sample["target"], reduction="sum")
+        return F.cross_entropy(self.arranged(scores, sample), sample["target"], reduction="sum")
 
     def counts(self, scores: Tensor, sample: Sample, training: bool) -> Log:
-        predicted, right = scores.argmax(-1), sample["target"]
+        predicted, right = self.arranged(scores, sample).argmax(-1), sample["target"]
         counted: Log = {"correct": predicted.eq(right).sum()}
         if not training:
             counted |= {"predicted": predicted.tolist(), "right": right.tolist()}
@@ -68,6 +54,19 @@ class SentenceClassification(LabelledCriterion):
         log_accuracy(logs)
         if gather(logs, ("predicted", "right")):
             log_over_all({"f1": f1, "mcc": lambda p, r: 100 * matthews_corrcoef(r, p)})
+
+
+@register_criterion("multiple_choice", dataclass=FairseqDataclass)
+class MultipleChoice(SentenceClassification):
+    """Cross-entropy over the choices, in bits; accuracy."""
+
+    name = "multiple_choice"
+
+    def arranged(self, scores: Tensor, sample: Sample) -> Tensor:
+        return scores.view(sample["nsentences"], -1)  # of each choice there is one
+
+    def counts(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+        return super().counts(scores, sample, training=True)  # F1 over places means nothing
 
 
 def negative_pearson(predicted: Tensor, right: Tensor) -> Tensor:

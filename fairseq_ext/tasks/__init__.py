@@ -1,5 +1,13 @@
 """fairseq tasks; importing this package registers them."""
 
-from fairseq_ext.tasks import corpus, replaced_tokens, sentence_pairs, sentences  # noqa: F401
+from fairseq_ext.tasks import (  # noqa: F401
+    corpus,
+    multiple_choice,
+    replaced_tokens,
+    sentence_pairs,
+    sentences,
+    sequence_tagging,
+    span_extraction,
+)
 
 corpus.install()

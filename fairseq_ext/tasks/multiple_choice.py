@@ -1,0 +1,89 @@
+"""The task "multiple_choice": which of n answers is right?"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fairseq_ext.data.examples import TEXT, Example, Field, are_texts, is_text
+from fairseq_ext.data.labelled import Item
+from fairseq_ext.data.rows import Rows
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.task_heads import Mlp, SentenceHead, first
+from fairseq_ext.tasks.labelled import LabelledTask, register
+
+
+@register("multiple_choice")
+class MultipleChoiceTask(LabelledTask):
+    """Rows are `<s> text </s> question choice </s>`, one for each choice, scored at the first
+    token; of what is too long the text loses its end."""
+
+    fields = {
+        "text": TEXT,
+        "question": Field("a text", is_text, needed=False),
+        "choices": Field("a list of two texts or more", lambda x: are_texts(x) and len(x) > 1),
+        "label": Field("the number of the right choice, from 0", lambda x: type(x) is int),
+    }
+
+    def labels_of(self, examples: Iterable[Example]) -> list[str]:
+        """The numbers of the choices, of which each example has as many."""
+        first, *others = examples
+        count = len(first.values["choices"])
+        other = next((e for e in others if len(e.values["choices"]) != count), None)
+        if other:
+            raise UsageError(
+                f"{other.where} has {len(other.values['choices'])} choices and {first.where} "
+                f"{count}; give all examples as many"
+            )
+        return [str(number) for number in range(count)]
+
+    def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+        texts = self.vocabulary.encode([e.values["text"] for e in examples])
+        choices = iter(self.vocabulary.encode([c for e in examples for c in self._choices(e)]))
+        found = []
+        for example, text in zip(examples, texts, strict=True):
+            made = [
+                rows.make([text.numbers, next(choices).numbers], example.where, cut=0)
+                for _ in self.labels
+            ]
+            found.append(Item(example, made, self._target(example)))
+        return found
+
+    def _choices(self, example: Example) -> list[str]:
+        values = example.values
+        if len(values["choices"]) != len(self.labels):
+            raise UsageError(
+                f"{example.where} has {len(values['choices'])} choices and those of training have "
+                f"{len(self.labels)}; give as many"
+            )
+        before = f"{values['question']} " if values.get("question") else ""
+        return [before + choice for choice in values["choices"]]
+
+    def _target(self, example: Example) -> int | None:
+        label = example.values.get("label")
+        if label is not None and not 0 <= label < len(self.labels):
+            raise UsageError(
+                f"{example.where} has the label {label}, and its choices are 0 to "
+                f"{len(self.labels) - 1}"
+            )
+        return label
+
+    def build_head(self, args: Any) -> nn.Module:
+        return SentenceHead(first, Mlp(args.encoder_embed_dim, 1, args.pooler_dropout))
+
+    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Number and text of the best choice, and the probabilities of all."""
+        found = []
+        shares = scores.float().view(len(batch["items"]), -1).softmax(-1).tolist()
+        for item, row in zip(batch["items"], shares, strict=True):
+            best = max(range(len(row)), key=row.__getitem__)
+            choice = item.example.values["choices"][best]
+            found.append(
+                {
+                    "label": best,
+                    "choice": choice,
+                    "probability": row[best],
+                    "probabilities": row,
+                }
+            )
+        return found
