@@ -1,7 +1,7 @@
 """Labelled text: files of JSON lines, one example each, checked line by line."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,9 +68,14 @@ def read(path: Path, fields: Mapping[str, Field], labelled: bool = True) -> list
 
 
 def parse(
-    lines: Iterable[str], name: str, fields: Mapping[str, Field], labelled: bool = True
-) -> Iterable[Example]:
-    for number, line in enumerate(lines, 1):
+    lines: Iterable[str],
+    name: str,
+    fields: Mapping[str, Field],
+    labelled: bool = True,
+    first: int = 1,
+) -> Iterator[Example]:
+    """As `read`, of lines that are numbered from `first`."""
+    for number, line in enumerate(lines, first):
         where = f"{name}:{number}"
         try:
             values = json.loads(line)

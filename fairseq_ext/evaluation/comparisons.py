@@ -118,7 +118,7 @@ def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) 
 def _about_t(pairs: Pairs) -> tuple[str, str]:
     names = [run.repetition for run, _ in next(iter(pairs.values()))]
     meaning = f"{MEANING}the variants are equally good and differences vary normally"
-    if any(name.startswith("fold") for name in names):
+    if any("fold" in name for name in names):
         meaning += "; folds share training data, so that it is too small"
     return f"paired t-test over n = {len(names)} ({', '.join(names)})", meaning
 

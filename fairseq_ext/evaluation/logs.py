@@ -12,7 +12,8 @@ LOG = "train.log"  # in the folder of a run
 
 LINE = re.compile(r"^[^|]*\| INFO \| ([\w.]+) \| (.*)$")
 NUMBERS = re.compile(r"(\w+)[= ](-?[\d.,]+(?:e[+-]?\d+)?|nan|-?inf)(?=, | \||$)")  # simple, tqdm
-REPETITION = re.compile(r"(seed|fold)-\d+")  # folder of a run that is one of several of a variant
+# Folder of a run that is one of several of a variant: seed-N, fold-N or seed-N-fold-M.
+REPETITION = re.compile(r"(seed|fold)-\d+|seed-\d+-fold-\d+")
 
 
 class Record(NamedTuple):

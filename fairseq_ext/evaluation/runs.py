@@ -4,6 +4,7 @@ A run is the folder that `fairseq-train --save-dir` filled, with its output kept
 """
 
 import math
+import re
 import statistics
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ ELSEWHERE = """
     distributed_rank distributed_port distributed_init_method no_seed_provided
 """.split()
 # ... and what makes them repetitions.
-REPEATED = {"seed": ["seed"], "fold": ["seed", "data", "train_subset", "valid_subset"]}
+REPEATED = {"seed": ["seed"], "fold": ["seed", "fold", "data", "train_subset", "valid_subset"]}
 
 
 class Facts(NamedTuple):
@@ -52,7 +53,8 @@ class Run(NamedTuple):
     """A training that came to its end.
 
     Attributes:
-        repetition: seed-N or fold-N, from the name of the folder; empty if it has another name.
+        repetition: seed-N, fold-N or seed-N-fold-M, from the name of the folder; empty if it has
+            another name.
     """
 
     folder: Path
@@ -143,7 +145,7 @@ def read_run(folder: Path, variant: str) -> Run:
 
 
 def _check_alike(one: Run, other: Run) -> None:
-    free = REPEATED.get(one.repetition.partition("-")[0], [])
+    free = [name for part in _parts(one) for name in REPEATED[part.partition("-")[0]]]
     ours, theirs = one.facts.settings, other.facts.settings
     differing = sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
     for key in differing:
@@ -170,7 +172,14 @@ def _name(key: str) -> str:
 def _general(run: Run, key: str) -> Any:
     """A setting; what is named after the repetition has the same name in all."""
     value = run.facts.settings[key]
-    return value.replace(run.repetition or "*", "*") if isinstance(value, str) else value
+    for part in _parts(run) if isinstance(value, str) else []:
+        value = re.sub(rf"\b{part}\b", "*", value)
+    return value
+
+
+def _parts(run: Run) -> list[str]:
+    """ "seed-1" and "fold-3" of "seed-1-fold-3"."""
+    return re.findall(r"[a-z]+-\d+", run.repetition)
 
 
 def speed(run: Run) -> float:

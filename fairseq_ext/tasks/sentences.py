@@ -71,14 +71,7 @@ class SentenceTask(LabelledTask):
         super().begin()
         if self.cfg.task_layers < 0:
             raise UsageError(f"--task-layers is {self.cfg.task_layers} and must be 1 or more")
-        if self.cfg.pairs == "apart":
-            self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        single = next((e for e in self.examples("train") if "pair" not in e.values), None)
-        if single:
-            raise UsageError(f"{single.where} has no 'pair', and --pairs apart needs two sentences")
-        if len(self.labels) > 2:
+        if self._apart() and len(self.labels) > 2:
             raise UsageError(
                 f"--pairs apart gives one score, for 2 classes, and there are {len(self.labels)}; "
                 "use --pairs joint"
@@ -94,7 +87,11 @@ class SentenceTask(LabelledTask):
             parts = [text.numbers]
             if "pair" in example.values:
                 parts.append(next(pairs).numbers)
-            groups = [[part] for part in parts] if self.cfg.pairs == "apart" else [parts]
+            elif self._apart():
+                raise UsageError(
+                    f"{example.where} has no 'pair', and --pairs apart needs two texts"
+                )
+            groups = [[part] for part in parts] if self._apart() else [parts]
             target = self.target(example) if "label" in example.values else None
             found.append(Item(example, [rows.make(g, example.where) for g in groups], target))
         return found

@@ -1,9 +1,10 @@
 """Train variants x seeds: what is done is skipped, what was interrupted goes on.
 
 After `--` come the data and the flags of fairseq-train that all runs share. Each run is a folder
-OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt.
---save-dir and --seed are added, and --user-dir and --log-format if not given; $RUN in a flag
-stands for the folder of the run. A run that was begun with other flags is refused; another way to
+OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt; with
+--folds it is fold-N, or seed-N-fold-M of several seeds. --save-dir and --seed are added, and
+--user-dir and --log-format if not given; $RUN in a flag stands for the folder of the run and $SEED
+for its seed. A run that was begun with other flags is refused; another way to
 generate replaces the output of the former. Side by side, each run gets its share of the cores
 (unless OMP_NUM_THREADS is set) and one GPU.
 """
@@ -27,7 +28,7 @@ EXAMPLE = """\
     --criterion label_smoothed_cross_entropy --max-update 1800"""
 
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
-OURS = ("--save-dir", "--seed", "--path", "--results-path")
+OURS = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="flags of fairseq-train that make this variant; once for each",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N", help="default: 1")
+    parser.add_argument(
+        "--folds",
+        type=int,
+        default=0,
+        metavar="K",
+        help="cross-validation in K parts, for tasks on labelled text",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side; default: 1")
     parser.add_argument(
         "--generate", metavar="'FLAGS'", help="then run fairseq-generate with these flags"
@@ -82,14 +90,31 @@ def plan(given: argparse.Namespace) -> list[Run]:
     if len(variants) < len(given.variant):
         raise UsageError("two variants have the same name; give each its own")
     runs = []
-    for seed, (variant, flags) in product(dict.fromkeys(given.seeds), variants.items()):
-        folder = given.out / variant / f"seed-{seed}"
-        train = [*common, *flags, "--seed", str(seed), "--save-dir", "$RUN"]
+    repetitions = _repetitions(list(dict.fromkeys(given.seeds)), given.folds)
+    for (name, own), (variant, flags) in product(repetitions.items(), variants.items()):
+        folder = given.out / variant / name
+        seed = _value(own, "--seed")
+        chosen = [re.sub(r"\$SEED\b", seed, flag) for flag in (*common, *flags)]
+        train = [*chosen, *own, "--save-dir", "$RUN"]
         steps = [Step(folder, "train", "train", _completed(train))]
         if given.generate is not None:
             steps.append(_generation(steps[0], given.checkpoint, given.generate))
-        runs.append(Run(f"{variant}/seed-{seed}", folder, steps))
+        runs.append(Run(f"{variant}/{name}", folder, steps))
     return runs
+
+
+def _repetitions(seeds: list[int], folds: int) -> dict[str, list[str]]:
+    """The name of each repetition, with the flags that make it."""
+    if not folds:
+        return {f"seed-{seed}": ["--seed", str(seed)] for seed in seeds}
+    if folds < 2:
+        raise UsageError(f"--folds is {folds} and must be at least 2")
+    return {
+        (f"seed-{seed}-" if len(seeds) > 1 else "") + f"fold-{fold}": [
+            *("--folds", str(folds), "--fold", str(fold), "--seed", str(seed))
+        ]
+        for seed, fold in product(seeds, range(1, folds + 1))
+    }
 
 
 def _variant(text: str) -> tuple[str, list[str]]:
