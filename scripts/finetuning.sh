@@ -1,0 +1,70 @@
+# What recipes of fine-tuning share: source this after lib.sh.
+
+# corpus_task NAME: sets TASK, METRIC (of the log, the higher the better) and METRICS, by the table
+# of corpora.
+corpus_task() {
+  TASK=$(python -m fairseq_ext.data.corpora --list | awk -v name="$1" '$1 == name { print $2 }')
+  case "$TASK" in
+  sentence_classification) METRIC=accuracy METRICS=(accuracy f1 mcc) ;;
+  sentence_regression) METRIC=pearson METRICS=(pearson spearman) ;;
+  multiple_choice) METRIC=accuracy METRICS=(accuracy) ;;
+  sequence_tagging) METRIC=f1 METRICS=(f1 token_f1) ;;
+  span_extraction) METRIC=f1 METRICS=(exact_match f1) ;;
+  *) die "The corpus is '$1': see 'bash $0 --help' for those that there are." ;;
+  esac
+}
+
+# corpus_data NAME: its folder in data-bin, made if it is not there; sets DATA.
+corpus_data() {
+  DATA=$ROOT/data-bin/$1
+  [ -e "$DATA" ] || bash "$ROOT/scripts/prepare_task.sh" "$1" "$DATA"
+}
+
+# examples FOLDER: how many there are to train on.
+examples() { awk 'END { print NR }' "$1/train.jsonl"; }
+
+# encoder_flags CHECKPOINT [SEED]: those of a fine-tuning that starts from it, which may have $SEED
+# in its path.
+encoder_flags() {
+  local name
+  name=$(
+    python - "${1//\$SEED/${2:-1}}" <<'PY'
+import logging, sys
+
+logging.disable()
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.pretrained import options_of
+
+options = options_of(sys.argv[1])
+if not options:
+    raise UsageError(f"there is no checkpoint {sys.argv[1]}; give the path of an encoder")
+print("_".join((options.get("_name") or options.get("arch") or "roberta_una").split("_")[:2]))
+PY
+  ) || exit 1
+  case "$name" in roberta_dna | roberta_hna) ;; *) name=roberta_una ;; esac
+  say "--finetune-from-model $1 --arch $name"
+}
+
+# training_flags EXAMPLES EPOCHS LR BATCH WARMUP: sets FLAGS, for a linear schedule over so many
+# epochs, of which WARMUP is a share.
+training_flags() {
+  local updates=$((($1 + $4 - 1) / $4 * $2))
+  FLAGS=(--task "$TASK" --criterion "$TASK" --optimizer adam --adam-betas '(0.9,0.999)'
+    --adam-eps 1e-8 --weight-decay 0.01 --clip-norm 1 --lr "$3" --lr-scheduler polynomial_decay
+    --total-num-update "$updates" --max-update "$updates"
+    --warmup-updates "$(awk "BEGIN { print int($5 * $updates) }")" --batch-size "$4"
+    --best-checkpoint-metric "$METRIC" --maximize-best-checkpoint-metric --no-epoch-checkpoints
+    --log-interval 50 --distributed-world-size 1 --num-workers 0)
+}
+
+# compare OUT METRIC...: the table of RUNS, with a t-test against the first variant if there are
+# repetitions.
+compare() {
+  local out=$1 tests=()
+  shift
+  [ "$repetitions" = 1 ] || tests=(--test t)
+  python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table.txt" --metric "$@" \
+    -- "${RUNS[@]}"
+  say
+  cat "$out/table.txt"
+}
