@@ -80,13 +80,13 @@ class RobertaEncoder(stock.RobertaEncoder):
         super().__init__(args, dictionary)
         width = args.encoder_embed_dim
         self.embed_segments = nn.Embedding(args.segments, width) if args.segments else None
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = args.layer_norm_eps
 
     def build_encoder(self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding):
         encoder = TransformerEncoder(to_transformer_config(args), dictionary, embed_tokens)
         encoder.apply(init_parameters)
-        for module in encoder.modules():
-            if isinstance(module, nn.LayerNorm):
-                module.eps = args.layer_norm_eps
         return encoder
 
     def forward(

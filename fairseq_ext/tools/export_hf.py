@@ -1,0 +1,183 @@
+"""Turn a fairseq checkpoint of a BERT-like encoder into a Hugging Face folder.
+
+OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model has segments, else a
+RoBERTa. They know softmax attention alone. Heads of fine-tuning are left out.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq import utils
+from safetensors.torch import save
+from torch import Tensor
+
+from fairseq_ext.data.vocabulary import Vocabulary
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.runs import BUFFERS, architecture
+from fairseq_ext.models.roberta import EPSILON
+from fairseq_ext.tools import hf_format as hf
+from fairseq_ext.tools.average import read
+from fairseq_ext.tools.hf_vocabulary import renumber, special_tokens, write_tokenizer
+
+EXAMPLE = """\
+  fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
+  fairseq-ext export-hf checkpoint_last.pt exported --vocabulary data-bin/books"""
+
+# What options must be; the first is what a checkpoint without the option has.
+ACCEPTED = {
+    "encoder_normaliser": ["softmax"],
+    "encoder_gaussian_heads": ["0"],
+    "encoder_normalize_before": [False],
+    "layernorm_embedding": [True],
+    "encoder_layers_to_keep": [None],
+    "activation_fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
+}
+
+FINE_TUNED = ("task_head.", "classification_heads.")
+
+UNUSED = (*FINE_TUNED, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
+
+CLASSES = {"bert": "Bert", "roberta": "Roberta"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
+    parser.add_argument(
+        "--vocabulary",
+        type=Path,
+        metavar="FOLDER",
+        help="with dict.txt and the tokeniser (default: that in the checkpoint or beside it, or "
+        "in the data that it was trained on)",
+    )
+
+
+def run(given: argparse.Namespace) -> None:
+    with hf.new_folder(given.out) as work:
+        left_out = convert(given.checkpoint, given.vocabulary, work)
+    print(f"{given.out} has config.json, model.safetensors and the tokeniser")
+    if left_out:
+        print(f"left out: {', '.join(left_out)}")
+
+
+def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
+    """Fill `work`; the names of the parameters of heads, which are left out.
+
+    Args:
+        folder: with the vocabulary, if it is not where `find_vocabulary` looks.
+
+    Raises:
+        UsageError: the checkpoint or its vocabulary cannot be read, or has no place there.
+    """
+    saved = read(checkpoint)
+    model, parameters = part(saved, "model"), saved["model"]
+    check_options(model, checkpoint)
+    state = {n: value.float() for n, value in parameters.items() if not n.startswith(UNUSED)}
+    # RoBERTa's head for masked language modelling has gelu, whatever the layers have
+    bert = hf.SEGMENTS in state or model["activation_fn"] != "gelu"
+    kind, head = "bert" if bert else "roberta", hf.OUTPUT_BIAS in state
+    names = hf.parameters(kind, model["encoder_layers"], head)
+    check_parameters(state, {ours for ours, _ in names.values()}, checkpoint)
+    tokenizer, order = renumber(find_vocabulary(folder, checkpoint, saved), kind)
+    check_order(order, len(state[hf.TOKENS]), checkpoint)
+    special = special_tokens(tokenizer)
+    pad = tokenizer.token_to_id(special["pad_token"])
+    longest = len(state[hf.POSITIONS]) - hf.FIRST_POSITION
+    rearrange(state, order, 0 if bert else pad + 1)
+    config = settings(model, state, kind) | {"pad_token_id": pad}
+    tensors = {theirs: state[ours] for theirs, (ours, _) in names.items()}
+    if head:
+        tensors = fold_head(tensors, kind, config["tie_word_embeddings"])
+    (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
+    hf.write_json(config, work / "config.json")
+    write_tokenizer(tokenizer, special, longest, work)
+    return [name for name in parameters if name.startswith(FINE_TUNED)]
+
+
+def part(saved: dict, name: str) -> Mapping[str, Any]:
+    """Options of the model or of the task; old checkpoints have all in one place."""
+    given = (saved.get("cfg") or {}).get(name) or saved.get("args") or {}
+    return given if isinstance(given, Mapping) else vars(given)
+
+
+def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
+    """Raise UsageError for a model that is nothing like BERT, or computes something else."""
+    name = architecture(model)
+    if not name.startswith("roberta"):
+        raise UsageError(
+            f"{checkpoint} has --arch {name}; give an encoder (roberta_una_12 and the like)"
+        )
+    for option, accepted in ACCEPTED.items():
+        if (found := model.get(option, accepted[0])) not in accepted:
+            raise UsageError(
+                f"{checkpoint} has --{option.replace('_', '-')} {found}, which BERT and RoBERTa of "
+                f"Hugging Face cannot do; accepted: {', '.join(map(str, accepted))}"
+            )
+
+
+def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: Path) -> None:
+    """Raise UsageError if parameters are missing or too many; segments may be missing."""
+    if differing := (names ^ state.keys()) - {hf.SEGMENTS}:
+        raise UsageError(
+            f"{checkpoint} is no plain encoder (missing or without a place: "
+            f"{', '.join(sorted(differing)[:3])}); give one that fairseq 0.11 or later saved"
+        )
+
+
+def find_vocabulary(folder: Path | None, checkpoint: Path, saved: dict) -> Vocabulary:
+    """That of the folder, else in the checkpoint, beside it, or in the data it was trained on."""
+    state = saved.get("task_state") or {}
+    if folder is None and "vocabulary" in state:
+        return Vocabulary.from_state(state["vocabulary"])
+    data = utils.split_paths(part(saved, "task").get("data") or "")[0]
+    beside = (checkpoint.parent / "dict.txt").exists()
+    return Vocabulary.load(folder or (checkpoint.parent if beside else Path(data)))
+
+
+def check_order(order: list[int], size: int, checkpoint: Path) -> None:
+    """Raise UsageError unless every one of the model's symbols has its place."""
+    if sorted(order) != [*range(size)]:
+        raise UsageError(
+            f"{checkpoint} has {size} symbols, and the tokeniser with dict.txt does not have just "
+            "these; give --vocabulary, the folder with its own"
+        )
+
+
+def rearrange(state: dict[str, Tensor], order: list[int], first: int) -> None:
+    """Put symbols where the tokeniser has them, and the first position into row `first`."""
+    for name in hf.BY_SYMBOL & state.keys():
+        state[name] = state[name][order]
+    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], hf.FIRST_POSITION, first)
+    state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
+
+
+def fold_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:
+    """As it is saved there: beside the encoder, and without what it shares."""
+    head = hf.HEADS[kind]
+    tensors = {n if n.startswith(head) else f"{kind}.{n}": value for n, value in tensors.items()}
+    tensors[f"{head}.bias"] = tensors[f"{head}.decoder.bias"].clone()
+    shared = {f"{head}.decoder.{part}" for part in ("weight", "bias")} if tied else set()
+    return {name: value for name, value in tensors.items() if name not in shared}
+
+
+def settings(model: Mapping[str, Any], state: dict[str, Tensor], kind: str) -> dict[str, Any]:
+    """config.json."""
+    head = "ForMaskedLM" if hf.OUTPUT_BIAS in state else "Model"
+    given = {theirs: model.get(ours, default) for ours, (theirs, default) in hf.OPTIONS.items()}
+    sizes = {
+        "vocab_size": len(state[hf.TOKENS]),
+        "max_position_embeddings": len(state[hf.POSITIONS]),
+        "type_vocab_size": len(state[hf.SEGMENTS]),
+    }
+    return {
+        "architectures": [CLASSES[kind] + head],
+        "model_type": kind,
+        **given,
+        **sizes,
+        "layer_norm_eps": model.get("layer_norm_eps") or EPSILON,
+        "hidden_act": hf.HIDDEN_ACTS[model["activation_fn"]],
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": not model.get("untie_weights_roberta"),
+    }

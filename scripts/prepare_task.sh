@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Data for fine-tuning: a published corpus to train.jsonl, valid.jsonl and, if it has such a part,
+# test.jsonl: a JSON object for each example, with raw text and, where they are known, labels.
+#
+# Usage: bash scripts/prepare_task.sh CORPUS [OUT]
+#
+#   CORPUS  one of these, whose files lie in $FAIRSEQ_EXT_CORPORA as they are published, plain or .gz
+#           (`python -m fairseq_ext.data.corpora --list` prints which folders and parts):
+#             sst-2, rte, mrpc, qnli, cola, mnli, qqp, sts-b, wnli    GLUE, e.g. SST-2/train.tsv
+#             squad-1.1, squad-2.0                                    squad/train-v1.1.json
+#             race, dream, hellaswag                                  RACE/train/middle/*.txt
+#             wnut-17                                                 wnut17/wnut17train.conll
+#             anli, paws-qqp, paws-wiki                               anli_v1.0/R1/train.jsonl
+#             sst-5, sts, quora                                       CS224N, e.g. sts/sts-train.csv
+#             cr, mpqa, mr, subj, trec, sst-2-sentences               sentclass/custrev.all
+#   OUT     the folder to make (default data-bin/CORPUS)
+#
+# cr, mpqa, mr and subj are for cross-validation and have train.jsonl only. Where files have no part
+# for validation (quora, trec, mrpc without dev.tsv), or only a piece of a corpus is there
+# (glue-qnli/dev-part.tsv, hellaswag/val-part.jsonl), every tenth example becomes valid.jsonl, and
+# with it those that share with it: a pair (quora, mrpc), a text (trec, hellaswag), a question or a
+# sentence (qnli). pawsx-en/dev-part.tsv alone makes valid.jsonl of paws-wiki.
+# Cost: seconds; mnli, the largest, 10 seconds and 0.6 GB of memory (measured at its size).
+
+. "$(dirname "$0")/lib.sh"
+
+WORDS=()
+options WORD "$@"
+[ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
+  die "${#WORDS[@]} words are given, which are to be CORPUS and OUT: see 'bash $0 --help'."
+[ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
+  die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
+data_recipe "data-bin/${WORDS[0]}" "${WORDS[1]:-}"
+
+setup_environment
+python -m fairseq_ext.data.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
+say "$OUT is ready."

