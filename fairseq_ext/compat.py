@@ -163,14 +163,19 @@ def fresh_items() -> None:
 
 def run_metrics() -> None:
     """What the "default" metrics add up over a run is lost when it goes on: at the start of an
-    epoch it is not read, and otherwise read to where nothing is added any more.
+    epoch it is not read, and otherwise read to where nothing is added any more. And a training
+    that begins from the parameters of another counts the time of that.
 
-    Goes when fairseq does both.
+    Goes when fairseq does both, and not the last.
     """
     from fairseq.logging import metrics
 
-    def load(original: Callable, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
-        extra = original(*args, reset_meters=reset_meters, **kwargs)
+    def load(
+        original: Callable, trainer: Any, *args: Any, reset_meters: bool = False, **kwargs: Any
+    ) -> Any:
+        extra = original(trainer, *args, reset_meters=reset_meters, **kwargs)
+        if reset_meters:
+            trainer._previous_training_time = 0
         saved = (extra or {}).get("metrics", {})
         if "default" in saved and not reset_meters:
             metrics.load_state_dict({"default": saved["default"]})

@@ -52,18 +52,23 @@ wnli 2e-5 16 .1 2000 250 512"
 settings_of() {
   local row rate size drop steps warm length
   case "$1" in
-  small) training_flags "$count" "${epochs:-3}" "${lr:-5e-4}" 32 .1 ;;
-  bert) training_flags "$count" "${epochs:-3}" "${lr:-2e-5}" 32 .1 ;;
+  small | bert)
+    rate=2e-5
+    [ "$1" = bert ] || rate=5e-4
+    training_flags "$count" "${epochs:-3}" "${lr:-$rate}" 32
+    linear_schedule $((UPDATES / 10))
+    ;;
   ag)
-    training_flags "$count" "${epochs:-3}" "${lr:-5e-5}" 8 0
+    training_flags "$count" "${epochs:-3}" "${lr:-5e-5}" 8
+    linear_schedule 0
     FLAGS+=(--tokens-per-sample 128)
     ;;
   dna)
     row=$(grep "^$2 " <<<"$TABLE5") || die "--settings dna has none for '$2': give others."
     read -r _ rate size drop steps warm length <<<"$row"
-    training_flags "$count" 1 "${lr:-$rate}" "$size" 0
-    FLAGS+=(--max-update "$steps" --total-num-update "$steps" --warmup-updates "$warm"
-      --tokens-per-sample "$length" --dropout "$drop" --attention-dropout "$drop"
+    training_flags "$count" 1 "${lr:-$rate}" "$size" "$steps"
+    linear_schedule "$warm"
+    FLAGS+=(--tokens-per-sample "$length" --dropout "$drop" --attention-dropout "$drop"
       --pooler-dropout .1)
     ;;
   *) die "--settings is '$1' and must be small, bert, ag or dna." ;;

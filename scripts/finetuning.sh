@@ -45,16 +45,19 @@ PY
   say "--finetune-from-model $1 --arch $name"
 }
 
-# training_flags EXAMPLES EPOCHS LR BATCH WARMUP: sets FLAGS, for a linear schedule over so many
-# epochs, of which WARMUP is a share.
+# training_flags EXAMPLES EPOCHS LR BATCH [UPDATES]: sets FLAGS, for so many epochs or updates, and
+# UPDATES; a schedule is to be added.
 training_flags() {
-  local updates=$((($1 + $4 - 1) / $4 * $2))
+  UPDATES=${5:-$((($1 + $4 - 1) / $4 * $2))}
   FLAGS=(--task "$TASK" --criterion "$TASK" --optimizer adam --adam-betas '(0.9,0.999)'
-    --adam-eps 1e-8 --weight-decay 0.01 --clip-norm 1 --lr "$3" --lr-scheduler polynomial_decay
-    --total-num-update "$updates" --max-update "$updates"
-    --warmup-updates "$(awk "BEGIN { print int($5 * $updates) }")" --batch-size "$4"
-    --best-checkpoint-metric "$METRIC" --maximize-best-checkpoint-metric --no-epoch-checkpoints
-    --log-interval 50 --distributed-world-size 1 --num-workers 0)
+    --adam-eps 1e-8 --weight-decay 0.01 --clip-norm 1 --lr "$3" --max-update "$UPDATES"
+    --batch-size "$4" --best-checkpoint-metric "$METRIC" --maximize-best-checkpoint-metric
+    --no-epoch-checkpoints --log-interval 50 --distributed-world-size 1 --num-workers 0)
+}
+
+# linear_schedule WARMUP: adds that to FLAGS, with so many updates of warm-up.
+linear_schedule() {
+  FLAGS+=(--lr-scheduler polynomial_decay --total-num-update "$UPDATES" --warmup-updates "$1")
 }
 
 # compare OUT METRIC...: the table of RUNS, with a t-test against the first variant if there are
