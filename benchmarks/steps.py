@@ -51,8 +51,9 @@ def build(lines: Mapping[str, Sequence[str]], given: argparse.Namespace) -> dict
         built[name] = Candidate(cfg, task, model)
         state = built[peer].model.state_dict()
         missing, unexpected = model.load_state_dict(state, strict=False)
-        assert all(key.endswith(".offset") for key in missing)  # of HNA
-        assert all(re.search(r"\b[qk]_proj\b", key) for key in unexpected)  # none in Gaussian heads
+        assert all(re.search(r"\.offset$|^task_head\.", key) for key in missing)  # HNA; other heads
+        # there are none in Gaussian heads
+        assert all(re.search(r"\b[qk]_proj\b|^task_head\.", key) for key in unexpected)
     return built
 
 
@@ -94,6 +95,24 @@ def tokens_of(batch: Batch) -> int:
     return batch["ntokens"]
 
 
+def first_batches(candidates: Mapping[str, Candidate], given: argparse.Namespace) -> list[Batch]:
+    """What all candidates get, from the data of the first."""
+    return read_batches(next(iter(candidates.values())), given.rounds + measure.WARMUP)
+
+
+def timed(
+    title: str,
+    candidates: Mapping[str, Candidate],
+    start: Callable[[Candidate, Sequence[Batch]], Work],
+    batches: Sequence[Batch],
+    given: argparse.Namespace,
+) -> dict[str, list[float]]:
+    """Seconds of each batch, by candidate; the first is the peer."""
+    peer = next(iter(candidates))
+    work = {name: start(each, batches) for name, each in candidates.items()}
+    return measure.interleave(work, peer, given.rounds, measure.clock(given), given.seed, title)
+
+
 def rows(
     title: str,
     candidates: Mapping[str, Candidate],
@@ -102,10 +121,8 @@ def rows(
     given: argparse.Namespace,
 ) -> list[Row]:
     """As MEASURED: time of a batch in ms, and tokens a second. The first candidate is the peer."""
-    peer = next(iter(candidates))
-    batches = read_batches(candidates[peer], given.rounds + measure.WARMUP)
-    work = {name: start(each, batches) for name, each in candidates.items()}
-    seconds = measure.interleave(work, peer, given.rounds, measure.clock(given), given.seed, title)
+    peer, batches = next(iter(candidates)), first_batches(candidates, given)
+    seconds = timed(title, candidates, start, batches, given)
     tokens = np.array([count(batch) for batch in batches[: given.rounds]])
     speeds = {name: tokens / each for name, each in seconds.items() if name != AGAIN}
     return [

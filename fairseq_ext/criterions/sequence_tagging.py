@@ -84,6 +84,6 @@ def match(predicted: Sequence[list[Entity]], right: Sequence[list[Entity]]) -> L
         [[{"label": e.kind, "start": e.first, "end": e.last} for e in each] for each in side]
         for side in (right, predicted)
     ]
-    kinds = sorted({entity["label"] for side in sides for each in side for entity in each})
+    kinds = sorted({e.kind for side in (right, predicted) for each in side for e in each})
     strict = Evaluator(*sides, tags=kinds, loader="dict").evaluate()["overall"]["strict"]
     return {"found": strict.actual, "marked": strict.possible, "hits": strict.correct}

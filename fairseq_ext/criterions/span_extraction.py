@@ -1,6 +1,7 @@
 """The criterion "span_extraction"."""
 
 import math
+from typing import Any
 
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
@@ -38,12 +39,13 @@ class SpanExtraction(LabelledCriterion):
         from torchmetrics.functional.text import squad  # seconds, which training need not wait
 
         said = self.task.answers(scores, sample)
-        predicted, right = [], []
+        predicted: list[Any] = []
+        right: list[Any] = []
         for number, (item, answer) in enumerate(zip(sample["items"], said, strict=True)):
             texts = [a["text"] for a in item.example.values["answers"]] or [""]
+            answers = {"text": texts, "answer_start": [0] * len(texts)}
             predicted.append({"id": str(number), "prediction_text": answer["answer"]})
-            places = [0] * len(texts)
-            right.append({"id": str(number), "answers": {"text": texts, "answer_start": places}})
+            right.append({"id": str(number), "answers": answers})
         found = squad(predicted, right)
         return {
             "exact": float(found["exact_match"]) * len(said),

@@ -1,16 +1,19 @@
 """What a model takes over from the checkpoint that it is fine-tuned from."""
 
+import hashlib
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+DIGEST = "dictionary"  # its name in checkpoints
 BEFORE = 2  # rows of fairseq's embedding of positions before that of the first token
 ADOPTED = (*SIZES, "layer_norm_eps", "max_positions", "segments")
 
@@ -32,7 +35,25 @@ def options_of(checkpoint: str | None) -> dict[str, Any]:
     if "positions.weight" in rows:  # a task may have decided what no option says
         options["max_positions"] = rows["positions.weight"] - BEFORE
         options["segments"] = rows.get("segments.weight", 0)
+        options["symbols"] = rows["tokens.weight"]
+    options[DIGEST] = (state.get("extra_state") or {}).get(DIGEST)
     return options
+
+
+def digest(symbols: Iterable[str]) -> str:
+    """What tells a dictionary from others of its size."""
+    return hashlib.sha256("\n".join(symbols).encode()).hexdigest()
+
+
+def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Dictionary) -> None:
+    """Raise UsageError if a checkpoint with these options was trained with another dictionary."""
+    symbols, written = options.get("symbols"), options.get(DIGEST)
+    if symbols in (None, len(words)) and written in (None, digest(words.symbols)):
+        return
+    raise UsageError(
+        f"{checkpoint} was trained with another dictionary of {symbols} symbols (here are "
+        f"{len(words)}); give --vocabulary, the folder with its dict.txt and tokeniser"
+    )
 
 
 def adopt(args: Namespace, checkpoint: str | None) -> None:

@@ -17,6 +17,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
 from fairseq_ext.models.options import OPTIONS
+from fairseq_ext.models.pretrained import DIGEST, digest
 from fairseq_ext.patching import around
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ def install() -> None:
 
     def state_dict(original: Callable, trainer: Any) -> dict[str, Any]:
         state = original(trainer)
+        if words := getattr(trainer.task, "source_dictionary", None):
+            state["extra_state"][DIGEST] = digest(words.symbols)
         if decided := getattr(trainer.get_model(), "decided", dict)():
             state["cfg"]["model"] = {**state["cfg"]["model"], **decided}
         return state

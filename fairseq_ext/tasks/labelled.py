@@ -20,7 +20,7 @@ from fairseq_ext.data.rows import Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
-from fairseq_ext.models.pretrained import options_of
+from fairseq_ext.models.pretrained import check_dictionary, options_of
 from fairseq_ext.models.roberta import POSITIONS
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ class LabelledTask(FairseqTask):
         self.segments = encoder.get("segments") or 0
         self.separators = 1 if self.segments else 2  # as in BERT, as in RoBERTa
         self._check_encoder(encoder, positions)
+        check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
         self.labels = self.labels_of(self.examples("train"))
 
     def _check_encoder(self, encoder: Mapping[str, Any], positions: int) -> None:

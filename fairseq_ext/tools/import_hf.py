@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.pretrained import DIGEST, digest
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools.hf_vocabulary import (
     dictionary_order,
@@ -95,11 +96,13 @@ def convert(path: Path, work: Path, out: Path) -> tuple[dict[str, Tensor], list[
     tokenizer = read_tokenizer(path)
     names = symbols(tokenizer, config["vocab_size"])
     order = dictionary_order(names)
-    untied = rearrange(state, config, order)
-    write_dictionary([names[i] for i in order], work / "dict.txt")
+    untied, words = rearrange(state, config, order), [names[i] for i in order]
+    write_dictionary(words, work / "dict.txt")
     tokenizer.save(str(work / "tokenizer.json"))
     model = options(config, state) | {"untie_weights_roberta": untied}
-    torch.save(checkpoint(model, state, out.absolute()), work / "model.pt")
+    written = checkpoint(model, state, out.absolute())
+    written["extra_state"][DIGEST] = digest(words)
+    torch.save(written, work / "model.pt")
     return state, unused
 
 
