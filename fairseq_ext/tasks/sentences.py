@@ -59,16 +59,23 @@ class SentenceTask(LabelledTask):
     """A label for each sentence or pair of sentences.
 
     Attributes:
+        sentences: 1 or 2, as the training examples have.
         inner: width of the map before the dot product, in widths of the encoder.
         cross_layers: blocks of attention between two sentences, by default.
     """
 
     inner: int
     cross_layers: int
+    sentences = 1
+    KEPT = (*LabelledTask.KEPT, "sentences")
 
     def begin(self) -> None:
         initialiser(self.cfg.task_init)
         super().begin()
+        one = self.examples("train")[0]
+        self.sentences = 2 if "pair" in one.values else 1
+        if self._apart() and self.sentences == 1:
+            raise UsageError(f"{one.where} has no 'pair', and --pairs apart needs two sentences")
         if self.cfg.task_layers < 0:
             raise UsageError(f"--task-layers is {self.cfg.task_layers} and must be 1 or more")
         if self._apart() and len(self.labels) > 2:
@@ -78,22 +85,23 @@ class SentenceTask(LabelledTask):
             )
 
     def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
-        texts = self.vocabulary.encode([e.values["text"] for e in examples])
-        pairs = iter(
-            self.vocabulary.encode([e.values["pair"] for e in examples if "pair" in e.values])
-        )
+        texts = self.vocabulary.encode([text for e in examples for text in self._texts(e)])
         found = []
-        for example, text in zip(examples, texts, strict=True):
-            parts = [text.numbers]
-            if "pair" in example.values:
-                parts.append(next(pairs).numbers)
-            elif self._apart():
-                raise UsageError(
-                    f"{example.where} has no 'pair', and --pairs apart needs two texts"
-                )
+        for number, example in enumerate(examples):
+            first = number * self.sentences
+            parts = [text.numbers for text in texts[first : first + self.sentences]]
             groups = [[part] for part in parts] if self._apart() else [parts]
             target = self.target(example) if "label" in example.values else None
             found.append(Item(example, [rows.make(g, example.where) for g in groups], target))
+        return found
+
+    def _texts(self, example: Example) -> list[str]:
+        found = [example.values[key] for key in ("text", "pair") if key in example.values]
+        if len(found) != self.sentences:
+            raise UsageError(
+                f"{example.where} has {'no' if self.sentences > 1 else 'a'} 'pair', unlike the "
+                "examples of training; give all of them one sentence, or two"
+            )
         return found
 
     def target(self, example: Example) -> float:
