@@ -25,6 +25,8 @@ from fairseq_ext.models.roberta import POSITIONS
 
 logger = logging.getLogger(__name__)
 
+FOLDED = ("train", "valid")
+
 COMMON: list[Option] = [
     option("data", str, MISSING, "folder with train.jsonl, valid.jsonl, ..."),
     option(
@@ -60,16 +62,18 @@ class LabelledTask(FairseqTask):
         fields: the keys of an example.
         vocabulary, labels, room, separators, segments: how text becomes rows, and the classes in
             order; kept in checkpoints, so that a model can be used without its data.
+        pretrained: the checkpoint that a model to be built takes its sizes from.
 
     Raises:
         UsageError: data, vocabulary or folds are not there, or do not fit.
     """
 
     fields: ClassVar[Mapping[str, Field]]
+    KEPT = ("labels", "room", "separators", "segments")
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
-        self.pretrained = cfg.pretrained
+        self.pretrained: str | None = None
         self.vocabulary: Vocabulary | None = None
         self.labels: list[str] = []
         self.room, self.separators, self.segments = POSITIONS, 2, 0
@@ -91,7 +95,7 @@ class LabelledTask(FairseqTask):
             )
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
-        encoder = options_of(cfg.pretrained)
+        self.pretrained, encoder = cfg.pretrained, options_of(cfg.pretrained)
         positions = encoder.get("max_positions") or POSITIONS
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
         self.room = cfg.tokens_per_sample or positions
@@ -99,7 +103,7 @@ class LabelledTask(FairseqTask):
         self.separators = 1 if self.segments else 2  # as in BERT, as in RoBERTa
         self._check_encoder(encoder, positions)
         check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
-        self.labels = self.labels_of(self.examples("train"))
+        self.labels = self.labels_of(self._file("train"))  # of all folds
 
     def _check_encoder(self, encoder: Mapping[str, Any], positions: int) -> None:
         if self.room > positions or self.room < 8:
@@ -113,13 +117,10 @@ class LabelledTask(FairseqTask):
     # Examples.
 
     def examples(self, split: str) -> list[Example]:
-        """Those of a split, or of a part of train.jsonl in cross-validation; read once."""
-        file = "train" if self.cfg.folds and split in ("train", "valid") else split
-        if file not in self._read:
-            self._read[file] = read(Path(self.cfg.data) / f"{file}.jsonl", self.fields)
-        found = self._read[file]
-        if file == split == "valid" or not self.cfg.folds or split not in ("train", "valid"):
-            return found
+        """Those of a split; in cross-validation "train" and "valid" are parts of train.jsonl."""
+        if not (self.cfg.folds and split in FOLDED):
+            return self._file(split)
+        found = self._file("train")
         if len(found) < self.cfg.folds:
             raise UsageError(
                 f"{self.cfg.data}/train.jsonl has {len(found)} examples and --folds is "
@@ -128,6 +129,12 @@ class LabelledTask(FairseqTask):
         held_out = in_fold(len(found), self.cfg.folds, self.cfg.fold)
         wanted = held_out if split == "valid" else ~held_out
         return [found[place] for place in np.flatnonzero(wanted)]
+
+    def _file(self, name: str) -> list[Example]:
+        """What is in NAME.jsonl, read once."""
+        if name not in self._read:
+            self._read[name] = read(Path(self.cfg.data) / f"{name}.jsonl", self.fields)
+        return self._read[name]
 
     def labels_of(self, examples: Iterable[Example]) -> list[str]:
         """The classes, in order; none if the task has no classes."""
@@ -196,21 +203,21 @@ class LabelledTask(FairseqTask):
 
     # Checkpoints.
 
-    KEPT = ("labels", "room", "separators", "segments")
-
     def state_dict(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in self.KEPT}
         return {**super().state_dict(), **kept, "vocabulary": self.vocabulary.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take all from a checkpoint, or, if begun, refuse one that reads text in another way."""
+        names = ("vocabulary", *self.KEPT)
+        super().load_state_dict({key: x for key, x in state.items() if key not in names})
         if self.vocabulary is None:
             self.vocabulary = Vocabulary.from_state(state["vocabulary"])
             for name in self.KEPT:
                 setattr(self, name, state[name])
             return
         own = self.state_dict()
-        for name in ("vocabulary", *self.KEPT):
+        for name in names:
             if state.get(name) != own[name]:
                 raise UsageError(
                     f"the checkpoint was trained with other {name} than {self.cfg.data} gives; go "
