@@ -31,7 +31,6 @@ SIZES = {  # layers, width, width of the feed-forward layers, heads
     "minilm": (6, 384, 1536, 12),
     "base": (12, 768, 3072, 12),
 }
-SHAPE = ("layers", "embed-dim", "ffn-embed-dim", "attention-heads")
 SYMBOLS = {"tiny": 1_000, "minilm": 30_522, "base": 30_522}  # of the synthetic dictionary
 EXAMPLES, WORDS = 600, 20  # synthetic, and words of a sentence
 
@@ -50,8 +49,7 @@ def build(
     flags, _ = TASKS[task]
     common = [str(data / task), "--vocabulary", str(data), *flags.split(), "--output", "linear"]
     common += ["--criterion", flags.split()[1], "--arch", "roberta_una_12", *MODES[mode]]
-    for name, value in zip(SHAPE, SIZES[size], strict=True):
-        common += [f"--encoder-{name}", str(value)]
+    common += steps.shape(SIZES[size])
     return steps.build({name: [*common, "--pooling", name] for name in (PEER, *RIVALS)}, given)
 
 

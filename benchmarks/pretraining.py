@@ -28,7 +28,6 @@ SIZES = {  # layers, width, width of the feed-forward layers, heads
     "small": (4, 512, 2048, 8),
     "base": (12, 768, 3072, 12),
 }
-SHAPE = ("layers", "embed-dim", "ffn-embed-dim", "attention-heads")
 SYMBOLS = {"tiny": 4_000, "small": 8_000, "base": 32_000}  # of the synthetic dictionary
 LINES, WORDS = 4_000, 63  # synthetic
 RIVALS = {STOCK: ["una", "dna", "hna"], "una": ["ag"]}
@@ -52,14 +51,9 @@ def build(
     peer: str, size: str, length: int, data: Path, given: argparse.Namespace
 ) -> dict[str, Candidate]:
     """A peer, twice, and its rivals."""
-    common = [str(data), *FLAGS, "--tokens-per-sample", str(length), *shape_of(size)]
+    common = [str(data), *FLAGS, "--tokens-per-sample", str(length), *steps.shape(SIZES[size])]
     common += ["--attention-dropout", "0"] * given.dropout_free
     return steps.build({name: common + flags_of(name) for name in (peer, *RIVALS[peer])}, given)
-
-
-def shape_of(size: str) -> list[str]:
-    pairs = zip(SHAPE, SIZES[size], strict=True)
-    return [word for name, value in pairs for word in (f"--encoder-{name}", str(value))]
 
 
 def flags_of(name: str) -> list[str]:

@@ -57,6 +57,13 @@ def build(lines: Mapping[str, Sequence[str]], given: argparse.Namespace) -> dict
     return built
 
 
+def shape(sizes: Sequence[int]) -> list[str]:
+    """Flags of an encoder: layers, width, width of the feed-forward layers, heads."""
+    names = ("layers", "embed-dim", "ffn-embed-dim", "attention-heads")
+    pairs = zip(names, sizes, strict=True)
+    return [word for name, value in pairs for word in (f"--encoder-{name}", str(value))]
+
+
 def configure(flags: list[str], given: argparse.Namespace) -> Any:
     flags = [*flags, "--max-tokens", str(given.max_tokens), "--seed", str(given.seed)]
     flags += ["--cpu"] * (given.device == "cpu") + ["--bf16"] * (given.precision == "bf16")

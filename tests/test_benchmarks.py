@@ -12,6 +12,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import attention  # noqa: E402
+import finetuning  # noqa: E402
 import measure  # noqa: E402
 import pretraining  # noqa: E402
 import steps  # noqa: E402
@@ -19,8 +20,9 @@ import training  # noqa: E402
 from measure import AGAIN, Aim, Quiet, Ratio, Row, Table  # noqa: E402
 
 from fairseq_ext.errors import UsageError  # noqa: E402
+from fairseq_ext.models import task_heads  # noqa: E402
 
-SCRIPTS = {"attention": attention, "training": training, "pretraining": pretraining}
+SCRIPTS = {module.__name__: module for module in (attention, training, pretraining, finetuning)}
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
 
@@ -189,6 +191,24 @@ def test_rivals_in_pretraining(tmp_path):
     assert type(guided.model) is type(built["una"].model)
 
 
+def test_rivals_in_finetuning(tmp_path):
+    """They share the encoder's parameters, and differ in blocks of attention alone."""
+    finetuning.write_synthetic(tmp_path, 50, 1)
+    given = argparse.Namespace(max_tokens=256, seed=1, device="cpu", precision="fp32")
+    for task, blocks in (("sentiment", 2), ("paraphrase", 1), ("similarity", 3)):
+        built = finetuning.build(task, "frozen", "tiny", tmp_path, given)
+        assert list(built) == ["mean", "again", "first", "attention"]
+        states = {name: each.model.state_dict() for name, each in built.items()}
+        for state in states.values():
+            shared = {key: x for key, x in state.items() if "pooling" not in key}
+            torch.testing.assert_close(shared, states["mean"])
+        heads = {name: each.model.task_head for name, each in built.items()}
+        assert len(heads["attention"].pooling.blocks) == blocks
+        assert heads["first"].pooling is task_heads.first
+        trained = [n for n, p in built["attention"].model.named_parameters() if p.requires_grad]
+        assert trained and all(name.startswith("task_head.") for name in trained)
+
+
 # As a user runs them.
 
 
@@ -249,9 +269,22 @@ def test_pretraining(tmp_path):
     assert_report(done, path, found)
 
 
+def test_finetuning(tmp_path):
+    path = tmp_path / "results.json"
+    done = benchmark(*"finetuning --sizes tiny --max-tokens 256 --rounds 1 --json".split(), path)
+    rows = [*finetuning.TASKS, "all three"]
+    found = {
+        finetuning.label(mode, "tiny", row): ["first", "attention"]
+        for mode in finetuning.MODES
+        for row in rows
+    }
+    assert_report(done, path, found)
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
+        ("finetuning --data /nowhere", "--data is /nowhere"),
         ("attention --padding 0.5", "--padding is 0.5"),
         ("attention --json /nowhere/x.json", "/nowhere/x.json"),
         ("attention --rounds 0", "'0' is not a whole number from 1 upwards"),
