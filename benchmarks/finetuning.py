@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 PEER, RIVALS = "mean", ("first", "attention")
 TASKS = {  # flags, and batches in the paper
-    "sentiment": ("--task sentence_classification", 1_068),
+    "sentiment": ("--task sentence_classification --output linear", 1_068),
     "paraphrase": ("--task sentence_classification --pairs apart", 17_688),
     "similarity": ("--task sentence_regression --pairs apart --regression-loss pearson", 755),
 }
@@ -47,7 +47,7 @@ def build(
 ) -> dict[str, Candidate]:
     """Mean pooling, twice, and its rivals, on the same encoder."""
     flags, _ = TASKS[task]
-    common = [str(data / task), "--vocabulary", str(data), *flags.split(), "--output", "linear"]
+    common = [str(data / task), "--vocabulary", str(data), *flags.split()]
     common += ["--criterion", flags.split()[1], "--arch", "roberta_una_12", *MODES[mode]]
     common += steps.shape(SIZES[size])
     return steps.build({name: [*common, "--pooling", name] for name in (PEER, *RIVALS)}, given)

@@ -18,7 +18,7 @@ from typing import Any
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patching import around, holder, replace
 from fairseq_ext.precision import precision_flags
-from fairseq_ext.processes import process_flags, torchrun_on_cpu
+from fairseq_ext.processes import gathered_objects, process_flags, torchrun_on_cpu
 
 
 @functools.cache
@@ -288,6 +288,7 @@ REMEDIES = (
     safe_archives,
     plain_refusals,
     process_flags,
+    gathered_objects,
     torchrun_on_cpu,
     precision_flags,
     plain_errors,

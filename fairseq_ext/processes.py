@@ -90,6 +90,22 @@ def process_flags() -> None:
     around("fairseq.trainer:Trainer", "__init__", start)
 
 
+def gathered_objects() -> None:
+    """What criterions log in lists is gathered through a CUDA buffer of 16 kB: it fails on CPUs,
+    and in evaluation. Goes when fairseq uses torch's `all_gather_object`.
+    """
+    import torch.distributed as dist
+    from fairseq.distributed import utils
+
+    def gather(data: Any, group: Any = None, max_size: int = 0) -> list[Any]:
+        group = utils.get_global_group() if group is None else group
+        found: list[Any] = [None] * utils.get_world_size(group)
+        dist.all_gather_object(found, data, group=group)
+        return found
+
+    utils.all_gather_list = gather
+
+
 def torchrun_on_cpu() -> None:
     """fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
     import torch

@@ -13,6 +13,7 @@ import re
 import threading
 import types
 import typing
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -133,6 +134,8 @@ def load(file: Any, *args: Any, allow: Callable[[], list] | None = None, **kwarg
 
 def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
     """`load` for what `fairseq-train` saved; anything else raises UsageError."""
+    if kwargs.get("mmap") and not zipfile.is_zipfile(file):  # from before torch 1.6
+        kwargs["mmap"] = False
     state = load(file, *args, **kwargs)
     keys = state.keys() if isinstance(state, dict) else ()
     if not ("model" in keys and {"optimizer_history", "best_loss"} & keys):

@@ -39,12 +39,13 @@ flags_of() {
   local apart='--pairs apart' pearson='--regression-loss pearson'
   [ "$2" != sst-5 ] || apart=''
   [ "$2" = sts ] || pearson=''
+  [ -n "$apart" ] || apart='--output linear'
   case "$1" in
-  first | mean) say "$apart $pearson --output linear --pooling $1" ;;
-  attention) say "$apart $pearson --output linear --pooling attention" ;;
-  uniform) say "$apart $pearson --output linear --pooling attention --task-init uniform:0.9,1" ;;
-  joint) [ -z "$apart" ] || say "$pearson --pooling first" ;;
-  mse) [ "$2" != sts ] || say "$apart --output linear --pooling mean" ;;
+  first | mean) say "$apart $pearson --pooling $1" ;;
+  attention) say "$apart $pearson --pooling attention" ;;
+  uniform) say "$apart $pearson --pooling attention --task-init uniform:0.9,1" ;;
+  joint) [ "$2" = sst-5 ] || say "$pearson --pooling first" ;;
+  mse) [ "$2" != sts ] || say "$apart --pooling mean" ;;
   *) die "--variants has '$1' and must be some of first mean attention uniform joint mse." ;;
   esac
 }

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import make_dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from fairseq_ext.criterions.terms import Log, Sample
 from fairseq_ext.models.config import option
 
 
-def f1(predicted: np.ndarray, right: np.ndarray) -> float:
-    """In per cent: of the second of two classes, as in GLUE; of more, the mean over them."""
-    average = "binary" if max(*predicted, *right) < 2 else "macro"
+def f1(classes: int, predicted: np.ndarray, right: np.ndarray) -> float:
+    """In per cent: of the second of two classes, as in GLUE; of more, the mean over those that
+    occur."""
+    average = "binary" if classes == 2 else "macro"
     return 100 * f1_score(right, predicted, average=average, zero_division=0.0)
 
 
@@ -47,13 +49,17 @@ class SentenceClassification(LabelledCriterion):
         counted: Log = {"correct": predicted.eq(right).sum()}
         if not training:
             counted |= {"predicted": predicted.tolist(), "right": right.tolist()}
+            counted["classes"] = scores.size(-1)
         return counted
 
     @classmethod
     def log_metrics(cls, logs: list[Log]) -> None:
         log_accuracy(logs)
         if gather(logs, ("predicted", "right")):
-            log_over_all({"f1": f1, "mcc": lambda p, r: 100 * matthews_corrcoef(r, p)})
+            classes = max(log.get("classes", 0) for log in logs)
+            log_over_all(
+                {"f1": partial(f1, classes), "mcc": lambda p, r: 100 * matthews_corrcoef(r, p)}
+            )
 
 
 @register_criterion("multiple_choice", dataclass=FairseqDataclass)

@@ -34,7 +34,7 @@ class SequenceTagging(LabelledCriterion):
     name, bit = "sequence_tagging", math.log(2)
 
     def size(self, sample: Sample) -> int:
-        return int(sample["target"].ne(IGNORED).sum())
+        return max(1, int(sample["target"].ne(IGNORED).sum()))
 
     def loss(self, scores: Tensor, sample: Sample) -> Tensor:
         return F.cross_entropy(

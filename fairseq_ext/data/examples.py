@@ -1,6 +1,8 @@
 """Labelled text: files of JSON lines, one example each, checked line by line."""
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,20 +28,23 @@ class Field(NamedTuple):
     Attributes:
         says: what its value must be, in words.
         accepts: whether a value is that.
-        needed: whether every example has it; of labels, whether every one to learn from has it.
+        needed: whether every example has it.
+        target: whether it is what is to be predicted.
     """
 
     says: str
     accepts: Callable[[Any], bool]
     needed: bool = True
+    target: bool = False
 
 
 def is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    """No half of a surrogate pair, which JSON can write and nothing else can read."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def are_texts(value: Any) -> bool:
@@ -50,18 +55,15 @@ TEXT = Field("a text", is_text)
 PAIR = Field("a text", is_text, needed=False)
 
 
-def read(path: Path, fields: Mapping[str, Field], labelled: bool = True) -> list[Example]:
+def read(path: Path, fields: Mapping[str, Field]) -> list[Example]:
     """All examples of a file.
-
-    Args:
-        labelled: those without what is to be predicted are refused.
 
     Raises:
         UsageError: there is no such file, nothing in it, or a line that is no such example.
     """
     if not path.is_file():
         raise UsageError(f"{path} is not there; make it with scripts/prepare_task.sh, or write it")
-    found = list(parse(lines_of(path), str(path), fields, labelled))
+    found = list(parse(lines_of(path), str(path), fields))
     if not found:
         raise UsageError(f"{path} is empty; give at least one example")
     return found
@@ -71,7 +73,6 @@ def parse(
     lines: Iterable[str],
     name: str,
     fields: Mapping[str, Field],
-    labelled: bool = True,
     first: int = 1,
 ) -> Iterator[Example]:
     """As `read`, of lines that are numbered from `first`."""
@@ -79,20 +80,16 @@ def parse(
         where = f"{name}:{number}"
         try:
             values = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
             raise UsageError(f"{where} is no JSON object; give one with {', '.join(fields)}")
-        yield Example(_checked(values, where, fields, labelled), where)
+        yield Example(_checked(values, where, fields), where)
 
 
-TARGETS = ("label", "tags", "answers")
-
-
-def _checked(values: Values, where: str, fields: Mapping[str, Field], labelled: bool) -> Values:
+def _checked(values: Values, where: str, fields: Mapping[str, Field]) -> Values:
     for key, field in fields.items():
-        needed = labelled if key in TARGETS else field.needed
-        if key not in values and needed:
+        if key not in values and field.needed:
             raise UsageError(
                 f"{where} has no '{key}' (it has {', '.join(values) or 'nothing'}); give "
                 f"{field.says} there"

@@ -87,7 +87,7 @@ class LabelledDataset(FairseqDataset):
             "nsentences": len(items),
             "ntokens": int(tokens.ne(self.pad).sum()),
         }
-        if items[0].target is not None:
+        if all(item.target is not None for item in items):
             batch["target"] = _targets([item.target for item in items])
         return batch
 

@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 class Rows:
-    """Makes rows, and counts the examples that had to be shortened.
+    """Makes rows, and counts the examples of which not all can be read.
 
     Args:
         room: tokens of a row, at most.
@@ -27,13 +27,13 @@ class Rows:
         strict: refuse what would have to be shortened.
 
     Attributes:
-        shortened: where those examples stand.
+        lost: where examples stand of which not all is read.
     """
 
     def __init__(self, dictionary: Dictionary, room: int, separators: int, strict: bool) -> None:
         self.bos, self.eos = dictionary.bos(), dictionary.eos()
         self.room, self.separators, self.strict = room, separators, strict
-        self.shortened: dict[str, None] = {}
+        self.lost: dict[str, None] = {}
 
     def space(self, parts: int) -> int:
         """Tokens of so many parts, together, that fit into a row."""
@@ -52,7 +52,7 @@ class Rows:
         lengths = [len(part) for part in parts]
         kept = fit(lengths, self.space(len(parts)), cut)
         if kept != lengths:
-            self._note(where, sum(lengths))
+            self.lose(where, f"has {sum(lengths)} tokens, and a row has room for {sum(kept)}")
         ends = [self.separators] * (len(parts) - 1) + [1]
         tokens, segments, first, place = [np.array([self.bos])], [0], [], 1
         for number, (part, length, end) in enumerate(zip(parts, kept, ends, strict=True)):
@@ -62,13 +62,18 @@ class Rows:
             place += length + end
         return Row(np.concatenate(tokens), np.array(segments), first, kept)
 
-    def _note(self, where: str, length: int) -> None:
+    def report(self, examples: int) -> str:
+        """How many of so many examples were not read whole, in words."""
+        return (
+            f"{len(self.lost)} of {examples} examples do not fit into {self.room} tokens and were "
+            f"shortened (first {next(iter(self.lost))})"
+        )
+
+    def lose(self, where: str, why: str) -> None:
+        """Count an example of which not all is read, or refuse it."""
         if self.strict:
-            raise UsageError(
-                f"{where} has {length} tokens and --tokens-per-sample {self.room} leaves room for "
-                "fewer; shorten it, give more, or leave --strict out"
-            )
-        self.shortened[where] = None
+            raise UsageError(f"{where} {why}; shorten it, give more room, or leave --strict out")
+        self.lost[where] = None
 
 
 def fit(lengths: Sequence[int], room: int, cut: int | None = None) -> list[int]:

@@ -48,9 +48,10 @@ def write(marked: Sequence[Entity], length: int, scheme: str) -> list[str]:
 
 
 def first_fault(tags: Sequence[str], scheme: str) -> int | None:
-    """The place of the first tag that stands where the scheme has another; None if all are well."""
+    """The place of the first tag that stands where the scheme has another, or that marks nothing;
+    None if all are well."""
     right = write(entities(tags), len(tags), scheme)
-    return next((place for place, tag in enumerate(tags) if tag != right[place]), None)
+    return next((n for n, tag in enumerate(tags) if tag != right[n] or tag.endswith("-")), None)
 
 
 def _split(tags: Sequence[str]) -> Iterator[tuple[str, str]]:

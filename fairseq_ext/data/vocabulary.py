@@ -1,7 +1,7 @@
 """The tokeniser of an encoder with fairseq's dictionary: text to the numbers that a model reads."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +36,17 @@ class Vocabulary:
         self.tokenizer, self.dictionary, self.by_id = tokenizer, dictionary, by_id
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True  # text that looks like a special token is text
         tokens = tokenizer.get_vocab()
         self.numbers = np.full(max(tokens.values()) + 1, dictionary.unk())
         for token, number in tokens.items():
             symbol = SPECIAL.get(token) or (str(number) if by_id else token)
             self.numbers[number] = dictionary.index(symbol)
+        if 2 * (self.numbers == dictionary.unk()).sum() > len(self.numbers):
+            raise UsageError(
+                f"the dictionary lacks most of the {len(tokens)} tokens of the tokeniser, so they "
+                "do not belong together; give --vocabulary, the folder with both of the encoder"
+            )
 
     @classmethod
     def load(cls, folder: Path) -> "Vocabulary":
@@ -55,13 +61,13 @@ class Vocabulary:
                 f"{folder} has no dict.txt; give --vocabulary, the folder with that of the encoder "
                 "(what fairseq-ext import-hf or scripts/prepare_mlm.sh made)"
             )
-        dictionary = Dictionary.load(str(path))
+        dictionary = _read(path, Dictionary.load)
         dictionary.add_symbol("<mask>")  # as in fairseq, of dictionaries without one
-        bpe = next((d for d in (folder / "bpe", folder) if (d / "encoder.json").is_file()), None)
         if (folder / "tokenizer.json").is_file():
-            return cls(_read(folder / "tokenizer.json"), dictionary, by_id=False)
-        if bpe is not None:
-            return cls(byte_bpe.load(bpe)._tokenizer, dictionary, by_id=True)
+            return cls(_read(folder / "tokenizer.json", Tokenizer.from_file), dictionary, False)
+        for bpe in (folder / "bpe", folder):
+            if (bpe / "encoder.json").is_file():
+                return cls(_read(bpe, byte_bpe.load)._tokenizer, dictionary, by_id=True)
         raise UsageError(
             f"{folder} has no tokeniser; put tokenizer.json, or encoder.json and vocab.bpe, there"
         )
@@ -86,10 +92,10 @@ class Vocabulary:
         ]
 
 
-def _read(path: Path) -> Tokenizer:
+def _read(path: Path, load: Callable) -> Any:
     try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # what it raises has no name
+        return load(path if path.is_dir() else str(path))
+    except Exception as error:  # what the libraries raise has no name
         raise UsageError(
-            f"{path} cannot be read as a tokeniser ({error}); give that of the encoder"
+            f"{path} cannot be read ({str(error).splitlines()[0]}); give that of the encoder"
         ) from None

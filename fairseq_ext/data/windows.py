@@ -14,14 +14,15 @@ class Window(NamedTuple):
 
 
 def windows(length: int, room: int, stride: int) -> Iterator[Window]:
-    """Windows of at most `room` of `length` pieces, each `stride` after the one before."""
-    first = 0
+    """Windows of at most `room` of `length` pieces, each `stride` after the one before, or half of
+    the room if that is less: they overlap."""
+    first, stride = 0, max(1, min(stride, room // 2))
     while True:
         last = min(first + room, length)
         yield Window(first, last)
         if last >= length:
             return
-        first += min(stride, room)
+        first += stride
 
 
 def span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
@@ -31,7 +32,7 @@ def span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
 
 
 def best_span(starts: np.ndarray, ends: np.ndarray, longest: int) -> tuple[float, int, int]:
-    """The highest sum of scores of a first and a last place, at most `longest` places apart."""
+    """The highest sum of scores of the first and the last of at most `longest` places."""
     sums = starts[:, None] + ends[None, :]
     allowed = np.triu(np.ones_like(sums, bool)) & ~np.triu(np.ones_like(sums, bool), longest)
     sums = np.where(allowed, sums, -np.inf)

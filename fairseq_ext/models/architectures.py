@@ -10,10 +10,9 @@ from fairseq.models import register_model
 from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
 
-from fairseq_ext.models import roberta
+from fairseq_ext.models import pretrained, roberta
 from fairseq_ext.models.config import Option, flat_config, preset, stock_options
 from fairseq_ext.models.options import OPTIONS
-from fairseq_ext.models.pretrained import SIZES as SIZES_ADOPTED
 from fairseq_ext.models.transformer import TransformerModel
 
 _HARD_CODED = {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"}
@@ -40,7 +39,7 @@ SIZES: dict[str, dict[str, Any]] = {
 _BASE = preset(stock_roberta.base_architecture, roberta.OPTIONS)
 
 ROBERTA_SIZES: dict[str, dict[str, Any]] = {
-    "": {**_BASE, **dict.fromkeys(SIZES_ADOPTED)},
+    "": {**_BASE, **dict.fromkeys(pretrained.ADOPTED)},  # those of a checkpoint
     "_tiny": {
         **_BASE,
         "encoder_layers": 4,

@@ -14,8 +14,9 @@ from fairseq_ext.errors import UsageError
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
 DIGEST = "dictionary"  # its name in checkpoints
-BEFORE = 2  # rows of fairseq's embedding of positions before that of the first token
-ADOPTED = (*SIZES, "layer_norm_eps", "max_positions", "segments")
+FIRST_POSITION = 2  # row of fairseq's embedding of positions, after that of <pad>
+FORM = ("activation_fn", "encoder_normalize_before", "layernorm_embedding")
+ADOPTED = (*SIZES, "activation_fn", "layer_norm_eps", "max_positions", "segments")
 
 
 def options_of(checkpoint: str | None) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def options_of(checkpoint: str | None) -> dict[str, Any]:
     options = dict(given if isinstance(given, Mapping) else vars(given))
     rows = {name.rpartition(".embed_")[2]: len(value) for name, value in state["model"].items()}
     if "positions.weight" in rows:  # a task may have decided what no option says
-        options["max_positions"] = rows["positions.weight"] - BEFORE
+        options["max_positions"] = rows["positions.weight"] - FIRST_POSITION
         options["segments"] = rows.get("segments.weight", 0)
         options["symbols"] = rows["tokens.weight"]
     options[DIGEST] = (state.get("extra_state") or {}).get(DIGEST)
@@ -60,21 +61,22 @@ def adopt(args: Namespace, checkpoint: str | None) -> None:
     """Fill options that are None from those of the checkpoint.
 
     Raises:
-        UsageError: a size is still missing, or is not that of the checkpoint.
+        UsageError: a size is still missing, or one, or another option of its layers, is not that
+            of the checkpoint.
     """
     found = options_of(checkpoint)
     for name in ADOPTED:
         if getattr(args, name) is None:
             setattr(args, name, found.get(name))
-    for name in SIZES:
+    for name in SIZES + FORM:
         flag, size, its = f"--{name.replace('_', '-')}", getattr(args, name), found.get(name)
-        if size is None:
+        if size is None and name in SIZES:
             raise UsageError(
                 f"this architecture has the sizes of the checkpoint that it starts from, and "
                 f"there is no {flag}; give --finetune-from-model, or an --arch like roberta_una_12"
             )
-        if its not in (None, size):
+        if its is not None and str(its) != str(size):
             raise UsageError(
                 f"{checkpoint} has {flag} {its} and the model to be fine-tuned {size}; give the "
-                "same sizes, or an --arch without a size, like roberta_una, which takes them over"
+                "same, or an --arch without a size, like roberta_una, which takes sizes over"
             )

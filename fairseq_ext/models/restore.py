@@ -32,6 +32,7 @@ def install() -> None:
         if zipfile.is_zipfile(filename):
             reset = args[0] if args else kwargs.get("reset_optimizer", False)
             check(filename, trainer.cfg.model, reset)
+        trainer.get_model().own_head = filename == trainer.cfg.checkpoint.finetune_from_model
         return original(trainer, filename, *args, **kwargs)
 
     def state_dict(original: Callable, trainer: Any) -> dict[str, Any]:

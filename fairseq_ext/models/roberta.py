@@ -160,6 +160,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
         self.apply(init_parameters)
         self.classification_heads = nn.ModuleDict()
         self.task_head: nn.Module | None = None
+        self.own_head = False  # the one attached, whatever a checkpoint has
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -176,6 +177,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
         args, longest = Namespace(**given), task.max_positions()
         pretrained.adopt(args, getattr(task, "pretrained", None))
         args.layer_norm_eps = args.layer_norm_eps or EPSILON
+        args.activation_fn = args.activation_fn or "gelu"
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:
             raise UsageError(
@@ -197,14 +199,17 @@ class RobertaModel(Monitored, stock.RobertaModel):
         self.task_head, self.encoder.lm_head = head, None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """As in fairseq; of an encoder that has no head for this task, the encoder is taken."""
+        """As in fairseq; the head attached stays where a checkpoint has none, or another's."""
         super().upgrade_state_dict_named(state_dict, name)
         if self.task_head is None:
             return
         prefix = f"{name}." if name else ""
         for key in [key for key in state_dict if key.startswith(f"{prefix}encoder.lm_head.")]:
             del state_dict[key]
-        if not any(key.startswith(f"{prefix}task_head.") for key in state_dict):
+        given = [key for key in state_dict if key.startswith(f"{prefix}task_head.")]
+        if self.own_head or not given:
+            for key in given:
+                del state_dict[key]
             own = self.task_head.state_dict(prefix=f"{prefix}task_head.")
             state_dict.update({key: value.clone() for key, value in own.items()})
 

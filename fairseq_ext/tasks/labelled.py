@@ -26,6 +26,11 @@ from fairseq_ext.models.roberta import POSITIONS
 logger = logging.getLogger(__name__)
 
 FOLDED = ("train", "valid")
+NAMES = {
+    "room": "--tokens-per-sample",
+    "separators": "separators between sentences",
+    "part": "--folds and --fold",
+}
 
 COMMON: list[Option] = [
     option("data", str, MISSING, "folder with train.jsonl, valid.jsonl, ..."),
@@ -60,8 +65,9 @@ class LabelledTask(FairseqTask):
 
     Attributes:
         fields: the keys of an example.
-        vocabulary, labels, room, separators, segments: how text becomes rows, and the classes in
-            order; kept in checkpoints, so that a model can be used without its data.
+        vocabulary, labels, room, separators, segments, part: how text becomes rows, the classes in
+            order, and the number of folds with the one held out; kept in checkpoints, so that a
+            model can be used without its data, and a training goes on with the same.
         pretrained: the checkpoint that a model to be built takes its sizes from.
 
     Raises:
@@ -69,7 +75,7 @@ class LabelledTask(FairseqTask):
     """
 
     fields: ClassVar[Mapping[str, Field]]
-    KEPT = ("labels", "room", "separators", "segments")
+    KEPT = ("labels", "room", "separators", "segments", "part")
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
@@ -77,6 +83,7 @@ class LabelledTask(FairseqTask):
         self.vocabulary: Vocabulary | None = None
         self.labels: list[str] = []
         self.room, self.separators, self.segments = POSITIONS, 2, 0
+        self.part = [cfg.folds, cfg.fold]
         self._read: dict[str, list[Example]] = {}
 
     @classmethod
@@ -98,7 +105,7 @@ class LabelledTask(FairseqTask):
         self.pretrained, encoder = cfg.pretrained, options_of(cfg.pretrained)
         positions = encoder.get("max_positions") or POSITIONS
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
-        self.room = cfg.tokens_per_sample or positions
+        self.room = positions if cfg.tokens_per_sample is None else cfg.tokens_per_sample
         self.segments = encoder.get("segments") or 0
         self.separators = 1 if self.segments else 2  # as in BERT, as in RoBERTa
         self._check_encoder(encoder, positions)
@@ -153,22 +160,31 @@ class LabelledTask(FairseqTask):
         raise NotImplementedError
 
     def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
-        examples = self.examples(split)
-        self.datasets[split], rows = self.dataset_of(examples)
+        examples, rows = self.examples(split), self.rows()
+        self.datasets[split] = self.dataset_of(examples, rows)
         logger.info("Loaded %s with #samples: %d", split, len(examples))
-        if rows.shortened:
-            logger.info(
-                "%s: %d of %d examples do not fit into %d tokens and were shortened (first %s)",
-                *(split, len(rows.shortened), len(examples), self.room, next(iter(rows.shortened))),
-            )
+        if rows.lost:
+            logger.info("%s: %s", split, rows.report(len(examples)))
 
-    def dataset_of(self, examples: Sequence[Example]) -> tuple[LabelledDataset, Rows]:
-        words = self.source_dictionary
-        rows = Rows(words, self.room, self.separators, self.cfg.strict)
-        items = self.items(examples, rows)
-        segments = self.segments > 1
-        made = LabelledDataset(items, pad=words.pad(), segments=segments, seed=self.cfg.seed)
-        return made, rows
+    def rows(self) -> Rows:
+        """What makes rows for this encoder."""
+        return Rows(self.source_dictionary, self.room, self.separators, self.cfg.strict)
+
+    def dataset_of(self, examples: Sequence[Example], rows: Rows) -> LabelledDataset:
+        items, pad = self.items(examples, rows), self.source_dictionary.pad()
+        return LabelledDataset(items, pad=pad, segments=self.segments > 1, seed=self.cfg.seed)
+
+    def get_batch_iterator(
+        self, dataset: LabelledDataset, max_tokens: int | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """As in fairseq; raises UsageError if an example has more tokens than a batch may have."""
+        most = max(range(len(dataset)), key=dataset.num_tokens)
+        if max_tokens and dataset.num_tokens(most) > max_tokens:
+            raise UsageError(
+                f"{dataset.items[most].example.where} has {dataset.num_tokens(most)} tokens in all "
+                f"its rows, and --max-tokens is {max_tokens}; give as many"
+            )
+        return super().get_batch_iterator(dataset, max_tokens, *args, **kwargs)
 
     # Model.
 
@@ -212,6 +228,8 @@ class LabelledTask(FairseqTask):
         names = ("vocabulary", *self.KEPT)
         super().load_state_dict({key: x for key, x in state.items() if key not in names})
         if self.vocabulary is None:
+            if "vocabulary" not in state:
+                raise UsageError("the checkpoint is not one of fine-tuning: it has no vocabulary")
             self.vocabulary = Vocabulary.from_state(state["vocabulary"])
             for name in self.KEPT:
                 setattr(self, name, state[name])
@@ -220,9 +238,8 @@ class LabelledTask(FairseqTask):
         for name in names:
             if state.get(name) != own[name]:
                 raise UsageError(
-                    f"the checkpoint was trained with other {name} than {self.cfg.data} gives; go "
-                    "on with the same data, vocabulary and --tokens-per-sample, or begin in "
-                    "another --save-dir"
+                    f"the checkpoint was trained with other {NAMES.get(name, name)} than now; go "
+                    "on with the same, or begin in another --save-dir"
                 )
 
 

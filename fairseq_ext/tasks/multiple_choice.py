@@ -15,24 +15,26 @@ from fairseq_ext.tasks.labelled import LabelledTask, register
 
 @register("multiple_choice")
 class MultipleChoiceTask(LabelledTask):
-    """Rows are `<s> text </s> question choice </s>`, one for each choice, scored at the first
-    token; of what is too long the text loses its end."""
+    """Rows are the text and, as second part, question and choice; one for each choice, scored at
+    the first token. Of what is too long the text loses its end."""
 
     fields = {
         "text": TEXT,
         "question": Field("a text", is_text, needed=False),
         "choices": Field("a list of two texts or more", lambda x: are_texts(x) and len(x) > 1),
-        "label": Field("the number of the right choice, from 0", lambda x: type(x) is int),
+        "label": Field(
+            "the number of the right choice, from 0", lambda x: type(x) is int, target=True
+        ),
     }
 
     def labels_of(self, examples: Iterable[Example]) -> list[str]:
         """The numbers of the choices, of which each example has as many."""
-        first, *others = examples
-        count = len(first.values["choices"])
+        one, *others = examples
+        count = len(one.values["choices"])
         other = next((e for e in others if len(e.values["choices"]) != count), None)
         if other:
             raise UsageError(
-                f"{other.where} has {len(other.values['choices'])} choices and {first.where} "
+                f"{other.where} has {len(other.values['choices'])} choices and {one.where} "
                 f"{count}; give all examples as many"
             )
         return [str(number) for number in range(count)]

@@ -1,7 +1,7 @@
 """The tasks "sentence_classification" and "sentence_regression": of a sentence, or of a pair."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
@@ -33,8 +33,8 @@ OPTIONS: list[Option] = [
     ),
     option(
         "task_layers",
-        int,
-        0,
+        Optional[int],  # noqa: UP045 (argparse)
+        None,
         "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
         "for two apart 1 to classify and 3 for regression)",
     ),
@@ -76,20 +76,35 @@ class SentenceTask(LabelledTask):
         self.sentences = 2 if "pair" in one.values else 1
         if self._apart() and self.sentences == 1:
             raise UsageError(f"{one.where} has no 'pair', and --pairs apart needs two sentences")
-        if self.cfg.task_layers < 0:
-            raise UsageError(f"--task-layers is {self.cfg.task_layers} and must be 1 or more")
+        self._check_options()
         if self._apart() and len(self.labels) > 2:
             raise UsageError(
                 f"--pairs apart gives one score, for 2 classes, and there are {len(self.labels)}; "
                 "use --pairs joint"
             )
 
+    def _check_options(self) -> None:
+        """Raise UsageError for what would have no effect."""
+        cfg = self.cfg
+        if cfg.task_layers is not None and cfg.task_layers < 1:
+            raise UsageError(f"--task-layers is {cfg.task_layers} and must be 1 or more")
+        if cfg.pooling != "attention" and (cfg.task_layers or cfg.task_init != "default"):
+            raise UsageError(
+                "--task-layers and --task-init are of task-specific attention; give --pooling "
+                "attention, or leave them out"
+            )
+        if self._apart() and cfg.output != "mlp":
+            raise UsageError(
+                f"--output {cfg.output} is for one row, and --pairs apart always ends in a dot "
+                "product; leave it out"
+            )
+
     def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
         texts = self.vocabulary.encode([text for e in examples for text in self._texts(e)])
         found = []
         for number, example in enumerate(examples):
-            first = number * self.sentences
-            parts = [text.numbers for text in texts[first : first + self.sentences]]
+            place = number * self.sentences
+            parts = [text.numbers for text in texts[place : place + self.sentences]]
             groups = [[part] for part in parts] if self._apart() else [parts]
             target = self.target(example) if "label" in example.values else None
             found.append(Item(example, [rows.make(g, example.where) for g in groups], target))
@@ -135,7 +150,11 @@ class SentenceTask(LabelledTask):
 class SentenceClassificationTask(SentenceTask):
     """One of several classes for each sentence or pair."""
 
-    fields = {"text": TEXT, "pair": PAIR, "label": Field("the name of a class", is_text)}
+    fields = {
+        "text": TEXT,
+        "pair": PAIR,
+        "label": Field("the name of a class", is_text, target=True),
+    }
     inner, cross_layers = 1, 1
 
     def labels_of(self, examples: Iterable[Example]) -> list[str]:
@@ -166,7 +185,7 @@ class SentenceClassificationTask(SentenceTask):
 class SentenceRegressionTask(SentenceTask):
     """A number for each sentence or pair."""
 
-    fields = {"text": TEXT, "pair": PAIR, "label": Field("a number", is_number)}
+    fields = {"text": TEXT, "pair": PAIR, "label": Field("a number", is_number, target=True)}
     inner, cross_layers = 4, 3
 
     def target(self, example: Example) -> float:

@@ -39,7 +39,7 @@ class SequenceTaggingTask(LabelledTask):
 
     fields = {
         "words": Field("a list of words", lambda x: are_texts(x) and bool(x)),
-        "tags": Field("a list of tags", are_texts),
+        "tags": Field("a list of tags", are_texts, target=True),
     }
 
     def labels_of(self, examples: Iterable[Example]) -> list[str]:
@@ -103,6 +103,7 @@ def first_pieces(words: Sequence[str], pieces: Pieces, row: Row) -> np.ndarray:
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])
     of_word = np.searchsorted(starts, pieces.offsets[:, 1] - 1, side="right") - 1
     places = np.full(len(words), -1)
-    for place in range(min(row.kept[0], len(of_word)) - 1, -1, -1):
-        places[of_word[place]] = row.first[0] + place
+    for place in range(row.kept[0] - 1, -1, -1):
+        if of_word[place] >= 0:  # of a piece without text
+            places[of_word[place]] = row.first[0] + place
     return places

@@ -36,7 +36,10 @@ class Guess(NamedTuple):
 
 def are_answers(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(a, dict) and is_text(a.get("text")) and type(a.get("start")) is int
+        isinstance(a, dict)
+        and is_text(a.get("text"))
+        and type(a.get("start")) is int
+        and a["start"] >= 0
         for a in value
     )
 
@@ -53,7 +56,7 @@ class SpanExtractionTask(LabelledTask):
     fields = {
         "text": TEXT,
         "question": TEXT,
-        "answers": Field('a list like [{"text": "...", "start": 0}]', are_answers),
+        "answers": Field('a list like [{"text": "...", "start": 0}]', are_answers, target=True),
     }
 
     def begin(self) -> None:
@@ -80,13 +83,15 @@ class SpanExtractionTask(LabelledTask):
         room = rows.space(2) - len(asked)
         found = list(windows(len(text.numbers), room, self.cfg.stride))
         made = [rows.make([asked, text.numbers[w.first : w.last]], example.where) for w in found]
+        if len(asked) < len(question.numbers):
+            rows.lose(example.where, f"has a question of {len(question.numbers)} tokens")
         target = None
         if "answers" in example.values:
             place = self._place(example, text)
-            target = [
-                _in_window(place, window, row.first[1])
-                for window, row in zip(found, made, strict=True)
-            ]
+            both = zip(found, made, strict=True)
+            target = [_in_window(place, window, row.first[1]) for window, row in both]
+            if place and not any(answered for *_, answered in target):
+                rows.lose(example.where, "has an answer that is in no window")
         return Item(example, made, target, (text, found))
 
     def _place(self, example: Example, text: Pieces) -> tuple[int, int] | None:
@@ -99,7 +104,12 @@ class SpanExtractionTask(LabelledTask):
                     f"{example.where} has the answer '{said[:40]}', which does not stand at "
                     f"{start} of its text; correct 'start', in characters"
                 )
-            places.append(span(text.offsets, start, end))
+            if not (place := span(text.offsets, start, end)):
+                raise UsageError(
+                    f"{example.where} has the answer '{said[:40]}', which the tokeniser does not "
+                    "see; leave it out"
+                )
+            places.append(place)
         return places[0] if places else None
 
     def build_head(self, args: Any) -> nn.Module:

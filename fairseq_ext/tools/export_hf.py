@@ -16,6 +16,7 @@ from torch import Tensor
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, architecture
+from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.models.roberta import EPSILON
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools.average import read
@@ -84,7 +85,7 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     check_order(order, len(state[hf.TOKENS]), checkpoint)
     special = special_tokens(tokenizer)
     pad = tokenizer.token_to_id(special["pad_token"])
-    longest = len(state[hf.POSITIONS]) - hf.FIRST_POSITION
+    longest = len(state[hf.POSITIONS]) - FIRST_POSITION
     rearrange(state, order, 0 if bert else pad + 1)
     config = settings(model, state, kind) | {"pad_token_id": pad}
     tensors = {theirs: state[ours] for theirs, (ours, _) in names.items()}
@@ -149,7 +150,7 @@ def rearrange(state: dict[str, Tensor], order: list[int], first: int) -> None:
     """Put symbols where the tokeniser has them, and the first position into row `first`."""
     for name in hf.BY_SYMBOL & state.keys():
         state[name] = state[name][order]
-    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], hf.FIRST_POSITION, first)
+    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], FIRST_POSITION, first)
     state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 
-FIRST_POSITION = 2  # fairseq's: the row after that of its <pad>
-
 # hidden_act and fairseq's --activation-fn; where two are one function, the last is written back.
 ACTIVATIONS = {
     "gelu": "gelu",

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import DIGEST, digest
+from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION, digest
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools.hf_vocabulary import (
     dictionary_order,
@@ -44,6 +44,8 @@ ACCEPTED = {
     "is_decoder": [False],
     "hidden_act": list(hf.ACTIVATIONS),
 }
+
+WIDTH = "encoder_embed_dim"
 
 # Letters of `hf.parameters`: the size in config.json, and its default there.
 SIZES = {
@@ -127,6 +129,10 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{path} has {name} {config[name]}, which our models cannot do; accepted: "
                 f"{', '.join(map(str, accepted))}"
             )
+    heads, width = (config[hf.OPTIONS[name][0]] for name in ("encoder_attention_heads", WIDTH))
+    sizes = [config[name] for name, _ in (*hf.OPTIONS.values(), *SIZES.values())]
+    if not all(type(size) in (int, float) and size >= 0 for size in sizes) or width % heads:
+        raise UsageError(f"{path} has sizes that are no encoder's in config.json; get it again")
     return config
 
 
@@ -157,8 +163,10 @@ def shards(file: Path) -> list[Path]:
     index = file.with_name(f"{file.name}.index.json")
     if file.exists() or not index.exists():
         return [file] if file.exists() else []
-    parts = set(hf.read_json(index).get("weight_map", {}).values())
-    return [file.with_name(part) for part in sorted(parts)]
+    parts = hf.read_json(index).get("weight_map")
+    if not isinstance(parts, dict) or any(Path(part).name != part for part in parts.values()):
+        raise UsageError(f"{index} does not name files beside it; get the encoder again")
+    return [file.with_name(part) for part in sorted(set(parts.values()))]
 
 
 def plain(name: str, kind: str) -> str:
@@ -224,7 +232,7 @@ def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]
     if config["type_vocab_size"] == 1:
         state[hf.POSITIONS] = state[hf.POSITIONS] + state.pop(hf.SEGMENTS)
     first = config["pad_token_id"] + 1 if roberta else 0
-    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], first, hf.FIRST_POSITION)
+    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], first, FIRST_POSITION)
     head = hf.OUTPUT_WEIGHT in state
     untied = head and not torch.equal(state[hf.OUTPUT_WEIGHT], state[hf.TOKENS])
     for name in hf.BY_SYMBOL & state.keys():
@@ -240,7 +248,7 @@ def options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
         "_name": ARCHITECTURE,
         **{ours: config[theirs] for ours, (theirs, _) in hf.OPTIONS.items()},
         "activation_fn": hf.ACTIVATIONS[config["hidden_act"]],
-        "max_positions": len(state[hf.POSITIONS]) - hf.FIRST_POSITION,
+        "max_positions": len(state[hf.POSITIONS]) - FIRST_POSITION,
         "segments": len(state[hf.SEGMENTS]) if hf.SEGMENTS in state else 0,
     }
 

@@ -10,6 +10,7 @@ probability if it has one; with --json an object with all probabilities, or enti
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -21,7 +22,7 @@ from fairseq import utils
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from tqdm import tqdm
 
-from fairseq_ext.data.check import lines_of
+from fairseq_ext.data.check import decoded, lines_of
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.labelled import LabelledTask
@@ -86,25 +87,28 @@ def load(checkpoint: Path) -> tuple[Any, LabelledTask]:
 def lines(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
     """Each line with where it stands."""
     if not files:
-        for number, line in enumerate(sys.stdin, 1):
-            yield line.rstrip("\n"), f"standard input:{number}"
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            where = f"standard input:{number}"
+            yield decoded(line, where).rstrip("\r\n"), where
     for file in files:
         for number, line in enumerate(lines_of(file), 1):
             yield line, f"{file}:{number}"
 
 
 def progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterable[Example]:
-    """With a bar, if files say how much there is."""
-    if not files:
+    """With a bar, if files say how much there is; what is no file can be read only once."""
+    if not (files and all(file.is_file() for file in files)):
         return examples
     total = sum(1 for file in files for _ in lines_of(file))
     return tqdm(examples, "predicting", total, unit=" examples")
 
 
 def parse_json(task: LabelledTask, given: Iterable[tuple[str, str]]) -> Iterator[Example]:
+    asked = {key: field for key, field in task.fields.items() if not field.target}
     for line, where in given:
         name, _, number = where.rpartition(":")
-        yield from parse([line], name, task.fields, labelled=False, first=int(number))
+        for example in parse([line], name, asked, first=int(number)):
+            yield example._replace(values={k: x for k, x in example.values.items() if k in asked})
 
 
 def parse_text(task: LabelledTask, given: Iterable[tuple[str, str]]) -> Iterator[Example]:
@@ -155,10 +159,12 @@ COLUMNS = {
 def predict(
     model: Any, task: LabelledTask, examples: Iterable[Example], size: int, device: Any
 ) -> Iterator[dict[str, Any]]:
-    """Answers in the order of the examples, `size` at a time in batches of like length."""
-    examples = iter(examples)
+    """Answers in the order of the examples, `size` at a time in batches of like length; at the
+    end it says on standard error how many were not read whole."""
+    examples, count, rows = iter(examples), 0, task.rows()
     while chunk := list(islice(examples, size * SORTED)):
-        dataset, _ = task.dataset_of(chunk)
+        count += len(chunk)
+        dataset = task.dataset_of(chunk, rows)
         order = sorted(range(len(chunk)), key=dataset.size)
         found: dict[int, dict[str, Any]] = {}
         for first in range(0, len(order), size):
@@ -166,6 +172,8 @@ def predict(
             batch = dataset.collater([dataset[place] for place in places])
             found |= zip(places, answers(model, task, batch, device), strict=True)
         yield from (found[place] for place in range(len(chunk)))
+    if rows.lost:
+        print(rows.report(count), file=sys.stderr)
 
 
 def answers(
@@ -188,18 +196,24 @@ def text_line(answer: Mapping[str, Any]) -> str:
     elif isinstance(said, float):
         said = f"{said:.4f}"
     shares = [f"{answer['probability']:.4f}"] if "probability" in answer else []
-    return "\t".join([str(said), *shares])
+    return "\t".join([" ".join(str(said).split()), *shares])
 
 
 def write(output: Path | None, said: Iterable[str]) -> None:
     """To standard output line by line, or to a file, which gets its name when it is complete."""
     if output is None:
-        for line in said:
-            print(line, flush=True)
+        try:
+            for line in said:
+                print(line, flush=True)
+        except BrokenPipeError:  # whoever reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"--output is {output}, which cannot be a file; give one in a folder")
     work = output.with_name(f"{output.name}.part")
-    with work.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in said)
-    work.replace(output)
+    try:
+        with work.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in said)
+        work.replace(output)
+    finally:
+        work.unlink(missing_ok=True)
