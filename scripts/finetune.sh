@@ -7,7 +7,7 @@
 #
 #   CORPUS        of scripts/prepare_task.sh, which makes data-bin/CORPUS if it is not there
 #   NAME=CHECKPOINT  an encoder of scripts/pretrain.sh or `fairseq-ext import-hf`; $SEED in its path
-#                 stands for the number of the repetition: one pre-trained with each seed
+#                 stands for the number of the repetition, as in mlm/seed-$SEED/checkpoint_last.pt
 #   --vocabulary  folder with dict.txt and tokeniser of the encoders (default: that of the first)
 #   --settings    of learning rate, batch, length and dropout:
 #                   small  5e-4, 32, 3 epochs, 10 % warm-up (default; for the _tiny size)

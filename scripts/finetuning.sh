@@ -61,11 +61,12 @@ linear_schedule() {
 }
 
 # compare OUT METRIC...: the table of RUNS, with a t-test against the first variant if there are
-# repetitions.
+# others, and repetitions.
 compare() {
-  local out=$1 tests=()
+  local out=$1 tests=() variants
   shift
-  [ "$repetitions" = 1 ] || tests=(--test t)
+  variants=$(printf '%s\n' "${RUNS[@]%/*}" | sort -u | wc -l)
+  [ "$repetitions" = 1 ] || [ "$variants" = 1 ] || tests=(--test t)
   python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table.txt" --metric "$@" \
     -- "${RUNS[@]}"
   say

@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from fairseq_ext.data import byte_bpe
 from fairseq_ext.data.builtin import corpus
 from fairseq_ext.data.vocabulary import OF_BERT, SYMBOLS, Vocabulary
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.tools import hf_format, hf_vocabulary, import_hf
 
 NEAR = {"rtol": 0, "atol": 1e-4}
@@ -53,8 +55,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def hugging_face():
     """Classes of transformers, which would import torchaudio: that may need libraries of a GPU."""
-    before = sys.modules.get("torchaudio")
-    sys.modules["torchaudio"] = None
+    before, empty = sys.modules.get("torchaudio"), ModuleType("torchaudio")
+    empty.__spec__, empty.__version__ = ModuleSpec("torchaudio", None), "0"
+    sys.modules["torchaudio"] = empty
     transformers = pytest.importorskip("transformers")
     names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
     names += [f"{kind}{part}" for kind in ("Bert", "Roberta") for part in ("Config", "ForMaskedLM")]
@@ -130,7 +133,7 @@ def load(folder: Path, strict: bool = True) -> nn.Module:
 def tensors(folder: Path) -> dict[str, Tensor]:
     """All that is used: the first two rows of positions are not."""
     found = torch.load(folder / "model.pt", weights_only=True)["model"]
-    return found | {hf_format.POSITIONS: found[hf_format.POSITIONS][hf_format.FIRST_POSITION :]}
+    return found | {hf_format.POSITIONS: found[hf_format.POSITIONS][FIRST_POSITION:]}
 
 
 def ids(tokenizer: Tokenizer, texts: list) -> list[list[int]]:

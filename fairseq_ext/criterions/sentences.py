@@ -1,6 +1,7 @@
 """The criterions "sentence_classification" and "sentence_regression"."""
 
 import math
+from collections.abc import Callable
 from dataclasses import make_dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,11 @@ def f1(classes: int, predicted: np.ndarray, right: np.ndarray) -> float:
     occur."""
     average = "binary" if classes == 2 else "macro"
     return 100 * f1_score(right, predicted, average=average, zero_division=0.0)
+
+
+def correlation(function: Callable, predicted: np.ndarray, right: np.ndarray) -> float:
+    """In per cent; 0 of a single example."""
+    return 100 * function(predicted, right)[0] if len(right) > 1 else 0.0
 
 
 def log_accuracy(logs: list[Log]) -> None:
@@ -125,8 +131,8 @@ class SentenceRegression(LabelledCriterion):
         if gather(logs, ("predicted", "right")):
             log_over_all(
                 {
-                    "pearson": lambda p, r: 100 * pearsonr(p, r)[0],
-                    "spearman": lambda p, r: 100 * spearmanr(p, r)[0],
+                    "pearson": partial(correlation, pearsonr),
+                    "spearman": partial(correlation, spearmanr),
                     "mse": lambda p, r: ((p - r) ** 2).mean(),
                 }
             )

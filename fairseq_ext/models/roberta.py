@@ -177,7 +177,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
         args, longest = Namespace(**given), task.max_positions()
         pretrained.adopt(args, getattr(task, "pretrained", None))
         args.layer_norm_eps = args.layer_norm_eps or EPSILON
-        args.activation_fn = args.activation_fn or "gelu"
+        args.activation_fn = str(args.activation_fn or "gelu")  # no enumeration, in checkpoints
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:
             raise UsageError(

@@ -1,0 +1,509 @@
+"""Fine-tuning through the commands: from a tiny encoder of ours to predictions on new text."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
+from fairseq import tasks
+from fairseq.logging import metrics
+from fairseq_cli.train import cli_main
+from omegaconf import OmegaConf
+from test_scripts import bash
+from tokenizers import BertWordPieceTokenizer
+from torch import nn
+
+from fairseq_ext import cli
+from fairseq_ext.data.builtin import corpus
+from fairseq_ext.data.vocabulary import OF_BERT
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.logs import read_log
+
+WIDTH, POSITIONS = 32, 48
+SIZES = f"--encoder-layers 2 --encoder-embed-dim {WIDTH} --encoder-ffn-embed-dim 48 "
+SIZES += "--encoder-attention-heads 4"
+SENTENCES = [english for english, _ in corpus()["train"][:90]]
+EXAMPLES = {"train": 26, "valid": 11, "test": 5}
+UPDATES = 31  # of 7 in an epoch
+
+FLAGS = [
+    *("--user-dir", str(PLUGIN)),
+    *"--cpu --num-workers 0 --seed 1 --optimizer adam --lr 3e-3 --clip-norm 1".split(),
+    *"--lr-scheduler polynomial_decay --total-num-update 60".split(),
+    *"--log-format json --log-interval 1 --no-epoch-checkpoints".split(),
+]
+
+
+# Examples of every task, of sentences i, i + 1, ...
+
+
+def classification(i):
+    label = "question" if SENTENCES[i].endswith("?") else "statement"
+    return {"text": SENTENCES[i], "label": label}
+
+
+def regression(i):
+    one, other = SENTENCES[i], SENTENCES[i + 1]
+    shared = set(one.lower().split()) & set(other.lower().split())
+    return {"text": one, "pair": other, "label": len(shared) + 0.3}
+
+
+def choice(i):
+    place = i % 3
+    choices = [SENTENCES[(i + 7 * k) % 90] for k in range(1, 4)]
+    return {"text": " ".join(SENTENCES[i : i + 4]), "choices": choices, "label": place}
+
+
+def tagging(i):
+    words = SENTENCES[i].split()
+    marked = {"the": "B-noun", "his": "B-noun", "a": "B-noun"}
+    return {"words": words, "tags": [marked.get(word.lower(), "O") for word in words]}
+
+
+def spans(i):
+    """The passage needs several windows; its second sentence is asked for, or one that is not."""
+    passage, answer = " ".join(SENTENCES[i : i + 6]), SENTENCES[i + 1]
+    if i % 4 == 0:
+        return {"text": passage, "question": SENTENCES[i + 8], "answers": []}
+    answers = [{"text": answer, "start": passage.index(answer)}]
+    return {"text": passage, "question": " ".join(answer.split()[:3]), "answers": answers}
+
+
+class Kind(NamedTuple):
+    """What makes an example, flags, and the columns of an example in a text file."""
+
+    example: Callable[[int], dict]
+    flags: str
+    columns: Callable[[dict], list[str]]
+
+
+KINDS = {
+    "sentence_classification": Kind(classification, "", lambda e: [e["text"]]),
+    "sentence_regression": Kind(
+        regression,
+        "--pairs apart --pooling attention --regression-loss pearson",
+        lambda e: [e["text"], e["pair"]],
+    ),
+    "multiple_choice": Kind(choice, "", lambda e: [e["text"], "", *e["choices"]]),
+    "sequence_tagging": Kind(tagging, "", lambda e: [" ".join(e["words"])]),
+    "span_extraction": Kind(
+        spans, "--stride 9 --longest-question 8", lambda e: [e["text"], e["question"]]
+    ),
+}
+EVERY = pytest.mark.parametrize("name", KINDS)
+
+
+def remove_target(example: dict) -> None:
+    for name in ("label", "tags", "answers"):
+        example.pop(name, None)
+
+
+def write(path: Path, examples: list[dict]) -> None:
+    lines = [json.dumps(example, ensure_ascii=False) for example in examples]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A folder of examples for each task; of the test parts nothing is known."""
+    folder, first = tmp_path_factory.mktemp("data"), 0
+    for split, count in EXAMPLES.items():
+        for name, kind in KINDS.items():
+            (folder / name).mkdir(exist_ok=True)
+            examples = [kind.example(i) for i in range(first, first + count)]
+            if split == "test":
+                for example in examples:
+                    remove_target(example)
+            write(folder / name / f"{split}.jsonl", examples)
+        first += count
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> Path:
+    """Pre-trained a little, with segments; dictionary and tokeniser lie beside."""
+    folder = tmp_path_factory.mktemp("encoder")
+    tokenizer = BertWordPieceTokenizer(lowercase=True)
+    tokenizer.train_from_iterator(
+        SENTENCES, vocab_size=300, special_tokens=list(OF_BERT), show_progress=False
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    pieces = [piece for piece in tokenizer.get_vocab() if piece not in OF_BERT]
+    lines = [f"{piece} 0\n" for piece in [*sorted(pieces), "<mask>"]]
+    (folder / "dict.txt").write_text("".join(lines))
+    encoded = [" ".join(tokenizer.encode(s, add_special_tokens=False).tokens) for s in SENTENCES]
+    for split, some in (("train", encoded[:80]), ("valid", encoded[80:])):
+        (folder / split).write_text("\n".join(some) + "\n")
+    fairseq(
+        *("preprocess", "--only-source", "--srcdict", folder / "dict.txt", "--destdir"),
+        *(folder / "bin", "--trainpref", folder / "train", "--validpref", folder / "valid"),
+    )
+    fairseq(
+        *("train", folder / "bin", *FLAGS, "--task", "masked_lm_sop", "--criterion"),
+        *("masked_lm_sop", "--arch", "roberta_una_tiny", *SIZES.split(), "--save-dir", folder),
+        *("--tokens-per-sample", POSITIONS, "--layer-norm-eps", "1e-6", "--batch-size", 4),
+        *("--max-update", 2, "--disable-validation"),
+    )
+    return folder
+
+
+def command(name, data, encoder, run, *more):
+    """The arguments of `fairseq-train` that fine-tune."""
+    return [
+        *(data, *FLAGS, "--task", name, "--criterion", name, *KINDS[name].flags.split()),
+        *("--arch", "roberta_una", "--finetune-from-model", encoder / "checkpoint_last.pt"),
+        *("--vocabulary", encoder, "--batch-size", 4, "--save-dir", run),
+        *("--max-update", UPDATES, *more),
+    ]
+
+
+def train(*args, **options):
+    arguments = command(*args)
+    done = fairseq("train", *arguments, **options)
+    run = Path(arguments[arguments.index("--save-dir") + 1])
+    if run.is_dir():
+        (run / "train.log").write_text(done.stdout + done.stderr)
+    return done
+
+
+def saved(run):
+    return torch.load(run / "checkpoint_last.pt", weights_only=False)
+
+
+@pytest.fixture(scope="module")
+def trained(data, encoder, tmp_path_factory):
+    """Runs by task. Data and encoder were where they are no more."""
+    runs = {}
+
+    def made(name: str) -> Path:
+        if name not in runs:
+            folder = tmp_path_factory.mktemp(name)
+            shutil.copytree(encoder, folder / "encoder", ignore=lambda *_: {"bin"})
+            shutil.copytree(data / name, folder / "data")
+            runs[name] = folder / "run"
+            train(name, folder / "data", folder / "encoder", runs[name])
+            for part in ("encoder", "data"):
+                shutil.rmtree(folder / part)
+        return runs[name]
+
+    return made
+
+
+def logged(run, kind="valid"):
+    return [record.values for record in read_log(run) if record.kind == kind]
+
+
+def restored(run, data, encoder):
+    """Model, task and criterion in this process, begun from the data, with saved parameters."""
+    state = saved(run)
+    cfg = OmegaConf.create(state["cfg"])
+    cfg.task.update(data=str(data), vocabulary=str(encoder))
+    cfg.task.pretrained = str(encoder / "checkpoint_last.pt")
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    model.load_state_dict(state["model"], strict=True)
+    return model.eval(), task, task.build_criterion(cfg.criterion).eval()
+
+
+def in_validation(run, data, encoder, size=4):
+    """What the model says of valid.jsonl, and the metrics, `size` examples at a time."""
+    model, task, criterion = restored(run, data, encoder)
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    with torch.no_grad(), metrics.aggregate(new_root=True) as found:
+        said = []
+        for first in range(0, len(dataset), size):
+            places = range(first, min(first + size, len(dataset)))
+            sample = dataset.collater([dataset[place] for place in places])
+            said += task.answers(model(**sample["net_input"], task_head=True)[0], sample)
+            criterion.reduce_metrics([criterion(model, sample)[2]])
+    return said, found.get_smoothed_values()
+
+
+def alike(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return one == pytest.approx(other, abs=1e-5)
+
+
+@EVERY
+def test_predictions_are_those_of_validation(trained, data, encoder, tmp_path, name):
+    """From the checkpoint alone, in a fresh process, of examples without labels."""
+    said, values = in_validation(trained(name), data / name, encoder)
+    if name == "sentence_regression":
+        del values["loss"]  # a correlation over each batch
+    *_, last = logged(trained(name))
+    assert {metric: last[metric] for metric in values} == pytest.approx(values, abs=2e-3)
+    assert len({json.dumps(answer) for answer in said}) > len(said) / 2
+    for example in (examples := read(data / name / "valid.jsonl")):
+        remove_target(example)
+    write(tmp_path / "new.jsonl", examples)
+    verb = [
+        sys.executable,
+        "-m",
+        "fairseq_ext.cli",
+        "predict",
+        trained(name) / "checkpoint_last.pt",
+    ]
+    subprocess.run(
+        [*verb, *"--cpu --json --examples --input new.jsonl --output said".split()],
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert alike(read(tmp_path / "said"), said)
+
+
+@EVERY
+def test_text_is_predicted_like_examples(trained, data, encoder, tmp_path, name, capsys):
+    """In columns, and in other batches."""
+    said, _ = in_validation(trained(name), data / name, encoder)
+    rows = [KINDS[name].columns(example) for example in read(data / name / "valid.jsonl")]
+    (tmp_path / "new").write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    given = ["--input", tmp_path / "new", "--batch-size", 3, "--cpu"]
+    capsys.readouterr()
+    cli.main(["predict", str(trained(name) / "checkpoint_last.pt"), *map(str, given)])
+    lines = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+    for (first, *share), answer in zip(lines, said, strict=True):
+        if "score" in answer:
+            assert float(first) == pytest.approx(answer["score"], abs=1e-3) and not share
+            continue
+        expected = next(answer[key] for key in ("answer", "tags", "label") if key in answer)
+        assert first == (" ".join(expected) if isinstance(expected, list) else str(expected))
+        shown = [answer["probability"]] if "probability" in answer else []
+        assert [float(each) for each in share] == pytest.approx(shown, abs=1e-3)
+
+
+# What a model takes over from its encoder.
+
+
+def test_a_model_without_a_size_takes_over_that_of_its_encoder(trained, encoder):
+    options = saved(trained("sentence_classification"))["cfg"]["model"]
+    assert options["encoder_layers"] == 2 and options["encoder_embed_dim"] == WIDTH
+    assert options["encoder_ffn_embed_dim"] == 48 and options["encoder_attention_heads"] == 4
+    assert options["max_positions"] == POSITIONS
+    assert options["segments"] == 2 and options["layer_norm_eps"] == 1e-6
+
+
+def test_layer_normalisation_is_that_of_the_encoder(trained, data, encoder):
+    name = "sentence_classification"
+    model, task, _ = restored(trained(name), data / name, encoder)
+    norms = [module for module in model.encoder.modules() if isinstance(module, nn.LayerNorm)]
+    assert len(norms) == 5 and {norm.eps for norm in norms} == {1e-6}
+    assert task.separators == 1 and task.room == POSITIONS
+
+
+def test_a_frozen_encoder_stays_as_it_was(data, encoder, trained, tmp_path):
+    name = "sentence_classification"
+    train(name, data / name, encoder, tmp_path, "--freeze-encoder", "--save-interval-updates", 8)
+    begun = torch.load(tmp_path / "checkpoint_2_8.pt", weights_only=False)["model"]
+    ended, full, before = (saved(r)["model"] for r in (tmp_path, trained(name), encoder))
+    head = {key for key in ended if key.startswith("task_head.")}
+    shared = ended.keys() & before.keys()
+    assert len(head) == 4 and shared | head == ended.keys()
+    assert all(torch.equal(ended[key], before[key]) for key in shared)
+    assert not any(torch.equal(ended[key], begun[key]) for key in head)
+    assert not any(torch.equal(full[key], before[key]) for key in shared if "weight" in key)
+
+
+# Going on, and other ways to train.
+
+
+def test_an_encoder_of_another_task(trained, data, encoder, tmp_path):
+    """Its head is left behind."""
+    name, before = "sequence_tagging", trained("sentence_classification") / "checkpoint_last.pt"
+    more = ["--finetune-from-model", before, "--lr", 0, "--max-update", 1]
+    train(name, data / name, encoder, tmp_path, *more)
+    ended, begun = saved(tmp_path)["model"], saved(before.parent)["model"]
+    assert ended["task_head.out_proj.weight"].shape == (2, WIDTH)
+    shared = [key for key in ended if not key.startswith("task_head.")]
+    assert all(torch.equal(ended[key], begun[key]) for key in shared)
+
+
+def test_resuming_is_exact(trained, data, encoder, tmp_path):
+    """From within an epoch."""
+    name = "sentence_classification"
+    expected = saved(trained(name))["model"]
+    train(name, data / name, encoder, tmp_path, "--max-update", 10)
+    assert saved(tmp_path)["optimizer_history"][-1]["num_updates"] == 10
+    train(name, data / name, encoder, tmp_path)
+    torch.testing.assert_close(saved(tmp_path)["model"], expected, rtol=0, atol=0)
+
+
+def test_validate_tells_what_training_logged(trained, data, encoder):
+    name = "sentence_classification"
+    run = trained(name)
+    checked = fairseq(
+        *("validate", data / name, "--user-dir", PLUGIN, "--path", run / "checkpoint_last.pt"),
+        *("--task", name, "--vocabulary", encoder, "--cpu", "--batch-size", 5, "--num-workers", 0),
+    )
+    found = dict(re.findall(r"\| (\w+) (-?[\d.]+)", checked.stdout + checked.stderr))
+    *_, last = logged(run)
+    for metric in ("loss", "accuracy", "f1", "mcc"):
+        assert float(found[metric]) == pytest.approx(last[metric], abs=2e-3)
+
+
+def test_hydra_and_the_command_line_agree(trained, data, encoder, tmp_path):
+    name = "sentence_classification"
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "seed": 1},
+        "task": {"_name": name, "data": str(data / name), "vocabulary": str(encoder)},
+        "model": {"_name": "roberta_una"},
+        "criterion": {"_name": name},
+        "dataset": {"batch_size": 4, "num_workers": 0},
+        "optimizer": {"_name": "adam"},
+        "lr_scheduler": {"_name": "polynomial_decay", "total_num_update": 60},
+        "optimization": {"max_update": UPDATES, "lr": [0.003], "clip_norm": 1},
+        "checkpoint": {
+            "save_dir": str(tmp_path / "run"),
+            "finetune_from_model": str(encoder / "checkpoint_last.pt"),
+        },
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps(config))
+    fairseq("hydra-train", "--config-dir", tmp_path, "--config-name", "mine", cwd=tmp_path)
+    ours, theirs = saved(tmp_path / "run"), saved(trained(name))
+    torch.testing.assert_close(ours["model"], theirs["model"], rtol=0, atol=0)
+    assert ours["cfg"]["model"]["encoder_layers"] == 2
+
+
+def test_two_processes_have_the_metrics_of_one(data, encoder, tmp_path):
+    """Of 11 examples, so that one has less to do than the other."""
+    name = "sequence_tagging"
+    arguments = command(name, data / name, encoder, tmp_path, "--log-file", tmp_path / "log")
+    train_in_two_processes(*(part for part in arguments if part != "--cpu"))
+    _, values = in_validation(tmp_path, data / name, encoder)
+    told = [line for line in (tmp_path / "log").read_text().split("\n") if '"valid_loss"' in line]
+    last = json.loads(told[-1])
+    found = {metric: float(last[f"valid_{metric}"]) for metric in values}
+    assert found == pytest.approx(values, abs=2e-3)
+
+
+# Cross-validation and the recipe.
+
+
+def test_folds_and_seeds(data, encoder, tmp_path, capsys):
+    """Every example is held out once for each seed, which has its own encoder."""
+    for seed in (1, 2):
+        shutil.copytree(encoder, tmp_path / f"seed-{seed}")
+    name = "sentence_classification"
+    _, *flags = command(name, data / name, encoder, "-", "--max-update", 3)
+    for flag in ("--save-dir", "--seed", "--finetune-from-model", "--user-dir"):
+        del flags[flags.index(flag) : flags.index(flag) + 2]
+    encoders = f"--finetune-from-model {tmp_path}/seed-$SEED/checkpoint_last.pt"
+    options = ["--out", tmp_path / "out", "--seeds", 1, 2, "--folds", 3, "--jobs", 2]
+    (tmp_path / "only").mkdir()
+    shutil.copy(data / name / "train.jsonl", tmp_path / "only")
+    cli.main(
+        ["sweep", *map(str, options), "--variant", f"una={encoders}", "--"]
+        + [str(part) for part in (tmp_path / "only", *flags)]
+    )
+    runs = sorted((tmp_path / "out" / "una").iterdir())
+    assert [run.name for run in runs] == [f"seed-{s}-fold-{f}" for s in (1, 2) for f in (1, 2, 3)]
+    held_out = []
+    for run in runs:
+        found = re.findall(r"Loaded (\w+) with #samples: (\d+)", (run / "train.log").read_text())
+        assert sum(int(count) for _, count in found) == EXAMPLES["train"]
+        held_out.append(int(dict(found)["valid"]))
+        its = saved(run)["cfg"]["checkpoint"]["finetune_from_model"]
+        assert its == f"{tmp_path}/seed-{run.name[5]}/checkpoint_last.pt"
+    assert held_out == [9, 9, 8] * 2
+    capsys.readouterr()
+    cli.main(["table", "--format", "csv", "--metric", "accuracy", "--", *map(str, runs)])
+    (row,) = csv.DictReader(line for line in io.StringIO(capsys.readouterr().out) if line[0] != "#")
+    assert row["variant"] == "una" and row["n"] == "6"
+    mean = sum(logged(run)[-1]["accuracy"] for run in runs) / 6
+    assert float(row["accuracy"]) == pytest.approx(mean, abs=0.01)
+
+
+def test_the_recipe(corpora, encoder, tmp_path):
+    """scripts/finetune.sh on a part of CR."""
+    prepared = bash(
+        *(ROOT / "scripts" / "prepare_task.sh", "cr", tmp_path / "cr"),
+        FAIRSEQ_EXT_CORPORA=str(corpora),
+    )
+    assert prepared.returncode == 0, prepared.stderr
+    lines = (tmp_path / "cr" / "train.jsonl").read_text(encoding="utf-8").split("\n")
+    (tmp_path / "cr" / "train.jsonl").write_text("\n".join(lines[::20]) + "\n", encoding="utf-8")
+    done = bash(
+        *(ROOT / "scripts" / "finetune.sh", "cr", f"tiny={encoder}/checkpoint_last.pt"),
+        *("--data", tmp_path / "cr", "--out", tmp_path / "out", "--seeds", 1, "--folds", 2),
+        *("--", "--max-update", 2, "--cpu"),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.split("\n")
+    assert any(re.match(r"tiny +2 ", row) for row in rows), done.stdout
+    assert (tmp_path / "out" / "table.txt").read_text() in done.stdout
+    for fold in (1, 2):
+        state = saved(tmp_path / "out" / "tiny" / f"fold-{fold}")
+        assert state["optimizer_history"][-1]["num_updates"] == 2
+        assert state["cfg"]["model"]["encoder_embed_dim"] == WIDTH
+
+
+# Refused before training.
+
+
+def without_labels(folder):
+    examples = read(folder / "train.jsonl")
+    del examples[2]["label"]
+    write(folder / "train.jsonl", examples)
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "says"),
+    [
+        (None, "--finetune-from-model nowhere.pt", "--finetune-from-model is nowhere.pt, which is"),
+        (None, "--arch roberta_una_12", "has --encoder-layers 2 and the model to be fine-tuned 12"),
+        (None, "--arch roberta", "needs an encoder of ours; use --arch roberta_una"),
+        (None, "--vocabulary {}/data", "{}/data has no dict.txt; give --vocabulary"),
+        (None, "--vocabulary {}/fewer", "was trained with another dictionary"),
+        ("train.jsonl", "", "/data/train.jsonl is not there; make it with"),
+        ("valid.jsonl", "", "/data/valid.jsonl is not there; make it with"),
+        (without_labels, "", "/data/train.jsonl:3 has no 'label' (it has text)"),
+    ],
+)
+def test_refusals(data, encoder, tmp_path, monkeypatch, change, flags, says):
+    """Nothing is trained."""
+    name = "sentence_classification"
+    shutil.copytree(data / name, tmp_path / "data")
+    fewer = tmp_path / "fewer"
+    shutil.copytree(encoder, fewer, ignore=shutil.ignore_patterns("bin", "*.pt"))
+    words = (fewer / "dict.txt").read_text().split("\n")
+    (fewer / "dict.txt").write_text("\n".join(words[3:]))
+    if callable(change):
+        change(tmp_path / "data")
+    elif change:
+        (tmp_path / "data" / change).unlink()
+    more = flags.format(tmp_path).split()
+    given = command(name, tmp_path / "data", encoder, tmp_path / "run", *more)
+    given = given[:1] + given[3:]  # the plugin is loaded here
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", *map(str, given)])
+    with pytest.raises(UsageError) as refused:
+        cli_main()
+    assert says.format(tmp_path) in str(refused.value)
+    assert not list(tmp_path.glob("run/*.pt"))
+
+
+def test_a_refusal_is_one_sentence(data, encoder, tmp_path):
+    shutil.copytree(data / "multiple_choice", tmp_path / "data")
+    (tmp_path / "data" / "valid.jsonl").unlink()
+    refused = train("multiple_choice", tmp_path / "data", encoder, tmp_path / "run", check=False)
+    assert refused.returncode == 1
+    last = refused.stderr.strip().split("\n")[-1]
+    assert last.startswith(f"error: {tmp_path}/data/valid.jsonl is not there; make it with")
+    assert "Traceback" not in refused.stderr and not list(tmp_path.glob("run/*.pt"))

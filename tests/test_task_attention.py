@@ -1,0 +1,293 @@
+"""Task-specific attention (Jia 2024) and its heads, against the paper's equations and counts."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.task_attention import TaskAttention, initialiser, swapped
+from fairseq_ext.models.task_heads import Linear, Mlp, Product, SentenceHead, first, mean
+from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceRegressionTask
+
+WIDTH, HEADS = 12, 3
+LENGTHS = (5, 3, 1, 4)  # of two pairs, or of four sentences
+EXACT = {"rtol": 0, "atol": 1e-12}
+SIDES = pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
+
+
+def build(layers=2, cross=False, **options):
+    torch.manual_seed(1)
+    return TaskAttention(WIDTH, HEADS, layers=layers, cross=cross, **options).double()
+
+
+def batch(lengths=LENGTHS, padding_to=0):
+    """Features [B, S, C] and padding [B, S]; what stands at padding is large."""
+    torch.manual_seed(2)
+    sentences = [torch.randn(length, WIDTH, dtype=torch.float64) for length in lengths]
+    longest = max(*lengths, padding_to)
+    features = torch.full((len(lengths), longest, WIDTH), 1e3, dtype=torch.float64)
+    padding = torch.ones(len(lengths), longest, dtype=torch.bool)
+    for row, sentence in enumerate(sentences):
+        features[row, : len(sentence)] = sentence
+        padding[row, : len(sentence)] = False
+    return features, padding
+
+
+def eq_1_and_2(block, x, y):
+    """Y_i = softmax((X Q_i)(Z K_i)^T / sqrt(d/h)) (Z V_i), then [Y_1; ...; Y_h] A, of one pair."""
+    maps = block.attention
+    q, k, v = (
+        source @ getattr(maps, f"{name}_proj").weight.T
+        for source, name in ((x, "q"), (y, "k"), (y, "v"))
+    )
+    size, parts = WIDTH // HEADS, []
+    for head in range(HEADS):
+        own = slice(head * size, (head + 1) * size)
+        e = torch.einsum("td,sd->ts", q[:, own], k[:, own]).div(size**0.5).exp()
+        parts.append((e / e.sum(1, keepdim=True)) @ v[:, own])
+    out = torch.cat(parts, 1) @ maps.out_proj.weight.T
+    return out if block.intermediate is None else out @ block.intermediate.weight.T
+
+
+def naive(model, features, padding):
+    """Sentence by sentence, without padding, at every place of every block."""
+    states = [row[~absent] for row, absent in zip(features, padding, strict=True)]
+    for block in model.blocks:
+        others = [states[i ^ 1] for i in range(len(states))] if model.cross else states
+        states = [eq_1_and_2(block, x, y) for x, y in zip(states, others, strict=True)]
+    return torch.stack([state[0] for state in states])
+
+
+def gradients(model, function, features, padding):
+    """What it returns, and the gradient of each parameter and of the features."""
+    features = features.clone().requires_grad_()
+    out = function(features, padding)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    given = {"features": features, **dict(model.named_parameters())}
+    found = torch.autograd.grad((out * weights).sum(), list(given.values()))
+    return out, dict(zip(given, found, strict=True))
+
+
+@SIDES
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_blocks_are_those_of_the_equations(cross, layers):
+    model = build(layers, cross, init="xavier_normal")
+    features, padding = batch()
+    out, found = gradients(model, model, features, padding)
+    twin, expected = gradients(model, lambda *given: naive(model, *given), features, padding)
+    assert out.shape == (len(LENGTHS), WIDTH)
+    torch.testing.assert_close(out, twin, **EXACT)
+    assert len(found) == 1 + layers * (5 if cross else 4)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+@SIDES
+def test_every_token_matters_and_no_padding(cross):
+    model, (features, padding) = build(1, cross), batch()
+    _, found = gradients(model, model, features, padding)
+    assert torch.equal(found["features"].abs().sum(-1) > 0, ~padding)
+
+
+@SIDES
+def test_padding_and_company_change_nothing(cross):
+    model = build(2, cross)
+    expected = model(*batch())
+    for more in (6, 9):
+        torch.testing.assert_close(model(*batch(padding_to=more)), expected, **EXACT)
+    features, padding = batch()
+    for pair in ([0, 1], [2, 3]):
+        length = int((~padding[pair]).sum(1).max())
+        alone = model(features[pair, :length], padding[pair, :length])
+        torch.testing.assert_close(alone, expected[pair], **EXACT)
+    order = [2, 3, 0, 1]
+    torch.testing.assert_close(model(features[order], padding[order]), expected[order], **EXACT)
+
+
+def test_both_directions_have_the_same_weights():
+    """Sentences in each other's place: outputs in each other's place."""
+    model = build(3, cross=True)
+    features, padding = batch()
+    exchanged = model(swapped(features), swapped(padding))
+    torch.testing.assert_close(exchanged, swapped(model(features, padding)), **EXACT)
+    assert not torch.allclose(model(features, padding)[0], exchanged[0])
+
+
+def test_swapped():
+    x = torch.arange(12).view(2, 6)
+    assert swapped(x, 1).tolist() == [[1, 0, 3, 2, 5, 4], [7, 6, 9, 8, 11, 10]]
+    assert swapped(x).tolist() == [x[1].tolist(), x[0].tolist()]
+
+
+@SIDES
+def test_gradcheck(cross):
+    model = build(2, cross)
+    features, padding = batch((2, 3))
+    head = SentenceHead(model, Product(WIDTH, 5).double() if cross else Linear(WIDTH, 2).double())
+    assert torch.autograd.gradcheck(lambda x: head(x, padding), features.requires_grad_())
+
+
+def test_dropout_of_attention_is_of_training_alone():
+    model, given = build(1, dropout=0.5), batch()
+    assert not torch.equal(model(*given), model(*given))
+    model.eval()
+    assert torch.equal(model(*given), model(*given))
+
+
+# Parameters: Table 3 of the paper, at d = 768.
+
+
+def head_of(task, labels, **options):
+    """The head that a task builds for BERT-base."""
+    cfg = {"pairs": "joint", "pooling": "first", "output": "mlp", "task_layers": 0}
+    made = object.__new__(task)
+    made.cfg, made.labels = Namespace(**cfg | {"task_init": "default"} | options), labels
+    sizes = {"encoder_embed_dim": 768, "encoder_attention_heads": 12}
+    return made.build_head(Namespace(**sizes, pooler_dropout=0.2, attention_dropout=0.3))
+
+
+PAPER = {
+    "sentiment": (SentenceClassificationTask, list("01234"), {"output": "linear"}),
+    "paraphrase": (SentenceClassificationTask, list("01"), {"pairs": "apart"}),
+    "similarity": (SentenceRegressionTask, [], {"pairs": "apart"}),
+}
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean", "attention"])
+@pytest.mark.parametrize(
+    ("name", "baseline", "attention"),
+    [
+        ("sentiment", 3_840, 4_722_432),
+        ("paraphrase", 589_824, 3_538_944),
+        ("similarity", 2_359_296, 11_206_656),
+    ],
+)
+def test_parameters_are_as_many_as_in_table_3(name, pooling, baseline, attention):
+    task, labels, options = PAPER[name]
+    head = head_of(task, labels, pooling=pooling, **options)
+    expected = attention if pooling == "attention" else baseline
+    assert sum(p.numel() for p in head.parameters()) == expected
+
+
+def test_layers_can_be_chosen():
+    task, labels, options = PAPER["paraphrase"]
+    for layers, blocks in ((0, 1), (1, 1), (2, 2)):
+        head = head_of(task, labels, pooling="attention", task_layers=layers, **options)
+        assert len(head.pooling.blocks) == blocks
+    assert len(head_of(task, labels, pooling="attention").pooling.blocks) == 2  # a joint pair
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_dropout_is_that_of_the_options(name):
+    task, labels, options = PAPER[name]
+    head = head_of(task, labels, pooling="attention", **options)
+    assert {m.p for m in head.output.modules() if isinstance(m, nn.Dropout)} == {0.2}
+    assert {block.attention.dropout_module.p for block in head.pooling.blocks} == {0.3}
+
+
+# Initialisation.
+
+
+def draws(init, cross=True):
+    return [weight.detach() for weight in build(3, cross, init=init).parameters()]
+
+
+@SIDES
+def test_uniform_reaches_every_weight_of_the_blocks(cross):
+    weights = draws("uniform:0.9,1", cross)
+    assert len(weights) == 3 * (5 if cross else 4)
+    assert all(weight.shape == (WIDTH, WIDTH) for weight in weights)
+    every = torch.cat([weight.flatten() for weight in weights])
+    assert 0.9 <= every.min() < 0.901 and 0.999 < every.max() <= 1
+    assert all(abs(weight.mean() - 0.95) < 0.02 for weight in weights)
+
+
+def test_uniform_is_not_for_the_output():
+    task, labels, options = PAPER["similarity"]
+    head = head_of(task, labels, pooling="attention", task_init="uniform:0.9,1", **options)
+    assert all((weight >= 0.9).all() for weight in head.pooling.parameters())
+    assert all(weight.abs().max() < 0.5 for weight in head.output.parameters())
+
+
+@pytest.mark.parametrize(
+    ("init", "deviation"),
+    [
+        ("default", (1 / WIDTH / 3) ** 0.5),
+        ("normal:0,0.02", 0.02),
+        ("normal:0,3", 3),
+        ("xavier_uniform", (1 / WIDTH) ** 0.5),
+        ("xavier_normal:2", 2 * (1 / WIDTH) ** 0.5),
+        ("orthogonal", (1 / WIDTH) ** 0.5),
+    ],
+)
+def test_other_initialisers(init, deviation):
+    every = torch.cat([weight.flatten() for weight in draws(init)])
+    assert abs(every.mean().item()) < 0.1 * deviation
+    assert every.std().item() == pytest.approx(deviation, rel=0.06)
+
+
+def test_the_default_is_that_of_linear_maps():
+    bound = WIDTH**-0.5
+    every = torch.cat([weight.flatten() for weight in draws("default")])
+    assert 0.99 * bound < every.abs().max() <= bound
+
+
+def test_orthogonal_maps_are_orthogonal():
+    for weight in draws("orthogonal:2"):
+        torch.testing.assert_close(
+            weight @ weight.T, 4 * torch.eye(WIDTH).double(), atol=1e-5, rtol=0
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["uniform:1,2,3", "xavier_uniform:1,2", "normal:a", "gauss", "", "uniform:1,", "uniform:1,0"]
+    + ["normal:0,-1", "default:1", "eye_"],
+)
+def test_refused_initialisers(text):
+    with pytest.raises(UsageError, match="--task-init is .* must be default or one of uniform"):
+        initialiser(text)
+
+
+# What is read off an encoder without attention.
+
+
+def test_pooling_without_padding():
+    features, padding = batch(padding_to=8)
+    rows = [row[~absent] for row, absent in zip(features, padding, strict=True)]
+    average = torch.stack([sum(row) / len(row) for row in rows])
+    torch.testing.assert_close(mean(features, padding), average, **EXACT)
+    torch.testing.assert_close(first(features, padding), torch.stack([r[0] for r in rows]))
+
+
+def test_product_is_the_dot_product_of_both_after_one_map():
+    head, x = Product(WIDTH, 7).double(), batch()[0][:, 0]
+    (w,) = head.parameters()
+    pairs = [(x[0], x[1]), (x[2], x[3])]
+    expected = torch.stack([((w @ one) * (w @ other)).sum() for one, other in pairs])
+    torch.testing.assert_close(head(x), expected.unsqueeze(1), **EXACT)
+
+
+def test_linear_and_mlp():
+    x = batch()[0][:, 0]
+    linear, mlp = Linear(WIDTH, 5).double(), Mlp(WIDTH, 5).double()
+    (w,) = linear.parameters()
+    torch.testing.assert_close(linear(x), torch.einsum("bc,kc->bk", x, w), **EXACT)
+    a, b, c, d = mlp.parameters()
+    torch.testing.assert_close(mlp(x), torch.tanh(x @ a.T + b) @ c.T + d, **EXACT)
+
+
+@pytest.mark.parametrize("head", [Linear, Mlp, Product])
+def test_dropout_of_heads(head):
+    torch.manual_seed(1)
+    made, x = head(64, 4, 0.5), torch.ones(2, 64)
+    assert not torch.equal(made(x), made(x))
+    assert torch.equal(made.eval()(x), made(x))
+
+
+def test_a_head_reads_what_its_pooling_reads():
+    features, padding = batch()
+    output = nn.Linear(WIDTH, 2).double()
+    found = SentenceHead(mean, output)(features, padding)
+    torch.testing.assert_close(found, output(mean(features, padding)))
