@@ -14,7 +14,8 @@
 #                   bert   2e-5, 32, 3 epochs, 10 % warm-up (ASA: its paper gives none)
 #                   ag     5e-5, 8, 3 epochs, no warm-up, 128 tokens (its paper gives none; those of
 #                          the script that its authors used)
-#                   dna    its Table 5, by corpus
+#                   dna    its Table 5, by corpus (-- --tokens-per-sample N for encoders with fewer
+#                          positions)
 #   --epochs, --lr  instead of those
 #   --seeds       repetitions (default: 3)
 #   --folds       cross-validation (default: 10 for cr, mpqa, mr and subj, else none)
@@ -33,13 +34,15 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/finetuning.sh"
 
-# Table 5 of Ding et al. 2020: learning rate, batch, dropout of the encoder, steps, warm-up, length.
+# Table 5 of Ding et al. 2020: learning rate, batch, dropout of the encoder, steps, warm-up, length;
+# sts is another split of sts-b.
 TABLE5="\
 squad-1.1 5e-5 48 0 3649 365 384
 squad-2.0 3e-5 48 0 8144 814 512
 race 1e-5 32 0 12000 1000 512
 cola 1e-5 16 0 5336 320 512
 sts-b 2e-5 16 0 3598 214 512
+sts 2e-5 16 0 3598 214 512
 sst-2 1e-5 32 0 20935 1256 512
 mnli 3e-5 128 0 10000 1000 512
 qnli 1e-5 32 0 33112 1986 512

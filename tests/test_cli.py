@@ -28,7 +28,7 @@ def test_help_ends_with_an_example_that_is_accepted(verb, capsys):
 
 
 def test_the_readme_names_every_verb():
-    named = set(re.findall(r"^\| `fairseq-ext (\w+)", README.read_text(), re.M))
+    named = set(re.findall(r"^\| `fairseq-ext ([\w-]+)", README.read_text(), re.M))
     assert named == set(VERBS)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.data import builtin, check, lexicon
+from fairseq_ext.data import builtin, check, lexicon, lines
 from fairseq_ext.errors import UsageError
 
 SHA256 = "c59d6e6d7765e5a8563b42308b1c1b75b755cd934b8367498654cfce4731bc4f"
@@ -116,8 +116,8 @@ def test_counts_of_plain_and_compressed_files(tmp_path):
 def test_lines_end_at_line_feeds_only(tmp_path):
     odd = "a\x85b c\u2028d\x0be\n"
     a, b = written(tmp_path, a=(odd * 2).encode(), b=b"x\r\ny\r\n")
-    assert list(check.lines_of(a)) == [odd[:-1]] * 2
-    assert list(check.lines_of(b)) == ["x", "y"]
+    assert list(lines.lines_of(a)) == [odd[:-1]] * 2
+    assert list(lines.lines_of(b)) == ["x", "y"]
     assert check.check_parallel(a, b).lines == 2
 
 

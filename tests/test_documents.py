@@ -12,6 +12,7 @@ from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 from fairseq_ext.data import byte_bpe, documents
+from fairseq_ext.data.vocabulary import load_bpe
 from fairseq_ext.errors import UsageError
 
 RECIPE = ROOT / "scripts/prepare_mlm.sh"
@@ -164,7 +165,7 @@ def stock(folder: Path) -> GPT2BPE:
 
 
 def assert_as_fairseq(folder: Path, lines: list[str]) -> None:
-    theirs, ours = stock(folder), list(byte_bpe.encode(lines, byte_bpe.load(folder)))
+    theirs, ours = stock(folder), list(byte_bpe.encode(lines, load_bpe(folder)))
     assert ours == [theirs.encode(line) for line in lines]
     assert [theirs.decode(line) for line in ours] == lines
 

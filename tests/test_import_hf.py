@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fairseq_ext.cli import main
 from fairseq_ext.data import byte_bpe
 from fairseq_ext.data.builtin import corpus
-from fairseq_ext.data.vocabulary import OF_BERT, SYMBOLS, Vocabulary
+from fairseq_ext.data.vocabulary import OF_BERT, SYMBOLS, Vocabulary, load_bpe
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.tools import hf_format, hf_vocabulary, import_hf
@@ -390,7 +390,7 @@ def test_an_encoder_of_our_own(pretrained, hugging_face, tmp_path, capsys):
     assert "left out: task_head.weight" in capsys.readouterr().out
     tokenizer = hugging_face.AutoTokenizer.from_pretrained(out)
     dictionary = Vocabulary.load(pretrained / "data").dictionary
-    encoded = list(byte_bpe.encode(TEXTS, byte_bpe.load(pretrained / "bpe")))
+    encoded = list(byte_bpe.encode(TEXTS, load_bpe(pretrained / "bpe")))
     rows = [dictionary.encode_line(f"<s> {line}", add_if_not_exist=False) for line in encoded]
     assert tokenizer(TEXTS)["input_ids"] == [row.tolist() for row in rows]
     assert tokenizer.mask_token_id == dictionary.index("<mask>") == len(dictionary) - 1

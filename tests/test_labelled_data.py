@@ -15,7 +15,7 @@ from fairseq_ext.data.examples import in_fold, parse, read
 from fairseq_ext.data.labelled import BUCKET, IGNORED, Item, LabelledDataset
 from fairseq_ext.data.rows import Row, Rows, fit
 from fairseq_ext.data.tags import SCHEMES, Entity, entities, first_fault, write
-from fairseq_ext.data.vocabulary import Vocabulary
+from fairseq_ext.data.vocabulary import Vocabulary, load_bpe
 from fairseq_ext.data.windows import best_span, span, windows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
@@ -401,7 +401,7 @@ def test_byte_level_pieces(byte_pairs):
     vocabulary = Vocabulary.load(byte_pairs)
     text = "the cat é \U0001f642"
     (pieces,) = vocabulary.encode([text])
-    (encoded,) = byte_bpe.encode([text], byte_bpe.load(byte_pairs / "bpe"))
+    (encoded,) = byte_bpe.encode([text], load_bpe(byte_pairs / "bpe"))
     lines = vocabulary.dictionary.encode_line(encoded, append_eos=False, add_if_not_exist=False)
     assert pieces.numbers.tolist() == lines.tolist()
     assert vocabulary.dictionary.unk() not in pieces.numbers

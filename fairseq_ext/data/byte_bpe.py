@@ -15,8 +15,9 @@ from pathlib import Path
 from tokenizers import ByteLevelBPETokenizer
 from tqdm import tqdm
 
-from fairseq_ext.data.check import lines_of
 from fairseq_ext.data.documents import write_lines
+from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.vocabulary import load_bpe
 from fairseq_ext.errors import UsageError
 
 BYTES = 256
@@ -59,11 +60,6 @@ def save(bpe: ByteLevelBPETokenizer, folder: Path) -> None:
         (work / "encoder.json").replace(folder / "encoder.json")
 
 
-def load(folder: Path) -> ByteLevelBPETokenizer:
-    files = folder / "encoder.json", folder / "vocab.bpe"
-    return ByteLevelBPETokenizer.from_file(*map(str, files), add_prefix_space=False)
-
-
 def encode(lines: Iterable[str], bpe: ByteLevelBPETokenizer) -> Iterator[str]:
     for batch in batches(lines):
         for line in bpe.encode_batch(batch):
@@ -100,7 +96,7 @@ def prepare(text: Path, model: Path, out: Path, size: int | None = None) -> None
     """
     if size and not (model / "encoder.json").exists():
         learn(lines_of(text / "train"), size, model)
-    bpe = load(model)
+    bpe = load_bpe(model)
     out.mkdir(exist_ok=True)
     for part in sorted(text.iterdir()):
         produce(out / part.name, encode(lines_of(part), bpe))

@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_ext.data.check import lines_of
+from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger(__name__)

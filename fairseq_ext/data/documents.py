@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
 from tqdm import tqdm
 
-from fairseq_ext.data.check import lines_of
+from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger(__name__)

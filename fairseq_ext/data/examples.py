@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_ext.data.check import lines_of
+from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
 
 Values = dict[str, Any]

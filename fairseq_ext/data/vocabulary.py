@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fairseq.data import Dictionary
-from tokenizers import Tokenizer
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
-from fairseq_ext.data import byte_bpe
 from fairseq_ext.errors import UsageError
 
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -67,7 +66,7 @@ class Vocabulary:
             return cls(_read(folder / "tokenizer.json", Tokenizer.from_file), dictionary, False)
         for bpe in (folder / "bpe", folder):
             if (bpe / "encoder.json").is_file():
-                return cls(_read(bpe, byte_bpe.load)._tokenizer, dictionary, by_id=True)
+                return cls(_read(bpe, load_bpe)._tokenizer, dictionary, by_id=True)
         raise UsageError(
             f"{folder} has no tokeniser; put tokenizer.json, or encoder.json and vocab.bpe, there"
         )
@@ -90,6 +89,12 @@ class Vocabulary:
             Pieces(self.numbers[found.ids], np.array(found.offsets, int).reshape(-1, 2))
             for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         ]
+
+
+def load_bpe(folder: Path) -> ByteLevelBPETokenizer:
+    """A byte-level BPE in GPT-2's form: encoder.json and vocab.bpe."""
+    files = folder / "encoder.json", folder / "vocab.bpe"
+    return ByteLevelBPETokenizer.from_file(*map(str, files), add_prefix_space=False)
 
 
 def _read(path: Path, load: Callable) -> Any:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sacremoses import MosesDetokenizer
 
-from fairseq_ext.data.check import lines_of
+from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
 
 # How each kind of subword marks a word that it splits.

@@ -32,7 +32,8 @@ def options_of(checkpoint: str | None) -> dict[str, Any]:
     if OmegaConf.is_config(given):
         given = OmegaConf.to_container(given, resolve=True)
     options = dict(given if isinstance(given, Mapping) else vars(given))
-    rows = {name.rpartition(".embed_")[2]: len(value) for name, value in state["model"].items()}
+    embeddings = {n.rpartition(".embed_")[2]: x for n, x in state["model"].items() if "embed_" in n}
+    rows = {name: len(value) for name, value in embeddings.items() if value.dim()}
     if "positions.weight" in rows:  # a task may have decided what no option says
         options["max_positions"] = rows["positions.weight"] - FIRST_POSITION
         options["segments"] = rows.get("segments.weight", 0)

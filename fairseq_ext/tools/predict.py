@@ -22,8 +22,8 @@ from fairseq import utils
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from tqdm import tqdm
 
-from fairseq_ext.data.check import decoded, lines_of
 from fairseq_ext.data.examples import Example, Values, parse
+from fairseq_ext.data.lines import decoded, lines_of
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.labelled import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
@@ -32,7 +32,7 @@ from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
 from fairseq_ext.tasks.span_extraction import SpanExtractionTask
 
 EXAMPLE = """\
-  echo "A touching, funny film ." | fairseq-ext predict checkpoints/sst-2/checkpoint_best.pt
+  fairseq-ext predict checkpoints/sst-2/checkpoint_best.pt --json --input new.txt
   fairseq-ext predict checkpoints/ner/checkpoint_best.pt --input new.txt --output tagged.txt"""
 
 SORTED = 32  # batches whose lines are sorted by length before they are batched
