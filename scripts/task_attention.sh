@@ -66,8 +66,9 @@ study() {
   local variant flags given=()
   for variant in $variants; do
     flags=$(flags_of "$variant" "$1") || exit 1
-    [ -z "$flags" ] || given+=(--variant "$variant=$flags")
-    [ -z "$flags" ] || RUNS+=("$out/$1/$2/$variant"/seed-)
+    [ -n "$flags" ] || continue
+    given+=(--variant "$variant=$flags")
+    RUNS+=("${numbers[@]/#/$out/$1/$2/$variant/seed-}")
   done
   mode_flags "$2"
   # shellcheck disable=SC2086 # words
@@ -123,8 +124,6 @@ for corpus in "${corpora[@]}"; do
   for mode in $modes; do
     RUNS=()
     study "$corpus" "$mode"
-    prefixes=("${RUNS[@]}") RUNS=()
-    for prefix in "${prefixes[@]}"; do RUNS+=("${numbers[@]/#/$prefix}"); done
     say
     say "$corpus, $mode:"
     compare "$out/$corpus/$mode" "${METRICS[@]}"

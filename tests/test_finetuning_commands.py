@@ -455,6 +455,37 @@ def test_the_recipe(corpora, encoder, tmp_path):
         assert state["cfg"]["model"]["encoder_embed_dim"] == WIDTH
 
 
+def test_the_recipe_of_task_attention(encoder, tmp_path):
+    """scripts/task_attention.sh: each variant with its own flags, and the sum of their times."""
+    for name, example in (("sst-5", classification), ("sts", regression)):
+        (tmp_path / name).mkdir()
+        for split in ("train", "valid"):
+            write(tmp_path / name / f"{split}.jsonl", [example(i) for i in range(12)])
+    done = bash(
+        *(ROOT / "scripts" / "task_attention.sh", encoder / "checkpoint_last.pt"),
+        *("--data", tmp_path, "--out", tmp_path / "out", "--corpora", "sst-5 sts"),
+        *("--modes", "frozen", "--variants", "mean attention joint"),
+        *("--", "--max-update", 2, "--cpu"),
+    )
+    assert done.returncode == 0, done.stderr
+    tasks_of = {}
+    for run in (tmp_path / "out").glob("*/frozen/*/seed-1"):
+        cfg = saved(run)["cfg"]["task"]
+        assert cfg["freeze_encoder"]
+        tasks_of[run.parts[-4], run.parts[-2]] = (str(cfg["pairs"]), str(cfg["pooling"]))
+    assert tasks_of == {
+        ("sst-5", "mean"): ("joint", "mean"),
+        ("sst-5", "attention"): ("joint", "attention"),
+        ("sts", "mean"): ("apart", "mean"),
+        ("sts", "attention"): ("apart", "attention"),
+        ("sts", "joint"): ("joint", "first"),
+    }
+    assert re.search(
+        r"frozen mean: [\d,]+ s of training over sst-5, sts, 1\.000 of mean", done.stdout
+    )
+    assert "frozen attention: " in done.stdout and "frozen joint: " not in done.stdout
+
+
 # Refused before training.
 
 
