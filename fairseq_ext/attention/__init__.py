@@ -1,23 +1,28 @@
 """Multi-head attention as one path with slots; a mechanism is a part put into a slot.
 
-project (+ cache) -> score -> block -> normalise -> observe -> dropout -> mix values -> output
+project (+ cache) -> score -> block -> bias -> normalise -> observe -> dropout -> mix values ->
+output
 
 Shapes are written with fixed letters: B batch, H heads (h: those of a group), T queries, S keys,
 D width of a head, C = H * D. Masks are boolean and True means *may not be attended*.
 """
 
+from fairseq_ext.attention.adversary import Adversary
 from fairseq_ext.attention.heads import Heads, gaussian_heads
 from fairseq_ext.attention.inputs import Frame, Inputs, Listener
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
+from fairseq_ext.attention.second_pass import SecondPass
 
 __all__ = [
+    "Adversary",
     "Attention",
     "Frame",
     "Heads",
     "Inputs",
     "Listener",
     "NORMALISERS",
+    "SecondPass",
     "build_normaliser",
     "gaussian_heads",
 ]

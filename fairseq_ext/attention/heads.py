@@ -53,13 +53,15 @@ class Heads(nn.Module):
             heads: which heads of the group these are.
             dropout: probability, of weights that are learned.
         """
-        if not observed:
+        if not observed and frame.bias is None:
             out = self._fused(q, k, v, frame, heads, dropout)
             if out is not None:
                 return out, None
         scores = self.scorer(q, k, frame, heads)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         closed = bias(self.blockers, frame, scores.dtype)
+        if frame.bias is not None:
+            scores, closed = frame.bias(scores, closed)
         weights = self.normaliser.weights(scores, closed, frame.query_padding, heads)
         used = weights.to(v.dtype)
         out = (drop(used, dropout) if self.learned else used) @ v

@@ -3,10 +3,17 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from fairseq_ext.attention.second_pass import SecondPass
+
+
+Bias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+"""(scores [B, h, T, S], what is blocked, as `blockers.bias`) -> both of them, changed."""
 
 
 class Listener:
@@ -48,6 +55,8 @@ class Inputs:
         listener: who observes the maps.
         first: position of the first query, if the keys are others (> 0 token by token).
         query_padding: [B, T] bool, padding among such queries; None if none stands before a token.
+        passes: what is attended to is several passes over B sentences, all rows of one after all of
+            the other. This is each one's `SecondPass`, or None.
     """
 
     padding: Tensor | None = None
@@ -56,6 +65,7 @@ class Inputs:
     listener: Listener | None = None
     first: int = 0
     query_padding: Tensor | None = None
+    passes: "Sequence[SecondPass | None]" = (None,)
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -88,6 +98,7 @@ class Frame:
         key_padding: [B, S] bool or None. query_padding: [B, T] bool or None.
         cross: the keys are not those of the queries.
         beam: how many hypotheses of a sentence follow each other in T.
+        bias: what a second pass changes, for some heads.
     """
 
     inputs: Inputs
@@ -99,6 +110,7 @@ class Frame:
     query_padding: Tensor | None = None
     cross: bool = False
     beam: int = 1
+    bias: Bias | None = None
 
     def distances(self, ratio: float) -> Tensor:
         """[1 or B, T, S] j - ratio * i in float32, for the i-th token and the j-th key.

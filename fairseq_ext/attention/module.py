@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention.heads import Heads, check_groups, runs
 from fairseq_ext.attention.inputs import Frame, Inputs
 from fairseq_ext.attention.normalisers import Softmax
+from fairseq_ext.attention.second_pass import SecondPass
 from fairseq_ext.errors import UsageError
 
 State = dict[str, dict[str, Tensor | None]]
@@ -25,6 +26,7 @@ class Attention(MultiheadAttention):
         layer: index of the layer in its stack, from 0, fixed when the model is built.
         groups: the heads, in order; all softmax by default. Those that are hard-coded have no part
             in the query and key projections, which are absent (None) if all are.
+        adversary: what an adversarial second pass asks for masks (self-attention).
         stock: further arguments of fairseq's MultiheadAttention.
 
     Attributes:
@@ -44,6 +46,7 @@ class Attention(MultiheadAttention):
         site: str,
         layer: int = 0,
         groups: Sequence[Heads] | None = None,
+        adversary: nn.Module | None = None,
         **stock: Any,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
@@ -53,7 +56,7 @@ class Attention(MultiheadAttention):
             )
         kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
         super().__init__(embed_dim, num_heads, **kind, **stock)
-        self.site, self.layer = site, layer
+        self.site, self.layer, self.adversary = site, layer, adversary
         # the name that --retain-dropout-modules knows
         self.dropout_module.module_name = MultiheadAttention.__name__
         groups = groups or [Heads(num_heads, normaliser=Softmax())]
@@ -110,17 +113,17 @@ class Attention(MultiheadAttention):
         need_weights = need_weights or need_head_weights
         wanted = self._wanted(inputs)
         heard = list(range(self.num_heads)) if need_weights else wanted
-        drop = self.dropout_module
-        rate = drop.p if self.training or drop.apply_during_inference else 0.0
-        done = []
-        for group, of_all, of_learned, of_group, observed in runs(self.groups, set(heard)):
-            own = q[:, of_learned], k[:, of_learned], v[:, of_all]
-            done.append(group.attend(*own, frame, of_group, observed, rate))
-        out = _unfold(_join([out for out, _ in done]), frame.beam)
+        count = len(inputs.passes)
+        split = query.chunk(count, 1), q.chunk(count), k.chunk(count), v.chunk(count)
+        done = [
+            self._attend(second, *rows, frame, heard)
+            for second, rows in zip(inputs.passes, zip(*split, strict=True), strict=True)
+        ]
+        out = _unfold(_join([out for out, _ in done], 0), frame.beam)
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
-        if not heard:
+        weights = done[0][1]
+        if weights is None:
             return output, None
-        weights = _join([weights for _, weights in done if weights is not None])
         maps = _unfold(weights, frame.beam)  # [B, heard, T, S]
         if wanted and inputs.listener is not None:
             picked = maps[:, [heard.index(head) for head in wanted]]
@@ -128,6 +131,31 @@ class Attention(MultiheadAttention):
         if not need_weights:
             return output, None
         return output, maps.transpose(0, 1) if need_head_weights else maps.mean(1)
+
+    def _attend(
+        self,
+        second: SecondPass | None,
+        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        frame: Frame,
+        heard: list[int],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output [B, H, T, D] of one pass over x [T, B, C] and, unless it is a second one, the maps
+        [B, heard, T, S] of some heads."""
+        bias = None
+        if second is not None:
+            bias, heard = second.bias(self, x, frame), []
+        drop = self.dropout_module
+        rate = drop.p if self.training or drop.apply_during_inference else 0.0
+        done = []
+        for group, of_all, of_learned, of_group, observed in runs(self.groups, set(heard)):
+            own = q[:, of_learned], k[:, of_learned], v[:, of_all]
+            here = frame if bias is None else replace(frame, bias=bias(of_all))
+            done.append(group.attend(*own, here, of_group, observed, rate))
+        out = _join([out for out, _ in done], 1)
+        return out, _join([w for _, w in done if w is not None], 1) if heard else None
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """What the normalisers report, by site, layer and name."""
@@ -137,6 +165,16 @@ class Attention(MultiheadAttention):
             for group in self.groups
             for name, value in group.normaliser.statistics().items()
         }
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """As in fairseq; an adversary is neither needed in a checkpoint nor in the way."""
+        super().upgrade_state_dict_named(state_dict, name)
+        prefix = f"{name}.adversary."
+        own = {} if self.adversary is None else self.adversary.state_dict(prefix=prefix)
+        for key in [key for key in state_dict if key.startswith(prefix) and key not in own]:
+            del state_dict[key]
+        for key, value in own.items():
+            state_dict.setdefault(key, value.clone())
 
     def _wanted(self, inputs: Inputs) -> list[int]:
         wanted = sorted(set(inputs.wanted(self.site, self.layer)))
@@ -231,8 +269,8 @@ class Attention(MultiheadAttention):
         return x.view(x.size(0), x.size(1), -1, self.head_dim).permute(1, 2, 0, 3)
 
 
-def _join(heads: Sequence[Tensor]) -> Tensor:
-    return heads[0] if len(heads) == 1 else torch.cat(list(heads), 1)
+def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
 
 
 def _fold(x: Tensor, beam: int) -> Tensor:

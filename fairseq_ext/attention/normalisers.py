@@ -79,7 +79,7 @@ class Softmax(Normaliser):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
-        return _plus(scores, bias).softmax(-1)
+        return plus(scores, bias).softmax(-1)
 
     def fused(self, call: Call) -> Tensor | None:
         small = call.q.size(2) * call.k.size(2) <= SMALLEST
@@ -102,7 +102,7 @@ class Unnormalised(Normaliser):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
-        return _plus(scores, bias).exp()
+        return plus(scores, bias).exp()
 
 
 class Sinkhorn(Normaliser):
@@ -141,8 +141,8 @@ class Sinkhorn(Normaliser):
         for sweep in range(self.sweeps):
             if sweep:
                 scores = scores.log_softmax(-1)
-            scores = _plus(_plus(scores, absent), partly).log_softmax(-2)
-            scores = _plus(scores, bias)
+            scores = plus(plus(scores, absent), partly).log_softmax(-2)
+            scores = plus(scores, bias)
         return scores.softmax(-1)
 
     def fused(self, call: Call) -> Tensor | None:
@@ -226,7 +226,8 @@ def _doubly(call: Call, u: Tensor | None = None) -> Tensor | None:
     return None
 
 
-def _plus(scores: Tensor, bias: Tensor | None) -> Tensor:
+def plus(scores: Tensor, bias: Tensor | None) -> Tensor:
+    """Their sum."""
     return scores if bias is None else scores + bias
 
 

@@ -4,10 +4,10 @@ A composite holds the base criterion and gives it a tap: the model, with what th
 to its arguments and its output kept. One forward pass serves all. In evaluation the base is alone.
 """
 
-from collections.abc import Callable
 from dataclasses import make_dataclass
+from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq.criterions import (
     CRITERION_DATACLASS_REGISTRY,
@@ -16,67 +16,37 @@ from fairseq.criterions import (
     register_criterion,
 )
 from torch import Tensor
+from torch.func import functional_call
 
-from fairseq_ext.criterions import replaced_tokens  # noqa: F401 (a base)
+from fairseq_ext.criterions.asa import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
+from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Log, Sample, Step, Term
+from fairseq_ext.errors import UsageError
 
 
 class Tap:
     """The model as the base criterion sees it."""
 
-    def __init__(self, model: Any, keywords: dict[str, Any]) -> None:
-        self.model, self.keywords, self.output = model, keywords, None
+    def __init__(
+        self, model: Any, keywords: dict[str, Any], parameters: dict[str, Tensor] | None = None
+    ) -> None:
+        self.model, self.keywords, self.parameters, self.output = model, keywords, parameters, None
 
     def __call__(self, **inputs: Any) -> Any:
-        self.output = self.model(**inputs, **self.keywords)
+        given = {**inputs, **self.keywords}
+        if self.parameters is None:
+            self.output = self.model(**given)
+        else:
+            self.output = functional_call(self.model, self.parameters, (), given)
         return self.output
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
 
-def target_tokens(base: FairseqCriterion, sample: Sample) -> Tensor:
-    """[B] tokens of each target, or 1 with --sentence-avg."""
-    real = sample["target"].ne(base.padding_idx).sum(1)
-    return real.clamp(max=1) if base.sentence_avg else real
-
-
-def masked_tokens(base: FairseqCriterion, sample: Sample) -> Tensor:
-    """[B] masked tokens of each sentence."""
-    return sample["target"].ne(base.padding_idx).sum(1)
-
-
-def real_tokens(base: FairseqCriterion, sample: Sample) -> Tensor:
-    """[B] tokens of each sentence."""
-    return sample["net_input"]["src_tokens"].ne(base.padding_idx).sum(1)
-
-
-class Objective(NamedTuple):
-    """What is learned.
-
-    Attributes:
-        base: the criterion that computes its main loss.
-        weights: what each sentence of a batch adds to the sample size, [B].
-        terms: further losses that belong to it.
-    """
-
-    base: str
-    weights: Callable[[Any, Sample], Tensor]
-    terms: tuple[str, ...] = ()
-
-
-OBJECTIVES = {
-    "cross_entropy": Objective("cross_entropy", target_tokens),
-    "label_smoothed_cross_entropy": Objective("label_smoothed_cross_entropy", target_tokens),
-    "masked_lm": Objective("masked_lm", masked_tokens),
-    "masked_lm_nsp": Objective("masked_lm", masked_tokens, ("nsp",)),
-    "masked_lm_sop": Objective("masked_lm", masked_tokens, ("sop",)),
-    "replaced_token_detection": Objective("replaced_token_detection", real_tokens),
-}
-
-REGULARISERS: dict[str, type[Term]] = {"ag": AttentionGuidance}
+REGULARISERS: dict[str, type[Term]] = {"ag": AttentionGuidance, "asa": AdversarialSelfAttention}
 """Terms that any objective can have, in every combination."""
 
 TERMS: dict[str, type[Term]] = {"nsp": NextSentence, "sop": SentenceOrder, **REGULARISERS}
@@ -92,6 +62,7 @@ class Composite(FairseqCriterion):
         super().__init__(task)
         self.base = CRITERION_REGISTRY[self.objective.base].build_criterion(cfg, task)
         self.parts = [TERMS[term](cfg, task) for term in self.terms]
+        self.uses_adversaries = any(getattr(part, "uses_adversaries", False) for part in self.parts)
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Any, Any, Log]:
         """As in fairseq. What the base logs is its own loss, without the terms."""
@@ -102,8 +73,22 @@ class Composite(FairseqCriterion):
         loss, size, log = self.base(tap, sample, reduce)
         if not parts:
             return loss, size, log
-        weights = self.objective.weights(self.base, sample)
-        step = Step(sample, tap.output, loss, weights, size, updates)
+
+        def again(parameters: dict[str, Tensor] | None = None, **more: Any) -> tuple[Tensor, Any]:
+            other = Tap(model, {**keywords, **more}, parameters)
+            return self.base(other, sample, reduce)[0], other.output
+
+        step = Step(
+            sample=sample,
+            model=model,
+            output=tap.output,
+            loss=loss,
+            weights=self.objective.weights(self.base, sample),
+            size=size,
+            updates=updates,
+            compared=partial(self.objective.compared, self.base, sample),
+            again=again,
+        )
         for part in parts:
             more, logged = part.loss(step)
             loss, log = loss + more, log | logged
@@ -135,3 +120,41 @@ for _name, _objective in OBJECTIVES.items():
     for _many in range(not _objective.terms, len(REGULARISERS) + 1):
         for _more in combinations(REGULARISERS, _many):
             _register(_name, _objective, _more)
+
+
+ALIASES = {
+    "sentence_prediction": ("sentence_classification", "sentence_regression"),
+    "sentence_ranking": ("multiple_choice",),
+}
+"""fairseq's names of objectives -> ours; which one, the task says."""
+
+
+class Alias(Composite):
+    """A criterion under fairseq's name: it is built as that of the task."""
+
+    choices: dict[str, str]
+
+    @classmethod
+    def build_criterion(cls, cfg: Any, task: Any) -> FairseqCriterion:
+        kind = task.cfg._name
+        if kind not in cls.choices:
+            raise UsageError(
+                f"--criterion {cfg._name} is for --task {' and '.join(cls.choices)}, and not for "
+                f"{kind}; give both"
+            )
+        return CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
+
+
+def _register_alias(name: str, kinds: tuple[str, ...], more: tuple[str, ...]) -> None:
+    full = "_".join((name, *more))
+    choices = {kind: "_".join((kind, *more)) for kind in kinds}
+    class_name = "".join(part.capitalize() for part in full.split("_"))
+    bases = tuple(CRITERION_DATACLASS_REGISTRY[choice] for choice in choices.values())
+    config = make_dataclass(class_name + "Config", [], bases=bases)
+    register_criterion(full, dataclass=config)(type(class_name, (Alias,), {"choices": choices}))
+
+
+for _many in range(1, len(REGULARISERS) + 1):
+    for _more in combinations(REGULARISERS, _many):
+        for _alias, _kinds in ALIASES.items():
+            _register_alias(_alias, _kinds, _more)

@@ -1,9 +1,11 @@
 """What a composite criterion and its terms say to each other."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fairseq_ext.criterions.divergence import Compared
 from fairseq_ext.models.config import Option
 
 Sample = dict[str, Any]
@@ -14,19 +16,26 @@ class Step(NamedTuple):
     """What a term knows of a training step.
 
     Attributes:
+        model: in training.
         output: of the model.
         loss: of the base criterion, summed over the batch.
-        weights: [B] what each sentence adds to the sample size.
+        weights: [rows] what each row of the source adds to the sample size.
         size: their sum.
         updates: made so far.
+        compared: what a divergence compares in an output of the model; in that of a second pass
+            too.
+        again: the loss and the output with further arguments of the model, or other `parameters`.
     """
 
     sample: Sample
+    model: Any
     output: Any
     loss: Tensor
     weights: Tensor
     size: Any
     updates: int
+    compared: Callable[[Any], list[Compared]]
+    again: Callable[..., tuple[Tensor, Any]]
 
 
 class Term(Protocol):

@@ -72,21 +72,6 @@ def split(fraction: float, heads: int) -> str:
     return "next:1,prev:1" + (f",first:{first}" if first else "")
 
 
-def parse_layers(text: str, layers: Mapping[int, Sequence[int]], site: str) -> list[int]:
-    """ "all" or "0,1,2" as the layers of a site; raises UsageError for others."""
-    if text == "all":
-        return sorted(layers)
-    named = [part.strip() for part in text.split(",")]
-    chosen = [int(part) for part in named if part.isdecimal()]
-    if len(chosen) < len(named) or not set(chosen) <= set(layers):
-        known = ", ".join(map(str, sorted(layers)))
-        raise UsageError(
-            f"--ag-layers is '{text}', but the layers with {site} attention are {known}; give all, "
-            "or some of these, as in 0,1,2"
-        )
-    return sorted(set(chosen))
-
-
 def check_guides(
     flag: str, site: str, guides: Sequence[Guide], layers: Mapping[int, Sequence[int]]
 ) -> None:

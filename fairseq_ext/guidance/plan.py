@@ -10,10 +10,10 @@ from fairseq_ext.guidance.heads import (
     Places,
     check_guides,
     parse_heads,
-    parse_layers,
     split,
 )
 from fairseq_ext.guidance.patterns import PATTERNS
+from fairseq_ext.layer_choice import choose_layers
 
 # what the paper guides: for translation, and in an encoder alone
 TRANSLATION, FRACTION = "next:1,prev:1", 0.5
@@ -73,7 +73,9 @@ def _plan_site(flag: str, words: str, site: str, places: Places, cfg: Any, task:
     guides = parse_heads(flag, words)
     if not places[site]:
         raise UsageError(f"{flag} is given, but this --arch has no {site} attention; leave it out")
-    layers = parse_layers(cfg.ag_layers, places[site], site)
+    layers = choose_layers(
+        "--ag-layers", cfg.ag_layers, places[site], of=f"layers with {site} attention"
+    )
     check_guides(flag, site, guides, {layer: places[site][layer] for layer in layers})
     words_of_keys = task.target_dictionary if site == "decoder" else task.source_dictionary
     marks = {g.pattern: _marks(flag, g.pattern, cfg.ag_period, words_of_keys) for g in guides}

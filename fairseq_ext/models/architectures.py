@@ -21,6 +21,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "una": {"encoder_normaliser": "softmax"},
     "dna": {"encoder_normaliser": "doubly"},
     "hna": {"encoder_normaliser": "hybrid"},
+    "asa": {"asa_layers": "all"},
     "gaussian": _HARD_CODED,
     "gaussian_all": {**_HARD_CODED, "cross_gaussian_heads": "all"},
     "gaussian_shx": {**_HARD_CODED, "cross_layers": "last", "cross_attention_heads": 1},
@@ -68,7 +69,7 @@ FAMILIES = {
     "roberta": Family(
         roberta.RobertaModel,
         roberta.OPTIONS,
-        {name: MECHANISMS[name] for name in ("una", "dna", "hna")},
+        {name: MECHANISMS[name] for name in ("una", "dna", "hna", "asa")},
         ROBERTA_SIZES,
     ),
 }

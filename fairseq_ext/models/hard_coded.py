@@ -5,6 +5,7 @@ from typing import Any
 
 from fairseq_ext.attention import Heads, gaussian_heads
 from fairseq_ext.errors import UsageError
+from fairseq_ext.layer_choice import ALL, choose_layers
 
 
 def hard_coded_heads(
@@ -31,16 +32,8 @@ def hard_coded_heads(
 
 def cross_layers(text: str, layers: int) -> list[int]:
     """ "all", "last" or "0,3": the decoder layers with attention to the encoder."""
-    if text in ("all", "last"):
-        return list(range(layers))[-1 if text == "last" else 0 :]
-    named = [part.strip() for part in text.split(",")]
-    chosen = [int(part) for part in named if part.isdecimal()]
-    if len(chosen) < len(named) or max(chosen) >= layers:
-        raise UsageError(
-            f"--cross-layers is '{text}'; give all, last, or some of the decoder's layers 0 to "
-            f"{layers - 1}, as in 0,{layers - 1}"
-        )
-    return sorted(set(chosen))
+    words = {**ALL, "last": slice(-1, None)}
+    return choose_layers("--cross-layers", text, range(layers), words)
 
 
 def _count(flag: str, text: str, heads: int) -> int:

@@ -15,6 +15,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Attention, Heads, build_normaliser
+from fairseq_ext.models.adversaries import build_adversary
 from fairseq_ext.models.hard_coded import hard_coded_heads
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
@@ -31,6 +32,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         site=site,
         layer=layer,
         groups=build_heads(site, layer, heads, side.layers, options),
+        adversary=build_adversary(site, layer, cfg),
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,

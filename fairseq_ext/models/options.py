@@ -74,6 +74,19 @@ OPTIONS: list[Option] = [
         1.0,
         "source tokens for each target token, where hard-coded heads look at the encoder",
     ),
+    option(
+        "asa_layers",
+        str,
+        "none",
+        "encoder layers with an adversary (Wu et al. 2023), for a criterion with _asa: none, all, "
+        "upper (half of them; what is below is computed once for both passes), or some, as in 3,5",
+    ),
+    option(
+        "asa_per_head",
+        bool,
+        False,
+        "an adversary masks each head on its own (the paper's: one mask for all heads of a layer)",
+    ),
     option("cross_layers", str, "all", "decoder layers that attend to the encoder: all, last, 0,3"),
     option("cross_attention_heads", int, 0, "their heads; 0: as many as the decoder has"),
 ]

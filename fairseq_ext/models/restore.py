@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.adversaries import adversary_layers
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
 from fairseq_ext.models.options import OPTIONS
@@ -59,7 +60,8 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
     saved, current = _options(before), _options(model)
     differing = [name for name, *_ in OPTIONS if _value(saved, name) != _value(current, name)]
-    if not differing or _attention(saved, current) == _attention(current, current):
+    sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
+    if not differing or _attention(saved, sizes) == _attention(current, sizes):
         return
     said = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
     if not reset_optimizer:
@@ -88,7 +90,8 @@ def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str
     given = {name: _value(options, name) for name, *_ in OPTIONS}
     with suppress(UsageError):
         two_sided = "decoder_layers" in sizes
-        made = []
+        made = [repr(adversary_layers(given["asa_layers"], sizes["encoder_layers"]))]
+        made += [repr(given["asa_per_head"])] if made != ["[]"] else []
         if two_sided:
             made.append(repr(cross_layers(given["cross_layers"], sizes["decoder_layers"])))
         for site in SITES if two_sided else ("encoder",):

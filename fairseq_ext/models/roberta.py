@@ -10,14 +10,14 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, Listener
+from fairseq_ext.attention import Attention, Listener, SecondPass
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.models import pretrained
+from fairseq_ext.models.adversaries import introduce
 from fairseq_ext.models.config import Option, option, stock_options, to_transformer_config
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import ENCODER_OPTIONS
-from fairseq_ext.models.transformer import TransformerEncoder
+from fairseq_ext.models.transformer import Noise, TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task says how many
 EPSILON = 1e-5  # torch's, if nothing else is said
@@ -97,17 +97,18 @@ class RobertaEncoder(stock.RobertaEncoder):
         masked_tokens: Tensor | None = None,
         segments: Tensor | None = None,
         token_embeddings: Tensor | None = None,
-        listener: Listener | None = None,
-        **unused: Any,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in fairseq; the features [B, S, C] are in the second result too.
+
+        Of a second pass there are features only, [2 B, S, C] with those of the first.
 
         Args:
             src_tokens: [B, S]. masked_tokens: [B, S] bool, those to predict; all by default.
             segments: [B, S] from 0, of each token; all 0 by default.
         """
         features, extra = self.extract_features(
-            src_tokens, return_all_hiddens, segments, token_embeddings, listener
+            src_tokens, return_all_hiddens, segments, token_embeddings, **options
         )
         extra["features"] = features
         return features if features_only else self.output_layer(features, masked_tokens), extra
@@ -119,12 +120,17 @@ class RobertaEncoder(stock.RobertaEncoder):
         segments: Tensor | None = None,
         token_embeddings: Tensor | None = None,
         listener: Listener | None = None,
+        second: SecondPass | None = None,
+        noise: Noise | None = None,
+        **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         encoded = self.sentence_encoder(
             src_tokens,
             return_all_hiddens=return_all_hiddens,
             token_embeddings=self._embed(src_tokens, segments, token_embeddings),
             listener=listener,
+            second=second,
+            noise=noise,
         )
         states = encoded["encoder_states"] if return_all_hiddens else None
         return encoded["encoder_out"][0].transpose(0, 1), {"inner_states": states}
@@ -187,7 +193,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
         if args.segments is None:
             args.segments = getattr(task, "segments", 0)
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
-        task.guidable = learned_heads(model)  # a criterion does not see the model before training
+        introduce(model, task)
         return model
 
     def decided(self) -> dict[str, Any]:
@@ -235,10 +241,12 @@ class RobertaModel(Monitored, stock.RobertaModel):
         classification_head_name: str | None = None,
         further_heads: Sequence[str] = (),
         task_head: bool = False,
+        masked_tokens: Tensor | None = None,
         listener: Listener | None = None,
+        second: SecondPass | None = None,
         **inputs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in fairseq, plus a listener, as in our translation models.
+        """As in fairseq, plus a listener, a second pass and noise, as in our translation models.
 
         Args:
             further_heads: classification heads beside the main output; what they say is in the
@@ -247,19 +255,25 @@ class RobertaModel(Monitored, stock.RobertaModel):
         """
         if listener is not None:
             listener.maps = {}
-        head, heads = classification_head_name, self.classification_heads
-        x, extra = self.encoder(
-            src_tokens,
-            features_only or head is not None or task_head,
-            return_all_hiddens,
-            listener=listener,
-            **inputs,
+        if second is not None:
+            second.counts = {}
+        encoded, extra = self.encoder(
+            src_tokens, True, return_all_hiddens, listener=listener, second=second, **inputs
         )
-        if head is not None:
-            x = heads[head](x)
-        if task_head and self.task_head is not None:
-            x = self.task_head(x, src_tokens.eq(self.encoder.dictionary.pad()))
-        extra["heads"] = {name: heads[name](extra["features"]) for name in further_heads}
+
+        def output(features: Tensor) -> Tensor:
+            if classification_head_name is not None:
+                return self.classification_heads[classification_head_name](features)
+            if task_head and self.task_head is not None:
+                return self.task_head(features, src_tokens.eq(self.encoder.dictionary.pad()))
+            return features if features_only else self.encoder.output_layer(features, masked_tokens)
+
+        features, *others = encoded.chunk(1 if second is None else 2)
+        extra["features"] = features
+        extra["heads"] = {n: self.classification_heads[n](features) for n in further_heads}
         if listener is not None:
             extra["attention_maps"] = listener.maps
-        return x, extra
+        if second is not None:
+            extra["second"] = output(others[0]), {"features": others[0]}
+            extra["counts"] = second.counts
+        return output(features), extra

@@ -1,5 +1,7 @@
 """Translation models: fairseq's Transformer with our attention at every site."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,13 +14,17 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Inputs, Listener
+from fairseq_ext.attention import Inputs, Listener, SecondPass
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.heads import learned_heads
+from fairseq_ext.models.adversaries import introduce
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
 from fairseq_ext.models.monitoring import Monitored
+from fairseq_ext.models.passes import through, twice
+
+Noise = Callable[[Tensor, Tensor], Tensor]
+"""(embedded tokens [B, S, C] as they enter the encoder, padding [B, S]) -> what enters instead."""
 
 UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
 
@@ -39,18 +45,28 @@ class TransformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         listener: Listener | None = None,
+        second: SecondPass | None = None,
+        noise: Noise | None = None,
     ) -> dict[str, list[Tensor]]:
-        """Encode [B, S] tokens; arguments and result as in fairseq, plus a listener."""
+        """Encode [B, S] tokens; arguments and result as in fairseq, plus a listener and noise.
+
+        With a second pass, its output stands below that of the first: encoder_out is [S, 2 B, C];
+        all else is of the first.
+        """
         padding = src_tokens.eq(self.padding_idx)
         inputs = Inputs(padding if padding.any() else None, listener=listener)
+        if noise is not None:
+            given = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
+            token_embeddings = noise(self.embed_scale * given, padding) / self.embed_scale
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         if inputs.padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         x = x.transpose(0, 1)
-        states = [x]
-        for layer in self.layers:
-            x = layer(x, inputs)
-            states.append(x)
+        if second is None:
+            states = through(self.layers, x, inputs)
+            x = states[-1]
+        else:
+            states, x = twice(list(self.layers), x, inputs, second)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -213,7 +229,7 @@ class TransformerModel(Monitored, TransformerModelBase):
                 )
         model = super().build_model(config, task)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
-        task.guidable = learned_heads(model)  # a criterion does not see the model before training
+        introduce(model, task)
         return model
 
     @classmethod
@@ -236,27 +252,39 @@ class TransformerModel(Monitored, TransformerModelBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
         listener: Listener | None = None,
+        second: SecondPass | None = None,
+        noise: Noise | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in fairseq; what a listener hears is in the output as "attention_maps" too.
 
-        A loss on a tensor that is not part of the output breaks under data parallelism.
+        A loss on a tensor that is not part of the output breaks under data parallelism. So the
+        output of a second pass is in it as "second", and what it counts as "counts".
         """
         if listener is not None:
             listener.maps = {}
+        if second is not None:
+            second.counts = {}
         encoder_out = self.encoder(
             src_tokens,
             src_lengths=src_lengths,
             return_all_hiddens=return_all_hiddens,
             listener=listener,
+            second=second,
+            noise=noise,
         )
-        output, extra = self.decoder(
+        decode = partial(
+            self.decoder,
             prev_output_tokens,
-            encoder_out=encoder_out,
             features_only=features_only,
             alignment_layer=alignment_layer,
             alignment_heads=alignment_heads,
-            listener=listener,
         )
+        [encoded] = encoder_out["encoder_out"]
+        encoded, *others = encoded.chunk(1 if second is None else 2, 1)
+        output, extra = decode(encoder_out | {"encoder_out": [encoded]}, listener=listener)
         if listener is not None:
             extra["attention_maps"] = listener.maps
+        if second is not None:
+            extra["second"] = decode(encoder_out | {"encoder_out": others})
+            extra["counts"] = second.counts
         return output, extra

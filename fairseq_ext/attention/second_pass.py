@@ -1,0 +1,176 @@
+"""Second passes: the sentences of a batch once more, with less attention (Wu et al. 2023).
+
+What a pass keeps, m (1 keep, 0 mask), enters additively: logit = score + (m - 1) C. Without that
+there would be no gradient to m.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.attention.adversary import reverse
+from fairseq_ext.attention.inputs import Bias, Frame
+from fairseq_ext.attention.normalisers import plus
+
+MASKED = 1e4
+"""C. As the gradient of a logit to m it also weighs what an adversary gains by divergence against
+what it pays for masked units."""
+
+LayerBias = Callable[[slice], Bias]
+"""That of some heads of a layer."""
+
+
+class Count(NamedTuple):
+    """Units of attention in a layer, per sentence [B]: those kept, and all that there are.
+
+    A unit is a query and a key, both no padding. Of masks for each head `kept` is the mean.
+    """
+
+    kept: Tensor
+    units: Tensor
+
+
+def unmasked(keep: Tensor) -> LayerBias:
+    """A row masked as a whole is as if it were not masked; only its gradient remains. (ours)"""
+    bias = (keep - keep.detach().amax(-1, keepdim=True)) * MASKED
+    return lambda heads: lambda scores, closed: (scores, plus(_of(bias, heads), closed))
+
+
+def uniform(keep: Tensor) -> LayerBias:
+    """Such a row is uniform over all keys, padding included. (released code, BERT)"""
+    bias = (keep - 1) * MASKED
+    return lambda heads: lambda scores, _: (scores * (_of(bias, heads) >= 0), _of(bias, heads))
+
+
+def scores_alone(keep: Tensor) -> LayerBias:
+    """Such a row is not masked, and neither is padding. (released code, RoBERTa)"""
+    bias = (keep - 1) * MASKED
+    return lambda heads: lambda scores, _: (scores, _of(bias, heads))
+
+
+EMPTY_ROWS = {"unmasked": unmasked, "uniform": uniform, "scores": scores_alone}
+
+
+class SecondPass:
+    """A pass that differs from the first one by dropout alone: the control of the others.
+
+    Args:
+        together: rows of both passes are one larger batch; else one pass follows the other, which
+            takes less memory.
+        empty_rows: of EMPTY_ROWS, what happens to a query that keeps no key.
+        padded_rows: count units of padded queries too, as the released code does.
+
+    Attributes:
+        first: the first layer that it differs in; those below are computed once.
+        counts: layer -> Count of the last forward pass of a model.
+    """
+
+    first = 0
+
+    def __init__(
+        self,
+        *,
+        together: bool = True,
+        empty_rows: str = "unmasked",
+        padded_rows: bool = False,
+    ) -> None:
+        self.together, self.hide, self.padded_rows = together, EMPTY_ROWS[empty_rows], padded_rows
+        self.counts: dict[int, Count] = {}
+
+    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias | None:
+        """What it adds in a layer, given the input [T, B, C] of its attention; None: nothing."""
+        return None
+
+    def masked(self, layer: int, keep: Tensor, frame: Frame) -> LayerBias:
+        """The bias of what to keep, m [B, 1 or H, T, S], counted."""
+        if frame.key_padding is not None:
+            keep = keep.masked_fill(frame.key_padding[:, None, None], 0)
+        # activation checkpointing runs a layer twice; the first count carries the gradient
+        self.counts.setdefault(layer, self._count(keep, frame))
+        return self.hide(keep)
+
+    def _count(self, keep: Tensor, frame: Frame) -> Count:
+        absent = None if self.padded_rows else frame.query_padding
+        kept = keep.mean(1).sum(-1)  # [B, T]
+        if absent is not None:
+            kept = kept.masked_fill(absent, 0)
+        kept = kept.sum(-1)
+        return Count(
+            kept, _real(absent, frame.queries, kept) * _real(frame.key_padding, frame.keys, kept)
+        )
+
+
+class Adversarial(SecondPass):
+    """Adversaries choose; a loss on the pass, or on what it keeps, is ascended by them.
+
+    Args:
+        first: the first layer that has an adversary.
+        sample: draw masks, instead of a threshold.
+    """
+
+    def __init__(self, first: int, sample: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.first, self.sample = first, sample
+
+    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias | None:
+        if attention.adversary is None:
+            return None
+        keep = reverse(attention.adversary(x, self.sample))
+        return self.masked(attention.layer, keep, frame)
+
+
+class Bernoulli(SecondPass):
+    """Chance chooses, in all layers, one mask for all heads of each.
+
+    Args:
+        rate: the probability that a unit is masked.
+    """
+
+    def __init__(self, rate: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.rate = rate
+
+    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        keep = torch.rand(
+            (x.size(1), 1, frame.queries, frame.keys), dtype=dtype, device=x.device
+        ).ge(self.rate)
+        return self.masked(attention.layer, keep.to(dtype), frame)
+
+
+class Magnitude(SecondPass):
+    """In each row of each head the largest scores are masked, in all layers.
+
+    Args:
+        share: of the keys of a row, rounded to whole ones.
+    """
+
+    def __init__(self, share: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.share = share
+
+    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias:
+        keys = _real(frame.key_padding, frame.keys, x.new_empty(x.size(1), dtype=torch.float32))
+        masked = (self.share * keys).round()[:, None, None, None]
+
+        def largest(scores: Tensor, closed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+            ranks = plus(scores.detach(), closed).argsort(-1, descending=True).argsort(-1)
+            keep = ranks.ge(masked)
+            if frame.key_padding is not None:
+                keep = keep & ~frame.key_padding[:, None, None]
+            return self.hide(keep.to(scores.dtype))(slice(None))(scores, closed)
+
+        return lambda heads: largest
+
+
+def _of(mask: Tensor, heads: slice) -> Tensor:
+    return mask if mask.size(1) == 1 else mask[:, heads]
+
+
+def _real(padding: Tensor | None, length: int, like: Tensor) -> Tensor:
+    """[B] places that are no padding, as floats."""
+    if padding is None:
+        return torch.full_like(like, length)
+    return (~padding).sum(-1).to(like.dtype)

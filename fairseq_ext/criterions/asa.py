@@ -1,0 +1,220 @@
+"""The term "asa": adversarial self-attention (Wu et al. 2023, Eq. 9, 10) beside a task's loss, or
+what it is compared with."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_ext.attention import SecondPass
+from fairseq_ext.attention.second_pass import Adversarial, Bernoulli, Count, Magnitude
+from fairseq_ext.criterions import asa_options
+from fairseq_ext.criterions.divergence import DIVERGENCES, Divergence, across_batch, squared
+from fairseq_ext.criterions.noise import FreeLB, Smart
+from fairseq_ext.criterions.terms import Log, Step
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.logs import read_log
+
+logger = logging.getLogger(__name__)
+
+MASKED = "asa_masked"  # share of all units, in the log; of a layer "asa_masked_3"
+TAU, TAU_PRETRAINING = 0.3, 0.1
+
+Counts = Mapping[int, Count]
+
+
+class Masked:
+    """alpha D(clean, masked) + tau sum_b w_b K_b, a second pass being masked.
+
+    K_b is how many units the adversaries keep in sentence b, w_b what it adds to the sample size.
+    The model descends on D. Adversaries stand behind a reversed gradient: they ascend on both.
+    """
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        self.alpha, self.penalty = cfg.asa_alpha, str(cfg.asa_penalty)
+        self.divergence = _divergence(cfg)
+        self.options: dict[str, Any] = {
+            "together": not cfg.asa_in_sequence,
+            "empty_rows": str(cfg.asa_empty_rows),
+            "padded_rows": self.penalty == "padded",
+        }
+
+    def second(self, updates: int) -> SecondPass:
+        """The control: nothing is masked."""
+        return SecondPass(**self.options)
+
+    def keywords(self, updates: int) -> dict[str, Any]:
+        return {"second": self.second(updates)}
+
+    def loss(self, step: Step) -> tuple[Tensor, Log]:
+        extra = step.output[1]
+        apart = self.divergence.total(step.compared(step.output), step.compared(extra["second"]))
+        counts: Counts = extra["counts"]
+        logged: Log = {"asa_divergence": apart.detach()}
+        for name, of in {"": list(counts.values()), **self.of_layers(counts)}.items():
+            logged[f"asa_kept{name}"] = sum(count.kept.detach().sum() for count in of)
+            logged[f"asa_units{name}"] = sum(count.units.sum() for count in of)
+        return self.alpha * apart + self.price(counts, step.weights), logged
+
+    def of_layers(self, counts: Counts) -> dict[str, list[Count]]:
+        """What is logged of single layers, the same names in each step."""
+        return {}
+
+    def price(self, counts: Counts, weights: Tensor) -> Tensor | float:
+        """tau sum_b w_b K_b; nothing if nobody pays."""
+        return 0.0
+
+
+class Adversaries(Masked):
+    """Wu et al. 2023."""
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
+        layers = getattr(task, "adversaries", [])
+        if not layers:
+            raise UsageError(
+                f"--criterion {cfg._name} needs an architecture with adversaries; give --asa-layers"
+                " all, or an --arch like roberta_asa or transformer_asa, or an --asa-rival"
+            )
+        self.layers, self.sample = layers, cfg.asa_sample
+        tau = (
+            (TAU_PRETRAINING if "masked_lm" in cfg._name else TAU)
+            if cfg.asa_tau is None
+            else cfg.asa_tau
+        )
+        self.tau = tau ** (2 if cfg.asa_tau_squared else 1)
+        logger.info("adversarial self-attention: adversaries in layers %s", layers)
+
+    def second(self, updates: int) -> SecondPass:
+        return Adversarial(self.layers[0], self.sample, **self.options)
+
+    def of_layers(self, counts: Counts) -> dict[str, list[Count]]:
+        return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
+
+    def price(self, counts: Counts, weights: Tensor) -> Tensor:
+        kept = [c.kept / c.units if self.penalty == "share" else c.kept for c in counts.values()]
+        whole = torch.stack(kept).sum(0) if kept else weights.new_zeros(len(weights))
+        if self.penalty == "share":
+            whole = whole / max(1, len(kept))
+        return self.tau * (weights * whole).sum()
+
+
+class Chance(Masked):
+    """Bernoulli masks."""
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.rate = cfg.asa_rate
+
+    def second(self, updates: int) -> SecondPass:
+        return Bernoulli(self.rate, **self.options)
+
+
+class Scheduled(Masked):
+    """Bernoulli masks, at each update of the rate that adversaries had learned by then."""
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.rates = learned_rates(cfg.asa_log)
+
+    def second(self, updates: int) -> SecondPass:
+        return Bernoulli(float(np.interp(updates, *self.rates)), **self.options)
+
+
+class Largest(Masked):
+    """The largest scores masked."""
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.share = cfg.asa_rate
+
+    def second(self, updates: int) -> SecondPass:
+        return Magnitude(self.share, **self.options)
+
+
+def learned_rates(log: str | None) -> tuple[list[int], list[float]]:
+    """Updates of a logged training with adversaries, and the share they masked then.
+
+    Raises:
+        UsageError: there is no such log.
+    """
+    if not log:
+        raise UsageError(
+            "--asa-rival scheduled takes its rates from a training with adversaries; give "
+            "--asa-log, its --save-dir with a train.log, or the log itself"
+        )
+    lines = [line for line in read_log(Path(log)) if line.kind.startswith("train")]
+    found = {line.update: line.values[MASKED] for line in lines if MASKED in line.values}
+    if not found:
+        raise UsageError(
+            f"--asa-log {log} says nothing of {MASKED}; give that of a training with adversaries"
+        )
+    return list(found), list(found.values())
+
+
+def _divergence(cfg: Any) -> Divergence:
+    of_scores = DIVERGENCES[str(cfg.asa_divergence)]
+    batch = str(cfg.asa_regression) == "batch"
+    return Divergence(of_scores, across_batch(of_scores) if batch else squared)
+
+
+class Rival(Protocol):
+    """As a term, without options."""
+
+    def keywords(self, updates: int) -> dict[str, Any]: ...
+
+    def loss(self, step: Step) -> tuple[Tensor | float, Log]: ...
+
+
+RIVALS: dict[str, Callable[[Any, Any], Rival]] = {
+    "none": Adversaries,
+    "two_pass": Masked,
+    "bernoulli": Chance,
+    "scheduled": Scheduled,
+    "magnitude": Largest,
+    "freelb": FreeLB,
+    "smart": Smart,
+}
+
+
+class AdversarialSelfAttention:
+    """The term; which of the rivals it is, --asa-rival says.
+
+    Raises:
+        UsageError: an option has no meaning, or the architecture no adversary.
+    """
+
+    evaluated = False
+    options = asa_options.OPTIONS
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        asa_options.check(cfg)
+        self.rival = RIVALS[str(cfg.asa_rival)](cfg, task)
+        self.uses_adversaries = isinstance(self.rival, Adversaries)
+
+    def keywords(self, updates: int) -> dict[str, Any]:
+        return self.rival.keywords(updates)
+
+    def loss(self, step: Step) -> tuple[Tensor | float, Log]:
+        return self.rival.loss(step)
+
+    @staticmethod
+    def reduce_metrics(logs: list[Log]) -> None:
+        def over_all(name: str) -> Any:
+            return sum(log.get(name, 0) for log in logs)
+
+        size = over_all("sample_size")
+        for name in ("asa_divergence", "asa_gain"):
+            if any(name in log for log in logs):
+                metrics.log_scalar(name, over_all(name) / size, size, round=5)
+        names = dict.fromkeys(name for log in logs for name in log if name.startswith("asa_units"))
+        for name in names:
+            units, layer = over_all(name), name.removeprefix("asa_units")
+            if units:
+                kept = over_all(f"asa_kept{layer}")
+                metrics.log_scalar(MASKED + layer, 1 - float(kept / units), units, round=4)

@@ -1,0 +1,121 @@
+"""The options of adversarial self-attention and its rivals."""
+
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum
+
+from fairseq_ext.attention.second_pass import EMPTY_ROWS
+from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import Option, option
+
+RIVALS = ("none", "two_pass", "bernoulli", "scheduled", "magnitude", "freelb", "smart")
+PENALTIES = ("sum", "padded", "share")
+
+OPTIONS: list[Option] = [
+    option(
+        "asa_tau",
+        Optional[float],  # noqa: UP045 (argparse)
+        None,
+        "weight of the units that adversaries keep; the lower, the more they mask (default, the "
+        "paper's: .1 for masked language modelling, else .3)",
+    ),
+    option("asa_alpha", float, 1.0, "weight of the divergence of the two passes (SMART: lambda)"),
+    option(
+        "asa_sample",
+        bool,
+        False,
+        "draw masks by a Gumbel-sigmoid, as in the paper (default: a threshold, as its code)",
+    ),
+    option(
+        "asa_divergence",
+        ChoiceEnum(list(DIVERGENCES)),
+        "kl",
+        "KL from the clean pass to the masked one, or symmetric, as in the released code",
+    ),
+    option(
+        "asa_regression",
+        ChoiceEnum(list(REGRESSIONS)),
+        "squared",
+        "distance of predicted numbers: squared difference (ours), or batch, the divergence of "
+        "softmaxes across a batch, as in the released code",
+    ),
+    option(
+        "asa_penalty",
+        ChoiceEnum(list(PENALTIES)),
+        "sum",
+        "of the units kept: their number in all layers (the paper's), the same with padded queries "
+        "(released code), or the mean share of a layer (ours)",
+    ),
+    option("asa_tau_squared", bool, False, "the weight is tau squared, as in the released code"),
+    option(
+        "asa_empty_rows",
+        ChoiceEnum(list(EMPTY_ROWS)),
+        "unmasked",
+        "a query that is left without a key: as if not masked (ours); uniform over all positions "
+        "(released code, BERT); scores of all positions (released code, RoBERTa)",
+    ),
+    option(
+        "asa_in_sequence",
+        bool,
+        False,
+        "one pass after the other instead of one larger batch, in less memory",
+    ),
+    option(
+        "asa_rival",
+        ChoiceEnum(list(RIVALS)),
+        "none",
+        "instead of adversaries: two_pass (the control), bernoulli, scheduled, magnitude (naive "
+        "masks), freelb, smart (noise on embeddings)",
+    ),
+    option(
+        "asa_rate",
+        float,
+        0.1,
+        "share of units masked by bernoulli (paper: .05 or .1) and of each row by magnitude (ours)",
+    ),
+    option(
+        "asa_log",
+        Optional[str],  # noqa: UP045
+        None,
+        "for scheduled: run, or log, of a training with adversaries, whose rates are taken over",
+    ),
+    option(
+        "asa_steps",
+        Optional[int],  # noqa: UP045
+        None,
+        "K of freelb (default: 2) and smart (default: 1)",
+    ),
+    option(
+        "asa_radius",
+        float,
+        0.15,
+        "of the noise of a sentence, its Frobenius norm at most (ours; freelb, smart)",
+    ),
+    option("asa_step_size", float, 0.03, "of the ascent of that noise (ours)"),
+    option(
+        "smart_mu", float, 1.0, "weight of the distance to the mean of earlier models (smart; ours)"
+    ),
+    option("smart_beta", float, 0.99, "how slowly that mean follows the model (smart; ours)"),
+]
+
+RANGES = {
+    "asa_tau": (0, float("inf")),
+    "asa_alpha": (0, float("inf")),
+    "asa_rate": (0, 1),
+    "asa_steps": (1, float("inf")),
+    "asa_radius": (0, float("inf")),
+    "asa_step_size": (0, float("inf")),
+    "smart_mu": (0, float("inf")),
+    "smart_beta": (0, 1),
+}
+
+
+def check(cfg: object) -> None:
+    """Raises UsageError for a number that has no meaning."""
+    for name, (low, high) in RANGES.items():
+        value = getattr(cfg, name)
+        if value is not None and not low <= value <= high:
+            upwards = "upwards" if high == float("inf") else f"to {high}"
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} is {value:g}; give a number from {low} {upwards}")

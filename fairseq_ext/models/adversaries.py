@@ -1,0 +1,84 @@
+"""Which layers have an adversary, and whether the criterion trains it."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fairseq.models.transformer import TransformerConfig
+from torch import nn
+
+from fairseq_ext.attention import Adversary, Attention
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.heads import learned_heads
+from fairseq_ext.layer_choice import ALL, choose_layers
+from fairseq_ext.patching import around
+
+logger = logging.getLogger(__name__)
+
+
+def adversary_layers(text: str, layers: int) -> list[int]:
+    """ "none", "all", "upper" or "3,5": the encoder layers that have an adversary."""
+    words = {"none": slice(0), **ALL, "upper": slice(layers // 2, None)}
+    return choose_layers("--asa-layers", text, range(layers), words)
+
+
+def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary | None:
+    """That of a layer, if it is to have one."""
+    if site != "encoder" or layer not in adversary_layers(cfg.asa_layers, cfg.encoder.layers):
+        return None
+    return Adversary(cfg.encoder.embed_dim, cfg.encoder.attention_heads if cfg.asa_per_head else 1)
+
+
+def layers_with_adversary(model: nn.Module) -> list[int]:
+    return sorted(
+        module.layer
+        for module in model.modules()
+        if isinstance(module, Attention) and module.adversary is not None
+    )
+
+
+def introduce(model: nn.Module, task: Any) -> None:
+    """Tell the task what a criterion asks, which does not see the model before training: the heads
+    that can be guided and the layers with an adversary."""
+    task.guidable, task.adversaries = learned_heads(model), layers_with_adversary(model)
+
+
+def check(model: nn.Module, criterion: Any, clip_norm: float) -> None:
+    """Raises UsageError if adversaries would be trained by nothing, or cannot learn."""
+    adversaries = [m for m in model.modules() if isinstance(m, Adversary)]
+    trained = getattr(criterion, "uses_adversaries", False)
+    if adversaries and not trained:
+        raise UsageError(
+            "--asa-layers or an --arch like roberta_asa gives layers adversaries, which no "
+            "criterion trains here; give a --criterion with _asa, without --asa-rival, or "
+            "--asa-layers none"
+        )
+    if trained and not any(p.requires_grad for a in adversaries for p in a.parameters()):
+        raise UsageError(
+            "the adversaries of a frozen encoder learn nothing; leave out --freeze-encoder, or "
+            "give an --asa-rival"
+        )
+    if trained and clip_norm:
+        logger.warning(
+            "--clip-norm %g cuts all gradients by one norm, and adversaries have by far the "
+            "largest; their authors do not clip: give --clip-norm 0",
+            clip_norm,
+        )
+
+
+def install() -> None:
+    """Check before every training."""
+
+    def start(
+        original: Callable,
+        trainer: Any,
+        cfg: Any,
+        task: Any,
+        model: Any,
+        criterion: Any,
+        *args: Any,
+    ) -> None:
+        check(model, criterion, cfg.optimization.clip_norm)
+        original(trainer, cfg, task, model, criterion, *args)
+
+    around("fairseq.trainer:Trainer", "__init__", start)
