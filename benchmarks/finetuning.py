@@ -15,9 +15,6 @@ import numpy as np
 import steps
 from measure import Aim, Row, Table
 from steps import Candidate
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 
 PEER, RIVALS = "mean", ("first", "attention")
 TASKS = {  # flags, and batches in the paper
@@ -71,12 +68,7 @@ def table(mode: str, size: str, data: Path, given: argparse.Namespace) -> Table:
 
 def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
     """Examples of each task, of random words, with dictionary and tokeniser."""
-    words, random = steps.dictionary(symbols), np.random.default_rng(seed)
-    words.save(str(folder / "dict.txt"))
-    names = words.symbols[words.nspecial :]
-    tokenizer = Tokenizer(WordLevel({name: n for n, name in enumerate(["<unk>", *names])}, "<unk>"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    names, random = steps.write_vocabulary(folder, symbols), np.random.default_rng(seed)
     for task, (flags, _) in TASKS.items():
         (folder / task).mkdir()
         with (folder / task / "train.jsonl").open("w") as file:

@@ -18,6 +18,9 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from measure import AGAIN, Quiet, Row, Table, Work
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.processes import bf16_without_tpu
@@ -155,6 +158,17 @@ def dictionary(symbols: int) -> Dictionary:
     for n in range(symbols):
         made.add_symbol(f"w{n}")
     return made
+
+
+def write_vocabulary(folder: Path, symbols: int) -> list[str]:
+    """Its dictionary and tokeniser, as for labelled text; returns the words."""
+    words = dictionary(symbols)
+    words.save(str(folder / "dict.txt"))
+    names = words.symbols[words.nspecial :]
+    tokenizer = Tokenizer(WordLevel({name: n for n, name in enumerate(["<unk>", *names])}, "<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return names
 
 
 def write_random(

@@ -20,6 +20,7 @@ VERBS = {
     "score": "fairseq_ext.evaluation.score",
     "table": "fairseq_ext.evaluation.table",
     "curves": "fairseq_ext.analysis.curves",
+    "masking": "fairseq_ext.analysis.masking",
     "map": "fairseq_ext.analysis.maps",
 }
 

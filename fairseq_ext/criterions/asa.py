@@ -1,7 +1,6 @@
 """The term "asa": adversarial self-attention (Wu et al. 2023, Eq. 9, 10) beside a task's loss, or
 what it is compared with."""
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,8 +18,6 @@ from fairseq_ext.criterions.noise import FreeLB, Smart
 from fairseq_ext.criterions.terms import Log, Step
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log
-
-logger = logging.getLogger(__name__)
 
 MASKED = "asa_masked"  # share of all units, in the log; of a layer "asa_masked_3"
 TAU, TAU_PRETRAINING = 0.3, 0.1
@@ -75,20 +72,16 @@ class Adversaries(Masked):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        layers = getattr(task, "adversaries", [])
-        if not layers:
-            raise UsageError(
-                f"--criterion {cfg._name} needs an architecture with adversaries; give --asa-layers"
-                " all, or an --arch like roberta_asa or transformer_asa, or an --asa-rival"
-            )
-        self.layers, self.sample = layers, cfg.asa_sample
-        tau = (
-            (TAU_PRETRAINING if "masked_lm" in cfg._name else TAU)
-            if cfg.asa_tau is None
-            else cfg.asa_tau
-        )
-        self.tau = tau ** (2 if cfg.asa_tau_squared else 1)
-        logger.info("adversarial self-attention: adversaries in layers %s", layers)
+        self.task, self.sample = task, cfg.asa_sample
+        tau = TAU_PRETRAINING if "masked_lm" in cfg._name else TAU
+        self.tau = tau if cfg.asa_tau is None else cfg.asa_tau
+        if cfg.asa_tau_squared:
+            self.tau **= 2
+
+    @property
+    def layers(self) -> list[int]:
+        """Those with an adversary; a model that is only evaluated may have none."""
+        return self.task.adversaries
 
     def second(self, updates: int) -> SecondPass:
         return Adversarial(self.layers[0], self.sample, **self.options)
@@ -186,7 +179,7 @@ class AdversarialSelfAttention:
     """The term; which of the rivals it is, --asa-rival says.
 
     Raises:
-        UsageError: an option has no meaning, or the architecture no adversary.
+        UsageError: an option has no meaning.
     """
 
     evaluated = False

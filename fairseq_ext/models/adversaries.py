@@ -1,11 +1,11 @@
 """Which layers have an adversary, and whether the criterion trains it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairseq.models.transformer import TransformerConfig
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.errors import UsageError
@@ -43,20 +43,33 @@ def introduce(model: nn.Module, task: Any) -> None:
     task.guidable, task.adversaries = learned_heads(model), layers_with_adversary(model)
 
 
-def check(model: nn.Module, criterion: Any, clip_norm: float) -> None:
-    """Raises UsageError if adversaries would be trained by nothing, or cannot learn."""
-    adversaries = [m for m in model.modules() if isinstance(m, Adversary)]
+def without(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All but those of adversaries, which nothing but training uses."""
+    return {name: value for name, value in parameters.items() if ".adversary." not in name}
+
+
+def check(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None:
+    """Raises UsageError if adversaries would be trained by nothing, or there are none to train.
+
+    Args:
+        name: of the criterion.
+    """
+    adversaries = [module for module in model.modules() if isinstance(module, Adversary)]
     trained = getattr(criterion, "uses_adversaries", False)
     if adversaries and not trained:
         raise UsageError(
-            "--asa-layers or an --arch like roberta_asa gives layers adversaries, which no "
-            "criterion trains here; give a --criterion with _asa, without --asa-rival, or "
-            "--asa-layers none"
+            f"--criterion {name} does not train the adversaries of --asa-layers or an --arch like "
+            "roberta_asa gives; give one with _asa and no --asa-rival, or --asa-layers none"
+        )
+    if trained and not adversaries:
+        raise UsageError(
+            f"--criterion {name} needs an architecture with adversaries; give --asa-layers all, an "
+            "--arch like roberta_asa or transformer_asa, or an --asa-rival"
         )
     if trained and not any(p.requires_grad for a in adversaries for p in a.parameters()):
         raise UsageError(
-            "the adversaries of a frozen encoder learn nothing; leave out --freeze-encoder, or "
-            "give an --asa-rival"
+            f"--criterion {name} cannot train adversaries in a frozen encoder; leave out "
+            "--freeze-encoder, or give an --asa-rival"
         )
     if trained and clip_norm:
         logger.warning(
@@ -78,7 +91,7 @@ def install() -> None:
         criterion: Any,
         *args: Any,
     ) -> None:
-        check(model, criterion, cfg.optimization.clip_norm)
+        check(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
         original(trainer, cfg, task, model, criterion, *args)
 
     around("fairseq.trainer:Trainer", "__init__", start)

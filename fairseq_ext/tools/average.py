@@ -2,9 +2,10 @@
 
 Give the files, or the --save-dir of a run with --last N or --best N. --best ranks every checkpoint
 in the folder by the metric that training chose its best by (--best-checkpoint-metric). Settings and
-counters are those of the last file; the state of the optimizer and moving averages are left out:
-to train from OUT, give --restore-file OUT --reset-optimizer --reset-lr-scheduler
---reset-dataloader --reset-meters. Nothing in the files is run.
+counters are those of the last file. What only training needs is left out: the state of the
+optimizer, moving averages and adversaries. To train from OUT, give --restore-file OUT
+--reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters. Nothing in the files is
+run.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import architecture
+from fairseq_ext.models import adversaries
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.safe_loading import load_checkpoint
 
@@ -192,7 +194,9 @@ def average(files: Sequence[Path]) -> dict:
                 sums[name] = value.double() + sums.get(name, 0)
     for name, total in sums.items():
         state["model"][name] = (total / len(files)).to(state["model"][name].dtype)
-    state["model"] = _shared(state["model"])
+    state["model"] = _shared(adversaries.without(state["model"]))
+    if "asa_layers" in (model := (state.get("cfg") or {}).get("model") or {}):
+        model["asa_layers"] = "none"
     extra = state.get("extra_state", {}) | {"averaged": [str(file) for file in files]}
     state["extra_state"] = _without(extra)
     return _without(state)

@@ -1,7 +1,7 @@
 """Turn a fairseq checkpoint of a BERT-like encoder into a Hugging Face folder.
 
 OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model has segments, else a
-RoBERTa. They know softmax attention alone. Heads of fine-tuning are left out.
+RoBERTa. They know softmax attention alone. Heads of fine-tuning and adversaries are left out.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from torch import Tensor
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, architecture
+from fairseq_ext.models import adversaries
 from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.models.roberta import EPSILON
 from fairseq_ext.tools import hf_format as hf
@@ -73,7 +74,7 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
         UsageError: the checkpoint or its vocabulary cannot be read, or has no place there.
     """
     saved = read(checkpoint)
-    model, parameters = part(saved, "model"), saved["model"]
+    model, parameters = part(saved, "model"), adversaries.without(saved["model"])
     check_options(model, checkpoint)
     state = {n: value.float() for n, value in parameters.items() if not n.startswith(UNUSED)}
     # RoBERTa's head for masked language modelling has gelu, whatever the layers have

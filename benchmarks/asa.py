@@ -1,0 +1,113 @@
+"""Fine-tuning with adversarial self-attention (Wu et al. 2023) and its rivals, as multiples of
+naive fine-tuning (Figure 4a of the paper).
+
+A step is what fairseq-train does with a batch: forward, backward, Adam and the logs, with random
+weights. Every sentence has the same length. `asa` makes both passes as one larger batch,
+`sequence` one after the other, `upper` has adversaries in the upper half of the layers, where what
+is below is computed once; `two_pass` masks nothing. `freelb_K` makes K passes; between them and in
+the K ascents of `smart_K` a gradient goes to the noise alone, not to parameters. SMART makes a
+clean, a noisy and K further passes, and one without gradient for its running mean.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import measure
+import numpy as np
+import steps
+from measure import Aim
+from steps import Candidate
+
+PEER = "naive"
+ASA = "--arch roberta_asa_12 --criterion sentence_prediction_asa"
+RIVAL = "--arch roberta_una_12 --criterion sentence_prediction_asa --asa-rival"
+CANDIDATES = {
+    PEER: "--arch roberta_una_12 --criterion sentence_classification",
+    "asa": ASA,
+    "sequence": f"{ASA} --asa-in-sequence",
+    "upper": f"{ASA} --asa-layers upper",
+    "two_pass": f"{RIVAL} two_pass",
+    "freelb_2": f"{RIVAL} freelb --asa-steps 2",
+    "freelb_3": f"{RIVAL} freelb --asa-steps 3",
+    "smart_1": f"{RIVAL} smart --asa-steps 1",
+    "smart_2": f"{RIVAL} smart --asa-steps 2",
+}
+SIZES = {  # layers, width, width of the feed-forward layers, heads
+    "tiny": (2, 64, 128, 4),
+    "minilm": (6, 384, 1536, 12),
+    "base": (12, 768, 3072, 12),
+}
+SYMBOLS = dict.fromkeys(SIZES, 8_000)  # of the synthetic dictionary
+EXAMPLES = 64
+SPECIAL = 2  # tokens around a sentence
+LENGTHS = [128, 256, 512]
+LIMITS = {"asa": 2.3, "upper": 1.7}
+
+
+def label(size: str, length: int) -> str:
+    return f"{size}, {length}"
+
+
+AIMS = [
+    Aim(label("base", length), name, limit) for length in LENGTHS for name, limit in LIMITS.items()
+]
+
+
+def build(size: str, length: int, data: Path, given: argparse.Namespace) -> dict[str, Candidate]:
+    """Naive fine-tuning, twice, and its rivals, on the same encoder."""
+    common = [
+        str(data / str(length)),
+        "--vocabulary",
+        str(data),
+        "--tokens-per-sample",
+        str(length),
+    ]
+    common += ["--task", "sentence_classification", *steps.shape(SIZES[size])]
+    names = [PEER, *(name for name in given.candidates if name != PEER)]
+    return steps.build({name: [*common, *CANDIDATES[name].split()] for name in names}, given)
+
+
+def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
+    """Sentences of each length, of random words, with dictionary and tokeniser."""
+    names, random = steps.write_vocabulary(folder, symbols), np.random.default_rng(seed)
+    for length in LENGTHS:
+        (folder / str(length)).mkdir()
+        with (folder / str(length) / "train.jsonl").open("w") as file:
+            for number in range(EXAMPLES):
+                text = " ".join(random.choice(names, length - SPECIAL))
+                file.write(json.dumps({"text": text, "label": str(number % 2)}) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    example = "python benchmarks/asa.py --sizes minilm --lengths 128 --threads 1"
+    synthetic = f"{EXAMPLES} sentences of each length"
+    parser = steps.parser(__doc__, example, synthetic, SIZES, ["base"])
+    parser.add_argument("--lengths", nargs="+", type=int, choices=LENGTHS, default=LENGTHS)
+    parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=[*CANDIDATES])
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = parse()
+    steps.prepare(given, [*map(str, given.lengths), "dict.txt", "tokenizer.json"])
+    with steps.data_folders(given, write_synthetic, SYMBOLS) as folders:
+        tables = []
+        for size, data in folders.items():
+            rows = []
+            for length in given.lengths:
+                title, candidates = label(size, length), build(size, length, data, given)
+                batches = steps.first_batches(candidates, given)
+                seconds = steps.timed(title, candidates, steps.training, batches, given)
+                rows.append(measure.compare(title, seconds, PEER, 1e3))
+            tables.append(measure.Table(f"Time of a batch, {size}", PEER, "ms", rows))
+    facts = {
+        "data": str(given.data or "synthetic"),
+        "batches": f"at most {given.max_tokens} tokens, {given.precision}",
+    }
+    return measure.report(given, facts, tables, AIMS, steps.QUIET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

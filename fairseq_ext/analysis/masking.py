@@ -1,0 +1,98 @@
+"""Draw what adversaries mask: the share of units in each layer, and of all (ASA, Figure 5).
+
+Of each training with adversaries (a criterion with _asa) the last epoch in its log counts, or what
+was logged since the last epoch. Repetitions of a variant (VARIANT/seed-N, VARIANT/fold-N) are
+averaged.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.logs import read_log, variants
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EXAMPLE = """\
+  fairseq-ext masking checkpoints/asa/{rte,sts,wnut-17}/asa/seed-* --out masked.png"""
+
+WHOLE = "asa_masked"
+LAYER = re.compile(rf"{WHOLE}_(\d+)")
+
+Shares = dict[int, float]
+"""layer -> share of its units that is masked, 0 to 1; of all layers together under ALL."""
+
+ALL = -1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder with a train.log")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg, .pdf")
+
+
+def run(given: argparse.Namespace) -> None:
+    check_picture(given.out)
+    shares = read_shares(given.runs)
+    for name, share in shares.items():
+        layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share) if layer != ALL)
+        print(f"{name}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
+    save(draw(shares), given.out)
+
+
+def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
+    """By variant; raises UsageError if a run has no adversaries, or others than its repetitions."""
+    found: dict[str, list[Shares]] = {}
+    for path, variant in zip(runs, variants(runs), strict=True):
+        found.setdefault(variant, []).append(_last(path))
+    for variant, several in found.items():
+        if len({tuple(sorted(each)) for each in several}) > 1:
+            raise UsageError(
+                f"the runs of {variant} have adversaries in different layers, so they are no "
+                "repetitions of one variant; give each variant a folder of its own"
+            )
+    return {
+        variant: {layer: float(np.mean([each[layer] for each in several])) for layer in several[0]}
+        for variant, several in found.items()
+    }
+
+
+def _last(path: Path) -> Shares:
+    lines = [line for line in read_log(path) if line.kind.startswith("train")]
+    logged = [line.values for line in lines if WHOLE in line.values]
+    if not logged:
+        raise UsageError(
+            f"{path} has no {WHOLE} in its log; give trainings of a criterion with _asa that have "
+            "adversaries"
+        )
+    matches = {name: LAYER.fullmatch(name) for name in logged[-1]}
+    layers = {int(match[1]): logged[-1][name] for name, match in matches.items() if match}
+    return {ALL: logged[-1][WHOLE], **layers}
+
+
+def draw(shares: Mapping[str, Shares]) -> "Figure":
+    """On the left the layers, a line for each variant; on the right the whole of each."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
+    for (name, share), colour in zip(shares.items(), cycle(COLOURS), strict=False):
+        layers = sorted(layer for layer in share if layer != ALL)
+        left.plot(layers, [share[i] for i in layers], marker="o", color=colour, label=name)
+        right.bar(name, share[ALL], color=colour)
+    left.set(xlabel="layer", ylabel="share of units masked", ylim=(0, 1))
+    left.xaxis.get_major_locator().set_params(integer=True)
+    right.set_title("all layers", fontsize="medium")
+    right.tick_params(axis="x", rotation=30)
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False)
+    return figure
