@@ -89,12 +89,14 @@ class Adversaries(Masked):
     def of_layers(self, counts: Counts) -> dict[str, list[Count]]:
         return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
 
-    def price(self, counts: Counts, weights: Tensor) -> Tensor:
-        kept = [c.kept / c.units if self.penalty == "share" else c.kept for c in counts.values()]
-        whole = torch.stack(kept).sum(0) if kept else weights.new_zeros(len(weights))
+    def price(self, counts: Counts, weights: Tensor) -> Tensor | float:
+        if not counts:  # LayerDrop
+            return 0.0
         if self.penalty == "share":
-            whole = whole / max(1, len(kept))
-        return self.tau * (weights * whole).sum()
+            each = torch.stack([c.kept / c.units.clamp(min=1) for c in counts.values()]).mean(0)
+        else:
+            each = torch.stack([c.kept for c in counts.values()]).sum(0)
+        return self.tau * (weights * each).sum()
 
 
 class Chance(Masked):
