@@ -143,8 +143,10 @@ def learned_rates(log: str | None) -> tuple[list[int], list[float]]:
             "--asa-rival scheduled takes its rates from a training with adversaries; give "
             "--asa-log, its --save-dir with a train.log, or the log itself"
         )
-    lines = [line for line in read_log(Path(log)) if line.kind.startswith("train")]
-    found = {line.update: line.values[MASKED] for line in lines if MASKED in line.values}
+    lines = [line for line in read_log(Path(log)) if MASKED in line.values]
+    found: dict[int, float] = {}
+    for kind in ("train", "train_inner"):  # epochs, if there is nothing finer
+        found = {line.update: line.values[MASKED] for line in lines if line.kind == kind} or found
     if not found:
         raise UsageError(
             f"--asa-log {log} says nothing of {MASKED}; give that of a training with adversaries"

@@ -1,5 +1,6 @@
 """The options of adversarial self-attention and its rivals."""
 
+import math
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum
@@ -115,7 +116,7 @@ def check(cfg: object) -> None:
     """Raises UsageError for a number that has no meaning."""
     for name, (low, high) in RANGES.items():
         value = getattr(cfg, name)
-        if value is not None and not low <= value <= high:
+        if value is not None and not (low <= value <= high and math.isfinite(value)):
             upwards = "upwards" if high == float("inf") else f"to {high}"
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} is {value:g}; give a number from {low} {upwards}")

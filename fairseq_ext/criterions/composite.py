@@ -22,7 +22,7 @@ from fairseq_ext.criterions.asa import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
 from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
-from fairseq_ext.criterions.terms import Log, Sample, Step, Term
+from fairseq_ext.criterions.terms import Log, Sample, Step, Term, unwrapped
 from fairseq_ext.errors import UsageError
 
 
@@ -39,7 +39,7 @@ class Tap:
         if self.parameters is None:
             self.output = self.model(**given)
         else:
-            self.output = functional_call(self.model, self.parameters, (), given)
+            self.output = functional_call(unwrapped(self.model), self.parameters, (), given)
         return self.output
 
     def __getattr__(self, name: str) -> Any:

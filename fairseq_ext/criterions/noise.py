@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.criterions.divergence import Compared, Divergence, symmetric_kl
-from fairseq_ext.criterions.terms import Log, Step
+from fairseq_ext.criterions.terms import Log, Step, unwrapped
 
 MEAN = "smart_mean"  # in checkpoints
 
@@ -78,6 +78,11 @@ def both_kl(clean: Tensor, other: Tensor) -> Tensor:
     return 2 * symmetric_kl(clean, other)
 
 
+def wide(p: Tensor) -> torch.dtype:
+    """In which a small step of a mean is not lost."""
+    return torch.promote_types(p.dtype, torch.float32)
+
+
 class Smart:
     """alpha l(f(x + delta), f(x)) + mu l(f(x), g(x)), l both KLs (squared for numbers).
 
@@ -118,14 +123,14 @@ class Smart:
 
     def _mean(self, step: Step) -> dict[str, Tensor]:
         """Updated, once an update; kept in checkpoints with what the task keeps."""
-        now = {name: p.detach() for name, p in step.model.named_parameters() if p.requires_grad}
-        kept = self.task.state.state_dict.get(MEAN)
+        named = unwrapped(step.model).named_parameters()
+        now = {name: p.detach() for name, p in named if p.requires_grad}
         if self.mean is None:
-            before = now if kept is None else kept
-            self.mean = {name: before[name].to(p, copy=True) for name, p in now.items()}
+            before = self.task.state.state_dict.get(MEAN, now)
+            self.mean = {n: before[n].to(p.device, wide(p), copy=True) for n, p in now.items()}
             self.task.state.merge_state_dict({MEAN: self.mean})
-        elif step.updates != self.updates:
-            for name, p in now.items():
-                self.mean[name].lerp_(p, 1 - self.beta)
+        if step.updates != self.updates:
+            for name, mean in self.mean.items():
+                mean.lerp_(now[name].to(mean), 1 - self.beta)
         self.updates = step.updates
-        return self.mean
+        return {name: mean.to(now[name]) for name, mean in self.mean.items()}

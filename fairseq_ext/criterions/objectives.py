@@ -52,8 +52,9 @@ def of_masked_tokens(base: Any, sample: Sample, output: Any) -> list[Compared]:
     """Predictions at masked positions, and the final state of the first token; as its divergence is
     to be a mean over sentences, it has their weights. (Wu et al. 2023, Eq. 10; that a state is
     compared by its softmax is ours)"""
-    state = output[1]["features"][:, 0]
-    return [Compared(output[0]), Compared(state, masked_tokens(base, sample))]
+    masked = masked_tokens(base, sample)
+    some = masked.any().expand(len(output[0]))  # else the base asks for predictions of all tokens
+    return [Compared(output[0], some), Compared(output[1]["features"][:, 0], masked)]
 
 
 def of_real_tokens(base: Any, sample: Sample, output: Any) -> list[Compared]:

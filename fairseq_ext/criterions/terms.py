@@ -60,3 +60,10 @@ class Term(Protocol):
     @staticmethod
     def reduce_metrics(logs: list[Log]) -> None:
         """Log what all steps and workers reported."""
+
+
+def unwrapped(model: Any) -> Any:
+    """The model itself, whose parameters have the same names in any number of processes."""
+    while "module" in dict(model.named_children()):
+        model = model.module
+    return model

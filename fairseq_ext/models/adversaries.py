@@ -11,6 +11,7 @@ from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.layer_choice import ALL, choose_layers
+from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.patching import around
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,11 @@ def check(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None
     """
     adversaries = [module for module in model.modules() if isinstance(module, Adversary)]
     trained = getattr(criterion, "uses_adversaries", False)
+    if getattr(criterion, "parts", ()) and not isinstance(model, Monitored):
+        raise UsageError(
+            f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
+            "transformer_una"
+        )
     if adversaries and not trained:
         raise UsageError(
             f"--criterion {name} does not train the adversaries of --asa-layers or an --arch like "

@@ -1,0 +1,341 @@
+"""Adversarial self-attention through the commands, on a few sentences."""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PLUGIN, fairseq, train_in_two_processes
+from fairseq_cli.train import cli_main
+from labelled import write_examples, write_vocabulary
+from safetensors.torch import load_file
+
+from fairseq_ext import cli
+from fairseq_ext.data.builtin import corpus
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.logs import read_log
+
+PAIRS = [
+    [" ".join(re.findall(r"\w+|[^\w\s]", sentence.lower())) for sentence in pair]
+    for pair in corpus()["train"][:60]
+]
+SENTENCES = [english for english, _ in PAIRS]
+FLAGS = [
+    *("--user-dir", str(PLUGIN)),
+    *"--cpu --num-workers 0 --seed 1 --optimizer adam --lr 1e-3 --lr-scheduler fixed".split(),
+    *"--log-format json --log-interval 1 --no-epoch-checkpoints --batch-size 8".split(),
+]
+SIZES = "--{0}-layers 3 --{0}-embed-dim 32 --{0}-ffn-embed-dim 48 --{0}-attention-heads 4"
+
+
+def saved(run):
+    return torch.load(run / "checkpoint_last.pt", weights_only=False)
+
+
+def train(data, run, updates, *flags):
+    """`fairseq-train` for some updates, its log kept."""
+    where = ["--save-dir", run, "--max-update", updates]
+    done = fairseq("train", data, *FLAGS, *where, *flags)
+    with (run / "train.log").open("a") as log:
+        log.write(done.stdout + done.stderr)
+
+
+def logged(run, kind="train_inner"):
+    return [record.values for record in read_log(run) if record.kind == kind]
+
+
+def of_asa(values):
+    return {name for name in values if name.startswith("asa")}
+
+
+LAYERS = {"asa_masked", *(f"asa_masked_{layer}" for layer in range(3))}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Text in vocabulary/bin, a corpus in translation, examples in two folders."""
+    folder = tmp_path_factory.mktemp("asa")
+    words = sorted({word for sentence in SENTENCES for word in sentence.split()})
+    write_vocabulary(folder / "vocabulary", words)
+    for split, some in (("train", PAIRS[:48]), ("valid", PAIRS[48:])):
+        english, german = ("\n".join(side) + "\n" for side in zip(*some, strict=True))
+        for name, text in ((split, english), (f"{split}.en", english), (f"{split}.de", german)):
+            (folder / name).write_text(text, encoding="utf-8")
+        examples = {
+            "classes": [{"text": s, "label": str(s.endswith("?"))} for s, _ in some],
+            "tags": [
+                {"words": s.split(), "tags": ["B-x" if len(w) < 4 else "O" for w in s.split()]}
+                for s, _ in some
+            ],
+        }
+        for name, lines in examples.items():
+            (folder / name).mkdir(exist_ok=True)
+            write_examples(folder / name / f"{split}.jsonl", lines)
+    words, mono = folder / "vocabulary", ("--only-source", "--srcdict")
+    for out, *flags in (
+        (words / "bin", *mono, words / "dict.txt"),
+        (folder / "translation", *"-s de -t en --joined-dictionary".split()),
+    ):
+        parts = ["--trainpref", folder / "train", "--validpref", folder / "valid"]
+        fairseq("preprocess", *parts, "--destdir", out, *flags)
+    return folder
+
+
+# Pre-training.
+
+ENCODER = f"--arch roberta_asa_tiny {SIZES.format('encoder')}".split()
+ON_TEXT = "--task masked_lm --criterion masked_lm_asa --tokens-per-sample 48".split()
+ON_TEXT += ["--sample-break-mode", "eos"]
+
+
+def pretrain(place, run, updates, *flags):
+    return train(place / "vocabulary" / "bin", run, updates, *ENCODER, *ON_TEXT, *flags)
+
+
+@pytest.fixture(scope="module")
+def pretrained(place, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("pretrained")
+    pretrain(place, run, 8)
+    return run
+
+
+def test_pretraining(pretrained):
+    """What is logged, and that adversaries learn; validation knows nothing of them."""
+    lines = logged(pretrained)
+    assert len(lines) == 8
+    assert all(of_asa(line) == LAYERS | {"asa_divergence"} for line in lines)
+    assert all(0 <= line[name] <= 1 for line in lines for name in LAYERS)
+    assert len({line["asa_masked"] for line in lines}) > 4
+    for line in logged(pretrained, "valid"):
+        assert "loss" in line and not of_asa(line)
+    biases = [x for name, x in saved(pretrained)["model"].items() if "adversary.query.bias" in name]
+    assert len(biases) == 3 and all(bias.abs().max() > 1e-3 for bias in biases)
+
+
+def test_two_processes_equal_one(place, tmp_path):
+    """Which has the updates of two batches, and checkpoints activations."""
+    same = "--dropout 0 --attention-dropout 0 --disable-validation --optimizer sgd --lr 0.05"
+    one = ["--update-freq", "2", "--checkpoint-activations", *same.split()]
+    pretrain(place, tmp_path / "one", 3, *one)
+    flags = [flag for flag in (*FLAGS, *ENCODER, *ON_TEXT, *same.split()) if flag != "--cpu"]
+    where = ["--save-dir", tmp_path / "two", "--max-update", 3]
+    train_in_two_processes(place / "vocabulary" / "bin", *flags, *where)
+    states = [saved(tmp_path / name)["model"] for name in ("one", "two")]
+    torch.testing.assert_close(*states, atol=2e-5, rtol=1e-4)
+    moved = states[0]["encoder.sentence_encoder.layers.2.self_attn.adversary.query.bias"]
+    assert moved.abs().max() > 1e-3  # from 0
+
+
+def test_exports_have_no_adversaries(place, pretrained, tmp_path):
+    checkpoint = pretrained / "checkpoint_last.pt"
+    words = ["--vocabulary", str(place / "vocabulary")]
+    cli.main(["export-hf", str(checkpoint), str(tmp_path / "out"), *words])
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert tensors and not [name for name in tensors if "adversary" in name]
+    ours = saved(pretrained)["model"]["encoder.sentence_encoder.layers.1.fc1.weight"]
+    assert any(ours.shape == x.shape and torch.equal(ours, x) for x in tensors.values())
+
+
+# Fine-tuning.
+
+
+def finetuning(place, pretrained, *flags, task="sentence_classification"):
+    """Arguments of `fairseq-train`, but for those of every training."""
+    data = place / ("tags" if task == "sequence_tagging" else "classes")
+    given = ["--task", task, "--vocabulary", place / "vocabulary", "--finetune-from-model"]
+    return data, *given, pretrained / "checkpoint_last.pt", *flags
+
+
+def finetune(place, pretrained, run, updates, *flags, **options):
+    data, *given = finetuning(place, pretrained, *flags, **options)
+    train(data, run, updates, *given)
+
+
+@pytest.fixture
+def here(monkeypatch, caplog):
+    """Trains in this process, into which the plugin is loaded; gives what it logs."""
+
+    def train_here(data, run, updates, *flags):
+        caplog.clear()
+        for name in (None, "fairseq"):  # which predict silences
+            caplog.set_level(logging.INFO, name)
+        where = ["--save-dir", run, "--max-update", updates]
+        given = ["fairseq-train", data, *FLAGS[2:], *where, *flags]
+        monkeypatch.setattr(sys, "argv", list(map(str, given)))
+        cli_main()
+        return [json.loads(r.message) for r in caplog.records if r.name == "train_inner"]
+
+    return train_here
+
+
+WITH_ASA = "--arch roberta_asa --criterion sentence_prediction_asa".split()
+
+
+@pytest.fixture(scope="module")
+def tuned(place, pretrained, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("tuned")
+    finetune(place, pretrained, run, 6, *WITH_ASA)
+    return run
+
+
+def test_an_encoder_is_fine_tuned_without_adversaries(place, pretrained, tmp_path):
+    """As in the paper's Table 1. They are left behind, all else is taken over."""
+    plain = "--arch roberta_una --criterion sentence_classification --lr 0".split()
+    finetune(place, pretrained, tmp_path, 1, *plain)
+    before, after = saved(pretrained)["model"], saved(tmp_path)["model"]
+    encoder = {name for name in after if not name.startswith("task_head.")}
+    assert not [name for name in encoder if "adversary" in name] and len(encoder) > 40
+    assert all(torch.equal(after[name], before[name]) for name in encoder)
+    assert not of_asa(logged(tmp_path)[0])
+
+
+def test_fine_tuning_with_adversaries(tuned, pretrained):
+    lines = logged(tuned)
+    assert len(lines) == 6
+    assert all(of_asa(line) == LAYERS | {"asa_divergence"} for line in lines)
+    assert {"accuracy", "loss", "f1"} <= logged(tuned, "valid")[0].keys()
+    assert not of_asa(logged(tuned, "valid")[0])
+    before, after = saved(pretrained)["model"], saved(tuned)["model"]
+    for name in (name for name in after if "adversary" in name):  # 6 steps of Adam on
+        assert 1e-5 < (after[name] - before[name]).abs().max() < 7e-3
+
+
+def test_predictions_are_those_without_adversaries(tuned, place, tmp_path, capsys):
+    average = tmp_path / "average.pt"
+    cli.main(["average", str(tuned / "checkpoint_last.pt"), "--output", str(average)])
+    assert not [n for n in torch.load(average, weights_only=True)["model"] if "adversary" in n]
+    said = []
+    for checkpoint in (tuned / "checkpoint_last.pt", average):
+        capsys.readouterr()
+        given = ["--input", place / "valid.en", "--cpu", "--json"]
+        cli.main(["predict", str(checkpoint), *map(str, given)])
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    shares = [json.loads(line)["probability"] for line in said[0].split("\n")[:-1]]
+    assert len(shares) == 12 and len(set(shares)) > 6
+
+
+def test_tagging(place, pretrained, tmp_path):
+    flags = "--arch roberta_asa --asa-layers upper --criterion sequence_tagging_asa".split()
+    finetune(place, pretrained, tmp_path, 2, *flags, task="sequence_tagging")
+    upper = {"asa_divergence", "asa_masked", "asa_masked_1", "asa_masked_2"}
+    assert all(of_asa(line) == upper for line in logged(tmp_path))
+    assert "f1" in logged(tmp_path, "valid")[0]
+
+
+@pytest.mark.parametrize(
+    ("rival", "told"),
+    [
+        ("two_pass", {"asa_divergence"}),
+        ("bernoulli", {"asa_divergence", "asa_masked"}),
+        ("scheduled", {"asa_divergence", "asa_masked"}),
+        ("magnitude", {"asa_divergence"}),
+        ("freelb", {"asa_gain"}),
+        ("smart", {"asa_divergence"}),
+    ],
+)
+def test_rivals(place, pretrained, tmp_path, here, rival, told):
+    flags = ["--arch", "roberta_una", "--criterion", "sentence_prediction_asa"]
+    flags += ["--asa-rival", rival, "--asa-log", pretrained]
+    data, *given = finetuning(place, pretrained, *flags)
+    lines = here(data, tmp_path, 3, *given)
+    assert all(of_asa(line) == told for line in lines) and len(lines) == 3
+    assert not [name for name in saved(tmp_path)["model"] if "adversary" in name]
+    if rival == "scheduled":
+        begun = logged(pretrained)[0]["asa_masked"]
+        assert float(lines[0]["asa_masked"]) == pytest.approx(begun, abs=0.1)
+    if rival == "smart":
+        mean = saved(tmp_path)["task_state"]["smart_mean"]
+        assert mean.keys() <= saved(tmp_path)["model"].keys()
+        average = tmp_path / "average.pt"
+        cli.main(["average", str(tmp_path / "checkpoint_last.pt"), "--output", str(average)])
+        assert "smart_mean" not in torch.load(average, weights_only=True)["task_state"]
+
+
+# Translation.
+
+TRANSLATE = "--task translation -s de -t en --criterion label_smoothed_cross_entropy_asa".split()
+TRANSLATE += "--label-smoothing 0.1 --asa-sample --arch transformer_asa_tiny".split()
+TRANSLATE += "--share-all-embeddings --lr 5e-3".split()
+TRANSLATE += [*SIZES.format("encoder").split(), *SIZES.format("decoder").split()]
+
+
+@pytest.fixture(scope="module")
+def translator(place, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("translator")
+    train(place / "translation", run, 20, *TRANSLATE)
+    return run
+
+
+def test_resuming_is_exact(translator, place, tmp_path):
+    """From within an epoch, with dropout and masks by chance."""
+    for updates in (9, 20):
+        train(place / "translation", tmp_path, updates, *TRANSLATE)
+    ours, theirs = (
+        [{name: line[name] for name in of_asa(line)} for line in logged(run)]
+        for run in (tmp_path, translator)
+    )
+    assert ours == theirs and len(ours) == 20
+    assert all(line.keys() == LAYERS | {"asa_divergence"} for line in ours)
+    states = [saved(run)["model"] for run in (tmp_path, translator)]
+    torch.testing.assert_close(*states, atol=0, rtol=0)
+
+
+def test_translations_are_those_without_adversaries(translator, place):
+    found = []
+    without = {"_name": "transformer_una_tiny", "arch": "transformer_una_tiny"}
+    for overrides in ({}, without | {"asa_layers": "none"}):
+        done = fairseq(
+            *("generate", place / "translation", "--user-dir", PLUGIN, "--cpu", "--beam", 3),
+            *("--path", translator / "checkpoint_last.pt", "--gen-subset", "valid"),
+            *("--max-len-b", 12, "--model-overrides", str(overrides)),
+        )
+        found.append(sorted(re.findall(r"^[HP]-.*", done.stdout, re.M)))
+    assert found[0] == found[1] and len(found[0]) == 24
+    assert len({line.split("\t")[-1] for line in found[0]}) > 12
+
+
+# Refused at start-up, before anything is read or written.
+
+
+PLAIN = "--criterion sentence_classification"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([*WITH_ASA, "--asa-alpha=-1"], "--asa-alpha is -1; give a number from 0 upwards"),
+        ([*WITH_ASA, "--arch", "roberta_una"], "needs an architecture with adversaries; give"),
+        ([*WITH_ASA, "--asa-rival", "scheduled"], "--asa-rival scheduled takes its rates from"),
+        ([*WITH_ASA, "--asa-rival", "two_pass"], "prediction_asa does not train the adversaries"),
+        ([*WITH_ASA, "--freeze-encoder"], "in a frozen encoder; leave out --freeze-encoder"),
+        (f"--arch roberta_asa {PLAIN}".split(), "--criterion sentence_classification does not"),
+        (f"--arch roberta_una --asa-layers 1,9 {PLAIN}".split(), "--asa-layers is '1,9'; give"),
+    ],
+)
+def test_refusals(place, pretrained, tmp_path, here, flags, says):
+    data, *given = finetuning(place, pretrained, *flags)
+    with pytest.raises(UsageError) as refused:
+        here(data, tmp_path / "run", 2, *given)
+    assert says in str(refused.value)
+    assert not list(tmp_path.glob("run/*.pt"))
+
+
+def test_a_refusal_is_one_sentence(place, tmp_path):
+    where = ["--save-dir", tmp_path / "run", "--max-update", 2]
+    text = [place / "vocabulary" / "bin", *FLAGS, *ENCODER, *ON_TEXT, *where]
+    refused = fairseq("train", *text, "--asa-tau=-0.5", check=False)
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    last = refused.stderr.strip().split("\n")[-1]
+    assert last == "error: --asa-tau is -0.5; give a number from 0 upwards"
+    assert not list(tmp_path.glob("run/*.pt"))
+
+
+def test_an_unknown_rival(place, pretrained, tmp_path, here, capsys):
+    data, *given = finetuning(place, pretrained, *WITH_ASA, "--asa-rival", "chance")
+    with pytest.raises(SystemExit):
+        here(data, tmp_path / "run", 2, *given)
+    assert "--asa-rival: invalid choice: 'chance' (choose from" in capsys.readouterr().err

@@ -1,0 +1,401 @@
+"""Adversarial self-attention and its rivals as criterions, against naive twins."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import test_labelled_criterions as labelled
+import torch
+from fairseq.criterions import build_criterion
+from fairseq.data import Dictionary
+from fairseq.logging import metrics
+from fairseq.models import build_model
+from fairseq.tasks.fairseq_task import StatefulContainer
+from omegaconf import OmegaConf
+from torch import nn
+
+from fairseq_ext.attention import Adversary
+from fairseq_ext.data.labelled import IGNORED
+
+PAD, EOS = 1, 2
+SOURCES = [[0, 5, 6, 7, 8, 9, EOS], [0, 10, 11, EOS], [0, 12, 5, 7, EOS], [0, 6, 5, 7, 9, 8, EOS]]
+TARGETS = [[20, 21, 22, EOS], [23, EOS], [24, 25, 26, 27, EOS], [28, 21, EOS]]
+MASKED = [[1, 4], [2], [1, 2, 3], []]  # in the last sentence nothing
+PLACES = range(4)
+
+SIZES = {f"encoder_{k}": v for k, v in {"embed_dim": 16, "ffn_embed_dim": 24}.items()}
+SIZES |= {"encoder_layers": 3, "encoder_attention_heads": 4, "dropout": 0.0}
+SIZES |= {"attention_dropout": 0.0}
+
+
+class Case(NamedTuple):
+    """A model in training and its criterion; `sample` makes a batch of examples by their numbers.
+
+    Attributes:
+        name: of the objective.
+    """
+
+    name: str
+    model: Any
+    criterion: Any
+    sample: Callable[[Any], dict[str, Any]]
+    task: Any
+
+    def outputs(self, sample):
+        """The loss, the log and all outputs of the model, with the keywords of each."""
+        seen = []
+        hook = self.model.register_forward_hook(
+            lambda model, args, given, output: seen.append((given, output)), with_kwargs=True
+        )
+        loss, _, log = self.criterion(self.model, sample)
+        hook.remove()
+        return loss, log, seen
+
+
+class Task:
+    """What criterions and models ask of a task on text."""
+
+    def __init__(self):
+        self.source_dictionary = self.target_dictionary = Dictionary()
+        for i in range(40):
+            self.source_dictionary.add_symbol(f"w{i}")
+        self.state, self.cfg = StatefulContainer(), OmegaConf.create({"_name": "text"})
+        self.max_positions = lambda: 16
+
+
+def padded(rows):
+    return nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), True, PAD)
+
+
+def masked_text(rows):
+    tokens = padded([SOURCES[b] for b in rows])
+    target = torch.full_like(tokens, PAD)
+    for row, b in enumerate(rows):
+        target[row, MASKED[b]] = tokens[row, MASKED[b]] + 1
+    counts = {"ntokens": int(tokens.ne(PAD).sum()), "nsentences": len(rows)}
+    return {"net_input": {"src_tokens": tokens, "src_lengths": None}, "target": target, **counts}
+
+
+def translated(rows):
+    target, written = (
+        padded([[*first, *TARGETS[b]][: len(TARGETS[b])] for b in rows]) for first in ([], [EOS])
+    )
+    inputs = {"src_tokens": padded([SOURCES[b] for b in rows]), "src_lengths": None}
+    inputs["prev_output_tokens"] = written
+    counts = {"ntokens": int(target.ne(PAD).sum()), "nsentences": len(rows)}
+    return {"net_input": inputs, "target": target, **counts}
+
+
+LABELLED = {
+    "sentence_classification": labelled.classification,
+    "sentence_regression": labelled.regression,
+    "multiple_choice": labelled.choice,
+    "sequence_tagging": labelled.tagging,
+}
+TEXT = {
+    "masked_lm": (masked_text, {"tpu": False}),
+    "label_smoothed_cross_entropy": (translated, {"label_smoothing": 0.1, "sentence_avg": False}),
+}
+NAMES = [*TEXT, *LABELLED]
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+
+def task_of(name):
+    """A task, and what makes batches of it."""
+    if name in TEXT:
+        return Task(), TEXT[name][0]
+    task, _, examples = LABELLED[name]()
+    vars(task.cfg).update(freeze_encoder=False, pooling="first", output="mlp")
+    return task, lambda rows: labelled.batches(task, [examples[b] for b in rows])[0]
+
+
+def build(name, criterion=None, model=None, **options):
+    """The objective with _asa, of a small model with adversaries, or as the options say."""
+    task, sample = task_of(name)
+    arch = "transformer" if name == "label_smoothed_cross_entropy" else "roberta"
+    config = {"_name": f"{arch}_asa_tiny", **SIZES}
+    if arch == "transformer":
+        config |= {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24, "decoder_layers": 1}
+    made = OmegaConf.create(config | (model or {}))
+    torch.manual_seed(1)
+    built = task.build_model(made) if name in LABELLED else build_model(made, task)
+    for parameter in built.parameters():  # so that masks matter
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.5)
+    usual = {"_name": f"{name}_asa", **TEXT.get(name, (None, {}))[1]}
+    given = OmegaConf.create(usual | ({"_name": criterion} if criterion else {}) | options)
+    built.train()
+    built.set_num_updates(0)
+    return Case(name, built, build_criterion(given, task), sample, task)
+
+
+# The loss (Eq. 9, 10), from what the model says and what the adversaries keep.
+
+
+def kl(clean, other):
+    p, q = clean.double().softmax(-1), other.double().softmax(-1)
+    return (p * (p / q).log()).sum()
+
+
+def symmetric(clean, other):
+    return (kl(clean, other) + kl(other, clean)) / 2
+
+
+def targets(name, sample):
+    """What counts in each row of the source."""
+    if name in LABELLED and name != "sequence_tagging":
+        rows = len(sample["net_input"]["src_tokens"])
+        return torch.full((rows,), sample["nsentences"] / rows)
+    return sample["target"].ne(PAD if name in TEXT else IGNORED).sum(1)
+
+
+def compared(name, sample, clean, other):
+    """Weight and both predictions of all that is compared."""
+    if name == "masked_lm":
+        for n in range(sum(targets(name, sample))):
+            yield 1, clean[0][n], other[0][n]
+        states = (output[1]["features"][:, 0] for output in (clean, other))
+        yield from zip(targets(name, sample), *states, strict=True)
+    elif name == "multiple_choice":
+        yield from (
+            (1, *pair) for pair in zip(clean[0].view(-1, 3), other[0].view(-1, 3), strict=True)
+        )
+    elif name.startswith("sentence"):
+        yield from ((1, *pair) for pair in zip(clean[0], other[0], strict=True))
+    else:
+        for b, i in sample["target"].ne(PAD if name in TEXT else IGNORED).nonzero():
+            yield 1, clean[0][b, i], other[0][b, i]
+
+
+def divergence(name, sample, clean, other, distance):
+    if name == "sentence_regression":
+        distance = lambda clean, other: (clean - other).square().sum()  # noqa: E731
+    return sum(w * distance(c, o) for w, c, o in compared(name, sample, clean, other))
+
+
+def price(name, sample, masks, penalty):
+    """Of masks [B, h, T, T] before padding is taken out, layer by layer."""
+    total, weights = 0.0, targets(name, sample)
+    for keep in masks:
+        for b, row in enumerate(sample["net_input"]["src_tokens"]):
+            real = row.ne(PAD)
+            queries = torch.ones_like(real) if penalty == "padded" else real
+            kept = keep[b].mean(0)[queries][:, real].sum()
+            share = penalty == "share"
+            total += weights[b] * (kept / real.sum() ** 2 / len(masks) if share else kept)
+    return total
+
+
+def adversaries(model):
+    return [module for module in model.modules() if isinstance(module, Adversary)]
+
+
+VARIANTS = {
+    "as it is": {},
+    "tau": {"asa_tau": 0.7},
+    "tau squared": {"asa_tau_squared": True},
+    "tau 0": {"asa_tau": 0.0},
+    "alpha": {"asa_alpha": 2.5},
+    "alpha 0": {"asa_alpha": 0.0},
+    "symmetric": {"asa_divergence": "symmetric"},
+    "padded": {"asa_penalty": "padded"},
+    "share": {"asa_penalty": "share"},
+    "in sequence": {"asa_in_sequence": True},
+    "for each head": {"model": {"asa_per_head": True}},
+    "upper": {"model": {"asa_layers": "1,2"}},
+    "pre-norm": {"model": {"encoder_normalize_before": True}},
+}
+
+
+@EVERY
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_the_loss_is_that_of_the_equations(name, options):
+    case, masks = build(name, **options), []
+    sample = case.sample(PLACES)
+    for adversary in adversaries(case.model):
+        adversary.register_forward_hook(lambda m, given, keep: masks.append(keep.detach()))
+    loss, log, [(_, clean)] = case.outputs(sample)
+    apart = divergence(
+        *(name, sample, clean, clean[1]["second"]),
+        symmetric if "asa_divergence" in options else kl,
+    )
+    tau = options.get("asa_tau", 0.1 if name == "masked_lm" else 0.3)
+    tau = tau**2 if "asa_tau_squared" in options else tau
+    base = case.criterion.base(case.model, sample)[0]
+    kept = price(name, sample, masks, options.get("asa_penalty", "sum"))
+    expected = base + options.get("asa_alpha", 1) * apart + tau * kept
+    torch.testing.assert_close(loss.double(), expected.double(), rtol=2e-5, atol=1e-4)
+    assert apart > 0.1 and kept > 0.1
+    assert torch.equal(log["loss"], base.detach())
+
+
+@pytest.mark.parametrize("distance", [kl, symmetric])
+def test_numbers_as_one_distribution_over_the_batch(distance):
+    options = {"asa_divergence": distance.__name__, "asa_regression": "batch", "asa_tau": 0.0}
+    case = build("sentence_regression", **options)
+    sample = case.sample(PLACES)
+    loss, log, [(_, clean)] = case.outputs(sample)
+    apart = distance(clean[0].view(-1), clean[1]["second"][0].view(-1)).float()
+    torch.testing.assert_close(loss, log["loss"] + apart)
+    assert apart > 0.1
+    alone = case.sample([1])
+    torch.testing.assert_close(
+        *case.outputs(alone)[:2][0:1], case.criterion.base(case.model, alone)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("sentence_prediction_asa", "sentence_classification"),
+        ("sentence_prediction_asa", "sentence_regression"),
+        ("sentence_ranking_asa", "multiple_choice"),
+    ],
+)
+def test_names_of_fairseq_mean_what_the_task_does(alias, name):
+    ours, theirs = build(name), build(name, alias)
+    assert type(ours.criterion) is type(theirs.criterion)
+    sample = ours.sample(PLACES)
+    torch.testing.assert_close(ours.outputs(sample)[0], theirs.outputs(sample)[0])
+
+
+# Batches.
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(ours, theirs, tolerance=1e-4):
+    """Gradients, of which some are 10^4 times as large as others."""
+    assert ours.keys() == theirs.keys() and ours
+    for n, gradient in ours.items():
+        assert (gradient - theirs[n]).norm() <= tolerance * theirs[n].norm() + 2e-4, n
+
+
+@EVERY
+@pytest.mark.parametrize("rival", ["none", "magnitude"])
+@pytest.mark.parametrize("parts", [[[0, 1], [2, 3]], [[0], [1], [2], [3]]], ids=["halves", "alone"])
+def test_a_batch_is_the_sum_of_its_parts(name, rival, parts):
+    """So that --update-freq and the number of processes change nothing."""
+    case = build(name, asa_rival=rival, asa_rate=0.4)
+    whole = case.criterion(case.model, case.sample(PLACES))
+    each = [case.criterion(case.model, case.sample(part)) for part in parts]
+    logs = [log for *_, log in each]
+    assert all(log.keys() == whole[2].keys() for log in logs)
+    for key in whole[2]:
+        if key != "sample_size":
+            total = sum(torch.as_tensor(log[key]) for log in logs)
+            torch.testing.assert_close(total, torch.as_tensor(whole[2][key]), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(sum(loss for loss, *_ in each), whole[0])
+    ours = gradients(case.model, whole[0])
+    theirs = gradients(case.model, sum(loss for loss, *_ in each))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("name", TEXT)
+@pytest.mark.parametrize("rival", ["freelb", "smart"])
+def test_noise_is_of_each_sentence(name, rival):
+    """Both halves are as long as the whole, so the same noise is drawn."""
+    case = build(name, asa_rival=rival, asa_steps=2, model={"asa_layers": "none"})
+    torch.manual_seed(3)
+    whole = case.criterion(case.model, case.sample(PLACES))[0]
+    torch.manual_seed(3)
+    halves = [case.criterion(case.model, case.sample(part))[0] for part in ([0, 1], [2, 3])]
+    torch.testing.assert_close(sum(halves), whole)
+
+
+def test_activation_checkpointing_keeps_loss_and_gradient():
+    """Those of adversaries too."""
+    for rival in ("none", "magnitude", "freelb", "smart"):
+        found = []
+        for options in ({}, {"checkpoint_activations": True}):
+            case = build("masked_lm", asa_rival=rival, model=options)
+            torch.manual_seed(3)
+            loss = case.criterion(case.model, case.sample(PLACES))[0]
+            found.append((loss.detach(), gradients(case.model, loss)))
+        torch.testing.assert_close(found[0][0], found[1][0])
+        assert_same(found[0][1], found[1][1])
+
+
+# Evaluation and logs.
+
+
+@EVERY
+@pytest.mark.parametrize("rival", ["none", "two_pass", "freelb", "smart"])
+def test_evaluation_is_that_of_the_objective(name, rival):
+    """One pass, and nothing logged that it does not log."""
+    case, plain = build(name, asa_rival=rival), build(name, name)
+    for each in (case, plain):
+        each.model.eval()
+    (loss, log, seen), (expected, logged, alone) = (
+        each.outputs(each.sample(PLACES)) for each in (case, plain)
+    )
+    assert len(seen) == 1 and seen[0][0].keys() == alone[0][0].keys()
+    assert torch.equal(loss, expected) and log.keys() == logged.keys()
+    for key in log:
+        assert torch.equal(torch.as_tensor(log[key]), torch.as_tensor(logged[key])), key
+
+
+def reduced(criterion, logs):
+    with metrics.aggregate(new_root=True) as found:
+        criterion.reduce_metrics(logs)
+    return found.get_smoothed_values()
+
+
+@EVERY
+def test_logs_of_several_workers(name):
+    case = build(name, model={"asa_layers": "0,2"})
+    logs, apart, size, masked = [], 0, 0, {0: [], 2: []}
+    for part in ([0, 1, 2], [3, 0], [1]):
+        sample = case.sample(part)
+        _, log, [(_, output)] = case.outputs(sample)
+        logs.append(log)
+        apart += divergence(name, sample, output, output[1]["second"], kl).item()
+        size += log["sample_size"]
+        for layer, count in output[1]["counts"].items():
+            masked[layer].append(((count.units - count.kept.detach()).sum(), count.units.sum()))
+    values = reduced(case.criterion, logs)
+    assert values["asa_divergence"] == pytest.approx(float(apart / size), abs=2e-5, rel=1e-5)
+    shares = {
+        f"asa_masked_{i}": [sum(x) for x in zip(*of, strict=True)] for i, of in masked.items()
+    }
+    shares["asa_masked"] = [sum(x) for x in zip(*shares.values(), strict=True)]
+    for key, (less, units) in shares.items():
+        assert values[key] == pytest.approx(float(less / units), abs=1e-4)
+    assert {key for key in values if key.startswith("asa")} == {*shares, "asa_divergence"}
+    assert values["loss"] == reduced(build(name, name).criterion, logs)["loss"]
+    if case.criterion.logging_outputs_can_be_summed():
+        summed = {key: sum(log[key] for log in logs) for key in logs[0]}
+        assert reduced(case.criterion, [summed]) == pytest.approx(values, abs=1e-4)
+
+
+@pytest.mark.parametrize("rival", ["none", "bernoulli", "two_pass"])
+@pytest.mark.parametrize("penalty", ["sum", "share"])
+def test_dropped_layers_change_no_key_of_a_log(rival, penalty):
+    """Workers drop different ones; sums over them need the same keys."""
+    dropping = {"encoder_layerdrop": 0.5}
+    case = build("masked_lm", asa_rival=rival, asa_penalty=penalty, model=dropping)
+    expected = build("masked_lm", asa_rival=rival).outputs(case.sample(PLACES))[1].keys()
+    torch.manual_seed(0)
+    layers, logs = set(), []
+    for _ in range(40):
+        loss, log, [(_, output)] = case.outputs(case.sample(PLACES))
+        assert log.keys() == expected and loss.isfinite()
+        layers.add(len(output[1]["counts"]))
+        logs.append(log)
+    assert layers == ({0} if rival == "two_pass" else {0, 1, 2, 3})
+    assert ("asa_masked" in reduced(case.criterion, logs)) == (rival != "two_pass")
+
+
+def test_naive_masks_are_logged():
+    case = build("masked_lm", asa_rival="bernoulli", asa_rate=0.25)
+    torch.manual_seed(0)
+    logs = [case.outputs(case.sample(PLACES))[1] for _ in range(60)]
+    values = reduced(case.criterion, logs)
+    assert values["asa_masked"] == pytest.approx(0.25, abs=0.01)
+    two = build("masked_lm", asa_rival="two_pass", model={"dropout": 0.3})
+    values = reduced(two.criterion, [two.outputs(two.sample(PLACES))[1]])
+    assert values["asa_divergence"] > 0.01 and "asa_masked" not in values
