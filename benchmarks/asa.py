@@ -17,7 +17,7 @@ from pathlib import Path
 import measure
 import numpy as np
 import steps
-from measure import Aim
+from measure import Aim, Table
 from steps import Candidate
 
 PEER = "naive"
@@ -69,6 +69,17 @@ def build(size: str, length: int, data: Path, given: argparse.Namespace) -> dict
     return steps.build({name: [*common, *CANDIDATES[name].split()] for name in names}, given)
 
 
+def table(size: str, data: Path, given: argparse.Namespace) -> Table:
+    """A row for each length."""
+    rows = []
+    for length in given.lengths:
+        title, candidates = label(size, length), build(size, length, data, given)
+        batches = steps.first_batches(candidates, given)
+        seconds = steps.timed(title, candidates, steps.training, batches, given)
+        rows.append(measure.compare(title, seconds, PEER, 1e3))
+    return Table(f"Time of a batch, {size}", PEER, "ms", rows)
+
+
 def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
     """Sentences of each length, of random words, with dictionary and tokeniser."""
     names, random = steps.write_vocabulary(folder, symbols), np.random.default_rng(seed)
@@ -91,17 +102,10 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
+    steps.check_lengths(given)
     steps.prepare(given, [*map(str, given.lengths), "dict.txt", "tokenizer.json"])
     with steps.data_folders(given, write_synthetic, SYMBOLS) as folders:
-        tables = []
-        for size, data in folders.items():
-            rows = []
-            for length in given.lengths:
-                title, candidates = label(size, length), build(size, length, data, given)
-                batches = steps.first_batches(candidates, given)
-                seconds = steps.timed(title, candidates, steps.training, batches, given)
-                rows.append(measure.compare(title, seconds, PEER, 1e3))
-            tables.append(measure.Table(f"Time of a batch, {size}", PEER, "ms", rows))
+        tables = [table(size, data, given) for size, data in folders.items()]
     facts = {
         "data": str(given.data or "synthetic"),
         "batches": f"at most {given.max_tokens} tokens, {given.precision}",

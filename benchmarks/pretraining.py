@@ -16,8 +16,6 @@ import steps
 from measure import Aim
 from steps import Candidate
 
-from fairseq_ext.errors import UsageError
-
 STOCK = "roberta"
 FLAGS = "--task masked_lm --sample-break-mode none".split()
 OBJECTIVE = "--criterion masked_lm".split()
@@ -99,11 +97,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
-    if max(given.lengths) > given.max_tokens:
-        raise UsageError(
-            f"--lengths has {max(given.lengths)}, but --max-tokens {given.max_tokens} is less than "
-            "one such sequence; give more tokens, or shorter lengths"
-        )
+    steps.check_lengths(given)
     steps.prepare(given, ["train*.idx", "dict.txt"])
     with steps.data_folders(given, write_synthetic, SYMBOLS) as folders:
         measured = {

@@ -222,6 +222,15 @@ def parser(
     return made
 
 
+def check_lengths(given: argparse.Namespace) -> None:
+    """Raises UsageError if a batch does not hold one sequence."""
+    if max(given.lengths) > given.max_tokens:
+        raise UsageError(
+            f"--lengths has {max(given.lengths)}, but --max-tokens {given.max_tokens} is less than "
+            "one such sequence; give more tokens, or shorter lengths"
+        )
+
+
 def prepare(given: argparse.Namespace, data: Sequence[str]) -> None:
     """Check the options; `data` are globs of what has to be in the folder of --data.
 

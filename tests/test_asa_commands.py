@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLUGIN, fairseq, train_in_two_processes
+from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq_cli.train import cli_main
 from labelled import write_examples, write_vocabulary
 from safetensors.torch import load_file
+from test_scripts import assert_refused, bash
 
 from fairseq_ext import cli
 from fairseq_ext.data.builtin import corpus
@@ -339,3 +340,58 @@ def test_an_unknown_rival(place, pretrained, tmp_path, here, capsys):
     with pytest.raises(SystemExit):
         here(data, tmp_path / "run", 2, *given)
     assert "--asa-rival: invalid choice: 'chance' (choose from" in capsys.readouterr().err
+
+
+# The recipe.
+
+
+def recipe(out, *arguments):
+    return bash(ROOT / "scripts" / "asa.sh", *arguments[:-1], "--out", out, *arguments[-1])
+
+
+def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
+    checkpoint = pretrained / "checkpoint_last.pt"
+    few = "--seeds 1 --epochs 1 --lr 1e-3 -- --max-update 2 --cpu --tokens-per-sample 48".split()
+    places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
+    variants = ["--variants", "naive bernoulli-.05 asa scheduled"]
+    done = recipe(tmp_path, "finetune", "rte", checkpoint, *places, *variants, few)
+    assert done.returncode == 0, done.stderr
+    names = re.findall(r"^(\S+) +1 +[\d,]+ +2 ", done.stdout, re.M)
+    assert names == ["naive", "bernoulli-.05", "asa", "scheduled"]
+    cfg = {name: saved(tmp_path / name / "seed-1")["cfg"] for name in names}
+    assert {name: each["model"]["asa_layers"] for name, each in cfg.items()} == {
+        **dict.fromkeys(names, "none"),
+        "asa": "all",
+    }
+    assert cfg["bernoulli-.05"]["criterion"]["asa_rate"] == 0.05
+    assert cfg["scheduled"]["criterion"]["asa_log"] == str(tmp_path / "asa" / "seed-1")
+    assert {each["optimization"]["clip_norm"] for each in cfg.values()} == {0.0}
+    assert (tmp_path / "masked.png").read_bytes().startswith(b"\x89PNG")
+    share = logged(tmp_path / "asa" / "seed-1", "train")[-1]["asa_masked"]
+    assert f"asa: {share:.3f} of all; from the lowest layer " in done.stdout
+
+
+def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
+    checkpoint = pretrained / "checkpoint_last.pt"
+    few = ["--seeds", 1, "--updates", 2, "--", "--cpu", "--batch-size", 8]
+    data = ["--data", place / "vocabulary" / "bin"]
+    flags = [*few, *ENCODER[2:], *ON_TEXT[4:]]
+    done = recipe(tmp_path, "pretrain", checkpoint, *data, flags)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^(\S+) +1 +[\d,]+ +2 ", done.stdout, re.M) == ["plain", "asa"]
+    assert "asa_masked_2" in (tmp_path / "asa" / "seed-1" / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("variants", "said"),
+    [
+        ("naive scheduled", "--variants has scheduled without asa"),
+        ("naive alum", "--variants has 'alum'"),
+    ],
+)
+def test_variants_that_there_are_not(place, pretrained, tmp_path, variants, said):
+    places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
+    checkpoint = pretrained / "checkpoint_last.pt"
+    given = ["finetune", "rte", checkpoint, *places, ["--variants", variants]]
+    assert_refused(recipe(tmp_path / "out", *given), said)
+    assert not (tmp_path / "out").exists()

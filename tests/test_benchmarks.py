@@ -11,6 +11,7 @@ import torch
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import asa  # noqa: E402
 import attention  # noqa: E402
 import finetuning  # noqa: E402
 import measure  # noqa: E402
@@ -22,7 +23,9 @@ from measure import AGAIN, Aim, Quiet, Ratio, Row, Table  # noqa: E402
 from fairseq_ext.errors import UsageError  # noqa: E402
 from fairseq_ext.models import task_heads  # noqa: E402
 
-SCRIPTS = {module.__name__: module for module in (attention, training, pretraining, finetuning)}
+SCRIPTS = {
+    module.__name__: module for module in (attention, training, pretraining, finetuning, asa)
+}
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
 
@@ -209,6 +212,29 @@ def test_rivals_in_finetuning(tmp_path):
         assert trained and all(name.startswith("task_head.") for name in trained)
 
 
+def test_rivals_of_adversaries(tmp_path):
+    """They share the encoder's parameters and are trained by the criterions that they are named
+    after."""
+    asa.write_synthetic(tmp_path, 50, 1)
+    given = argparse.Namespace(max_tokens=256, seed=1, device="cpu", precision="fp32")
+    given.candidates = [*asa.CANDIDATES]
+    built = asa.build("tiny", 128, tmp_path, given)
+    assert list(built) == ["naive", "again", *[*asa.CANDIDATES][1:]]
+    naive = built["naive"].model.state_dict()
+    for each in built.values():
+        state = each.model.state_dict()
+        shared = {key: x for key, x in state.items() if "adversary" not in key}
+        torch.testing.assert_close(shared, naive)
+    layers = {name: each.task.adversaries for name, each in built.items()}
+    assert layers["asa"] == layers["sequence"] == [0, 1] and layers["upper"] == [1]
+    assert not any(layers[name] for name in ("naive", "two_pass", "freelb_2", "smart_2"))
+    cfg = {name: each.cfg.criterion for name, each in built.items()}
+    assert cfg["sequence"].asa_in_sequence and not cfg["asa"].asa_in_sequence
+    assert (str(cfg["freelb_3"].asa_rival), cfg["freelb_3"].asa_steps) == ("freelb", 3)
+    batches = steps.first_batches(built, argparse.Namespace(rounds=1))
+    assert {batch["ntokens"] % 128 for batch in batches} == {0}
+
+
 # As a user runs them.
 
 
@@ -281,6 +307,16 @@ def test_finetuning(tmp_path):
     assert_report(done, path, found)
 
 
+def test_asa(tmp_path):
+    path = tmp_path / "results.json"
+    names = ["asa", "upper", "freelb_2"]
+    done = benchmark(
+        *"asa --sizes tiny --lengths 128 --max-tokens 256 --rounds 1 --json".split(),
+        *(path, "--candidates", *names),
+    )
+    assert_report(done, path, {asa.label("tiny", 128): names})
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -292,6 +328,8 @@ def test_finetuning(tmp_path):
         ("training --data /nowhere", "--data is /nowhere"),
         ("pretraining --data /nowhere", "with train*.idx and dict.txt"),
         ("pretraining --max-tokens 256", "--lengths has 512"),
+        ("asa --max-tokens 256", "--lengths has 512"),
+        ("asa --candidates alum", "'alum'"),
         pytest.param(
             "training --device cuda",
             "--device is cuda",

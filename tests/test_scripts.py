@@ -76,6 +76,9 @@ def accepted(script: Path) -> set[str]:
         (["table7.sh", "--data", "/nowhere"], ["'/nowhere'", "test.*.idx", "fairseq-preprocess"]),
         (["ag_patterns.sh", "next:1"], ["'next:1'", "SITE=HEADS"]),
         (["ag_patterns.sh", "none", "--jobs", "0"], ["--jobs is '0'"]),
+        (["asa.sh", "tune"], ["'tune'", "finetune, tau, pretrain or translate"]),
+        (["asa.sh", "finetune", "rte"], ["finetune needs 2 words", "--help"]),
+        (["asa.sh", "translate", "--seeds", "0"], ["--seeds is '0'"]),
         (["prepare_multi30k.sh", "--fast"], ["'--fast'", "output folder"]),
         (["prepare_builtin.sh", "/dev/null/x"], ["'/dev/null/x'", "write"]),
     ],
@@ -386,6 +389,21 @@ def test_table7(quickstart):
         assert ("| ag_loss " in log) == (variant == "ag") and "| nll_avg " in log
         assert "--warmup-updates 2 " in (out / variant / "seed-1" / "train.done").read_text()
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_asa(quickstart):
+    """Its experiment with translation; the others are where encoders are."""
+    done = recipe("asa", quickstart, "translate", "--seeds", 1, "--jobs", 2)
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.findall(r"^(\w+) +1 +([\d,]+) +3 ", done.stdout, re.M))
+    assert list(rows) == ["base", "asa", "two_pass"]
+    assert rows["base"] == rows["two_pass"] < rows["asa"]
+    out = quickstart[0] / "asa"
+    assert (out / "masked.png").read_bytes().startswith(b"\x89PNG")
+    for variant in rows:
+        log = (out / variant / "seed-1" / "train.log").read_text()
+        assert ("| asa_divergence " in log) == (variant != "base")
+        assert ("| asa_masked_3 " in log) == (variant == "asa")
 
 
 def test_ag_patterns(quickstart):
