@@ -5,7 +5,8 @@ from fairseq_ext import compat
 compat.apply()
 
 from fairseq_ext import criterions, optim, tasks  # noqa: E402, F401
-from fairseq_ext.models import adversaries, restore  # noqa: E402
+from fairseq_ext.criterions import beginning  # noqa: E402
+from fairseq_ext.models import restore  # noqa: E402
 
-adversaries.install()
+beginning.install()
 restore.install()

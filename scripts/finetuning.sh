@@ -60,15 +60,16 @@ linear_schedule() {
   FLAGS+=(--lr-scheduler polynomial_decay --total-num-update "$UPDATES" --warmup-updates "$1")
 }
 
-# compare OUT METRIC...: the table of RUNS, with a t-test against the first variant if there are
-# others, and repetitions.
+# compare OUT METRIC...: the table of RUNS, with a t-test against the first variant, or BASELINE, if
+# there are others, and repetitions.
 compare() {
   local out=$1 tests=() variants
   shift
   variants=$(printf '%s\n' "${RUNS[@]%/*}" | sort -u | wc -l)
-  [ "$repetitions" = 1 ] || [ "$variants" = 1 ] || tests=(--test t)
-  python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table.txt" --metric "$@" \
+  [ "$repetitions" = 1 ] || [ "$variants" = 1 ] ||
+    tests=(--test t ${BASELINE:+--baseline "$BASELINE"})
+  python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table${BASELINE:+-$BASELINE}.txt" --metric "$@" \
     -- "${RUNS[@]}"
   say
-  cat "$out/table.txt"
+  cat "$out/table${BASELINE:+-$BASELINE}.txt"
 }

@@ -52,8 +52,8 @@ def test_step():
 
 def row(m, empty):
     """Weights of scores 1, 2, 3 without padding, for m."""
-    scores, closed = EMPTY_ROWS[empty](m.expand(1, 1, 1, -1))(slice(None))(
-        numbers(1, 2, 3).expand(1, 1, 1, -1), None
+    scores, closed = EMPTY_ROWS[empty](
+        m.expand(1, 1, 1, -1), numbers(1, 2, 3).expand(1, 1, 1, -1), None
     )
     return Softmax().weights(scores, closed, None, slice(None)).flatten()
 
@@ -92,7 +92,7 @@ def test_the_gradient_to_a_row(empty, m, out, gradient):
 def seen(second):
     """The masks that a second pass makes, as they are made."""
     masks, hide = [], second.hide
-    second.hide = lambda keep: (masks.append(keep), hide(keep))[1]
+    second.hide = lambda keep, *row: (masks.append(keep), hide(keep, *row))[1]
     return masks
 
 

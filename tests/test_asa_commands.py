@@ -233,7 +233,7 @@ def test_tagging(place, pretrained, tmp_path):
         ("two_pass", {"asa_divergence"}),
         ("bernoulli", {"asa_divergence", "asa_masked"}),
         ("scheduled", {"asa_divergence", "asa_masked"}),
-        ("magnitude", {"asa_divergence"}),
+        ("magnitude", {"asa_divergence", "asa_masked"}),
         ("freelb", {"asa_gain"}),
         ("smart", {"asa_divergence"}),
     ],

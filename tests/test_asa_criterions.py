@@ -225,7 +225,7 @@ def test_the_loss_is_that_of_the_equations(name, options):
     kept = price(name, sample, masks, options.get("asa_penalty", "sum"))
     expected = base + options.get("asa_alpha", 1) * apart + tau * kept
     torch.testing.assert_close(loss.double(), expected.double(), rtol=2e-5, atol=1e-4)
-    assert apart > 0.1 and kept > 0.1
+    assert apart > 0.05 and kept > 0.1
     assert torch.equal(log["loss"], base.detach())
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from argparse import Namespace
+from functools import partial
 
 import pytest
 import torch
@@ -67,6 +68,24 @@ def build(kind, made_for=None, **options):
             deviation = 0.3 if "adversary" in name else 0.05
             parameter.data.add_(torch.randn_like(parameter), alpha=deviation)
     return model
+
+
+@pytest.mark.parametrize("kind", ["roberta", "transformer"])
+def test_adversaries_leave_the_other_parameters_as_they_begin(kind):
+    states = []
+    for layers in ("none", "all", "upper"):
+        torch.manual_seed(3)
+        sizes = TINY | (DECODER if kind == "transformer" else {})
+        config = {"_name": f"{kind}_asa_tiny", **sizes, "asa_layers": layers}
+        states.append(build_model(OmegaConf.create(config), task()).state_dict())
+    plain, full, upper = states
+    assert len(full) > len(upper) > len(plain)
+    for more in (full, upper):
+        torch.testing.assert_close({name: more[name] for name in plain}, plain, atol=0, rtol=0)
+        own = [x.flatten() for name, x in more.items() if "adversary.query.weight" in name]
+        spread = torch.stack([x.std() for x in own])
+        torch.testing.assert_close(spread, torch.full_like(spread, 0.02), atol=0.005, rtol=0)
+        assert len(own) < 2 or not torch.equal(own[0], own[1])
 
 
 def written(rows=range(3)):
@@ -308,7 +327,7 @@ class Plain(SecondPass):
         keep = attention.adversary(x)
         keep = (keep.detach() if self.fixed else keep) * ~frame.key_padding[:, None, None]
         self.kept.append((keep * ~frame.key_padding[:, None, :, None]).sum((1, 2, 3)))
-        return self.hide(keep)
+        return lambda heads: partial(self.hide, keep)
 
 
 ALPHA, TAU, RATE = 0.7, 0.3, 0.01

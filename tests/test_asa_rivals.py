@@ -18,8 +18,9 @@ from test_asa_criterions import (
 from torch import nn
 
 from fairseq_ext.criterions.asa import learned_rates
+from fairseq_ext.criterions.beginning import check
+from fairseq_ext.criterions.noise import Noise
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.adversaries import check
 
 PLAIN = {"asa_layers": "none"}
 STEPS = pytest.mark.parametrize("steps", [1, 2, 3])
@@ -293,6 +294,32 @@ def test_averages_of_epochs_are_no_rates(tmp_path):
     assert learned_rates(str(write_log(tmp_path / "b", epochs)))[1] == [0.7, 0.4]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_noise_on_many_numbers_of_16_bits(dtype):
+    """More than 65,504, which in 16 bits are infinitely many."""
+    torch.manual_seed(1)
+    noise, padding = Noise(0.5), torch.zeros(1, 100, dtype=torch.bool)
+    embedded = torch.zeros(1, 100, 768, dtype=dtype)
+    out = noise(embedded, padding)
+    assert out.dtype == dtype
+    assert out.float().norm().item() == pytest.approx(0.5 / 3**0.5, rel=0.02)  # of a uniform one
+    moved = noise.ascend((out * torch.ones_like(out)).sum(), 0.4, keep=False)
+    assert moved.delta.dtype == dtype
+    assert moved.delta.float().norm().item() == pytest.approx(0.5, rel=0.02)
+
+
+def test_the_mean_of_models_predicts_in_training(monkeypatch):
+    """What metrics cost in evaluation is not paid at each update."""
+    case, asked = build("sequence_tagging", asa_rival="smart", model=PLAIN), []
+    monkeypatch.setattr(
+        type(case.criterion.base),
+        "counts",
+        lambda self, scores, sample, training: {"seen": asked.append(training)},
+    )
+    case.criterion(case.model, case.sample([0, 1]))
+    assert asked == [True] * 4 and case.model.training
+
+
 # Refused.
 
 
@@ -316,8 +343,21 @@ def begin(name, criterion=None, **options):
         ({"asa_step_size": -1.0}, "--asa-step-size is -1; give"),
         ({"smart_mu": -1.0}, "--smart-mu is -1; give"),
         ({"smart_beta": 1.1}, "--smart-beta is 1.1; give a number from 0 to 1"),
-        ({"asa_rival": "scheduled"}, "--asa-rival scheduled takes its rates .*give --asa-log"),
-        ({"asa_rival": "scheduled", "asa_log": "nowhere"}, "nowhere has no train.log; give"),
+        (
+            {"asa_rival": "scheduled", "model": PLAIN},
+            "--asa-rival scheduled takes its rates .*give --asa-log",
+        ),
+        (
+            {"asa_rival": "scheduled", "asa_log": "nowhere", "model": PLAIN},
+            "nowhere has no train.log; give",
+        ),
+        (
+            {"asa_rival": "two_pass", "asa_tau": 0.5},
+            "--asa-tau has no effect .*rival two_pass; leave",
+        ),
+        ({"asa_log": "run"}, "--asa-log has no effect .*rival none; .* --asa-rival scheduled"),
+        ({"asa_rival": "bernoulli", "asa_sample": True}, "--asa-sample has no effect"),
+        ({"asa_rival": "bernoulli", "asa_steps": 2}, "--asa-steps .* give --asa-rival freelb or"),
         ({"model": {"asa_layers": "none"}}, "--criterion masked_lm_asa needs .* give --asa-layers"),
         ({"model": {"asa_layers": "3"}}, "--asa-layers .*3.* 0, 1, 2"),
         ({"model": {"_name": "roberta_una_tiny"}}, "needs an architecture with adversaries; give"),
@@ -343,7 +383,7 @@ def test_rivals_are_for_architectures_of_ours(rival, arch):
 def test_a_log_without_adversaries_is_refused(tmp_path):
     run = write_log(tmp_path, [("train_inner", 10, '"loss": "4"')])
     with pytest.raises(UsageError, match=f"--asa-log {run} says nothing of asa_masked; give"):
-        build("masked_lm", asa_rival="scheduled", asa_log=str(run))
+        begin("masked_lm", asa_rival="scheduled", asa_log=str(run), model=PLAIN)
 
 
 @pytest.mark.parametrize("name", ["masked_lm", "sequence_tagging"])

@@ -39,6 +39,14 @@ def test_the_last_line_of_each_run_counts(runs):
     assert shares["ner"] == pytest.approx({ALL: 0.1, 0: 0.2, 1: 0.0})
 
 
+def test_variants_of_one_name_are_told_apart_by_what_differs(tmp_path):
+    runs = [
+        write_log(tmp_path / task / "asa" / "seed-1", ("train", 20, masked(0.3, 0.4)))
+        for task in ("rte", "sts")
+    ]
+    assert list(read_shares(runs)) == ["rte", "sts"]
+
+
 def test_layers_on_the_left_and_the_whole_on_the_right(runs):
     left, right = draw(read_shares(runs)).axes
     lines = [line.get_xydata().tolist() for line in left.get_lines()]

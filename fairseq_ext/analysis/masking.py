@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
+from fairseq_ext.criterions.asa import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
 
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EXAMPLE = """\
-  fairseq-ext masking checkpoints/asa/{rte,sts,wnut-17}/asa/seed-* --out masked.png"""
+  fairseq-ext masking checkpoints/asa/finetune/{rte,sts}/asa/seed-* --out masked.png"""
 
-WHOLE = "asa_masked"
-LAYER = re.compile(rf"{WHOLE}_(\d+)")
+LAYER = re.compile(rf"{SHARE}_(\d+)")
 
 Shares = dict[int, float]
 """layer -> share of its units that is masked, 0 to 1; of all layers together under ALL."""
@@ -59,22 +59,31 @@ def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
                 "repetitions of one variant; give each variant a folder of its own"
             )
     return {
-        variant: {layer: float(np.mean([each[layer] for each in several])) for layer in several[0]}
-        for variant, several in found.items()
+        name: {layer: float(np.mean([each[layer] for each in several])) for layer in several[0]}
+        for name, several in zip(_short(list(found)), found.values(), strict=True)
     }
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Paths without what all of them begin and end with; names as they are."""
+    parts = [Path(name).parts for name in names]
+    for end in (0, -1):
+        while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1 < len(parts):
+            parts = [each[1:] if end == 0 else each[:-1] for each in parts]
+    return ["/".join(each) for each in parts]
 
 
 def _last(path: Path) -> Shares:
     lines = [line for line in read_log(path) if line.kind.startswith("train")]
-    logged = [line.values for line in lines if WHOLE in line.values]
+    logged = [line.values for line in lines if SHARE in line.values]
     if not logged:
         raise UsageError(
-            f"{path} has no {WHOLE} in its log; give trainings of a criterion with _asa that have "
+            f"{path} has no {SHARE} in its log; give trainings of a criterion with _asa that have "
             "adversaries"
         )
     matches = {name: LAYER.fullmatch(name) for name in logged[-1]}
     layers = {int(match[1]): logged[-1][name] for name, match in matches.items() if match}
-    return {ALL: logged[-1][WHOLE], **layers}
+    return {ALL: logged[-1][SHARE], **layers}
 
 
 def draw(shares: Mapping[str, Shares]) -> "Figure":

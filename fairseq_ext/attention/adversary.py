@@ -9,6 +9,14 @@ from torch.autograd import Function
 SPREAD = 0.02  # standard deviation of initial weights, as in BERT
 
 
+class Map(nn.Linear):
+    """A linear map that begins as those of BERT do."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=SPREAD)
+        nn.init.zeros_(self.bias)
+
+
 class Adversary(nn.Module):
     """Says which units of attention to keep: m = step(Q K^T / sqrt(C)), Q and K linear maps of x.
 
@@ -20,10 +28,7 @@ class Adversary(nn.Module):
     def __init__(self, width: int, heads: int = 1) -> None:
         super().__init__()
         self.heads = heads
-        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
-        for linear in (self.query, self.key):
-            nn.init.normal_(linear.weight, std=SPREAD)
-            nn.init.zeros_(linear.bias)
+        self.query, self.key = Map(width, width), Map(width, width)
 
     def forward(self, x: Tensor, sample: bool = False) -> Tensor:
         """[T, B, C] -> m [B, 1 or H, T, T], 1 keep and 0 mask, in float32 or wider.

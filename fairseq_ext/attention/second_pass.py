@@ -1,10 +1,11 @@
 """Second passes: the sentences of a batch once more, with less attention (Wu et al. 2023).
 
-What a pass keeps, m (1 keep, 0 mask), enters additively: logit = score + (m - 1) C. Without that
-there would be no gradient to m.
+What a pass keeps, m (1 keep, 0 mask), enters additively: logit = score + (m - 1) * 10,000.
+Without that there would be no gradient to m.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +15,12 @@ from fairseq_ext.attention.adversary import reverse
 from fairseq_ext.attention.inputs import Bias, Frame
 from fairseq_ext.attention.normalisers import plus
 
-MASKED = 1e4
-"""C. As the gradient of a logit to m it also weighs what an adversary gains by divergence against
-what it pays for masked units."""
+DEPTH = 1e4
+"""How far a masked logit is pushed down. As the gradient of a logit to m it also weighs what an
+adversary gains by divergence against what it pays for masked units."""
+
+Biased = tuple[Tensor, Tensor | None]
+"""What a `Bias` returns."""
 
 LayerBias = Callable[[slice], Bias]
 """That of some heads of a layer."""
@@ -32,22 +36,19 @@ class Count(NamedTuple):
     units: Tensor
 
 
-def unmasked(keep: Tensor) -> LayerBias:
+def unmasked(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
     """A row masked as a whole is as if it were not masked; only its gradient remains. (ours)"""
-    bias = (keep - keep.detach().amax(-1, keepdim=True)) * MASKED
-    return lambda heads: lambda scores, closed: (scores, plus(_of(bias, heads), closed))
+    return scores, plus((keep - keep.detach().amax(-1, keepdim=True)) * DEPTH, closed)
 
 
-def uniform(keep: Tensor) -> LayerBias:
+def uniform(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
     """Such a row is uniform over all keys, padding included. (released code, BERT)"""
-    bias = (keep - 1) * MASKED
-    return lambda heads: lambda scores, _: (scores * (_of(bias, heads) >= 0), _of(bias, heads))
+    return scores * (keep >= 1), (keep - 1) * DEPTH
 
 
-def scores_alone(keep: Tensor) -> LayerBias:
+def scores_alone(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
     """Such a row is not masked, and neither is padding. (released code, RoBERTa)"""
-    bias = (keep - 1) * MASKED
-    return lambda heads: lambda scores, _: (scores, _of(bias, heads))
+    return scores, (keep - 1) * DEPTH
 
 
 EMPTY_ROWS = {"unmasked": unmasked, "uniform": uniform, "scores": scores_alone}
@@ -89,7 +90,8 @@ class SecondPass:
             keep = keep.masked_fill(frame.key_padding[:, None, None], 0)
         # activation checkpointing runs a layer twice; the first count carries the gradient
         self.counts.setdefault(layer, self._count(keep, frame))
-        return self.hide(keep)
+        shared = keep.size(1) == 1
+        return lambda heads: partial(self.hide, keep if shared else keep[:, heads])
 
     def _count(self, keep: Tensor, frame: Frame) -> Count:
         absent = None if self.padded_rows else frame.query_padding
@@ -155,18 +157,12 @@ class Magnitude(SecondPass):
         keys = _real(frame.key_padding, frame.keys, x.new_empty(x.size(1), dtype=torch.float32))
         masked = (self.share * keys).round()[:, None, None, None]
 
-        def largest(scores: Tensor, closed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        def largest(scores: Tensor, closed: Tensor | None) -> Biased:
             ranks = plus(scores.detach(), closed).argsort(-1, descending=True).argsort(-1)
-            keep = ranks.ge(masked)
-            if frame.key_padding is not None:
-                keep = keep & ~frame.key_padding[:, None, None]
-            return self.hide(keep.to(scores.dtype))(slice(None))(scores, closed)
+            keep = ranks.ge(masked).to(scores.dtype)
+            return self.masked(attention.layer, keep, frame)(slice(None))(scores, closed)
 
         return lambda heads: largest
-
-
-def _of(mask: Tensor, heads: slice) -> Tensor:
-    return mask if mask.size(1) == 1 else mask[:, heads]
 
 
 def _real(padding: Tensor | None, length: int, like: Tensor) -> Tensor:

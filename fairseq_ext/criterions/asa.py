@@ -1,7 +1,9 @@
 """The term "asa": adversarial self-attention (Wu et al. 2023, Eq. 9, 10) beside a task's loss, or
 what it is compared with."""
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,20 +14,22 @@ from torch import Tensor
 
 from fairseq_ext.attention import SecondPass
 from fairseq_ext.attention.second_pass import Adversarial, Bernoulli, Count, Magnitude
-from fairseq_ext.criterions import asa_options
+from fairseq_ext.criterions.asa_options import OPTIONS, check, rival_option
 from fairseq_ext.criterions.divergence import DIVERGENCES, Divergence, across_batch, squared
 from fairseq_ext.criterions.noise import FreeLB, Smart
-from fairseq_ext.criterions.terms import Log, Step
+from fairseq_ext.criterions.terms import Log, Step, Term
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log
 
-MASKED = "asa_masked"  # share of all units, in the log; of a layer "asa_masked_3"
+logger = logging.getLogger(__name__)
+
+SHARE = "asa_masked"  # share of all units, in the log; of a layer "asa_masked_3"
 TAU, TAU_PRETRAINING = 0.3, 0.1
 
 Counts = Mapping[int, Count]
 
 
-class Masked:
+class TwoPass:
     """alpha D(clean, masked) + tau sum_b w_b K_b, a second pass being masked.
 
     K_b is how many units the adversaries keep in sentence b, w_b what it adds to the sample size.
@@ -41,8 +45,11 @@ class Masked:
             "padded_rows": self.penalty == "padded",
         }
 
+    def begin(self) -> None:
+        """Nothing to do."""
+
     def second(self, updates: int) -> SecondPass:
-        """The control: nothing is masked."""
+        """Nothing is masked: the control."""
         return SecondPass(**self.options)
 
     def keywords(self, updates: int) -> dict[str, Any]:
@@ -67,7 +74,7 @@ class Masked:
         return 0.0
 
 
-class Adversaries(Masked):
+class Adversaries(TwoPass):
     """Wu et al. 2023."""
 
     def __init__(self, cfg: Any, task: Any) -> None:
@@ -99,7 +106,7 @@ class Adversaries(Masked):
         return self.tau * (weights * each).sum()
 
 
-class Chance(Masked):
+class BernoulliMasks(TwoPass):
     """Bernoulli masks."""
 
     def __init__(self, cfg: Any, task: Any) -> None:
@@ -110,18 +117,26 @@ class Chance(Masked):
         return Bernoulli(self.rate, **self.options)
 
 
-class Scheduled(Masked):
+class ScheduledMasks(TwoPass):
     """Bernoulli masks, at each update of the rate that adversaries had learned by then."""
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.rates = learned_rates(cfg.asa_log)
+        self.log = cfg.asa_log
+
+    @cached_property
+    def rates(self) -> tuple[list[int], list[float]]:
+        """Updates, and the rate at each; what is only evaluated need not find the log."""
+        return learned_rates(self.log)
+
+    def begin(self) -> None:
+        logger.info("naive masks: rates of %d updates, from %s", len(self.rates[0]), self.log)
 
     def second(self, updates: int) -> SecondPass:
         return Bernoulli(float(np.interp(updates, *self.rates)), **self.options)
 
 
-class Largest(Masked):
+class MagnitudeMasks(TwoPass):
     """The largest scores masked."""
 
     def __init__(self, cfg: Any, task: Any) -> None:
@@ -143,13 +158,13 @@ def learned_rates(log: str | None) -> tuple[list[int], list[float]]:
             "--asa-rival scheduled takes its rates from a training with adversaries; give "
             "--asa-log, its --save-dir with a train.log, or the log itself"
         )
-    lines = [line for line in read_log(Path(log)) if MASKED in line.values]
+    lines = [line for line in read_log(Path(log)) if SHARE in line.values]
     found: dict[int, float] = {}
     for kind in ("train", "train_inner"):  # epochs, if there is nothing finer
-        found = {line.update: line.values[MASKED] for line in lines if line.kind == kind} or found
+        found = {line.update: line.values[SHARE] for line in lines if line.kind == kind} or found
     if not found:
         raise UsageError(
-            f"--asa-log {log} says nothing of {MASKED}; give that of a training with adversaries"
+            f"--asa-log {log} says nothing of {SHARE}; give that of a training with adversaries"
         )
     return list(found), list(found.values())
 
@@ -163,6 +178,8 @@ def _divergence(cfg: Any) -> Divergence:
 class Rival(Protocol):
     """As a term, without options."""
 
+    def begin(self) -> None: ...
+
     def keywords(self, updates: int) -> dict[str, Any]: ...
 
     def loss(self, step: Step) -> tuple[Tensor | float, Log]: ...
@@ -170,29 +187,31 @@ class Rival(Protocol):
 
 RIVALS: dict[str, Callable[[Any, Any], Rival]] = {
     "none": Adversaries,
-    "two_pass": Masked,
-    "bernoulli": Chance,
-    "scheduled": Scheduled,
-    "magnitude": Largest,
+    "two_pass": TwoPass,
+    "bernoulli": BernoulliMasks,
+    "scheduled": ScheduledMasks,
+    "magnitude": MagnitudeMasks,
     "freelb": FreeLB,
     "smart": Smart,
 }
 
 
-class AdversarialSelfAttention:
+class AdversarialSelfAttention(Term):
     """The term; which of the rivals it is, --asa-rival says.
 
     Raises:
         UsageError: an option has no meaning.
     """
 
-    evaluated = False
-    options = asa_options.OPTIONS
+    options = [rival_option([*RIVALS]), *OPTIONS]
 
     def __init__(self, cfg: Any, task: Any) -> None:
-        asa_options.check(cfg)
+        check(cfg)
         self.rival = RIVALS[str(cfg.asa_rival)](cfg, task)
         self.uses_adversaries = isinstance(self.rival, Adversaries)
+
+    def begin(self) -> None:
+        self.rival.begin()
 
     def keywords(self, updates: int) -> dict[str, Any]:
         return self.rival.keywords(updates)
@@ -214,4 +233,4 @@ class AdversarialSelfAttention:
             units, layer = over_all(name), name.removeprefix("asa_units")
             if units:
                 kept = over_all(f"asa_kept{layer}")
-                metrics.log_scalar(MASKED + layer, 1 - float(kept / units), units, round=4)
+                metrics.log_scalar(SHARE + layer, 1 - float(kept / units), units, round=4)

@@ -1,7 +1,7 @@
 """The options of adversarial self-attention and its rivals."""
 
 import math
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
 
@@ -10,7 +10,6 @@ from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 
-RIVALS = ("none", "two_pass", "bernoulli", "scheduled", "magnitude", "freelb", "smart")
 PENALTIES = ("sum", "padded", "share")
 
 OPTIONS: list[Option] = [
@@ -60,14 +59,8 @@ OPTIONS: list[Option] = [
         "asa_in_sequence",
         bool,
         False,
-        "one pass after the other instead of one larger batch, in less memory",
-    ),
-    option(
-        "asa_rival",
-        ChoiceEnum(list(RIVALS)),
-        "none",
-        "instead of adversaries: two_pass (the control), bernoulli, scheduled, magnitude (naive "
-        "masks), freelb, smart (noise on embeddings)",
+        "one pass after the other instead of one larger batch: with --checkpoint-activations in "
+        "less memory",
     ),
     option(
         "asa_rate",
@@ -100,6 +93,17 @@ OPTIONS: list[Option] = [
     option("smart_beta", float, 0.99, "how slowly that mean follows the model (smart; ours)"),
 ]
 
+
+def rival_option(names: list[str]) -> Option:
+    return option(
+        "asa_rival",
+        ChoiceEnum(names),
+        "none",
+        "instead of adversaries: two_pass (the control), bernoulli, scheduled, magnitude (naive "
+        "masks), freelb, smart (noise on embeddings)",
+    )
+
+
 RANGES = {
     "asa_tau": (0, float("inf")),
     "asa_alpha": (0, float("inf")),
@@ -111,12 +115,32 @@ RANGES = {
     "smart_beta": (0, 1),
 }
 
+USERS = {
+    "asa_tau": ["none"],
+    "asa_tau_squared": ["none"],
+    "asa_sample": ["none"],
+    "asa_log": ["scheduled"],
+    "asa_steps": ["freelb", "smart"],
+}
+"""Options that have no effect with other rivals."""
 
-def check(cfg: object) -> None:
-    """Raises UsageError for a number that has no meaning."""
+
+def check(cfg: Any) -> None:
+    """Raises UsageError for a number that has no meaning, and for what would have no effect."""
     for name, (low, high) in RANGES.items():
         value = getattr(cfg, name)
         if value is not None and not (low <= value <= high and math.isfinite(value)):
             upwards = "upwards" if high == float("inf") else f"to {high}"
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is {value:g}; give a number from {low} {upwards}")
+            raise UsageError(f"{_flag(name)} is {value:g}; give a number from {low} {upwards}")
+    rival = str(cfg.asa_rival)
+    for name, users in USERS.items():
+        if getattr(cfg, name) and rival not in users:
+            other = " or ".join(f"--asa-rival {user}" for user in users)
+            raise UsageError(
+                f"{_flag(name)} has no effect with --asa-rival {rival}; leave it out, or give "
+                f"{other}"
+            )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

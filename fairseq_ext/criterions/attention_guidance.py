@@ -11,7 +11,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import Listener
-from fairseq_ext.criterions.terms import Log, Sample, Step
+from fairseq_ext.criterions.terms import Log, Sample, Step, Term
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.guidance.plan import plan
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 WORDS = "as in next:1,prev:1,first:4, heads counted in the order of writing"
 
 
-class AttentionGuidance:
+class AttentionGuidance(Term):
     """sum_b alpha_t w_b A_b, where A_b is how far the guided heads are from their patterns.
 
     w_b is what sentence b adds to the sample size, so that batching, --update-freq and the number
@@ -33,7 +33,6 @@ class AttentionGuidance:
         UsageError: an option cannot be used, or this model's attention cannot be guided so.
     """
 
-    evaluated = False
     options: list[Option] = [
         option(
             "ag_encoder_heads",

@@ -27,12 +27,18 @@ from fairseq_ext.errors import UsageError
 
 
 class Tap:
-    """The model as the base criterion sees it."""
+    """The model as the base criterion sees it; in training, even where one with the mean of earlier
+    parameters is not."""
 
     def __init__(
-        self, model: Any, keywords: dict[str, Any], parameters: dict[str, Tensor] | None = None
+        self,
+        model: Any,
+        keywords: dict[str, Any],
+        training: bool,
+        parameters: dict[str, Tensor] | None = None,
     ) -> None:
-        self.model, self.keywords, self.parameters, self.output = model, keywords, parameters, None
+        self.model, self.keywords, self.parameters = model, keywords, parameters
+        self.training, self.output = training, None
 
     def __call__(self, **inputs: Any) -> Any:
         given = {**inputs, **self.keywords}
@@ -62,20 +68,21 @@ class Composite(FairseqCriterion):
         super().__init__(task)
         self.base = CRITERION_REGISTRY[self.objective.base].build_criterion(cfg, task)
         self.parts = [TERMS[term](cfg, task) for term in self.terms]
-        self.uses_adversaries = any(getattr(part, "uses_adversaries", False) for part in self.parts)
+        self.uses_adversaries = any(part.uses_adversaries for part in self.parts)
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Any, Any, Log]:
         """As in fairseq. What the base logs is its own loss, without the terms."""
         parts = [part for part in self.parts if part.evaluated or model.training]
         updates = model.num_updates
         keywords = {k: v for part in parts for k, v in part.keywords(updates).items()}
-        tap = Tap(model, keywords)
+        tap = Tap(model, keywords, model.training)
         loss, size, log = self.base(tap, sample, reduce)
         if not parts:
             return loss, size, log
 
         def again(parameters: dict[str, Tensor] | None = None, **more: Any) -> tuple[Tensor, Any]:
-            other = Tap(model, {**keywords, **more}, parameters)
+            heard = {name: value for name, value in keywords.items() if name != "listener"}
+            other = Tap(model, {**heard, **more}, True, parameters)
             return self.base(other, sample, reduce)[0], other.output
 
         step = Step(

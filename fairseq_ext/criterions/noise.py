@@ -11,6 +11,11 @@ from fairseq_ext.criterions.terms import Log, Step, unwrapped
 MEAN = "smart_mean"  # in checkpoints
 
 
+def wide(x: Tensor) -> torch.dtype:
+    """That of numbers which 16 bits would lose."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 class Noise:
     """delta, added to embedded tokens; of sentence b it has a Frobenius norm of at most `radius`.
 
@@ -26,10 +31,11 @@ class Noise:
     def __call__(self, embedded: Tensor, padding: Tensor) -> Tensor:
         """embedded: [B, S, C]. padding: [B, S]."""
         if self.delta is None:
-            real = (~padding).unsqueeze(-1).to(embedded.dtype)
+            real = (~padding).unsqueeze(-1).to(wide(embedded))  # n C leaves the range of 16 bits
             numbers = (real.sum((1, 2), keepdim=True) * embedded.size(-1)).clamp(min=1)
-            drawn = torch.empty_like(embedded).uniform_(-self.radius, self.radius)
-            self.delta = (drawn * real / numbers.sqrt()).detach().requires_grad_()
+            drawn = torch.empty_like(embedded, dtype=real.dtype)
+            drawn = drawn.uniform_(-self.radius, self.radius) * real / numbers.sqrt()
+            self.delta = drawn.to(embedded.dtype).requires_grad_()
         return embedded + self.delta
 
     def ascend(self, loss: Tensor, step_size: float, keep: bool) -> "Noise":
@@ -42,9 +48,11 @@ class Noise:
         """
         assert self.delta is not None  # the loss is of a pass with it
         [gradient] = torch.autograd.grad(loss, self.delta, retain_graph=keep)
-        moved = self.delta.detach() + step_size * gradient / _norms(gradient)
+        gradient, before = (x.detach().to(wide(x)) for x in (gradient, self.delta))
+        moved = before + step_size * gradient / _norms(gradient)
         further = Noise(self.radius)
-        further.delta = (moved * (self.radius / _norms(moved)).clamp(max=1)).requires_grad_()
+        moved = moved * (self.radius / _norms(moved)).clamp(max=1)
+        further.delta = moved.to(self.delta.dtype).requires_grad_()
         return further
 
 
@@ -59,6 +67,10 @@ class FreeLB:
     def __init__(self, cfg: Any, task: Any) -> None:
         self.steps = cfg.asa_steps or 2
         self.radius, self.step_size = cfg.asa_radius, cfg.asa_step_size
+        self.noise = Noise(self.radius)  # of the step that is made
+
+    def begin(self) -> None:
+        """Nothing to do."""
 
     def keywords(self, updates: int) -> dict[str, Any]:
         self.noise = Noise(self.radius)
@@ -78,11 +90,6 @@ def both_kl(clean: Tensor, other: Tensor) -> Tensor:
     return 2 * symmetric_kl(clean, other)
 
 
-def wide(p: Tensor) -> torch.dtype:
-    """In which a small step of a mean is not lost."""
-    return torch.promote_types(p.dtype, torch.float32)
-
-
 class Smart:
     """alpha l(f(x + delta), f(x)) + mu l(f(x), g(x)), l both KLs (squared for numbers).
 
@@ -95,6 +102,9 @@ class Smart:
         self.radius, self.step_size = cfg.asa_radius, cfg.asa_step_size
         self.divergence, self.task, self.updates = Divergence(both_kl), task, -1
         self.mean: dict[str, Tensor] | None = None
+
+    def begin(self) -> None:
+        """Nothing to do."""
 
     def keywords(self, updates: int) -> dict[str, Any]:
         return {}

@@ -7,15 +7,14 @@ import torch.nn.functional as F
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.criterions.terms import Log, Step
+from fairseq_ext.criterions.terms import Log, Step, Term
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option
 from fairseq_ext.tasks.sentence_pairs import HEAD
 
 NATS = math.log(2)  # of a bit, in which fairseq logs
 
 
-class SentencePair:
+class SentencePair(Term):
     """sum_b w_b CE_b, the cross-entropy of a pair's label, read off the first token.
 
     w_b is what sentence b adds to the sample size: the sum of the mean losses of masked tokens and
@@ -28,7 +27,6 @@ class SentencePair:
         UsageError: the task makes no such pairs.
     """
 
-    options: list[Option] = []
     evaluated = True
     kind: str
 

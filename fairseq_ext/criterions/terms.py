@@ -1,7 +1,7 @@
 """What a composite criterion and its terms say to each other."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -38,28 +38,37 @@ class Step(NamedTuple):
     again: Callable[..., tuple[Tensor, Any]]
 
 
-class Term(Protocol):
-    """An auxiliary loss.
+class Term:
+    """An auxiliary loss, of a configuration and a task.
 
     Attributes:
         options: what it adds to the dataclass of a criterion.
         evaluated: it is part of the task, not of the training alone.
+        uses_adversaries: it trains those of the model.
     """
 
-    options: list[Option]
-    evaluated: bool
+    options: list[Option] = []
+    evaluated = False
+    uses_adversaries = False
 
-    def __init__(self, cfg: Any, task: Any) -> None: ...
+    def __init__(self, cfg: Any, task: Any) -> None:
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Called before a training; raises UsageError for what a training alone needs."""
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Further arguments of the model in this step."""
+        raise NotImplementedError
 
     def loss(self, step: Step) -> tuple[Tensor | float, Log]:
         """The weighted loss, summed over the batch, and what is logged of it, summed as well."""
+        raise NotImplementedError
 
     @staticmethod
     def reduce_metrics(logs: list[Log]) -> None:
         """Log what all steps and workers reported."""
+        raise NotImplementedError
 
 
 def unwrapped(model: Any) -> Any:

@@ -10,7 +10,7 @@ from fairseq_ext.errors import UsageError
 
 LOG = "train.log"  # in the folder of a run
 
-LINE = re.compile(r"^[^|]*\| INFO \| ([\w.]+) \| (.*)$")
+LINE = re.compile(r"^(?:[^|]*\| INFO \| |\[[^]]*\]\[)([\w.]+)(?: \| |\]\[INFO\] - )(.*)$")
 NUMBERS = re.compile(r"(\w+)[= ](-?[\d.,]+(?:e[+-]?\d+)?|nan|-?inf)(?=, | \||$)")  # simple, tqdm
 # Folder of a run that is one of several of a variant: seed-N, fold-N or seed-N-fold-M.
 REPETITION = re.compile(r"(seed|fold)-\d+|seed-\d+-fold-\d+")
@@ -34,8 +34,8 @@ class Record(NamedTuple):
 def read_log(run: Path) -> list[Record]:
     """The numbers in the log of a run, in the order of updates.
 
-    `--log-format` simple, json and tqdm are understood. What a resumed training did again stands
-    in the log twice; the later lines count.
+    `--log-format` simple, json and tqdm are understood, and the lines of fairseq-hydra-train. What
+    a resumed training did again stands in the log twice; the later lines count.
 
     Raises:
         UsageError: there is no log, or it has no numbers.

@@ -1,9 +1,10 @@
 """Which layers have an adversary, and whether the criterion trains it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
@@ -11,10 +12,10 @@ from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.layer_choice import ALL, choose_layers
-from fairseq_ext.models.monitoring import Monitored
-from fairseq_ext.patching import around
 
 logger = logging.getLogger(__name__)
+
+APART = 1_000_003  # between the seeds of layers
 
 
 def adversary_layers(text: str, layers: int) -> list[int]:
@@ -24,10 +25,17 @@ def adversary_layers(text: str, layers: int) -> list[int]:
 
 
 def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary | None:
-    """That of a layer, if it is to have one."""
+    """That of a layer, if it is to have one.
+
+    It draws from random numbers of its own: with one seed, models with and without adversaries
+    begin with the same parameters otherwise.
+    """
     if site != "encoder" or layer not in adversary_layers(cfg.asa_layers, cfg.encoder.layers):
         return None
-    return Adversary(cfg.encoder.embed_dim, cfg.encoder.attention_heads if cfg.asa_per_head else 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed() + APART * (layer + 1))
+        heads = cfg.encoder.attention_heads if cfg.asa_per_head else 1
+        return Adversary(cfg.encoder.embed_dim, heads)
 
 
 def layers_with_adversary(model: nn.Module) -> list[int]:
@@ -57,11 +65,6 @@ def check(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None
     """
     adversaries = [module for module in model.modules() if isinstance(module, Adversary)]
     trained = getattr(criterion, "uses_adversaries", False)
-    if getattr(criterion, "parts", ()) and not isinstance(model, Monitored):
-        raise UsageError(
-            f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
-            "transformer_una"
-        )
     if adversaries and not trained:
         raise UsageError(
             f"--criterion {name} does not train the adversaries of --asa-layers or an --arch like "
@@ -83,21 +86,3 @@ def check(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None
             "largest; their authors do not clip: give --clip-norm 0",
             clip_norm,
         )
-
-
-def install() -> None:
-    """Check before every training."""
-
-    def start(
-        original: Callable,
-        trainer: Any,
-        cfg: Any,
-        task: Any,
-        model: Any,
-        criterion: Any,
-        *args: Any,
-    ) -> None:
-        check(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
-        original(trainer, cfg, task, model, criterion, *args)
-
-    around("fairseq.trainer:Trainer", "__init__", start)

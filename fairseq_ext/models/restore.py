@@ -51,7 +51,8 @@ def install() -> None:
 def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     """Compare the attention of a checkpoint with that of the model to be trained.
 
-    With --reset-optimizer another one is only warned of: it may begin from this checkpoint.
+    With --reset-optimizer another one is only warned of: it may begin from this checkpoint; and
+    adversaries come and go.
 
     Raises:
         UsageError: it is another one.
@@ -59,7 +60,8 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
     saved, current = _options(before), _options(model)
-    differing = [name for name, *_ in OPTIONS if _value(saved, name) != _value(current, name)]
+    names = [n for n, *_ in OPTIONS if not (reset_optimizer and n.startswith("asa_"))]
+    differing = [name for name in names if _value(saved, name) != _value(current, name)]
     sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
     if not differing or _attention(saved, sizes) == _attention(current, sizes):
         return

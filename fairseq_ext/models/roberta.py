@@ -10,14 +10,14 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, Listener, SecondPass
+from fairseq_ext.attention import Attention, Listener, SecondPass, adversary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained
 from fairseq_ext.models.adversaries import introduce
 from fairseq_ext.models.config import Option, option, stock_options, to_transformer_config
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import ENCODER_OPTIONS
-from fairseq_ext.models.transformer import Noise, TransformerEncoder
+from fairseq_ext.models.transformer import Disturbance, TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task says how many
 EPSILON = 1e-5  # torch's, if nothing else is said
@@ -68,8 +68,10 @@ OPTIONS: list[Option] = [
 
 
 def init_parameters(module: nn.Module) -> None:
-    """fairseq's initialisation of BERT; it cannot be asked of attention without queries."""
-    if not (isinstance(module, Attention) and module.q_proj is None):
+    """fairseq's initialisation of BERT; it cannot be asked of attention without queries, and has
+    been done in adversaries."""
+    queryless = isinstance(module, Attention) and module.q_proj is None
+    if not (queryless or isinstance(module, adversary.Map)):
         init_bert_params(module)
 
 
@@ -121,7 +123,7 @@ class RobertaEncoder(stock.RobertaEncoder):
         token_embeddings: Tensor | None = None,
         listener: Listener | None = None,
         second: SecondPass | None = None,
-        noise: Noise | None = None,
+        noise: Disturbance | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         encoded = self.sentence_encoder(

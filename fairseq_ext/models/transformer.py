@@ -23,7 +23,7 @@ from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.passes import through, twice
 
-Noise = Callable[[Tensor, Tensor], Tensor]
+Disturbance = Callable[[Tensor, Tensor], Tensor]
 """(embedded tokens [B, S, C] as they enter the encoder, padding [B, S]) -> what enters instead."""
 
 UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
@@ -46,7 +46,7 @@ class TransformerEncoder(TransformerEncoderBase):
         token_embeddings: Tensor | None = None,
         listener: Listener | None = None,
         second: SecondPass | None = None,
-        noise: Noise | None = None,
+        noise: Disturbance | None = None,
     ) -> dict[str, list[Tensor]]:
         """Encode [B, S] tokens; arguments and result as in fairseq, plus a listener and noise.
 
@@ -253,7 +253,7 @@ class TransformerModel(Monitored, TransformerModelBase):
         alignment_heads: int | None = None,
         listener: Listener | None = None,
         second: SecondPass | None = None,
-        noise: Noise | None = None,
+        noise: Disturbance | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in fairseq; what a listener hears is in the output as "attention_maps" too.
 

@@ -1,0 +1,39 @@
+"""What is checked before a training begins, when criterion and model first meet."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.criterions.composite import Composite
+from fairseq_ext.criterions.terms import unwrapped
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models import adversaries
+from fairseq_ext.models.monitoring import Monitored
+from fairseq_ext.patching import around
+
+
+def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
+    """Raises UsageError if they do not suit each other.
+
+    Args:
+        name: of the criterion.
+    """
+    model = unwrapped(model)
+    if isinstance(criterion, Composite) and not isinstance(model, Monitored):
+        raise UsageError(
+            f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
+            "transformer_una"
+        )
+    adversaries.check(model, criterion, name, clip_norm)
+    for part in criterion.parts if isinstance(criterion, Composite) else ():
+        part.begin()
+
+
+def install() -> None:
+    """Check before every training."""
+
+    def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        _, model, criterion = args[:3]
+        check(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
+        original(trainer, cfg, *args, **kwargs)
+
+    around("fairseq.trainer:Trainer", "__init__", start)
