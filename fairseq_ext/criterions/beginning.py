@@ -23,17 +23,17 @@ def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
             f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
             "transformer_una"
         )
-    adversaries.check(model, criterion, name, clip_norm)
     for part in criterion.parts if isinstance(criterion, Composite) else ():
         part.begin()
+    adversaries.check(model, criterion, name, clip_norm)
 
 
 def install() -> None:
     """Check before every training."""
 
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-        _, model, criterion = args[:3]
-        check(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
-        original(trainer, cfg, *args, **kwargs)
+        original(trainer, cfg, *args, **kwargs)  # which checks the machine first
+        name, clip_norm = str(cfg.criterion._name), cfg.optimization.clip_norm
+        check(trainer.get_model(), trainer.get_criterion(), name, clip_norm)
 
     around("fairseq.trainer:Trainer", "__init__", start)
