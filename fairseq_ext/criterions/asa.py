@@ -3,7 +3,7 @@ what it is compared with."""
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,15 +106,15 @@ class Adversaries(TwoPass):
         return self.tau * (weights * each).sum()
 
 
-class BernoulliMasks(TwoPass):
-    """Bernoulli masks."""
+class NaiveMasks(TwoPass):
+    """Masks of one kind, at one rate."""
 
-    def __init__(self, cfg: Any, task: Any) -> None:
+    def __init__(self, kind: Callable[..., SecondPass], cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.rate = cfg.asa_rate
+        self.kind, self.rate = kind, cfg.asa_rate
 
     def second(self, updates: int) -> SecondPass:
-        return Bernoulli(self.rate, **self.options)
+        return self.kind(self.rate, **self.options)
 
 
 class ScheduledMasks(TwoPass):
@@ -134,17 +134,6 @@ class ScheduledMasks(TwoPass):
 
     def second(self, updates: int) -> SecondPass:
         return Bernoulli(float(np.interp(updates, *self.rates)), **self.options)
-
-
-class MagnitudeMasks(TwoPass):
-    """The largest scores masked."""
-
-    def __init__(self, cfg: Any, task: Any) -> None:
-        super().__init__(cfg, task)
-        self.share = cfg.asa_rate
-
-    def second(self, updates: int) -> SecondPass:
-        return Magnitude(self.share, **self.options)
 
 
 def learned_rates(log: str | None) -> tuple[list[int], list[float]]:
@@ -188,9 +177,9 @@ class Rival(Protocol):
 RIVALS: dict[str, Callable[[Any, Any], Rival]] = {
     "none": Adversaries,
     "two_pass": TwoPass,
-    "bernoulli": BernoulliMasks,
+    "bernoulli": partial(NaiveMasks, Bernoulli),
     "scheduled": ScheduledMasks,
-    "magnitude": MagnitudeMasks,
+    "magnitude": partial(NaiveMasks, Magnitude),
     "freelb": FreeLB,
     "smart": Smart,
 }

@@ -40,7 +40,7 @@ def symmetric_kl(clean: Tensor, other: Tensor) -> Tensor:
 
 def squared(clean: Tensor, other: Tensor) -> Tensor:
     """(clean - other)^2 of numbers [N, 1]."""
-    return (_wide(clean) - _wide(other)).square().sum(-1)
+    return (wide(clean) - wide(other)).square().sum(-1)
 
 
 def across_batch(distance: Distance) -> Distance:
@@ -74,9 +74,10 @@ class Divergence(NamedTuple):
         return torch.stack(sums).sum()
 
 
-def _wide(scores: Tensor) -> Tensor:
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+def wide(x: Tensor) -> Tensor:
+    """In 32 bits at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _log_probabilities(scores: Tensor) -> Tensor:
-    return F.log_softmax(_wide(scores), -1)
+    return F.log_softmax(wide(scores), -1)

@@ -5,15 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.criterions.divergence import Compared, Divergence, symmetric_kl
+from fairseq_ext.criterions.divergence import Compared, Divergence, symmetric_kl, wide
 from fairseq_ext.criterions.terms import Log, Step, unwrapped
 
 MEAN = "smart_mean"  # in checkpoints
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """That of numbers which 16 bits would lose."""
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 class Noise:
@@ -31,7 +26,7 @@ class Noise:
     def __call__(self, embedded: Tensor, padding: Tensor) -> Tensor:
         """embedded: [B, S, C]. padding: [B, S]."""
         if self.delta is None:
-            real = (~padding).unsqueeze(-1).to(wide(embedded))  # n C leaves the range of 16 bits
+            real = wide((~padding).unsqueeze(-1).to(embedded))  # n C leaves the range of 16 bits
             numbers = (real.sum((1, 2), keepdim=True) * embedded.size(-1)).clamp(min=1)
             drawn = torch.empty_like(embedded, dtype=real.dtype)
             drawn = drawn.uniform_(-self.radius, self.radius) * real / numbers.sqrt()
@@ -48,7 +43,7 @@ class Noise:
         """
         assert self.delta is not None  # the loss is of a pass with it
         [gradient] = torch.autograd.grad(loss, self.delta, retain_graph=keep)
-        gradient, before = (x.detach().to(wide(x)) for x in (gradient, self.delta))
+        gradient, before = (wide(x.detach()) for x in (gradient, self.delta))
         moved = before + step_size * gradient / _norms(gradient)
         further = Noise(self.radius)
         moved = moved * (self.radius / _norms(moved)).clamp(max=1)
@@ -137,7 +132,7 @@ class Smart:
         now = {name: p.detach() for name, p in named if p.requires_grad}
         if self.mean is None:
             before = self.task.state.state_dict.get(MEAN, now)
-            self.mean = {n: before[n].to(p.device, wide(p), copy=True) for n, p in now.items()}
+            self.mean = {n: wide(before[n].to(p.device)).clone() for n, p in now.items()}
             self.task.state.merge_state_dict({MEAN: self.mean})
         if step.updates != self.updates:
             for name, mean in self.mean.items():
