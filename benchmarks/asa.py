@@ -106,11 +106,7 @@ def main() -> int:
     steps.prepare(given, [*map(str, given.lengths), "dict.txt", "tokenizer.json"])
     with steps.data_folders(given, write_synthetic, SYMBOLS) as folders:
         tables = [table(size, data, given) for size, data in folders.items()]
-    facts = {
-        "data": str(given.data or "synthetic"),
-        "batches": f"at most {given.max_tokens} tokens, {given.precision}",
-    }
-    return measure.report(given, facts, tables, AIMS, steps.QUIET)
+    return steps.report(given, tables, AIMS)
 
 
 if __name__ == "__main__":

@@ -95,11 +95,7 @@ def main() -> int:
         tables = [
             table(mode, size, folders[size], given) for mode in given.modes for size in given.sizes
         ]
-    facts = {
-        "data": str(given.data or "synthetic"),
-        "batches": f"at most {given.max_tokens} tokens, {given.precision}",
-    }
-    return measure.report(given, facts, tables, AIMS, steps.QUIET)
+    return steps.report(given, tables, AIMS)
 
 
 if __name__ == "__main__":

@@ -113,12 +113,8 @@ def main() -> int:
             ]
             for peer in given.peers
         }
-    facts = {
-        "data": str(given.data or "synthetic"),
-        "batches": f"at most {given.max_tokens} tokens, {given.precision}, attention dropout "
-        f"{0.0 if given.dropout_free else 0.1}",
-    }
-    return measure.report(given, facts, steps.tables(measured), AIMS, steps.QUIET)
+    dropout = f", attention dropout {0.0 if given.dropout_free else 0.1}"
+    return steps.report(given, steps.tables(measured), AIMS, batches=dropout)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,21 @@ def tables(measured: Mapping[str, list[list[Row]]]) -> list[Table]:
     ]
 
 
+def report(
+    given: argparse.Namespace,
+    tables: Sequence[Table],
+    aims: Sequence[measure.Aim],
+    synthetic: str = "",
+    batches: str = "",
+) -> int:
+    """`measure.report`; `synthetic` and `batches` are what else is to say of these."""
+    facts = {
+        "data": str(given.data or f"synthetic{synthetic}"),
+        "batches": f"at most {given.max_tokens} tokens, {given.precision}{batches}",
+    }
+    return measure.report(given, facts, tables, aims, QUIET)
+
+
 # Data.
 
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import measure
 import numpy as np
 import steps
 from fairseq import utils
@@ -142,12 +141,8 @@ def main() -> int:
             ]
             for peer in given.peers
         }
-    facts = {
-        "data": str(given.data or f"synthetic, {SENTENCES:,} sentences"),
-        "batches": f"at most {given.max_tokens} tokens, {given.precision}; "
-        f"beam 5, {STEPS} steps in generation",
-    }
-    return measure.report(given, facts, steps.tables(measured), AIMS, steps.QUIET)
+    synthetic, beam = f", {SENTENCES:,} sentences", f"; beam 5, {STEPS} steps in generation"
+    return steps.report(given, steps.tables(measured), AIMS, synthetic, beam)
 
 
 if __name__ == "__main__":

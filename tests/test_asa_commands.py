@@ -354,7 +354,8 @@ def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
     few = "--seeds 1 --epochs 1 --lr 1e-3 -- --max-update 2 --cpu --tokens-per-sample 48".split()
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
     variants = ["--variants", "naive bernoulli-.05 asa scheduled"]
-    done = recipe(tmp_path, "finetune", "rte", checkpoint, *places, *variants, few)
+    alone = ["--asa", "--asa-tau .6"]
+    done = recipe(tmp_path, "finetune", "rte", checkpoint, *places, *variants, *alone, few)
     assert done.returncode == 0, done.stderr
     names = re.findall(r"^(\S+) +1 +[\d,]+ +2 ", done.stdout, re.M)
     assert names == ["naive", "bernoulli-.05", "asa", "scheduled"]
@@ -363,6 +364,7 @@ def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
         **dict.fromkeys(names, "none"),
         "asa": "all",
     }
+    assert cfg["asa"]["criterion"]["asa_tau"] == 0.6
     assert cfg["bernoulli-.05"]["criterion"]["asa_rate"] == 0.05
     assert cfg["scheduled"]["criterion"]["asa_log"] == str(tmp_path / "asa" / "seed-1")
     assert {each["optimization"]["clip_norm"] for each in cfg.values()} == {0.0}
@@ -387,11 +389,18 @@ def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
     [
         ("naive scheduled", "--variants has scheduled without asa"),
         ("naive alum", "--variants has 'alum'"),
+        ("naive bernoulli-2", "--asa-rate is 2; give a number from 0 to 1"),
     ],
 )
 def test_variants_that_there_are_not(place, pretrained, tmp_path, variants, said):
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
     checkpoint = pretrained / "checkpoint_last.pt"
-    given = ["finetune", "rte", checkpoint, *places, ["--variants", variants]]
+    given = [
+        "finetune",
+        "rte",
+        checkpoint,
+        *places,
+        ["--variants", variants, "--", "--tokens-per-sample", 48],
+    ]
     assert_refused(recipe(tmp_path / "out", *given), said)
     assert not (tmp_path / "out").exists()
