@@ -356,11 +356,11 @@ def test_second_run_repeats_nothing(quickstart):
 # Recipes that compare trainings, shrunk.
 
 
-def recipe(name: str, quickstart, *arguments: object) -> subprocess.CompletedProcess:
+def recipe(name: str, quickstart, *arguments: object, experiment=()) -> subprocess.CompletedProcess:
     """On the data of the quickstart; what it makes lies beside them, in a folder of its name."""
     folder = quickstart[0]
     places = ["--data", folder / "data-bin" / "multi30k.en-de", "--out", folder / name]
-    return bash(ROOT / f"scripts/{name}.sh", *places, "--updates", 3, *arguments)
+    return bash(ROOT / f"scripts/{name}.sh", *experiment, *places, "--updates", 3, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_table7(quickstart):
 
 def test_asa(quickstart):
     """Its experiment with translation; the others are where encoders are."""
-    done = recipe("asa", quickstart, "translate", "--seeds", 1, "--jobs", 2)
+    done = recipe("asa", quickstart, "--seeds", 1, "--jobs", 2, experiment=["translate"])
     assert done.returncode == 0, done.stderr
     rows = dict(re.findall(r"^(\w+) +1 +([\d,]+) +3 ", done.stdout, re.M))
     assert list(rows) == ["base", "asa", "two_pass"]
