@@ -125,3 +125,18 @@ def second_pass(
         counted = [i for i in range(len(pads)) if padded_rows or not pads[i]]
         kept.append(sum(mask[i].sum() for mask in m for i in counted) / len(m))
     return torch.stack(outputs), torch.stack(kept)
+
+
+def masked_heads(module, x: Tensor, masks: list[Tensor]) -> Tensor:
+    """Attention whose head h sees masks[h] [B, T, S] alone; x [T, B, C]."""
+    size, out = x.size(-1) // len(masks), []
+    for head, mask in enumerate(masks):
+        own = slice(head * size, (head + 1) * size)
+        q, k, v = (
+            p(x).transpose(0, 1)[..., own] for p in (module.q_proj, module.k_proj, module.v_proj)
+        )
+        scores = (q @ k.transpose(1, 2)) / size**0.5
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        weights = torch.where(mask.any(-1, keepdim=True), weights, 0)
+        out.append((weights @ v) * (1 + module.gate[head]))
+    return module.out_proj(torch.cat(out, -1)).transpose(0, 1)

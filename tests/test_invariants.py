@@ -30,7 +30,21 @@ HARD_CODED = {
     "one cross head": {"cross_layers": "last", "cross_attention_heads": 1}
     | {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"},
 }
-MODELS = {kind: {"encoder_normaliser": kind, "sinkhorn_sweeps": 3} for kind in KINDS} | HARD_CODED
+ROLES = {
+    "roles": {"encoder_roles": "rare,separator,relative"},
+    "roles as in the code": {
+        "encoder_roles": "rare,none/separator/relative/none,relative,rare",
+        "role_definitions": "code",
+        "head_gate": True,
+    },
+    "roles and DNA": {"encoder_roles": "rare,relative", "encoder_normaliser": "doubly"},
+    "roles and Gaussians": {"encoder_roles": "rare,relative", "encoder_gaussian_heads": "2"},
+}
+MODELS = {
+    **{kind: {"encoder_normaliser": kind, "sinkhorn_sweeps": 3} for kind in KINDS},
+    **HARD_CODED,
+    **ROLES,
+}
 PAD, EOS = 1, 2
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]
 TARGETS = [[EOS, 20, 21, 22], [EOS, 23], [EOS, 24, 25, 26, 27]]
@@ -39,7 +53,7 @@ TARGETS = [[EOS, 20, 21, 22], [EOS, 23], [EOS, 24, 25, 26, 27]]
 def dictionary():
     words = Dictionary()
     for i in range(40):
-        words.add_symbol(f"w{i}")
+        words.add_symbol(f"w{i}" if i else ",", n=50 - i)
     return words
 
 

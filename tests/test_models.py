@@ -26,7 +26,7 @@ TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.it
 def task(**options):
     words = Dictionary()
     for i in range(30):
-        words.add_symbol(f"w{i}")
+        words.add_symbol(f"w{i}" if i else ",", n=50 - i)
     return Namespace(source_dictionary=words, target_dictionary=words, cfg=Namespace(**options))
 
 

@@ -22,7 +22,7 @@ MECHANISMS = list(FAMILIES["roberta"].mechanisms)
 def task(positions=16, **more):
     words = Dictionary()
     for i in range(30):
-        words.add_symbol(f"w{i}")
+        words.add_symbol(f"w{i}" if i else ",", n=50 - i)
     return Namespace(source_dictionary=words, max_positions=lambda: positions, **more)
 
 

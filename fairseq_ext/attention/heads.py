@@ -59,7 +59,7 @@ class Heads(nn.Module):
                 return out, None
         scores = self.scorer(q, k, frame, heads)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        closed = bias(self.blockers, frame, scores.dtype)
+        closed = _of(bias(self.blockers, frame, scores.dtype), heads)
         if frame.bias is not None:
             scores, closed = frame.bias(scores, closed)
         weights = self.normaliser.weights(scores, closed, frame.query_padding, heads)
@@ -77,7 +77,15 @@ class Heads(nn.Module):
         if self.scorer is not dot_product:
             return None
         mask = block(self.blockers, frame)
+        mask = mask._replace(blocked=_of(mask.blocked, heads))
         return self.normaliser.fused(Call(q, k, v, mask, frame.query_padding, heads, dropout))
+
+
+def _of(blocked: Tensor | None, heads: slice) -> Tensor | None:
+    """What is blocked for some heads of a group: [B, h or 1, T, S], or less."""
+    if blocked is None or blocked.dim() < 4 or blocked.size(1) == 1:
+        return blocked
+    return blocked[:, heads]
 
 
 def gaussian_heads(offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0) -> Heads:

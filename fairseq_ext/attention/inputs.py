@@ -10,6 +10,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from fairseq_ext.attention.second_pass import SecondPass
+    from fairseq_ext.roles import Sentences
 
 
 Bias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
@@ -57,6 +58,7 @@ class Inputs:
         query_padding: [B, T] bool, padding among such queries; None if none stands before a token.
         passes: what is attended to is several passes over B sentences, all rows of one after all of
             the other. This is each one's `SecondPass`, or None.
+        sentences: what role-guided heads know of the keys.
     """
 
     padding: Tensor | None = None
@@ -66,6 +68,7 @@ class Inputs:
     first: int = 0
     query_padding: Tensor | None = None
     passes: "Sequence[SecondPass | None]" = (None,)
+    sentences: "Sentences | None" = None
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:

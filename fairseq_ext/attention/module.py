@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class Attention(MultiheadAttention):
         groups: the heads, in order; all softmax by default. Those that are hard-coded have no part
             in the query and key projections, which are absent (None) if all are.
         adversary: what an adversarial second pass asks for masks (self-attention).
+        gated: each head's output is multiplied by a weight, which begins as 1.
         stock: further arguments of fairseq's MultiheadAttention.
 
     Attributes:
@@ -47,6 +49,7 @@ class Attention(MultiheadAttention):
         layer: int = 0,
         groups: Sequence[Heads] | None = None,
         adversary: nn.Module | None = None,
+        gated: bool = False,
         **stock: Any,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
@@ -57,6 +60,8 @@ class Attention(MultiheadAttention):
         kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
         super().__init__(embed_dim, num_heads, **kind, **stock)
         self.site, self.layer, self.adversary = site, layer, adversary
+        # from 1: in 16 bits a weight near 1 would hardly move
+        self.gate = nn.Parameter(torch.zeros(num_heads)) if gated else None
         # the name that --retain-dropout-modules knows
         self.dropout_module.module_name = MultiheadAttention.__name__
         groups = groups or [Heads(num_heads, normaliser=Softmax())]
@@ -120,6 +125,8 @@ class Attention(MultiheadAttention):
             for second, rows in zip(inputs.passes, zip(*split, strict=True), strict=True)
         ]
         out = _unfold(_join([out for out, _ in done], 0), frame.beam)
+        if self.gate is not None:
+            out = out * (1 + self.gate)[:, None, None]
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
         weights = done[0][1]
         if weights is None:
@@ -158,17 +165,20 @@ class Attention(MultiheadAttention):
         return out, _join([w for _, w in done if w is not None], 1) if heard else None
 
     def statistics(self) -> dict[str, Callable[[], float]]:
-        """What the normalisers report, by site, layer and name."""
-        prefix = f"{self.site}{self.layer}_"
-        return {
-            prefix + name: value
-            for group in self.groups
-            for name, value in group.normaliser.statistics().items()
-        }
+        """What the normalisers report, and the weights of heads, by site, layer and name."""
+        found: dict[str, Callable[[], float]] = {}
+        for group in self.groups:
+            found |= group.normaliser.statistics()
+        for head, offset in enumerate(() if self.gate is None else self.gate):
+            found[f"gate{head}"] = partial(_weight, offset)
+        return {f"{self.site}{self.layer}_{name}": value for name, value in found.items()}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """As in fairseq; an adversary is neither needed in a checkpoint nor in the way."""
+        """As in fairseq; an adversary is neither needed in a checkpoint nor in the way, and weights
+        of heads are not needed."""
         super().upgrade_state_dict_named(state_dict, name)
+        if self.gate is not None:
+            state_dict.setdefault(f"{name}.gate", torch.zeros_like(self.gate))
         prefix = f"{name}.adversary."
         own = {} if self.adversary is None else self.adversary.state_dict(prefix=prefix)
         for key in [key for key in state_dict if key.startswith(prefix) and key not in own]:
@@ -271,6 +281,10 @@ class Attention(MultiheadAttention):
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
+
+
+def _weight(offset: Tensor) -> float:
+    return round(1 + offset.item(), 4)
 
 
 def _fold(x: Tensor, beam: int) -> Tensor:

@@ -22,6 +22,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "dna": {"encoder_normaliser": "doubly"},
     "hna": {"encoder_normaliser": "hybrid"},
     "asa": {"asa_layers": "all"},
+    "roles": {"encoder_roles": "rare,separator,relative"},
     "gaussian": _HARD_CODED,
     "gaussian_all": {**_HARD_CODED, "cross_gaussian_heads": "all"},
     "gaussian_shx": {**_HARD_CODED, "cross_layers": "last", "cross_attention_heads": 1},
@@ -69,7 +70,7 @@ FAMILIES = {
     "roberta": Family(
         roberta.RobertaModel,
         roberta.OPTIONS,
-        {name: MECHANISMS[name] for name in ("una", "dna", "hna", "asa")},
+        {name: MECHANISMS[name] for name in ("una", "dna", "hna", "asa", "roles")},
         ROBERTA_SIZES,
     ),
 }

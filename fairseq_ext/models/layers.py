@@ -1,6 +1,7 @@
 """Transformer layers: fairseq's forward around our attention."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from fairseq_ext.attention import Attention, Heads, build_normaliser
 from fairseq_ext.models.adversaries import build_adversary
 from fairseq_ext.models.hard_coded import hard_coded_heads
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
+from fairseq_ext.models.roles import role_heads
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
@@ -33,6 +35,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         layer=layer,
         groups=build_heads(site, layer, heads, side.layers, options),
         adversary=build_adversary(site, layer, cfg),
+        gated=cfg.head_gate and site == "encoder",
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,
@@ -48,14 +51,15 @@ def count_heads(site: str, heads: int, options: dict[str, Any]) -> int:
 def build_heads(
     site: str, layer: int, heads: int, layers: int, options: dict[str, Any]
 ) -> list[Heads]:
-    """The groups of a layer's heads: hard-coded ones first, then those that learn."""
+    """The groups of a layer's heads: hard-coded ones first, then those with roles, then others."""
+    normaliser = partial(build_normaliser, options[f"{site}_normaliser"], **options)
     hard_coded = hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
     rest = heads - sum(group.n for group in groups)
-    if rest:
-        normaliser = build_normaliser(options[f"{site}_normaliser"], rest, **options)
-        groups.append(Heads(rest, normaliser=normaliser))
-    return groups
+    if site == "encoder":
+        groups += role_heads(layer, rest, layers, normaliser, options)
+    rest = heads - sum(group.n for group in groups)
+    return [*groups, Heads(rest, normaliser=normaliser(rest))] if rest else groups
 
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

@@ -5,6 +5,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.models.config import Option, option
+from fairseq_ext.roles import DEFINITIONS, ROLES
 
 Normalisers = ChoiceEnum(list(NORMALISERS))
 
@@ -73,6 +74,26 @@ OPTIONS: list[Option] = [
         float,
         1.0,
         "source tokens for each target token, where hard-coded heads look at the encoder",
+    ),
+    option(
+        "encoder_roles",
+        str,
+        "none",
+        "roles of the first heads of each encoder layer (Wang et al. 2020), as in rare,relative: "
+        f"{', '.join(ROLES)} (a head like the others); / separates layers",
+    ),
+    option(
+        "role_definitions",
+        ChoiceEnum(list(DEFINITIONS)),
+        "paper",
+        "of roles: the paper's, or those of its released code, where they differ",
+    ),
+    option(
+        "head_gate",
+        bool,
+        False,
+        "a weight for each head of the encoder, 1 at first (Wang et al. announce it without a "
+        "formula)",
     ),
     option(
         "asa_layers",

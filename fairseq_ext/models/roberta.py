@@ -17,6 +17,7 @@ from fairseq_ext.models.adversaries import introduce
 from fairseq_ext.models.config import Option, option, stock_options, to_transformer_config
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import ENCODER_OPTIONS
+from fairseq_ext.models.roles import check_annotated
 from fairseq_ext.models.transformer import Disturbance, TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task says how many
@@ -124,6 +125,7 @@ class RobertaEncoder(stock.RobertaEncoder):
         listener: Listener | None = None,
         second: SecondPass | None = None,
         noise: Disturbance | None = None,
+        annotations: Tensor | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         encoded = self.sentence_encoder(
@@ -133,6 +135,7 @@ class RobertaEncoder(stock.RobertaEncoder):
             listener=listener,
             second=second,
             noise=noise,
+            annotations=annotations,
         )
         states = encoded["encoder_states"] if return_all_hiddens else None
         return encoded["encoder_out"][0].transpose(0, 1), {"inner_states": states}
@@ -192,6 +195,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
                 f"the task makes sequences of up to {longest} tokens, and --max-positions is "
                 f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
             )
+        check_annotated(to_transformer_config(args), task)
         if args.segments is None:
             args.segments = getattr(task, "segments", 0)
         model = cls(args, RobertaEncoder(args, task.source_dictionary))

@@ -22,6 +22,7 @@ from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.passes import through, twice
+from fairseq_ext.models.roles import build_symbols, check_annotated
 
 Disturbance = Callable[[Tensor, Tensor], Tensor]
 """(embedded tokens [B, S, C] as they enter the encoder, padding [B, S]) -> what enters instead."""
@@ -33,6 +34,10 @@ class TransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder whose layers get `Inputs` where fairseq's get a padding mask."""
 
     built = 0
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.symbols = build_symbols(cfg, dictionary)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         self.built += 1  # fairseq does not say which layer it asks for
@@ -47,14 +52,20 @@ class TransformerEncoder(TransformerEncoderBase):
         listener: Listener | None = None,
         second: SecondPass | None = None,
         noise: Disturbance | None = None,
+        annotations: Tensor | None = None,
     ) -> dict[str, list[Tensor]]:
         """Encode [B, S] tokens; arguments and result as in fairseq, plus a listener and noise.
 
         With a second pass, its output stands below that of the first: encoder_out is [S, 2 B, C];
         all else is of the first.
+
+        Args:
+            annotations: [B, S, 3], what roles see of parses (`roles.Sentences`).
         """
         padding = src_tokens.eq(self.padding_idx)
         inputs = Inputs(padding if padding.any() else None, listener=listener)
+        if self.symbols is not None:
+            inputs.sentences = self.symbols(src_tokens, annotations)
         if noise is not None:
             given = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
             token_embeddings = noise(self.embed_scale * given, padding) / self.embed_scale
@@ -221,6 +232,7 @@ class TransformerModel(Monitored, TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "TransformerModel":
         config = to_transformer_config(cfg)
+        check_annotated(config, task)
         for name in UNSUPPORTED:
             if getattr(config, name):
                 flag = "--" + name.replace("_", "-")
@@ -254,6 +266,7 @@ class TransformerModel(Monitored, TransformerModelBase):
         listener: Listener | None = None,
         second: SecondPass | None = None,
         noise: Disturbance | None = None,
+        annotations: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in fairseq; what a listener hears is in the output as "attention_maps" too.
 
@@ -271,6 +284,7 @@ class TransformerModel(Monitored, TransformerModelBase):
             listener=listener,
             second=second,
             noise=noise,
+            annotations=annotations,
         )
         decode = partial(
             self.decoder,

@@ -1,0 +1,126 @@
+"""Sentences of CoNLL-U files, checked line by line."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_ext.data.lines import lines_of
+from fairseq_ext.errors import UsageError
+from fairseq_ext.roles.masks import NONE
+
+ID, FORM, HEAD, RELATION, COLUMNS = 0, 1, 6, 7, 10
+RANGE, EMPTY, HEADS = map(re.compile, (r"([0-9]+)-([0-9]+)", r"[0-9]+\.[0-9]+", r"[0-9]{1,9}"))
+
+
+class Sentence(NamedTuple):
+    """A parsed sentence.
+
+    Attributes:
+        words: those of the syntax ("do", "n't"), at least one.
+        heads: the place of the word that each depends on, from 0; NONE of a root.
+        relations: as the parser calls them, subtypes included.
+        surfaces: of words written as one, by the place of the first: the place after the last,
+            and what is written ("don't").
+        where: it stands, "FILE:LINE"; empty if in no file.
+    """
+
+    words: Sequence[str]
+    heads: Sequence[int]
+    relations: Sequence[str]
+    surfaces: dict[int, tuple[int, str]] = {}
+    where: str = ""
+
+
+class Row(NamedTuple):
+    columns: list[str]
+    where: str
+
+
+def read(path: Path) -> Iterator[Sentence]:
+    """The sentences of a file, plain or .gz, one at a time; empty nodes (8.1) are left out.
+
+    Raises:
+        UsageError: the file cannot be read, or a sentence has not ten columns, words numbered from
+            1 on, or heads that make a tree.
+    """
+    rows: list[Row] = []
+    for number, line in enumerate(chain(lines_of(path), [""]), 1):
+        if line.startswith("#"):
+            continue
+        if line.strip():
+            rows.append(_row(line, f"{path}:{number}"))
+        elif rows:
+            yield _sentence(rows)
+            rows = []
+
+
+def _row(line: str, where: str) -> Row:
+    columns = line.split("\t")
+    if len(columns) != COLUMNS:
+        raise UsageError(
+            f"{where} has {len(columns)} columns; CoNLL-U has {COLUMNS}, parted by tabs"
+        )
+    return Row(columns, where)
+
+
+def _sentence(rows: Sequence[Row]) -> Sentence:
+    words: list[Row] = []
+    ranges: dict[int, tuple[int, Row]] = {}
+    for row in rows:
+        name, following = row.columns[ID], len(words) + 1
+        if name == str(following):
+            words.append(row)
+        elif (found := RANGE.fullmatch(name)) and int(found[1]) == following <= int(found[2]):
+            ranges[len(words)] = int(found[2]), row
+        elif not EMPTY.fullmatch(name):
+            raise UsageError(
+                f"{row.where} has the ID '{name}', where {following} is expected; number the words "
+                "of a sentence from 1 on, and end it with an empty line"
+            )
+    if not words:
+        raise UsageError(f"{rows[0].where} begins a sentence without words; give at least one")
+    for last, row in ranges.values():
+        if last > len(words):
+            raise UsageError(
+                f"{row.where} has the ID '{row.columns[ID]}', and the sentence has {len(words)} "
+                "words; end the range at one of them"
+            )
+    return Sentence(
+        [row.columns[FORM] for row in words],
+        _heads(words),
+        [row.columns[RELATION] for row in words],
+        {first: (last, row.columns[FORM]) for first, (last, row) in ranges.items()},
+        rows[0].where,
+    )
+
+
+def _heads(words: Sequence[Row]) -> list[int]:
+    heads = [_head(row, len(words)) for row in words]
+    if NONE not in heads:
+        raise UsageError(f"{words[0].where} begins a sentence without a root; give one the HEAD 0")
+    safe = {NONE}
+    for start in range(len(words)):
+        path: dict[int, None] = {}
+        word = start
+        while word not in safe:
+            if word in path:
+                raise UsageError(
+                    f"{words[word].where}: word {word + 1} depends on itself, directly or by "
+                    "others; give heads that lead to a root"
+                )
+            path[word] = None
+            word = heads[word]
+        safe.update(path)
+    return heads
+
+
+def _head(row: Row, most: int) -> int:
+    head = row.columns[HEAD]
+    if not HEADS.fullmatch(head) or int(head) > most:
+        raise UsageError(
+            f"{row.where} has the HEAD '{head}'; give the ID of a word, 1 to {most}, or 0 for a "
+            "root"
+        )
+    return int(head) - 1

@@ -1,0 +1,97 @@
+"""A dictionary as roles see it: which symbols end sentences, begin words, separate, are rare."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from torch import Tensor, nn
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.roles.masks import DEFINITIONS, Definitions, Sentences
+from fairseq_ext.roles.pieces import Piece, pieces
+
+
+class Symbols(nn.Module):
+    """Makes `Sentences` of tokens, on their device.
+
+    How rare a word is follows from how often dict.txt has counted the rarest of its pieces: only
+    the order matters, in which inverse document frequencies hardly differ.
+    """
+
+    def __init__(self, dictionary: Dictionary, definitions: str) -> None:
+        super().__init__()
+        self.pad, rule = dictionary.pad(), DEFINITIONS[definitions]
+        symbols, special = dictionary.symbols, dictionary.nspecial
+        found = [Piece(b"", True, True)] * special + pieces(symbols[special:])
+        ends = [number in (dictionary.bos(), dictionary.eos()) for number in range(len(symbols))]
+        self.register_buffer("ends", torch.tensor(ends), persistent=False)
+        tables = {
+            "opens": [piece.opens for piece in found],
+            "closes": [piece.closes for piece in found],
+            "separates": [_separates(symbol, rule) for symbol in symbols],
+            "rarity": _rarity(dictionary, found, rule),
+        }
+        for name, values in tables.items():
+            self.register_buffer(name, torch.tensor(values), persistent=False)
+
+    def forward(self, tokens: Tensor, parse: Tensor | None = None) -> Sentences:
+        """Args: tokens: [B, S]; parse: [B, S, 3] or None."""
+        real, ends = tokens != self.pad, self.ends[tokens]
+        after = F.pad(
+            self.closes[tokens[:, :-1]] | ends[:, :-1] | ~real[:, :-1], (1, 0), value=True
+        )
+        begins = (self.opens[tokens] | after) & real & ~ends
+        return Sentences(
+            real=real,
+            ends=ends & real,
+            begins=begins,
+            separators=self.separates[tokens],
+            rarity=self._of_words(self.rarity[tokens], begins),
+            parse=parse,
+        )
+
+    def _of_words(self, rarity: Tensor, begins: Tensor) -> Tensor:
+        """[B, S] of each token's word that of its rarest piece."""
+        word = (begins.long().cumsum(1) - 1).clamp(min=0)
+        lowest = torch.full_like(rarity, -math.inf)
+        return lowest.scatter_reduce(1, word, rarity, "amax").gather(1, word)
+
+
+def check_symbols(dictionary: Dictionary, roles: set[str], definitions: str) -> None:
+    """Raises UsageError if a dictionary does not say what roles ask of it."""
+    if "rare" in roles and len(set(dictionary.count[dictionary.nspecial :])) < 2:
+        raise UsageError(
+            "--encoder-roles has rare, and the dictionary has no counts of the training text; give "
+            "data whose dict.txt fairseq-preprocess made of it, or leave rare out"
+        )
+    rule = DEFINITIONS[definitions]
+    if "separator" in roles and not any(_separates(s, rule) for s in dictionary.symbols):
+        raise UsageError(
+            "--encoder-roles has separator, and the dictionary has none of "
+            f"{' '.join(rule.symbols)} (text encoded as numbers does not show them); leave it out"
+        )
+
+
+def _rarity(dictionary: Dictionary, found: list[Piece], rule: Definitions) -> list[float]:
+    rarity = [
+        -float(count) if rule.short or _can_be_rare(piece) else -math.inf
+        for piece, count in zip(found, dictionary.count, strict=True)
+    ]
+    least = -float(max(dictionary.count) + 1)
+    for number in range(dictionary.nspecial):
+        rarity[number] = -math.inf
+    rarity[dictionary.unk()] = 0.0 if rule.unknown else least
+    if "<mask>" in dictionary:
+        rarity[dictionary.index("<mask>")] = -math.inf
+    return rarity
+
+
+def _can_be_rare(piece: Piece) -> bool:
+    text = piece.text.decode(errors="replace")
+    return len(text) > 1 and not text.replace(".", "").replace(",", "").isnumeric()
+
+
+def _separates(symbol: str, rule: Definitions) -> bool:
+    """A symbol with a mark in front of it does; one that goes on in the next token does not."""
+    return symbol.lstrip("\u2581\u0120") in rule.symbols

@@ -1,0 +1,51 @@
+"""The task "translation_roles": translation from sentences that have been parsed."""
+
+from pathlib import Path
+from typing import Any
+
+from fairseq import utils
+from fairseq.data import data_utils
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.errors import UsageError
+from fairseq_ext.roles.annotations import Annotations
+
+
+class TranslationRolesConfig(TranslationConfig):
+    """That of fairseq's task."""
+
+
+@register_task("translation_roles", dataclass=TranslationRolesConfig)
+class TranslationRolesTask(TranslationTask):
+    """fairseq's, whose source has the annotations that `fairseq-ext annotate` puts beside it."""
+
+    annotated = True
+
+    def load_dataset(self, split: str, epoch: int = 1, **options: Any) -> None:
+        super().load_dataset(split, epoch, **options)
+        source, target = self.cfg.source_lang, self.cfg.target_lang
+        folders = utils.split_paths(self.cfg.data)
+        folder = Path(folders[(epoch - 1) % len(folders) if split == self.cfg.train_subset else 0])
+        for pair in (f"{source}-{target}", f"{target}-{source}"):
+            text = folder / f"{split}.{pair}.{source}"
+            if text.with_name(f"{text.name}.idx").exists():
+                break
+        found = data_utils.load_indexed_dataset(str(text), self.src_dict)
+        path = text.with_name(f"{text.name}.annotations")
+        records = Annotations.open(path, self.src_dict.symbols, found.sizes - 1)
+        if len(self.datasets[split]) != len(records):
+            raise UsageError(
+                f"{path} is of {len(records)} sentences, and {split} has "
+                f"{len(self.datasets[split])} (fairseq joins {split}, {split}1, ...); annotate one "
+                "split with all of them"
+            )
+        self.datasets[split] = Annotated(self.datasets[split], records, self.src_dict.pad())
+
+    def build_dataset_for_inference(self, *args: Any, **kwargs: Any) -> Any:
+        raise UsageError(
+            "sentences that are typed in are not parsed, which --task translation_roles needs; use "
+            "fairseq-generate with annotated data, or --task translation without the roles "
+            "dependency and major, as in --model-overrides \"{'encoder_roles': 'rare,relative'}\""
+        )

@@ -1,0 +1,328 @@
+"""The five roles against worked sentences and a naive twin; their heads in a model; head gates."""
+
+import math
+from argparse import Namespace
+
+import naive
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import build_model
+from omegaconf import OmegaConf
+
+from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
+from fairseq_ext.attention.blockers import USUAL
+from fairseq_ext.errors import UsageError
+from fairseq_ext.roles import ROLES, Roles, Sentences, Symbols, allowed
+from fairseq_ext.roles.masks import EXACT, MAJOR, NONE
+from fairseq_ext.roles.pieces import pieces
+
+# The quick fox never chased dogs !, between START and END
+HEADS = [3, 3, 5, 5, 0, 5, 5]  # from 1, 0: the root
+RELATIONS = [0, MAJOR | EXACT, MAJOR | EXACT, 0, 0, MAJOR | EXACT, 0]
+IDF = [1.0, 3.0, 4.0, 2.0, 3.5, 3.5, 0.0]
+PAIR = "rare", "separator", "relative"
+
+
+def sentence(separators=(7,), idf=IDF, cut=None, padding=2, left=False):
+    """The worked sentence, cut short to so many positions, padded."""
+    n = cut or len(IDF) + 2
+    parse = [(NONE, NONE, 0)]
+    parse += [(i, HEADS[i] - 1, RELATIONS[i]) for i in range(len(IDF))] + [(NONE, NONE, 0)]
+    columns = {
+        "real": [True] * n,
+        "ends": [place in (0, 8) for place in range(n)],
+        "begins": [1 <= place <= 7 for place in range(n)],
+        "separators": [place in separators for place in range(n)],
+        "rarity": [-math.inf, *idf, -math.inf][:n],
+        "parse": parse[:n],
+    }
+    blank = {"rarity": -math.inf, "parse": (NONE, NONE, 0)}
+    for name, column in columns.items():
+        pads = [blank.get(name, False)] * padding
+        columns[name] = torch.tensor([pads + column if left else column + pads])
+    return Sentences(**columns)
+
+
+def looks(role, view, definitions="paper"):
+    """For each real row the real positions that it may look at, counted from the first one."""
+    real = view.real[0]
+    found = allowed(role, view, definitions)[0]
+    assert not found[real][:, ~real].any()
+    return [set(row.nonzero().flatten().tolist()) for row in found[real][:, real]]
+
+
+DEPENDENCY = [{0}, {1, 3}, {2, 3}, {1, 2, 3, 5}, {4, 5}, {3, 4, 5, 6, 7}, {5, 6}, {5, 7}, {8}]
+WORKED = {
+    "rare": [{3}] * 9,
+    "separator": [{0, 7, 8}] * 9,
+    "major": [{2, 3, 5, 6}] * 9,
+    "relative": [{0, 1}, *({i - 1, i, i + 1} for i in range(1, 8)), {7, 8}],
+    "dependency": DEPENDENCY,
+    "none": [set(range(9))] * 9,
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("padding", "left"), [(0, False), (2, False), (3, True)])
+def test_worked_sentence(role, padding, left):
+    """papers.md, section 3."""
+    assert looks(role, sentence(padding=padding, left=left)) == WORKED[role]
+
+
+CODE = {
+    "rare": [{3, 6}] * 9,
+    "separator": [{0, 8}] * 9,
+    "major": [{0, 1, 2, 3, 5, 6, 8}] * 9,
+    # its row 7 sees a pad, which ours never do
+    "relative": [{0, 1, 2}, {0, 1, 2, 3}, *({*range(i - 2, i + 3)} for i in range(2, 7))]
+    + [{5, 6, 7, 8}, {6, 7, 8}],
+    "dependency": DEPENDENCY,
+}
+CUT = {
+    "rare": [{2, 3}] * 5,
+    "separator": [{0}] * 5,
+    "dependency": [{0}, {1, 3}, {2, 3}, {1, 2, 3}, {4}],
+    "major": [{0, 1, 2, 3}] * 5,
+    "relative": [{0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3, 4}, {1, 2, 3, 4}, {2, 3, 4}],
+}
+SHORT = [*IDF[:-1], -math.inf]  # a symbol is never rare there
+
+
+@pytest.mark.parametrize("role", CODE)
+def test_worked_sentence_of_the_code(role):
+    """asa_and_roles.md, B8."""
+    assert looks(role, sentence((), SHORT), "code") == CODE[role]
+    assert looks(role, sentence((), SHORT, cut=5), "code") == CUT[role]
+
+
+def read(text, count=lambda symbol: 1, definitions="paper", around=True):
+    """`Sentences` of a text of symbols, in a dictionary that has counted each so often."""
+    words = Dictionary()
+    for symbol in dict.fromkeys(text.split()):
+        words.add_symbol(symbol, n=count(symbol))
+    tokens = [words.index(symbol) for symbol in text.split()] + [words.eos()]
+    tokens = [words.bos(), *tokens] if around else tokens
+    return Symbols(words, definitions)(torch.tensor([tokens, [words.pad()] * len(tokens)]))
+
+
+def test_few_words_of_the_code_leave_the_first_token():
+    """B8: of "x 7 ," none can be rare; "Wow ! ok . ..." has one separator within; 35 words."""
+    assert looks("rare", read("x 7 ,", definitions="code"), "code") == [{0}] * 5
+    assert looks("rare", read("long 7 ,", definitions="code"), "code") == [{0, 1}] * 5
+    found = looks("separator", read("Wow ! ok . ...", definitions="code"), "code")
+    assert found == [{0, 4, 6}] * 7
+    many = " ".join(f"word{n}" for n in range(35))
+    assert [len(row) for row in looks("rare", read(many, definitions="code"), "code")] == [3] * 37
+
+
+def test_share_of_rare_words():
+    """A tenth, rounded up; of equally rare ones the first; an unknown word is the rarest."""
+    for words, rare in ((1, 1), (10, 1), (11, 2), (20, 2), (21, 3)):
+        text = " ".join(f"word{n}" for n in range(words))
+        assert looks("rare", read(text, around=False))[0] == set(range(rare))
+    view = read("a b c d", {"a": 9, "b": 3, "c": 2, "d": 5}.get, around=False)
+    assert looks("rare", view) == [{2}] * 5
+    words = Dictionary()
+    known = words.add_symbol("known", n=1)
+    tokens = torch.tensor([[words.unk(), known, words.unk(), known, words.eos()]])
+    assert looks("rare", Symbols(words, "paper")(tokens)) == [{0}] * 5
+    assert looks("rare", Symbols(words, "code")(tokens), "code") == [{1, 3}] * 5
+
+
+SPLIT = {
+    "The quick fox never cha@@ sed dogs !": [1, 2, 3, 4, 5, 5, 6, 7],
+    "The qui@@ ck f@@ o@@ x never chased dogs !": [1, 2, 2, 3, 3, 3, 4, 5, 6, 7],
+    "▁The ▁quick ▁f ox ▁never ▁cha sed ▁dogs ▁!": [1, 2, 3, 3, 4, 5, 5, 6, 7],
+    "The quick fo ##x never chased do ##gs !": [1, 2, 3, 3, 4, 5, 6, 6, 7],
+    "ĠThe Ġquick Ġf ox Ġnever Ġchased Ġdogs Ġ!": [1, 2, 3, 3, 4, 5, 6, 7],
+}
+
+
+@pytest.mark.parametrize("text", SPLIT)
+def test_worked_sentence_in_pieces(text):
+    """What holds of a word holds of all its pieces; those of one word look at each other."""
+    words = [0, *SPLIT[text], 8]
+    fox, last = {place for place, word in enumerate(words) if word == 3}, len(words) - 1
+    view = read(text, lambda symbol: 1 if symbol.strip("▁Ġ").startswith("f") else 5)
+    parse = [
+        (NONE, NONE, 0) if w in (0, 8) else (w - 1, HEADS[w - 1] - 1, RELATIONS[w - 1])
+        for w in words
+    ]
+    blank = torch.tensor((NONE, NONE, 0)).expand(len(words), -1)
+    view = Sentences(**{**vars(view), "parse": torch.stack([torch.tensor(parse), blank])})
+    for role in ("dependency", "major"):
+        wanted = [{p for p, w in enumerate(words) if w in WORKED[role][word]} for word in words]
+        wanted[0], wanted[last] = (
+            ({0}, {last}) if role == "dependency" else (wanted[0], wanted[last])
+        )
+        assert looks(role, view) == wanted
+    assert looks("rare", view) == [fox] * len(words)
+    assert looks("separator", view) == [{0, last - 1, last}] * len(words)
+
+
+def test_a_symbol_within_a_word_does_not_separate():
+    assert looks("separator", read("3@@ ,@@ 000 , x@@ y", around=False))[0] == {3, 6}
+
+
+def test_marks_are_those_of_most_symbols():
+    assert pieces(["@@", "a"])[1].closes
+    assert not pieces(["a@@", "b@@", "b", "##"])[0].closes
+    assert [piece.text for piece in pieces(["Ġa", "b", "ĠÃ¼", "Ã"])] == [
+        b"a",
+        b"b",
+        "ü".encode(),
+        b"\xc3",
+    ]
+
+
+@pytest.mark.parametrize("role", ["dependency", "major", "rare"])
+def test_a_row_without_a_key_looks_at_itself(role):
+    """No parse, no word: the diagonal, and nothing is added to other rows."""
+    view = sentence(idf=[-math.inf] * 7)
+    view = Sentences(
+        **{**vars(view), "parse": torch.full_like(view.parse, NONE) * torch.tensor([1, 1, 0])}
+    )
+    assert looks(role, view) == [{place} for place in range(9)]
+
+
+def attention(groups, gated=False):
+    torch.manual_seed(2)
+    return Attention(16, 4, site="encoder", groups=groups, gated=gated).double()
+
+
+def softmax(n):
+    return build_normaliser("softmax", n)
+
+
+@pytest.mark.parametrize("heard", [(), (1,), (0, 3)])
+@pytest.mark.parametrize("names", [PAIR, ("major", "dependency")])
+def test_outputs_and_gradients_are_those_of_the_naive_twin(names, heard):
+    """Whichever kernel computes it: observed heads are on another path."""
+    view, n = sentence(), len(names)
+    view = Sentences(
+        **{name: torch.cat([value, value.flip(1)]) for name, value in vars(view).items()}
+    )
+    roles = Heads(n, normaliser=softmax(n), blockers=(*USUAL, Roles(names)))
+    module = attention([roles, Heads(4 - n, normaliser=softmax(4 - n))], gated=True)
+    module.gate.data.normal_()
+    x = torch.randn(11, 2, 16, dtype=torch.double, requires_grad=True)
+    inputs = Inputs(~view.real, listener=Listener(lambda site, layer: heard), sentences=view)
+    masks = [allowed(name, view) for name in names]
+    masks += [view.real[:, None].expand(-1, 11, -1)] * (4 - n)
+    wanted = naive.masked_heads(module, x, masks) * view.real.T[..., None]
+    found = module(x, x, x, inputs, need_weights=False)[0] * view.real.T[..., None]
+    torch.testing.assert_close(found, wanted)
+    leaves = [x, *module.parameters()]
+    for a, b in zip(
+        *(torch.autograd.grad(y.sin().sum(), leaves) for y in (found, wanted)), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def build(name="transformer_roles_tiny", annotated=False, **options):
+    words = Dictionary()
+    for place, word in enumerate(", the a fo@@ x dog runs .".split()):
+        words.add_symbol(word, n=99 - place)
+    task = Namespace(source_dictionary=words, target_dictionary=words, annotated=annotated)
+    torch.manual_seed(3)
+    return build_model(OmegaConf.create({"_name": name, "dropout": 0.0, **options}), task)
+
+
+TOKENS = torch.tensor([[1, 5, 7, 8, 10, 11, 2], [5, 9, 10, 4, 6, 11, 2]])
+
+
+def run(model, **options):
+    with torch.no_grad():
+        return model.eval()(TOKENS, None, TOKENS, **options)[0]
+
+
+def test_models_differ_by_what_heads_see_alone():
+    """The same parameters; without roles the same outputs; a role changes them, a gate does not."""
+    plain = build("transformer_una_tiny")
+    none = build(encoder_roles="none,none")
+    assert none.encoder.symbols is None
+    for model in (none, build(), build(head_gate=True)):
+        theirs = model.state_dict()
+        assert all(torch.equal(theirs[name], value) for name, value in plain.state_dict().items())
+    torch.testing.assert_close(run(none), run(plain), atol=0, rtol=0)
+    torch.testing.assert_close(run(build(encoder_roles="none", head_gate=True)), run(plain))
+    assert (run(build()) - run(plain)).abs().max() > 1e-3
+    dropped = build(encoder_roles="rare,none,relative")
+    assert (run(dropped) - run(build())).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["softmax", "doubly", "hybrid", "sinkhorn"])
+def test_maps_of_guided_heads_are_zero_elsewhere(kind):
+    heard = Listener(lambda site, layer: range(4) if site == "encoder" else ())
+    roles = "relative,none/separator,relative/rare/none,relative"
+    model = build(encoder_roles=roles, encoder_normaliser=kind)
+    run(model, listener=heard)
+    view = model.encoder.symbols(TOKENS)
+    places = {(0, 0): "relative", (1, 0): "separator", (1, 1): "relative", (2, 0): "rare"}
+    for (layer, head), role in {**places, (3, 1): "relative"}.items():
+        maps, real = heard.maps["encoder", layer][:, head], view.real
+        closed = ~allowed(role, view) & real[:, :, None]
+        assert maps[closed].abs().max() == 0
+        torch.testing.assert_close(maps.sum(-1), torch.ones(2, 7))
+    assert heard.maps["encoder", 3][1, 0].min() > 0
+
+
+def test_head_gates_are_trained_logged_and_optional_in_checkpoints():
+    model, plain = build(head_gate=True), build()
+    model.load_state_dict(plain.state_dict())
+    layer = model.encoder.layers[1].self_attn
+    model(TOKENS, None, TOKENS)[0].square().sum().backward()
+    assert layer.gate.grad.abs().min() > 0
+    layer.gate.data[2] = 0.5
+    assert layer.statistics()["encoder1_gate2"]() == 1.5
+    assert plain.encoder.layers[1].self_attn.gate is None
+    assert not any("gate" in name for name in plain.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"encoder_roles": "rare,sep"}, ["--encoder-roles", "'sep'", "separator"]),
+        ({"encoder_roles": "rare/rare"}, ["2 layers", "has 4"]),
+        ({"encoder_roles": "rare,rare,rare,rare,rare"}, ["5 roles", "layer 0", "4 of its heads"]),
+        (
+            {"encoder_roles": "rare,none,relative", "encoder_gaussian_heads": "2"},
+            ["3 roles", "2 of its heads"],
+        ),
+        (
+            {"encoder_roles": "dependency,rare,major"},
+            ["has dependency and major", "fairseq-ext annotate", "--task translation_roles"],
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(options, said):
+    with pytest.raises(UsageError) as refused:
+        build(**options)
+    assert all(word in str(refused.value) for word in said)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "roles", "said"),
+    [("a b ,", "rare", "no counts"), ("a b c", "separator", "none of , ; ")],
+)
+def test_a_dictionary_that_does_not_say_it(symbols, roles, said):
+    words = Dictionary()
+    for symbol in symbols.split():
+        words.add_symbol(symbol)
+    task = Namespace(source_dictionary=words, target_dictionary=words)
+    config = OmegaConf.create({"_name": "transformer_roles_tiny", "encoder_roles": roles})
+    with pytest.raises(UsageError, match=said):
+        build_model(config, task)
+
+
+def test_annotated_models_build():
+    model = build(annotated=True, encoder_roles="dependency,major")
+    parse = torch.full((*TOKENS.shape, 3), NONE)
+    parse[..., 2] = 0
+    alone = run(model, annotations=parse)
+    parse[1, 0] = torch.tensor([0, 1, 0])
+    parse[1, 1] = torch.tensor([1, NONE, 0])
+    assert (run(model, annotations=parse)[1] - alone[1]).abs().max() > 1e-4
+    torch.testing.assert_close(run(model, annotations=parse)[0], alone[0])
