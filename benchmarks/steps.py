@@ -169,9 +169,10 @@ def report(
 
 
 def dictionary(symbols: int) -> Dictionary:
+    """A comma and words, each with a count."""
     made = Dictionary()
     for n in range(symbols):
-        made.add_symbol(f"w{n}")
+        made.add_symbol(f"w{n}" if n else ",", n=symbols - n)
     return made
 
 
