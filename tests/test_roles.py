@@ -186,6 +186,11 @@ def test_a_row_without_a_key_looks_at_itself(role):
     assert looks(role, view) == [{place} for place in range(9)]
 
 
+def test_parsed_roles_need_parses():
+    with pytest.raises(UsageError, match="the role major of the model needs parses"):
+        allowed("major", read("a b c"))
+
+
 def attention(groups, gated=False):
     torch.manual_seed(2)
     return Attention(16, 4, site="encoder", groups=groups, gated=gated).double()

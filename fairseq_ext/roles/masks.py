@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_ext.errors import UsageError
+
 NONE = -1  # no word
 MAJOR, EXACT = 1, 2  # bits of a relation: a major one, and one that is so without its subtype
 
@@ -158,7 +160,17 @@ PARSED = ("dependency", "major")
 
 
 def allowed(role: str, view: Sentences, definitions: str = "paper") -> Tensor:
-    """[B, S, S] bool: which keys each row of a head with this role looks at."""
+    """[B, S, S] bool: which keys each row of a head with this role looks at.
+
+    Raises:
+        UsageError: it needs parses, and there are none.
+    """
+    if role in PARSED and view.parse is None:
+        raise UsageError(
+            f"the role {role} of the model needs parses, which these sentences do not have; give "
+            "data with annotations, or turn it off as in --model-overrides "
+            "\"{'encoder_roles': 'rare,none'}\""
+        )
     given = ROLES[role](view, DEFINITIONS[definitions])
     keys = given if given.dim() == 3 else given[:, None].expand(-1, given.size(1), -1)
     keys = keys & view.real[:, None]
