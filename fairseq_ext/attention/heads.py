@@ -36,6 +36,10 @@ class Heads(nn.Module):
         self.window = scorer.window() if isinstance(scorer, Gaussian) else None
         self.learned = self.window is None
 
+    def extra_repr(self) -> str:
+        others = [repr(blocker) for blocker in self.blockers if blocker not in USUAL]
+        return ", ".join([f"n={self.n}", *others])
+
     def attend(
         self,
         q: Tensor,

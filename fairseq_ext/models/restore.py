@@ -94,6 +94,7 @@ def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str
         two_sided = "decoder_layers" in sizes
         made = [repr(adversary_layers(given["asa_layers"], sizes["encoder_layers"]))]
         made += [repr(given["asa_per_head"])] if made != ["[]"] else []
+        made.append(repr(given["head_gate"]))
         if two_sided:
             made.append(repr(cross_layers(given["cross_layers"], sizes["decoder_layers"])))
         for site in SITES if two_sided else ("encoder",):

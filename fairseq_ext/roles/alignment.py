@@ -23,7 +23,7 @@ PENN = dict(zip("-LRB- -RRB- -LSB- -RSB- -LCB- -RCB- @-@".split(), "()[]{}-", st
 ESCAPE = r"&(?:amp|lt|gt|quot|apos|#91|#93|#124);|" + "|".join(PENN)
 UNITS = re.compile(f"{ESCAPE}|.", re.DOTALL)
 ALIKE = str.maketrans(
-    dict.fromkeys("\"\u201c\u201d\u201e\u201f\u00ab\u00bb", "''")  # as `` and '' are two
+    dict.fromkeys('"\u201c\u201d\u201e\u201f\u00ab\u00bb', "''")  # as `` and '' are two
     | dict.fromkeys("`\u00b4\u2018\u2019\u201a\u201b\u2039\u203a", "'")
     | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
 )
@@ -142,13 +142,15 @@ def _ends(
         way = word, place, _ = ways.pop()
         if word == len(words) and place == len(text):
             return _traced(way)
-        forms = [(word + 1, words[word])] if word < len(words) else []
+        if word == len(words) or (word, place) in tried:
+            continue
+        tried.add((word, place))
+        forms = [(word + 1, words[word])]
         if word in surfaces:
             forms.insert(0, surfaces[word])  # the last is tried first
         for following, form in forms:
             end = _end(text, place, form)
-            if end in bounds and (following, end) not in tried:
-                tried.add((following, end))
+            if end in bounds:
                 ways.append((following, end, way))
     return None
 

@@ -159,7 +159,9 @@ class Annotations:
             UsageError: there are none, they cannot be read, or they are of another text.
         """
         if not folder.is_dir():
-            raise UsageError(f"there are no annotations {folder}; make them with fairseq-ext annotate")
+            raise UsageError(
+                f"there are no annotations {folder}; make them with fairseq-ext annotate"
+            )
         about, found = _read(folder)
         if about["dictionary"] != _of(symbols):
             raise UsageError(f"{folder} was made with another dictionary than this; {AGAIN}")
