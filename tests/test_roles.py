@@ -167,6 +167,7 @@ def test_a_symbol_within_a_word_does_not_separate():
 
 def test_marks_are_those_of_most_symbols():
     assert pieces(["@@", "a"])[1].closes
+    assert pieces(["###", *map(str, range(200))])[0] == (b"###", True, True)
     assert not pieces(["a@@", "b@@", "b", "##"])[0].closes
     assert [piece.text for piece in pieces(["Ġa", "b", "ĠÃ¼", "Ã"])] == [
         b"a",

@@ -10,6 +10,10 @@ MARKS = ("@@", "##", "\u2581", "\u0120")
 SentencePiece and byte-level BPE (in front, a beginning)."""
 
 
+LEAST = 0.01
+"""Share of symbols with a mark; words that look like it ("###") are fewer."""
+
+
 class Piece(NamedTuple):
     """A word, or a part of one.
 
@@ -25,11 +29,12 @@ class Piece(NamedTuple):
 
 
 def pieces(symbols: Sequence[str]) -> list[Piece]:
-    """That of each symbol; the mark that most symbols have says how words were split, none: not."""
+    """That of each symbol; the mark that most have, if enough do, says how words were split."""
     found = {mark: sum(s.startswith(mark) for s in symbols) for mark in MARKS[1:]}
     found["@@"] = sum(s.endswith("@@") and s != "@@" for s in symbols)
     mark = max(MARKS, key=found.__getitem__)
-    return [READ[mark if found[mark] else ""](symbol) for symbol in symbols]
+    split = found[mark] > LEAST * len(symbols)
+    return [READ[mark if split else ""](symbol) for symbol in symbols]
 
 
 def _of_bytes(symbol: str) -> Piece:
