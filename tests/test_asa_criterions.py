@@ -105,7 +105,7 @@ def task_of(name):
     if name in TEXT:
         return Task(), TEXT[name][0]
     task, _, examples = LABELLED[name]()
-    vars(task.cfg).update(freeze_encoder=False, pooling="first", output="mlp")
+    vars(task.cfg).update(freeze_encoder=False, word_vectors=None, pooling="first", output="mlp")
     return task, lambda rows: labelled.batches(task, [examples[b] for b in rows])[0]
 
 

@@ -1,6 +1,5 @@
 """The five roles against worked sentences and a naive twin; their heads in a model; head gates."""
 
-import math
 from argparse import Namespace
 
 import naive
@@ -10,17 +9,20 @@ from fairseq.data import Dictionary
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
+from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser, normalisers
 from fairseq_ext.attention.blockers import USUAL
+from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.attention.second_pass import Magnitude, SecondPass
 from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.roles import ROLES, Roles, Sentences, Symbols, allowed
-from fairseq_ext.roles.masks import EXACT, MAJOR, NONE
+from fairseq_ext.roles.masks import EXACT, MAJOR, NEVER, NONE
 from fairseq_ext.roles.pieces import pieces
 
 # The quick fox never chased dogs !, between START and END
 HEADS = [3, 3, 5, 5, 0, 5, 5]  # from 1, 0: the root
 RELATIONS = [0, MAJOR | EXACT, MAJOR | EXACT, 0, 0, MAJOR | EXACT, 0]
-IDF = [1.0, 3.0, 4.0, 2.0, 3.5, 3.5, 0.0]
+IDF = [10, 30, 40, 20, 35, 35, 0]  # in tenths
 PAIR = "rare", "separator", "relative"
 
 
@@ -34,10 +36,10 @@ def sentence(separators=(7,), idf=IDF, cut=None, padding=2, left=False):
         "ends": [place in (0, 8) for place in range(n)],
         "begins": [1 <= place <= 7 for place in range(n)],
         "separators": [place in separators for place in range(n)],
-        "rarity": [-math.inf, *idf, -math.inf][:n],
+        "rarity": [NEVER, *idf, NEVER][:n],
         "parse": parse[:n],
     }
-    blank = {"rarity": -math.inf, "parse": (NONE, NONE, 0)}
+    blank = {"rarity": NEVER, "parse": (NONE, NONE, 0)}
     for name, column in columns.items():
         pads = [blank.get(name, False)] * padding
         columns[name] = torch.tensor([pads + column if left else column + pads])
@@ -86,7 +88,7 @@ CUT = {
     "major": [{0, 1, 2, 3}] * 5,
     "relative": [{0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3, 4}, {1, 2, 3, 4}, {2, 3, 4}],
 }
-SHORT = [*IDF[:-1], -math.inf]  # a symbol is never rare there
+SHORT = [*IDF[:-1], NEVER]  # a symbol is never rare there
 
 
 @pytest.mark.parametrize("role", CODE)
@@ -100,7 +102,7 @@ def read(text, count=lambda symbol: 1, definitions="paper", around=True):
     """`Sentences` of a text of symbols, in a dictionary that has counted each so often."""
     words = Dictionary()
     for symbol in dict.fromkeys(text.split()):
-        words.add_symbol(symbol, n=count(symbol))
+        words.add_symbol(symbol, n=count(symbol) or 0)
     tokens = [words.index(symbol) for symbol in text.split()] + [words.eos()]
     tokens = [words.bos(), *tokens] if around else tokens
     return Symbols(words, definitions)(torch.tensor([tokens, [words.pad()] * len(tokens)]))
@@ -128,6 +130,21 @@ def test_share_of_rare_words():
     tokens = torch.tensor([[words.unk(), known, words.unk(), known, words.eos()]])
     assert looks("rare", Symbols(words, "paper")(tokens)) == [{0}] * 5
     assert looks("rare", Symbols(words, "code")(tokens), "code") == [{1, 3}] * 5
+
+
+def test_rare_words_are_the_same_in_16_bits():
+    counts = {"a": 70_000, "b": 69_999, "c": 2_050, "d": 2_049, "e": 300, "f": 299}
+    words = Dictionary()
+    tokens = torch.tensor([[words.add_symbol(word, n=count) for word, count in counts.items()]])
+    for end, rare in ((2, 1), (4, 3), (6, 5)):
+        for symbols in (Symbols(words, "paper").half(), Symbols(words, "paper").bfloat16()):
+            assert looks("rare", symbols(tokens[:, :end]))[0] == {rare}
+
+
+def test_a_masked_word_is_a_word_and_never_rare():
+    view = read("▁dog <mask> s ▁runs", {"▁dog": 1, "s": 9, "▁runs": 5}.get, around=False)
+    assert looks("rare", view)[0] == {0}
+    assert view.begins[0].tolist() == [True, True, True, True, False]
 
 
 SPLIT = {
@@ -180,7 +197,7 @@ def test_marks_are_those_of_most_symbols():
 @pytest.mark.parametrize("role", ["dependency", "major", "rare"])
 def test_a_row_without_a_key_looks_at_itself(role):
     """No parse, no word: the diagonal, and nothing is added to other rows."""
-    view = sentence(idf=[-math.inf] * 7)
+    view = sentence(idf=[NEVER] * 7)
     view = Sentences(
         **{**vars(view), "parse": torch.full_like(view.parse, NONE) * torch.tensor([1, 1, 0])}
     )
@@ -311,16 +328,66 @@ def test_what_cannot_be_is_refused(options, said):
 
 @pytest.mark.parametrize(
     ("symbols", "roles", "said"),
-    [("a b ,", "rare", "no counts"), ("a b c", "separator", "none of , ; ")],
+    [
+        ("a:1 b:1 , madeupword0000:0", "rare", "no counts"),
+        ("a:0 b:0 <mask>", "rare", "no counts"),
+        ("15:9 7:8 12:5 ,", "rare", "numbers"),
+        ("a b c", "separator", "none of , ; "),
+    ],
 )
 def test_a_dictionary_that_does_not_say_it(symbols, roles, said):
     words = Dictionary()
     for symbol in symbols.split():
-        words.add_symbol(symbol)
+        name, _, count = symbol.partition(":")
+        words.add_symbol(name, n=int(count or 1))
     task = Namespace(source_dictionary=words, target_dictionary=words)
     config = OmegaConf.create({"_name": "transformer_roles_tiny", "encoder_roles": roles})
     with pytest.raises(UsageError, match=said):
         build_model(config, task)
+
+
+def test_guidance_takes_heads_without_a_role():
+    model = build(encoder_roles="rare,relative/none,rare/none/relative")
+    free = learned_heads(model)["encoder"]
+    assert free == {0: [2, 3], 1: [2, 3], 2: [0, 1, 2, 3], 3: [1, 2, 3]}
+
+
+@pytest.mark.parametrize("kind", ["softmax", "doubly", "hybrid"])
+def test_kernels_know_the_masks(kind, monkeypatch):
+    """Long rows, where nothing makes a map unless somebody listens."""
+    monkeypatch.setattr(normalisers, "SMALLEST", 0)
+    monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
+    model = build(encoder_normaliser=kind, encoder_roles="relative,rare,separator").eval()
+    tokens = torch.randint(4, 12, (2, 80))
+    tokens[:, -1], tokens[1, :9] = 2, 1
+    listener = Listener(lambda site, layer: range(4) if site == "encoder" else ())
+    with torch.no_grad():
+        fused = model.encoder(tokens)["encoder_out"][0]
+        mapped = model.encoder(tokens, listener=listener)["encoder_out"][0]
+    real = tokens.T != 1
+    torch.testing.assert_close(fused[real], mapped[real], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_second_pass_has_the_masks_too(checkpointed):
+    model = build(checkpoint_activations=checkpointed, attention_dropout=0.0)
+    second = SecondPass(together=True)
+    encoded = model.train().encoder(TOKENS, second=second)["encoder_out"][0]
+    one, other = encoded.chunk(2, 1)
+    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(one, model.encoder(TOKENS)["encoder_out"][0])
+
+
+def test_magnitude_counts_what_a_head_may_look_at():
+    """Of three neighbours two thirds are two: the third one keeps all the weight."""
+    roles = Heads(4, normaliser=softmax(4), blockers=(*USUAL, Roles(("relative",) * 4)))
+    module, view = attention([roles]), sentence(padding=0)
+    x = torch.randn(9, 1, 16, dtype=torch.double)
+    second = Magnitude(2 / 3)
+    inputs = Inputs(None, sentences=view, passes=(second,))
+    module(x, x, x, inputs, need_weights=False)
+    # 2 of 3 in each of seven rows, 1 of 2 in the first and the last one
+    assert second.counts[0].units - second.counts[0].kept == 7 * 2 + 2 * 1
 
 
 def test_annotated_models_build():

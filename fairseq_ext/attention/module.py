@@ -9,6 +9,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
+from fairseq_ext.attention.blockers import USUAL
 from fairseq_ext.attention.heads import Heads, check_groups, runs
 from fairseq_ext.attention.inputs import Frame, Inputs
 from fairseq_ext.attention.normalisers import Softmax
@@ -32,7 +33,7 @@ class Attention(MultiheadAttention):
         stock: further arguments of fairseq's MultiheadAttention.
 
     Attributes:
-        learned: the heads that learn what they look at.
+        learned: the heads that learn what they look at. free: those that may look at all.
         oldest: where what a cache must keep begins, if it need not be all.
 
     Raises:
@@ -67,10 +68,9 @@ class Attention(MultiheadAttention):
         groups = groups or [Heads(num_heads, normaliser=Softmax())]
         check_groups(groups, num_heads, site)
         self.groups: Iterable[Heads] = nn.ModuleList(groups)  # type: ignore[assignment]
-        every = runs(groups, set())
-        self.learned = [
-            h for run in every if run.group.learned for h in range(num_heads)[run.of_all]
-        ]
+        owners = [group for group in groups for _ in range(group.n)]
+        self.learned = [head for head, group in enumerate(owners) if group.learned]
+        self.free = [head for head in self.learned if owners[head].blockers == USUAL]
         windows = [group.window or 0 for group in groups]
         self.oldest = -max(windows) if self.self_attention and all(windows) else None
         if len(self.learned) < num_heads:

@@ -146,7 +146,7 @@ class Magnitude(SecondPass):
     """In each row of each head the largest scores are masked, in all layers.
 
     Args:
-        share: of the keys of a row, rounded to whole ones.
+        share: of the keys that a row may attend to, rounded to whole ones.
     """
 
     def __init__(self, share: float, **options: Any) -> None:
@@ -154,12 +154,10 @@ class Magnitude(SecondPass):
         self.share = share
 
     def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias:
-        keys = _real(frame.key_padding, frame.keys, x.new_empty(x.size(1), dtype=torch.float32))
-        masked = (self.share * keys).round()[:, None, None, None]
-
         def largest(scores: Tensor, closed: Tensor | None) -> Biased:
             ranks = plus(scores.detach(), closed).argsort(-1, descending=True).argsort(-1)
-            keep = ranks.ge(masked).to(scores.dtype)
+            keys = scores.size(-1) if closed is None else closed.eq(0).sum(-1, keepdim=True)
+            keep = ranks.ge(torch.as_tensor(self.share * keys).round()).to(scores.dtype)
             return self.masked(attention.layer, keep, frame)(slice(None))(scores, closed)
 
         return lambda heads: largest

@@ -9,6 +9,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.patching import around
+from fairseq_ext.roles import Symbols
 
 
 def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
@@ -25,7 +26,17 @@ def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
         )
     for part in criterion.parts if isinstance(criterion, Composite) else ():
         part.begin()
+        check_roles(model, getattr(part, "options", {}).get("empty_rows", "unmasked"))
     adversaries.check(model, criterion, name, clip_norm)
+
+
+def check_roles(model: Any, empty_rows: str) -> None:
+    """Raises UsageError if a second pass would look past the masks of roles."""
+    if empty_rows != "unmasked" and any(isinstance(part, Symbols) for part in model.modules()):
+        raise UsageError(
+            f"--asa-empty-rows {empty_rows} looks at all positions and --encoder-roles at some of "
+            "them; leave one of both out"
+        )
 
 
 def install() -> None:

@@ -12,11 +12,11 @@ from fairseq_ext.guidance.patterns import PATTERNS
 SITES = ("encoder", "decoder", "cross")
 
 Places = Mapping[str, Mapping[int, Sequence[int]]]
-"""site -> layer -> the heads there that learn what they look at."""
+"""site -> layer -> the heads there that are free to learn what they look at."""
 
 
 class Guide(NamedTuple):
-    """Heads that follow one pattern: number `start` to `stop` of those that learn."""
+    """Heads that follow one pattern: number `start` to `stop` of those that are free."""
 
     pattern: str
     start: int
@@ -28,7 +28,7 @@ def learned_heads(model: nn.Module) -> Places:
     places: dict[str, dict[int, Sequence[int]]] = {site: {} for site in SITES}
     for module in model.modules():
         if isinstance(module, Attention):
-            places[module.site][module.layer] = module.learned
+            places[module.site][module.layer] = module.free
     return places
 
 

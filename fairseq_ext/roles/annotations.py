@@ -54,8 +54,11 @@ def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
     found: dict[int, tuple[int, int, int]] = {}
     for owner, head, relation in zip(owners, sentence.heads, sentence.relations, strict=True):
         head = head if head == NONE else owners[head]
-        if head != owner and owner not in found:
-            found[owner] = owner, head, bits(relation)
+        if head == owner:
+            continue
+        own = found.setdefault(owner, (owner, head, 0))
+        if own[1] == head:
+            found[owner] = owner, head, own[2] | bits(relation)
     return np.array([found[place] for place in places], np.int16).reshape(-1, 3)
 
 

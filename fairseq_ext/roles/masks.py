@@ -4,7 +4,6 @@ It returns keys that every row may look at, bool [B, S], or which keys each row 
 [B, S, S]. A row that is left empty looks at itself; padding is never looked at.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from torch import Tensor
 from fairseq_ext.errors import UsageError
 
 NONE = -1  # no word
+NEVER = torch.iinfo(torch.long).min  # of what cannot be rare
 MAJOR, EXACT = 1, 2  # bits of a relation: a major one, and one that is so without its subtype
 
 
@@ -83,7 +83,7 @@ class Sentences:
         ends: [B, S] bool, what stands around the words of a sentence.
         begins: [B, S] bool, the first tokens of words.
         separators: [B, S] bool, symbols that separate.
-        rarity: [B, S] float, how rare the word of a token is; -inf where it cannot be rare.
+        rarity: [B, S] long, how rare the word of a token is; NEVER where it cannot be rare.
         parse: [B, S, 3] of each token: the word it belongs to, the word which that one depends on,
             and bits of their relation. NONE where there is no word; None without parses.
     """
@@ -98,12 +98,12 @@ class Sentences:
 
 def rare(view: Sentences, rule: Definitions) -> Tensor:
     """The tenth of the words with the highest inverse document frequency, all their tokens."""
-    scores = view.rarity.masked_fill(~view.begins, -math.inf)
+    scores = view.rarity.masked_fill(~view.begins, NEVER)
     if rule.later:
         scores = scores.flip(1)
     ranks = scores.argsort(stable=True, dim=1, descending=True).argsort(1)
     wanted = rule.rarest(view.begins.sum(1, keepdim=True))
-    chosen = (ranks < wanted) & scores.isfinite()
+    chosen = (ranks < wanted) & (scores != NEVER)
     chosen = first_tokens(view.begins, chosen.flip(1) if rule.later else chosen) & ~view.ends
     if rule.stand_in:
         few = (chosen & view.begins).sum(1, keepdim=True) < wanted
@@ -168,8 +168,7 @@ def allowed(role: str, view: Sentences, definitions: str = "paper") -> Tensor:
     if role in PARSED and view.parse is None:
         raise UsageError(
             f"the role {role} of the model needs parses, which these sentences do not have; give "
-            "data with annotations, or turn it off as in --model-overrides "
-            "\"{'encoder_roles': 'rare,none'}\""
+            "data with annotations, or encoder_roles with none in its place to --model-overrides"
         )
     given = ROLES[role](view, DEFINITIONS[definitions])
     keys = given if given.dim() == 3 else given[:, None].expand(-1, given.size(1), -1)

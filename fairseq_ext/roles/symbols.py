@@ -1,15 +1,16 @@
 """A dictionary as roles see it: which symbols end sentences, begin words, separate, are rare."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from torch import Tensor, nn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.masks import DEFINITIONS, Definitions, Sentences
+from fairseq_ext.roles.masks import DEFINITIONS, NEVER, Definitions, Sentences
 from fairseq_ext.roles.pieces import Piece, pieces
+
+MASK = "<mask>"
+WHOLE = Piece(b"", True, True)  # special symbols
 
 
 class Symbols(nn.Module):
@@ -23,7 +24,8 @@ class Symbols(nn.Module):
         super().__init__()
         self.pad, rule = dictionary.pad(), DEFINITIONS[definitions]
         symbols, special = dictionary.symbols, dictionary.nspecial
-        found = [Piece(b"", True, True)] * special + pieces(symbols[special:])
+        found = [WHOLE] * special + pieces(symbols[special:])
+        found = [WHOLE if s == MASK else piece for s, piece in zip(symbols, found, strict=True)]
         ends = [number in (dictionary.bos(), dictionary.eos()) for number in range(len(symbols))]
         self.register_buffer("ends", torch.tensor(ends), persistent=False)
         tables = {
@@ -52,38 +54,42 @@ class Symbols(nn.Module):
         )
 
     def _of_words(self, rarity: Tensor, begins: Tensor) -> Tensor:
-        """[B, S] of each token's word that of its rarest piece."""
+        """[B, S] of each token's word that of its rarest piece; whole numbers, for in 16 bits
+        counts are alike."""
         word = (begins.long().cumsum(1) - 1).clamp(min=0)
-        lowest = torch.full_like(rarity, -math.inf)
+        lowest = torch.full_like(rarity, NEVER)
         return lowest.scatter_reduce(1, word, rarity, "amax").gather(1, word)
 
 
 def check_symbols(dictionary: Dictionary, roles: set[str], definitions: str) -> None:
     """Raises UsageError if a dictionary does not say what roles ask of it."""
-    if "rare" in roles and len(set(dictionary.count[dictionary.nspecial :])) < 2:
+    rule, words = DEFINITIONS[definitions], dictionary.symbols[dictionary.nspecial :]
+    counts = zip(words, dictionary.count[dictionary.nspecial :], strict=True)
+    known = {count for word, count in counts if not word.startswith((MASK, "madeupword"))}
+    if "rare" in roles and len(known - {0}) < 2:
         raise UsageError(
             "--encoder-roles has rare, and the dictionary has no counts of the training text; give "
             "data whose dict.txt fairseq-preprocess made of it, or leave rare out"
         )
-    rule = DEFINITIONS[definitions]
-    if "separator" in roles and not any(_separates(s, rule) for s in dictionary.symbols):
+    numbers = 2 * sum(word.isdecimal() for word in words) > len(words)
+    if "rare" in roles and numbers:
+        raise UsageError(
+            "--encoder-roles has rare, and the dictionary has numbers of pieces, which do not show "
+            "where words begin; leave rare out"
+        )
+    if "separator" in roles and not any(_separates(word, rule) for word in words):
         raise UsageError(
             "--encoder-roles has separator, and the dictionary has none of "
             f"{' '.join(rule.symbols)} (text encoded as numbers does not show them); leave it out"
         )
 
 
-def _rarity(dictionary: Dictionary, found: list[Piece], rule: Definitions) -> list[float]:
+def _rarity(dictionary: Dictionary, found: list[Piece], rule: Definitions) -> list[int]:
     rarity = [
-        -float(count) if rule.short or _can_be_rare(piece) else -math.inf
+        -count if piece is not WHOLE and (rule.short or _can_be_rare(piece)) else NEVER
         for piece, count in zip(found, dictionary.count, strict=True)
     ]
-    least = -float(max(dictionary.count) + 1)
-    for number in range(dictionary.nspecial):
-        rarity[number] = -math.inf
-    rarity[dictionary.unk()] = 0.0 if rule.unknown else least
-    if "<mask>" in dictionary:
-        rarity[dictionary.index("<mask>")] = -math.inf
+    rarity[dictionary.unk()] = 0 if rule.unknown else -max(dictionary.count) - 1
     return rarity
 
 

@@ -28,10 +28,14 @@ class TranslationRolesTask(TranslationTask):
         source, target = self.cfg.source_lang, self.cfg.target_lang
         folders = utils.split_paths(self.cfg.data)
         folder = Path(folders[(epoch - 1) % len(folders) if split == self.cfg.train_subset else 0])
-        for pair in (f"{source}-{target}", f"{target}-{source}"):
-            text = folder / f"{split}.{pair}.{source}"
-            if text.with_name(f"{text.name}.idx").exists():
-                break
+        pairs = f"{source}-{target}", f"{target}-{source}"
+        texts = [folder / f"{split}.{pair}.{source}" for pair in pairs]
+        text = next((t for t in texts if t.with_name(f"{t.name}.idx").exists()), None)
+        if text is None:
+            raise UsageError(
+                f"{texts[0]}.idx is not there, and --task translation_roles reads binarised text; "
+                "give a folder of fairseq-preprocess"
+            )
         found = data_utils.load_indexed_dataset(str(text), self.src_dict)
         path = text.with_name(f"{text.name}.annotations")
         records = Annotations.open(path, self.src_dict.symbols, found.sizes - 1)
@@ -46,6 +50,6 @@ class TranslationRolesTask(TranslationTask):
     def build_dataset_for_inference(self, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
             "sentences that are typed in are not parsed, which --task translation_roles needs; use "
-            "fairseq-generate with annotated data, or --task translation without the roles "
-            "dependency and major, as in --model-overrides \"{'encoder_roles': 'rare,relative'}\""
+            "fairseq-generate with annotated data, or --task translation and --model-overrides "
+            "\"{'encoder_roles': '...'}\" with none in place of dependency and major"
         )

@@ -31,6 +31,8 @@ EXAMPLE = """\
 ACCEPTED = {
     "encoder_normaliser": ["softmax"],
     "encoder_gaussian_heads": ["0"],
+    "encoder_roles": ["none"],
+    "head_gate": [False],
     "encoder_normalize_before": [False],
     "layernorm_embedding": [True],
     "encoder_layers_to_keep": [None],
