@@ -4,8 +4,8 @@ and what replaces or guides learned attention, as multiples of our own without i
 A training step is what fairseq-train does with a batch: forward, backward, Adam and the logs, with
 the dropout of the presets. Generation is what fairseq-generate does with a batch: beam 5, here for
 a fixed number of steps. All models start from the same parameters and get the same batches.
-`ag` is una with two guided heads in each layer of the encoder; it translates as una does. `roles` is
-una with three heads of each layer masked by roles that are made of the tokens.
+`ag` is una with two guided heads in each layer of the encoder; it translates as una does. `roles`
+is una with three heads of each layer masked by roles that are made of the tokens.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 # Data for fine-tuning: a published corpus to train.jsonl, valid.jsonl and, if it has such a part,
 # test.jsonl: a JSON object for each example, with raw text and, where they are known, labels.
 #
-# Usage: bash scripts/prepare_task.sh CORPUS [OUT]
+# Usage: bash scripts/prepare_task.sh CORPUS [OUT] [--words N]
 #
 #   CORPUS  one of these, whose files lie in $FAIRSEQ_EXT_CORPORA as they are published, plain or .gz
 #           (`python -m fairseq_ext.data.corpora --list` prints which folders and parts):
@@ -14,6 +14,9 @@
 #             sst-5, sts, quora                                       CS224N, e.g. sts/sts-train.csv
 #             cr, mpqa, mr, subj, trec, sst-2-sentences               sentclass/custrev.all
 #   OUT     the folder to make (default data-bin/CORPUS)
+#   --words also make a vocabulary for encoders trained from scratch (dict.txt, tokenizer.json): the N
+#           most frequent words of train.jsonl, in lower case, or all with 0; an OUT that is there
+#           without one gets it
 #
 # cr, mpqa, mr and subj are for cross-validation and have train.jsonl only. Where files have no part
 # for validation (quora, trec, mrpc without dev.tsv), or only a piece of a corpus is there
@@ -24,14 +27,22 @@
 
 . "$(dirname "$0")/lib.sh"
 
-WORDS=()
-options WORD "$@"
+words=''
+options "WORD --words=" "$@"
 [ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
   die "${#WORDS[@]} words are given, which are to be CORPUS and OUT: see 'bash $0 --help'."
-[ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
-  die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
-data_recipe "data-bin/${WORDS[0]}" "${WORDS[1]:-}"
-
-setup_environment
-python -m fairseq_ext.data.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
+[[ "$words" =~ ^[0-9]*$ ]] || die "--words is '$words' and must be a number, 0 for all words."
+OUT=${WORDS[1]:-$ROOT/data-bin/${WORDS[0]}}
+OUT=${OUT%/}
+if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; then
+  [ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
+    die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
+  data_recipe "data-bin/${WORDS[0]}" "$OUT"
+  setup_environment
+  python -m fairseq_ext.data.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
+fi
+if [ -n "$words" ]; then
+  setup_environment
+  python -m fairseq_ext.data.word_vocabulary "$OUT" --words "$words"
+fi
 say "$OUT is ready."

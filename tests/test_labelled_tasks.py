@@ -360,6 +360,9 @@ def test_the_length_is_that_of_the_encoder(tmp_path):
     path = write_encoder(tmp_path / "encoder.pt", positions=10)
     task = task_on("sentence_classification", tmp_path, LONG, pretrained=path)
     assert task.room == 10 == len(items_of(task)[0].rows[0].tokens)
+    with pytest.raises(UsageError, match="sample is 11 and the encoder has 10 positions; give no"):
+        build("sentence_classification", tmp_path, pretrained=path, tokens_per_sample=11)
+    assert build("sentence_classification", tmp_path, tokens_per_sample=9999).room == 9999
 
 
 # Folds.
@@ -417,8 +420,7 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
         ("sentence_classification", SENTENCES, {"folds": 1}, "--fold is 1 of --folds 1; give"),
         ("sentence_classification", SENTENCES, {"folds": 2, "fold": 3}, "--fold is 3 of --folds 2"),
         ("sentence_classification", SENTENCES, {"folds": 2, "fold": 0}, "--fold is 0 of --folds 2"),
-        ("sentence_classification", SENTENCES, {"tokens_per_sample": 7}, "sample is 7 and the"),
-        ("sentence_classification", SENTENCES, {"tokens_per_sample": 9999}, "sample is 9999 and"),
+        ("sentence_classification", SENTENCES, {"tokens_per_sample": 7}, "sample is 7; give 8 or"),
         ("sentence_classification", SENTENCES, {"pretrained": "no.pt"}, "model is no.pt, which is"),
         (
             "sentence_classification",
@@ -547,6 +549,7 @@ def test_a_task_is_taken_from_a_checkpoint(tmp_path, name):
     task = task_on(name, tmp_path, EVERY[name], pretrained=encoder)
     again = build(name, tmp_path / "gone", begun=False)
     again.load_state_dict(saved(task, tmp_path / "state.pt"))
+    assert again.source_dictionary.count == task.source_dictionary.count
     assert (again.labels, again.room, again.separators, again.segments) == (task.labels, 20, 1, 2)
     one, other = (t.dataset_of(task.examples("train"), t.rows()) for t in (task, again))
     for a, b in zip(one.items, other.items, strict=True):
@@ -560,6 +563,8 @@ def test_what_goes_on_has_begun_in_the_same_way(tmp_path, name):
     task = task_on(name, tmp_path, EVERY[name])
     state = saved(task, tmp_path / "state.pt")
     build(name, tmp_path).load_state_dict(state)
+    older = {key: x for key, x in state["vocabulary"].items() if key != "counts"}
+    build(name, tmp_path).load_state_dict({**state, "vocabulary": older})
     with pytest.raises(UsageError, match="was trained with other --tokens-per-sample than"):
         build(name, tmp_path, tokens_per_sample=16).load_state_dict(state)
     write_vocabulary(tmp_path, [*WORDS, "new"])

@@ -1,11 +1,16 @@
-"""Translation with roles that need parses, through fairseq's commands."""
+"""Roles that need parses, through fairseq's commands."""
 
+import json
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 from conftest import PLUGIN, TASK, TRAIN, fairseq, train
+
+from fairseq_ext.data import word_vocabulary
+from fairseq_ext.tasks.sentences import SentenceClassificationTask
 
 ROLES = ["--encoder-roles", "dependency,major,relative"]
 PARSED = ["--task", "translation_roles"]
@@ -24,9 +29,9 @@ def conllu(lines):
     return "\n".join([*found, ""])
 
 
-def annotate(data, split, *flags):
+def annotate(data, split, *flags, lang=("--lang", "de")):
     verb = [sys.executable, "-m", "fairseq_ext.cli", "annotate"]
-    given = [*verb, data, "--split", split, "--lang", "de", *flags]
+    given = [*verb, data, "--split", split, *lang, *flags]
     return subprocess.run([*map(str, given)], capture_output=True, text=True)
 
 
@@ -47,6 +52,74 @@ def annotated(data_bin, real_lines, tmp_path_factory):
 def checkpoint(annotated, tmp_path_factory):
     folder = tmp_path_factory.mktemp("roles")
     return train(annotated, "transformer_roles_tiny", folder, 20, *ROLES, *PARSED, "--head-gate")
+
+
+LABELLED = {
+    "train": [("the dog runs .", "a"), ("a cat sees the big dog", "b"), ("dogs run", "a")] * 7,
+    "valid": [("the cat runs", "a"), ("a dog sees a cat .", "b"), ("the big cat sees dogs", "b")],
+}
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Labelled text with a vocabulary of its words and annotations."""
+    folder = tmp_path_factory.mktemp("labelled")
+    data = folder / "data"
+    data.mkdir()
+    for split, examples in LABELLED.items():
+        lines = [json.dumps({"text": text, "label": label}) for text, label in examples]
+        (data / f"{split}.jsonl").write_text("\n".join([*lines, ""]))
+    word_vocabulary.main([str(data)])
+    for split, examples in LABELLED.items():
+        parses = folder / f"{split}.conllu"
+        parses.write_text(conllu([text for text, _ in examples]))
+        done = annotate(data, split, "--conllu", parses, lang=())
+        assert done.returncode == 0, done.stderr
+    return data
+
+
+CLASSIFY = [
+    *("--user-dir", PLUGIN, "--task", "sentence_classification", "--cpu", "--seed", 1),
+    *("--criterion", "sentence_classification", "--arch", "roberta_roles_tiny", "--num-workers", 0),
+    *("--optimizer", "adam", "--lr", 1e-3, "--batch-size", 4, "--max-update", 6),
+    *("--encoder-roles", "major,dependency,rare", "--pooling", "mean"),
+]
+
+
+def test_labelled_text_needs_no_other_task(labelled, tmp_path):
+    given = [labelled, *CLASSIFY, "--save-dir", tmp_path]
+    done = fairseq("train", *given, "--folds", 3, "--fold", 2)
+    assert "done training" in done.stdout
+    (tmp_path / "checkpoint_last.pt").unlink()
+    fairseq("train", *given)
+    verb = [sys.executable, "-m", "fairseq_ext.cli", "predict", tmp_path / "checkpoint_last.pt"]
+    done = subprocess.run([*map(str, verb)], input="a dog\n", capture_output=True, text=True)
+    assert done.returncode == 1 and "needs parses" in done.stderr.split("\n")[-2]
+    shutil.rmtree(shutil.copytree(labelled, tmp_path / "bare") / "train.annotations")
+    done = fairseq("train", tmp_path / "bare", *given[1:], check=False)
+    assert done.returncode == 1 and "fairseq-ext annotate" in done.stderr
+
+
+def test_a_batch_has_the_annotations_of_its_examples(labelled):
+    """In each fold."""
+    for fold in (1, 2, 3):
+        cfg = Namespace(data=str(labelled), folds=3, fold=fold, vocabulary=None, pretrained=None)
+        vars(cfg).update(tokens_per_sample=9, strict=False, seed=1, freeze_encoder=False)
+        vars(cfg).update(pairs="joint", pooling="mean", output="mlp", task_layers=None)
+        task = SentenceClassificationTask(
+            Namespace(**vars(cfg), task_init="default", word_vectors=None)
+        )
+        task.begin()
+        for split in ("train", "valid"):
+            task.load_dataset(split)
+            made = task.dataset(split)
+            for place in range(len(made)):
+                text = made[place][1].example.values["text"].split()
+                found = made.collater([made[place]])["net_input"]["annotations"][0]
+                kept = min(len(text), 7)
+                assert found[1 : kept + 1, 0].tolist() == list(range(kept))
+                assert found[1 : kept + 1, 1].tolist() == list(range(-1, kept - 1))
+                assert found[[0, -1]].tolist() == [[-1, -1, 0]] * 2
 
 
 def scores(done):

@@ -509,13 +509,17 @@ def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):
     refused(capsys, "needs two repetitions or more, and una has 1", *single, "--test", "t")
     refused(capsys, "no sentences to resample", *study, "--test", "bootstrap")
     refused(capsys, "--resamples is 5", *study, "--test", "bootstrap", "--resamples", 5)
-    refused(capsys, "--baseline is for --test", *study, "--baseline", "una")
+    refused(capsys, "--baseline is for --test and --bars", *study, "--baseline", "una")
     refused(capsys, "--by is for --test", *study, "--by", "loss")
     refused(capsys, "choose from loss", *study, "--test", "t", "--by", "bleu")
 
 
 def test_what_else_is_refused(tmp_path, capsys):
     run = make(tmp_path / "a")
+    bars = ["--bars", tmp_path / "bars.png"]
+    refused(capsys, "bars.txt is no picture", run, "--bars", tmp_path / "bars.txt")
+    refused(capsys, "--baseline is b; give one of a", run, *bars, "--baseline", "b")
+    assert not bars[1].exists()
     refused(capsys, "is given twice", run, tmp_path / "a" / ".." / "a")
     refused(capsys, "has no acuracy", run, "--metric", "acuracy")
     refused(capsys, "it has accuracy, epoch, loss", run, "--metric", "bleurt")
@@ -535,3 +539,50 @@ def test_failure_leaves_no_file_and_one_sentence(tmp_path):
     assert done.returncode == 1 and not done.stdout
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert output.read_text() == "before" and set(tmp_path.iterdir()) == {output, tmp_path / "a"}
+
+
+# Spread and bars.
+
+
+def of_accuracy(tmp_path, **values):
+    return [
+        make(tmp_path / f"{name}/seed-{number}", accuracy=value)
+        for name, each in values.items()
+        for number, value in enumerate(each, 1)
+    ]
+
+
+def test_spread(tmp_path, table):
+    runs = of_accuracy(tmp_path, una=[70, 72, 77])
+    (row,), notes = table(*runs, "--metric", "accuracy", "--spread", "deviation")
+    assert float(row["accuracy standard deviation"]) == pytest.approx(math.sqrt(13))
+    assert "±: standard deviation over n repetitions" in notes
+    (row,), notes = table(*runs, "--metric", "accuracy")
+    assert float(row["accuracy standard error"]) == pytest.approx(math.sqrt(13 / 3))
+    assert "±: standard error of the mean over n repetitions" in notes
+
+
+def test_bars(tmp_path, table, monkeypatch):
+    """Of the first metric, in the order of the table; the line is at the baseline."""
+    drawn = []
+    monkeypatch.setattr("fairseq_ext.evaluation.table.save", lambda *given: drawn.append(given))
+    runs = of_accuracy(tmp_path, una=[70, 72], dna=[75, 79], hna=[71, 71])
+    picture = ["--bars", tmp_path / "bars.png", "--baseline", "dna", "--sort", "highest"]
+    table(*runs, "--metric", "accuracy", "loss", *picture)
+    ((figure, out),) = drawn
+    (axes,) = figure.axes
+    assert out == tmp_path / "bars.png" and axes.get_ylabel() == "accuracy"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["dna", "una", "hna"]
+    heights, errors = [bar.get_height() for bar in axes.patches], axes.collections[0]
+    assert heights == [77, 71, 71]
+    ends = [sorted(segment[:, 1]) for segment in errors.get_segments()]
+    assert ends == [pytest.approx(each) for each in ([75, 79], [70, 72], [71, 71])]
+    (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
+    assert set(line.get_ydata()) == {77}
+    low, high = axes.get_ylim()
+    assert 60 < low < 70 and 79 < high < 90
+
+
+def test_bars_are_a_picture(tmp_path, table):
+    table(*of_accuracy(tmp_path, una=[70]), "--metric", "accuracy", "--bars", tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

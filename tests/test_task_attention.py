@@ -8,7 +8,15 @@ from torch import nn
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.task_attention import TaskAttention, initialiser, swapped
-from fairseq_ext.models.task_heads import Linear, Mlp, Product, SentenceHead, first, mean
+from fairseq_ext.models.task_heads import (
+    Linear,
+    Mlp,
+    Product,
+    SentenceHead,
+    first,
+    highest,
+    mean,
+)
 from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceRegressionTask
 
 WIDTH, HEADS = 12, 3
@@ -258,6 +266,8 @@ def test_pooling_without_padding():
     rows = [row[~absent] for row, absent in zip(features, padding, strict=True)]
     average = torch.stack([sum(row) / len(row) for row in rows])
     torch.testing.assert_close(mean(features, padding), average, **EXACT)
+    top = torch.stack([torch.stack(list(row)).amax(0) for row in rows])
+    assert highest(features, padding).equal(top) and (top < features.amax(1)).any()
     torch.testing.assert_close(first(features, padding), torch.stack([r[0] for r in rows]))
 
 

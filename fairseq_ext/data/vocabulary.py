@@ -76,12 +76,17 @@ class Vocabulary:
         dictionary = Dictionary()
         for symbol in state["symbols"][dictionary.nspecial :]:
             dictionary.add_symbol(symbol)
+        dictionary.count = list(state.get("counts", dictionary.count))
         return cls(Tokenizer.from_str(state["tokenizer"]), dictionary, state["by_id"])
 
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""
-        tokenizer = json.dumps(json.loads(self.tokenizer.to_str()), sort_keys=True)
-        return {"symbols": self.dictionary.symbols, "tokenizer": tokenizer, "by_id": self.by_id}
+        return {
+            "symbols": self.dictionary.symbols,
+            "counts": self.dictionary.count,
+            "tokenizer": json.dumps(json.loads(self.tokenizer.to_str()), sort_keys=True),
+            "by_id": self.by_id,
+        }
 
     def encode(self, texts: Sequence[str]) -> list[Pieces]:
         """The pieces of each text, without special tokens around them."""

@@ -29,16 +29,36 @@ def ranges(title: str, groups: Iterable[Sequence[int]]) -> Column:
     return Column(title, ["–".join(f"{end:,}" for end in each) for each in ends], {title: plain})
 
 
-def means(title: str, groups: Iterable[Sequence[float]], digits: int) -> Column:
-    """Mean ± standard error of each group; of a single value nothing is known about the error."""
-    found = [(statistics.mean(values), standard_error(values)) for values in groups]
+def means(
+    title: str, groups: Iterable[Sequence[float]], digits: int, spread: str = "error"
+) -> Column:
+    """Mean ± standard error (or another of SPREADS) of each group; that of a single value is not
+    known."""
+    found = [(statistics.mean(each), SPREADS[spread].value(each)) for each in map(list, groups)]
     shown = [" ± ".join(f"{x:.{digits}f}" for x in each if x is not None) for each in found]
-    names = title, f"{title} standard error"
+    names = title, f"{title} standard {spread}"
     return Column(title, shown, dict(zip(names, map(list, zip(*found, strict=True)), strict=True)))
+
+
+class Spread(NamedTuple):
+    """How far repetitions differ, and what that is called."""
+
+    value: Callable[[Sequence[float]], float | None]
+    title: str
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def standard_error(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+SPREADS = {
+    "error": Spread(standard_error, "standard error of the mean over n repetitions"),
+    "deviation": Spread(standard_deviation, "standard deviation over n repetitions"),
+}
 
 
 def as_text(columns: Sequence[Column], notes: Sequence[str]) -> str:

@@ -1,14 +1,17 @@
 """Finished runs in one table: scores, length and cost of training.
 
-VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT: one row, mean ± standard error over
-n of them; they may differ in --seed, folds in their data too, and in nothing else. --metric takes
-what `fairseq-ext score` has, of RUN/generate-SUBSET.txt, and any value that was logged: train.NAME
-is that of the last epoch of training, any other from the validation in which training found its
-best checkpoint. Updates and time are of the whole training, tokens/s is the median over its log.
+VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT: one row, mean ± standard error (with
+--spread deviation standard deviation) over n of them; they may differ in --seed, folds in their
+data too, and in nothing else. --metric takes what `fairseq-ext score` has, of
+RUN/generate-SUBSET.txt, and any value that was logged: train.NAME is that of the last epoch of
+training, any other from the validation in which training found its best checkpoint. Updates and
+time are of the whole training, tokens/s is the median over its log.
 
 --test compares each variant with --baseline, metric by metric if --by names several: t, over
 matched repetitions; bootstrap and randomisation, over the sentences of each matched pair of
 outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
+--bars draws the first metric: a bar for each variant with its standard error, a line at the
+baseline.
 """
 
 import argparse
@@ -17,11 +20,13 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from fairseq_ext.analysis.bars import draw_bars
+from fairseq_ext.analysis.pictures import check_picture, save
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import metrics
 from fairseq_ext.evaluation.comparisons import FEWEST, TESTS, Measure, Pairs, compare, match
-from fairseq_ext.evaluation.layout import FORMATS, Column, column, means, ranges
+from fairseq_ext.evaluation.layout import FORMATS, SPREADS, Column, column, means, ranges
 from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
 from fairseq_ext.evaluation.score import add_options, language
 from fairseq_ext.evaluation.translation import (
@@ -56,8 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort", choices=SORTS, help="the variant with this value of the first metric on top"
     )
+    parser.add_argument(
+        "--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error"
+    )
     parser.add_argument("--gen-subset", default="test", metavar="SUBSET", help="default: test")
-    parser.add_argument("--baseline", metavar="VARIANT", help="for --test; default: the first")
+    parser.add_argument(
+        "--baseline", metavar="VARIANT", help="for --test and --bars; default: the first"
+    )
     parser.add_argument("--test", choices=TESTS)
     parser.add_argument(
         "--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first"
@@ -67,31 +77,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, help="default: by --output, else text")
     parser.add_argument("--output", type=Path, metavar="FILE", help=".md, .csv or other")
+    parser.add_argument("--bars", type=Path, metavar="FILE", help=".png, .svg, .pdf")
 
 
 def run(given: argparse.Namespace) -> None:
     _check(given)
     runs = read_runs(given.runs)
-    pairs = match(given.test, runs, given.baseline or next(iter(runs))) if given.test else {}
+    baseline = given.baseline or next(iter(runs))
+    pairs = match(given.test, runs, baseline) if given.test else {}
+    if baseline not in runs:
+        raise UsageError(f"--baseline is {baseline}; give one of {', '.join(runs)}")
     measures, notes = measure(given, [each for group in runs.values() for each in group])
     if max(map(len, runs.values())) > 1:
-        notes.append("±: standard error of the mean over n repetitions")
+        notes.append(f"±: {SPREADS[given.spread].title}")
     if pairs:
         notes += compared(given, pairs, measures)
     form = given.format or ENDINGS.get(given.output and given.output.suffix, "text")
-    text = FORMATS[form](columns(ranked(given.sort, runs, measures), measures.values()), notes)
+    shown = ranked(given.sort, runs, measures)
+    text = FORMATS[form](columns(shown, measures.values(), given.spread), notes)
     if given.output is None:
         print(text, end="")
     else:
         write(text, given.output)
+    if given.bars:
+        first = next(iter(measures.values()))
+        values = {name: [first.values[r.folder] for r in each] for name, each in shown.items()}
+        save(draw_bars(values, first.title, baseline), given.bars)
 
 
 def _check(given: argparse.Namespace) -> None:
     if given.resamples is not None and given.resamples < FEWEST:
         raise UsageError(f"--resamples is {given.resamples} and must be at least {FEWEST}")
-    for flag in ("baseline", "by"):
-        if getattr(given, flag) and not given.test:
-            raise UsageError(f"--{flag} is for --test; give both or none")
+    if given.by and not given.test:
+        raise UsageError("--by is for --test; give both or none")
+    if given.baseline and not (given.test or given.bars):
+        raise UsageError("--baseline is for --test and --bars; give one of them, or leave it out")
+    if given.bars:
+        check_picture(given.bars)
     if given.output:
         check_writable(given.output.parent, 0)
         if given.output.is_dir():
@@ -163,7 +185,9 @@ def read_texts(given: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Tex
     return texts
 
 
-def columns(runs: Mapping[str, Sequence[Run]], measures: Iterable[Measure]) -> list[Column]:
+def columns(
+    runs: Mapping[str, Sequence[Run]], measures: Iterable[Measure], spread: str = "error"
+) -> list[Column]:
     def each(value: Callable[[Run], float]) -> list[list]:
         return [[value(run) for run in repetitions] for repetitions in runs.values()]
 
@@ -174,7 +198,10 @@ def columns(runs: Mapping[str, Sequence[Run]], measures: Iterable[Measure]) -> l
         column("n", map(len, runs.values())),
         ranges("parameters", each(lambda run: run.facts.parameters)),
         ranges("updates", each(lambda run: run.facts.updates)),
-        *(means(m.title, each(lambda run, m=m: m.values[run.folder]), m.digits) for m in measures),
+        *(
+            means(m.title, each(lambda run, m=m: m.values[run.folder]), m.digits, spread)
+            for m in measures
+        ),
         column("training time", seconds, duration, "training seconds"),
         column("tokens/s", speeds, lambda value: "–" if math.isnan(value) else f"{value:,.0f}"),
     ]

@@ -1,5 +1,6 @@
 """Heads of fine-tuning: what is read off an encoder's output, [B, S, C] with padding [B, S]."""
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
@@ -16,6 +17,11 @@ def mean(features: Tensor, padding: Tensor) -> Tensor:
     """[B, C], the mean over tokens that are no padding."""
     real = (~padding).unsqueeze(-1).to(features.dtype)
     return (features * real).sum(1) / real.sum(1)
+
+
+def highest(features: Tensor, padding: Tensor) -> Tensor:
+    """[B, C], the maximum over tokens that are no padding."""
+    return features.masked_fill(padding.unsqueeze(-1), -math.inf).amax(1)
 
 
 class Mlp(nn.Module):

@@ -66,9 +66,18 @@ def _labelled(path: Path, vocabulary: Path) -> Text:
 
 
 def _tokenised(examples: Iterator[Example], vocabulary: Vocabulary) -> Iterator[list[Token]]:
-    while batch := [example.values["text"] for example in islice(examples, BATCH)]:
+    while batch := [_text(example) for example in islice(examples, BATCH)]:
         for text, found in zip(batch, vocabulary.encode(batch), strict=True):
             yield tokens_of(text, found.offsets)
+
+
+def _text(example: Example) -> str:
+    if "pair" in example.values:
+        raise UsageError(
+            f"{example.where} has a 'pair', and annotations are of one sentence; give other data, "
+            "and roles that need none"
+        )
+    return example.values["text"]
 
 
 def tokens_of(text: str, offsets: np.ndarray) -> list[Token]:

@@ -14,6 +14,7 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 from torch import Tensor, nn
 
+from fairseq_ext.data.annotated import Annotated
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.labelled import Item, LabelledDataset
 from fairseq_ext.data.rows import Rows
@@ -22,10 +23,12 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.pretrained import check_dictionary, options_of
 from fairseq_ext.models.roberta import POSITIONS
+from fairseq_ext.models.word_vectors import begin_with
 
 logger = logging.getLogger(__name__)
 
 FOLDED = ("train", "valid")
+LAST = "checkpoint_last.pt"  # fairseq's --restore-file, which lies in --save-dir
 NAMES = {
     "room": "--tokens-per-sample",
     "separators": "separators between sentences",
@@ -55,7 +58,15 @@ COMMON: list[Option] = [
     ),
     option("fold", int, 1, "the part that is held out, from 1"),
     option("freeze_encoder", bool, False, "train the head alone (Jia's 'pretrain')"),
+    option(
+        "word_vectors",
+        Optional[str],  # noqa: UP045
+        None,
+        "file in GloVe's text form, plain or .gz, whose vectors embeddings begin with",
+    ),
     ("seed", int, field(default=II("common.seed"))),
+    ("save_dir", str, field(default=II("checkpoint.save_dir"))),
+    ("restore_file", str, field(default=II("checkpoint.restore_file"))),
     ("pretrained", Optional[str], field(default=II("checkpoint.finetune_from_model"))),  # noqa: UP045
 ]
 
@@ -103,30 +114,55 @@ class LabelledTask(FairseqTask):
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
         self.pretrained, encoder = cfg.pretrained, options_of(cfg.pretrained)
-        positions = encoder.get("max_positions") or POSITIONS
+        positions = encoder.get("max_positions")
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
-        self.room = positions if cfg.tokens_per_sample is None else cfg.tokens_per_sample
+        self._check_word_vectors()
+        self.room = cfg.tokens_per_sample
+        if self.room is None:
+            self.room = positions or POSITIONS
         self.segments = encoder.get("segments") or 0
         self.separators = 1 if self.segments else 2  # as in BERT, as in RoBERTa
         self._check_encoder(encoder, positions)
         check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
         self.labels = self.labels_of(self._file("train"))  # of all folds
 
-    def _check_encoder(self, encoder: Mapping[str, Any], positions: int) -> None:
-        if self.room > positions or self.room < 8:
+    def _check_encoder(self, encoder: Mapping[str, Any], positions: int | None) -> None:
+        """Of one that starts from scratch, the model decides how many positions it has."""
+        if self.room < 8:
+            raise UsageError(f"--tokens-per-sample is {self.room}; give 8 or more")
+        if positions and self.room > positions:
             raise UsageError(
                 f"--tokens-per-sample is {self.room} and the encoder has {positions} positions; "
-                "give 8 or more, and no more than that"
+                "give no more than that"
             )
         if self.segments == 1:
             raise UsageError(f"{self.cfg.pretrained} has 1 segment; give an encoder with 0 or 2")
 
+    def _check_word_vectors(self) -> None:
+        if self.cfg.word_vectors and self.cfg.pretrained:
+            raise UsageError(
+                "--word-vectors are for an encoder trained from scratch, and --finetune-from-model "
+                "gives a trained one; leave one of them out"
+            )
+        if self.cfg.word_vectors and self.vocabulary.by_id:
+            raise UsageError(
+                "--word-vectors need a dictionary of words, and that of --vocabulary has numbers; "
+                "leave them out, or make one by scripts/prepare_task.sh --words"
+            )
+
     # Examples.
 
     def examples(self, split: str) -> list[Example]:
-        """Those of a split; in cross-validation "train" and "valid" are parts of train.jsonl."""
+        """Those of a split."""
+        name, places = self.places(split)
+        found = self._file(name)
+        return [found[place] for place in places]
+
+    def places(self, split: str) -> tuple[str, np.ndarray]:
+        """The file of a split, and which of its examples are meant; in cross-validation "train" and
+        "valid" are parts of train.jsonl."""
         if not (self.cfg.folds and split in FOLDED):
-            return self._file(split)
+            return split, np.arange(len(self._file(split)))
         found = self._file("train")
         if len(found) < self.cfg.folds:
             raise UsageError(
@@ -134,8 +170,7 @@ class LabelledTask(FairseqTask):
                 f"{self.cfg.folds}; give fewer folds"
             )
         held_out = in_fold(len(found), self.cfg.folds, self.cfg.fold)
-        wanted = held_out if split == "valid" else ~held_out
-        return [found[place] for place in np.flatnonzero(wanted)]
+        return "train", np.flatnonzero(held_out if split == "valid" else ~held_out)
 
     def _file(self, name: str) -> list[Example]:
         """What is in NAME.jsonl, read once."""
@@ -175,13 +210,18 @@ class LabelledTask(FairseqTask):
         return LabelledDataset(items, pad=pad, segments=self.segments > 1, seed=self.cfg.seed)
 
     def get_batch_iterator(
-        self, dataset: LabelledDataset, max_tokens: int | None = None, *args: Any, **kwargs: Any
+        self,
+        dataset: LabelledDataset | Annotated,
+        max_tokens: int | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """As in fairseq; raises UsageError if an example has more tokens than a batch may have."""
         most = max(range(len(dataset)), key=dataset.num_tokens)
         if max_tokens and dataset.num_tokens(most) > max_tokens:
+            items = getattr(dataset, "dataset", dataset).items
             raise UsageError(
-                f"{dataset.items[most].example.where} has {dataset.num_tokens(most)} tokens in all "
+                f"{items[most].example.where} has {dataset.num_tokens(most)} tokens in all "
                 f"its rows, and --max-tokens is {max_tokens}; give as many"
             )
         return super().get_batch_iterator(dataset, max_tokens, *args, **kwargs)
@@ -195,10 +235,18 @@ class LabelledTask(FairseqTask):
                 f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
                 "roberta_dna, roberta_hna or one of their sizes"
             )
+        if self.cfg.word_vectors and not (from_checkpoint or self._goes_on()):
+            embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
+            begin_with(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
         model.attach(self.build_head(model.args))
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
+
+    def _goes_on(self) -> bool:
+        """Whether a checkpoint is there, with which training will go on."""
+        folder = self.cfg.save_dir if self.cfg.restore_file == LAST else "."
+        return Path(folder, self.cfg.restore_file).is_file()
 
     def build_head(self, args: Any) -> nn.Module:
         """The head, for an encoder with these options."""
@@ -235,6 +283,8 @@ class LabelledTask(FairseqTask):
                 setattr(self, name, state[name])
             return
         own = self.state_dict()
+        if "counts" not in (state.get("vocabulary") or {}):  # an older one
+            del own["vocabulary"]["counts"]
         for name in names:
             if state.get(name) != own[name]:
                 raise UsageError(

@@ -1,28 +1,43 @@
 """The tasks "sentence_classification" and "sentence_regression": of a sentence, or of a pair."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Optional
 
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
+from fairseq_ext.data.annotated import Annotated
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
 from fairseq_ext.data.labelled import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.task_attention import TaskAttention, initialiser
-from fairseq_ext.models.task_heads import Linear, Mlp, Product, SentenceHead, first, mean
+from fairseq_ext.models.task_heads import (
+    Linear,
+    Mlp,
+    Pooling,
+    Product,
+    SentenceHead,
+    first,
+    highest,
+    mean,
+)
+from fairseq_ext.roles.annotations import Annotations
 from fairseq_ext.tasks.labelled import LabelledTask, register
+
+POOLINGS: dict[str, Pooling] = {"first": first, "mean": mean, "max": highest}
 
 OPTIONS: list[Option] = [
     option("pairs", ChoiceEnum(["joint", "apart"]), "joint", "two sentences in one row, or in two"),
     option(
         "pooling",
-        ChoiceEnum(["first", "mean", "attention"]),
+        ChoiceEnum([*POOLINGS, "attention"]),
         "first",
-        "of a sentence's tokens: the first one, the mean, or task-specific attention (Jia 2024)",
+        "of a sentence's tokens: the first one, the mean, the maximum, or task-specific attention "
+        "(Jia 2024)",
     ),
     option(
         "output",
@@ -99,6 +114,26 @@ class SentenceTask(LabelledTask):
                 "product; leave it out"
             )
 
+    @property
+    def annotated(self) -> bool:
+        """`fairseq-ext annotate` has been here; of pairs there are no annotations."""
+        return self.sentences == 1 and self._annotations("train").is_dir()
+
+    def _annotations(self, name: str) -> Path:
+        return Path(self.cfg.data) / f"{name}.annotations"
+
+    def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
+        super().load_dataset(split, combine, **unused)
+        if not self.annotated:
+            return
+        name, places = self.places(split)
+        texts = [example.values["text"] for example in self._file(name)]
+        lengths = [len(found.numbers) for found in self.vocabulary.encode(texts)]
+        words = self.source_dictionary
+        records = Annotations.open(self._annotations(name), words.symbols, lengths)
+        made = self.datasets[split]
+        self.datasets[split] = Annotated(made, records, words.pad(), places=places, first=1)
+
     def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
         texts = self.vocabulary.encode([text for e in examples for text in self._texts(e)])
         found = []
@@ -131,7 +166,7 @@ class SentenceTask(LabelledTask):
         else:
             output = {"mlp": Mlp, "linear": Linear}[self.cfg.output](width, classes, dropout)
         if self.cfg.pooling != "attention":
-            return SentenceHead({"first": first, "mean": mean}[self.cfg.pooling], output)
+            return SentenceHead(POOLINGS[self.cfg.pooling], output)
         blocks = TaskAttention(
             width,
             args.encoder_attention_heads,

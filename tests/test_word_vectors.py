@@ -1,0 +1,154 @@
+"""Embeddings that begin as word vectors: files that are read or refused, and which trainings."""
+
+import gzip
+import logging
+
+import pytest
+import torch
+from conftest import PLUGIN, fairseq
+from labelled import WORDS, build, task_on, write_examples, write_vocabulary
+from test_labelled_tasks import write_encoder
+from test_sentence_baselines import FLAGS, ORDERED
+from test_sentence_baselines import build as build_model
+
+from fairseq_ext.data import byte_bpe
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.word_vectors import read
+
+NUMBERS = {"the": 4, "cat": 5, ". . .": 6, "at name@x.org": 7, "<unk>": 3}
+SIZES = {"encoder_layers": 1, "encoder_ffn_embed_dim": 8, "encoder_attention_heads": 2}
+FIRST = "one 1 2 3\n"
+
+
+def vectors(path, text):
+    path.write_text(text, "utf-8")
+    return path
+
+
+def found(path, width=3):
+    return {number: values.tolist() for number, values in read(path, NUMBERS, width).items()}
+
+
+def test_words_of_glove(tmp_path):
+    """Some of its words have spaces in them; a word's first vector counts."""
+    text = "the 1 2 3\ndog 4 5 6\ncat -1 .5 2e-1 \nat name@x.org 7 8 9\nthe 0 0 0\n. . . 1 1 2\n"
+    path = vectors(tmp_path / "glove.txt", text)
+    cat = pytest.approx([-1, 0.5, 0.2])
+    assert found(path) == {4: [1, 2, 3], 5: cat, 7: [7, 8, 9], 6: [1, 1, 2]}
+    with gzip.open(tmp_path / "glove.txt.gz", "wt") as packed:
+        packed.write(text)
+    assert found(tmp_path / "glove.txt.gz") == found(path)
+
+
+def test_the_first_line_of_word2vec(tmp_path):
+    assert found(vectors(tmp_path / "a.vec", "2 3\nthe 1 2 3\ncat 4 5 6\n")) == {
+        4: [1, 2, 3],
+        5: [4, 5, 6],
+    }
+
+
+def test_words_that_are_parted_by_no_line(tmp_path):
+    """U+0085 and no-break space are of words (glove.840B has them)."""
+    path = vectors(tmp_path / "a", f"{FIRST}\x85 1 2 3\n\xa0the 4 5 6\nthe 7 8 9\n")
+    assert found(path) == {4: [7, 8, 9]}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"{FIRST}the 1 2\n", r"a:2 has 2 fields after the word and the first line 3; correct"),
+        (f"{FIRST}the 1 2 3 4\n", r"a:2 has 4 fields after the word and the first line 3"),
+        (f"{FIRST}\nthe 1 2 3\n", r"a:2 has 0 fields"),
+        (f"{FIRST}the 1 2 3,5\n", r"a:2 has '3,5' in the place of a number"),
+        (f"{FIRST}the 1 nan 3\n", r"a:2 has 'nan' in the place of a number"),
+        ("the 1 2\n", r"a:1 has vectors of 2 numbers and --encoder-embed-dim is 3; give vectors"),
+        ("9 300\nthe 1 2 3\n", r"a:1 has vectors of 300 numbers and --encoder-embed-dim is 3"),
+    ],
+)
+def test_lines_that_are_refused(tmp_path, text, says):
+    with pytest.raises(UsageError, match=says):
+        found(vectors(tmp_path / "a", text))
+
+
+# Models.
+
+
+def embeddings(task, arch, **options):
+    sizes = SIZES if arch.startswith("roberta") else {}
+    model = build_model(task, arch, **sizes, **options)
+    (found,) = (x for name, x in model.named_parameters() if name.endswith("embed_tokens.weight"))
+    return found.detach()
+
+
+@pytest.mark.parametrize("arch", ["sentence_cnn", "sentence_bilstm", "roberta_una"])
+def test_embeddings_begin_with_vectors(tmp_path, arch, caplog):
+    """Words without one, and special symbols, begin as they would have."""
+    name, own = "sentence_classification", {"tokens_per_sample": 9, "pooling": "max"}
+    plain = embeddings(task_on(name, tmp_path, ORDERED, **own), arch)
+    lines = [f"{w} {' '.join(map(str, range(i, i + 12)))}\n" for i, w in enumerate(("cat", "ran"))]
+    path = vectors(tmp_path / "glove.txt", "".join(lines) + f"<pad>{' 9' * 12}\n")
+    caplog.set_level(logging.INFO)
+    task = task_on(
+        name,
+        tmp_path,
+        ORDERED,
+        word_vectors=str(path),
+        save_dir=str(tmp_path),
+        restore_file="checkpoint_last.pt",
+        **own,
+    )
+    begun, index = embeddings(task, arch), task.source_dictionary.index
+    assert begun[index("cat")].tolist() == list(range(12))
+    assert begun[index("ran")].tolist() == list(range(1, 13))
+    others = [n for n in range(len(plain)) if n not in (index("cat"), index("ran"))]
+    assert begun[others].equal(plain[others]) and not begun[task.source_dictionary.pad()].any()
+    assert f"{path}: 2 of {len(WORDS) + 1} words (15.4%) begin with their vectors" in caplog.text
+
+
+def test_none_of_the_words(tmp_path):
+    path = vectors(tmp_path / "glove.txt", f"elephant{' 1' * 12}\n")
+    given = {"word_vectors": str(path), "save_dir": "", "restore_file": "checkpoint_last.pt"}
+    task = task_on("sentence_classification", tmp_path, ORDERED, **given)
+    with pytest.raises(UsageError, match=r"has none of the 13 words of the dictionary \(the, a, "):
+        build_model(task, "sentence_cnn")
+
+
+def test_not_beside_a_trained_encoder(tmp_path):
+    encoder = write_encoder(tmp_path / "encoder.pt")
+    with pytest.raises(UsageError, match="--word-vectors are for an encoder trained from scratch"):
+        own = {"word_vectors": "glove.txt", "pretrained": encoder}
+        task_on("sentence_classification", tmp_path, ORDERED, **own)
+
+
+def test_not_for_pieces_that_are_numbers(tmp_path):
+    """As those of GPT-2's BPE are in fairseq's dictionary."""
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/train").write_text("cat cat sat\n")
+    byte_bpe.prepare(tmp_path / "text", tmp_path / "data/bpe", tmp_path / "data", 257)
+    write_examples(tmp_path / "data/train.jsonl", ORDERED)
+    with pytest.raises(UsageError, match="need a dictionary of words, and that of --vocabulary"):
+        build("sentence_classification", tmp_path / "data", word_vectors="glove.txt")
+
+
+def test_training_goes_on_without_the_file(tmp_path):
+    """Whose vectors it began with; what it learned since is kept."""
+    data = write_vocabulary(tmp_path / "data")
+    for split in ("train", "valid"):
+        write_examples(data / f"{split}.jsonl", ORDERED)
+    path = vectors(tmp_path / "glove.txt", f"cat{' 5' * 12}\n")
+    given = [data, "--user-dir", PLUGIN, *FLAGS, "--arch", "sentence_cnn", "--word-vectors", path]
+    given += ["--encoder-embed-dim", 12, "--save-dir", tmp_path / "run", "--disable-validation"]
+
+    def cat(updates):
+        done = fairseq("train", *given, "--max-update", updates)
+        state = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=False)
+        vector = state["model"]["encoder.embed_tokens.weight"][4 + WORDS.index("cat")]
+        return done.stdout + done.stderr, vector
+
+    said, first = cat(2)
+    assert "1 of 13 words" in said
+    assert (first - 5).abs().max() < 0.1 and (first != 5).any()
+    path.unlink()
+    said, later = cat(4)
+    assert "begin with their vectors" not in said
+    assert (later - first).abs().max() < 0.1 and (later != first).any()
