@@ -22,8 +22,9 @@ from fairseq_ext import safe_loading
 from fairseq_ext.data import byte_bpe
 from fairseq_ext.data.examples import Example
 from fairseq_ext.data.labelled import IGNORED
+from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import DIGEST, digest
+from fairseq_ext.models.pretrained import DIGEST
 
 SENTENCES = [{"text": "the cats", "label": "b"}, {"text": "", "label": "a"}]
 PAIRS = [

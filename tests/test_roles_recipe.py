@@ -4,9 +4,10 @@ import re
 import shutil
 
 import pytest
-import torch
 from conftest import ROOT
 from test_scripts import assert_refused, bash
+
+from fairseq_ext.safe_loading import load_checkpoint
 
 FEW = ["--updates", 2, "--", "--cpu"]
 
@@ -19,7 +20,7 @@ def roles(*arguments):
 
 def configs(out, variants, repetition="seed-1", part="model"):
     runs = {name: out / name / repetition / "checkpoint_last.pt" for name in variants}
-    return {name: torch.load(run, weights_only=False)["cfg"][part] for name, run in runs.items()}
+    return {name: load_checkpoint(str(run))["cfg"][part] for name, run in runs.items()}
 
 
 def rows(said):

@@ -1,7 +1,8 @@
 """The tokeniser of an encoder with fairseq's dictionary: text to the numbers that a model reads."""
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,11 @@ SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 OF_BERT = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
 SPECIAL = dict(zip(SYMBOLS + OF_BERT, SYMBOLS * 2, strict=True))
 """fairseq's symbols of the tokens that are no text."""
+
+
+def digest(symbols: Iterable[str]) -> str:
+    """What tells a dictionary from others of its size."""
+    return hashlib.sha256("\n".join(symbols).encode()).hexdigest()
 
 
 class Pieces(NamedTuple):

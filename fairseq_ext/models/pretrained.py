@@ -1,8 +1,7 @@
 """What a model takes over from the checkpoint that it is fine-tuned from."""
 
-import hashlib
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
+from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
@@ -40,11 +40,6 @@ def options_of(checkpoint: str | None) -> dict[str, Any]:
         options["symbols"] = rows["tokens.weight"]
     options[DIGEST] = (state.get("extra_state") or {}).get(DIGEST)
     return options
-
-
-def digest(symbols: Iterable[str]) -> str:
-    """What tells a dictionary from others of its size."""
-    return hashlib.sha256("\n".join(symbols).encode()).hexdigest()
 
 
 def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Dictionary) -> None:

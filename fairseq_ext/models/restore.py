@@ -13,12 +13,13 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
+from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import adversary_layers
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
 from fairseq_ext.models.options import OPTIONS
-from fairseq_ext.models.pretrained import DIGEST, digest
+from fairseq_ext.models.pretrained import DIGEST
 from fairseq_ext.patching import around
 
 logger = logging.getLogger(__name__)

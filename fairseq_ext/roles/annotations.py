@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import digest
 from fairseq_ext.roles.conllu import Sentence
 from fairseq_ext.roles.masks import EXACT, MAJOR, NONE
 

@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fairseq_ext import safe_loading
+from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION, digest
+from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools.hf_vocabulary import (
     dictionary_order,
