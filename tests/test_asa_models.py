@@ -15,6 +15,8 @@ from omegaconf import OmegaConf
 from fairseq_ext.attention import Adversary, Listener, SecondPass
 from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
 from fairseq_ext.criterions.divergence import Compared, Divergence, kl
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models import restore
 from fairseq_ext.models.adversaries import layers_with_adversary
 
 PAD, EOS = 1, 2
@@ -416,3 +418,18 @@ def test_layers_have_the_adversaries_that_are_asked_for(kind):
     assert [name[-22:] for name in found] == [f".{i}.self_attn.adversary" for i in (1, 3)]
     assert not any("decoder" in name for name in found)
     assert {adversary.heads for adversary in found.values()} == {4}
+
+
+def test_adversaries_come_and_go_with_a_new_optimizer(tmp_path, caplog):
+    """Without a word, unlike other attention."""
+    sizes = {"encoder_layers": 3, "encoder_attention_heads": 4}
+    path = str(tmp_path / "checkpoint.pt")
+    state = {"cfg": {"model": {**sizes, "asa_layers": "all"}}, "model": {}, "optimizer_history": []}
+    torch.save(state, path)
+    now = Namespace(**sizes, asa_layers="none")
+    with pytest.raises(UsageError, match=r"asa_layers all \(now none\)"):
+        restore.check(path, now, False)
+    restore.check(path, now, True)
+    assert not caplog.records
+    restore.check(path, Namespace(**vars(now), encoder_normaliser="doubly"), True)
+    assert "encoder_normaliser softmax (now doubly)" in caplog.text
