@@ -26,7 +26,7 @@ def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
         )
     for part in criterion.parts if isinstance(criterion, Composite) else ():
         part.begin()
-        check_roles(model, getattr(part, "options", {}).get("empty_rows", "unmasked"))
+        check_roles(model, getattr(part, "empty_rows", "unmasked"))
     adversaries.check(model, criterion, name, clip_norm)
 
 
