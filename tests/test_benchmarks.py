@@ -277,8 +277,8 @@ def test_training(tmp_path):
     done = benchmark(*"training --sizes tiny --max-tokens 128 --rounds 1 --json".split(), path)
     stock, una = "transformer", "una"
     found = {training.label(stock, part, "tiny"): ["una", "dna", "hna"] for part in training.PARTS}
-    found[training.label(una, "training", "tiny")] = ["ag", "gaussian"]
-    found[training.label(una, "generation", "tiny")] = ["gaussian"]
+    found[training.label(una, "training", "tiny")] = ["ag", "gaussian", "roles"]
+    found[training.label(una, "generation", "tiny")] = ["gaussian", "roles"]
     assert_report(done, path, found)
 
 
