@@ -8,6 +8,7 @@ from fairseq_ext.tasks import (  # noqa: F401
     sentences,
     sequence_tagging,
     span_extraction,
+    translation_roles,
 )
 
 corpus.install()
