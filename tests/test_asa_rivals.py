@@ -395,6 +395,15 @@ def test_adversaries_that_nobody_trains_are_refused(name):
     begin(name)
 
 
+@pytest.mark.parametrize("empty", ["uniform", "scores"])
+def test_rows_that_see_past_roles_are_refused(empty):
+    guided = {"encoder_roles": "relative"}
+    with pytest.raises(UsageError, match=f"--asa-empty-rows {empty} looks at all positions"):
+        begin("masked_lm", asa_empty_rows=empty, model=guided)
+    begin("masked_lm", model=guided)
+    begin("masked_lm", asa_empty_rows=empty)
+
+
 def test_a_frozen_encoder_is_refused():
     case = build("sentence_classification")
     case.model.encoder.requires_grad_(False)

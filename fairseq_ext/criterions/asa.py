@@ -38,10 +38,10 @@ class TwoPass:
 
     def __init__(self, cfg: Any, task: Any) -> None:
         self.alpha, self.penalty = cfg.asa_alpha, str(cfg.asa_penalty)
-        self.divergence, self.empty_rows = _divergence(cfg), str(cfg.asa_empty_rows)
+        self.divergence = _divergence(cfg)
         self.options: dict[str, Any] = {
             "together": not cfg.asa_in_sequence,
-            "empty_rows": self.empty_rows,
+            "empty_rows": str(cfg.asa_empty_rows),
             "padded_rows": self.penalty == "padded",
         }
 
@@ -198,6 +198,7 @@ class AdversarialSelfAttention(Term):
         check(cfg)
         self.rival = RIVALS[str(cfg.asa_rival)](cfg, task)
         self.uses_adversaries = isinstance(self.rival, Adversaries)
+        self.empty_rows = str(cfg.asa_empty_rows)
 
     def begin(self) -> None:
         self.rival.begin()
