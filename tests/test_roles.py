@@ -292,6 +292,15 @@ def test_maps_of_guided_heads_are_zero_elsewhere(kind):
     assert heard.maps["encoder", 3][1, 0].min() > 0
 
 
+def test_the_log_tells_of_all_groups():
+    """The hybrid weight of a layer is the mean over its heads, with roles and without."""
+    model = build(encoder_roles="rare", encoder_normaliser="hybrid", hna_weight="raw")
+    layer = model.encoder.layers[2].self_attn
+    for group, u in zip(layer.groups, (0.1, 0.5), strict=True):
+        group.normaliser.offset.data.fill_(u - group.normaliser.init)
+    assert layer.statistics()["encoder2_u"]() == pytest.approx((0.1 + 3 * 0.5) / 4, abs=1e-4)
+
+
 def test_head_gates_are_trained_logged_and_optional_in_checkpoints():
     model, plain = build(head_gate=True), build()
     model.load_state_dict(plain.state_dict())

@@ -166,9 +166,11 @@ class Attention(MultiheadAttention):
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """What the normalisers report, and the weights of heads, by site, layer and name."""
-        found: dict[str, Callable[[], float]] = {}
+        reported: dict[str, list[tuple[int, Callable[[], float]]]] = {}
         for group in self.groups:
-            found |= group.normaliser.statistics()
+            for name, value in group.normaliser.statistics().items():
+                reported.setdefault(name, []).append((group.n, value))
+        found = {name: partial(_mean, values) for name, values in reported.items()}
         for head, offset in enumerate(() if self.gate is None else self.gate):
             found[f"gate{head}"] = partial(_weight, offset)
         return {f"{self.site}{self.layer}_{name}": value for name, value in found.items()}
@@ -281,6 +283,11 @@ class Attention(MultiheadAttention):
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
+
+
+def _mean(values: Sequence[tuple[int, Callable[[], float]]]) -> float:
+    """Of what groups of so many heads report, over all heads."""
+    return round(sum(n * value() for n, value in values) / sum(n for n, _ in values), 4)
 
 
 def _weight(offset: Tensor) -> float:
