@@ -12,7 +12,8 @@ from fairseq.data import (
     TruncateDataset,
 )
 
-from fairseq_ext.data.annotated import BLANK, Annotated
+from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.roles.masks import BLANK
 
 LENGTHS = [3, 7, 1, 5, 6, 2]
 

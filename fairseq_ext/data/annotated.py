@@ -9,9 +9,7 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
 from fairseq_ext.roles.annotations import Annotations
-from fairseq_ext.roles.masks import NONE
-
-BLANK = (NONE, NONE, 0)
+from fairseq_ext.roles.masks import BLANK
 
 
 class Annotated(BaseWrapperDataset):

@@ -195,7 +195,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
                 f"the task makes sequences of up to {longest} tokens, and --max-positions is "
                 f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
             )
-        check_annotated(to_transformer_config(args), task)
+        check_annotated(args.encoder_roles, args.encoder_layers, task)
         if args.segments is None:
             args.segments = getattr(task, "segments", 0)
         model = cls(args, RobertaEncoder(args, task.source_dictionary))

@@ -69,9 +69,9 @@ def used_roles(text: str, layers: int) -> set[str]:
     return {name for part in roles_of_layers(text, layers) for name in part} - {NO_ROLE}
 
 
-def check_annotated(cfg: Any, task: Any) -> None:
+def check_annotated(roles: str, layers: int, task: Any) -> None:
     """Raises UsageError if roles need parses that the task does not have."""
-    parsed = sorted(used_roles(cfg.encoder_roles, cfg.encoder.layers) & set(PARSED))
+    parsed = sorted(used_roles(roles, layers) & set(PARSED))
     if parsed and not getattr(task, "annotated", False):
         raise UsageError(
             f"{FLAG} has {' and '.join(parsed)}, for which the text has to be parsed; annotate it "

@@ -232,7 +232,7 @@ class TransformerModel(Monitored, TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "TransformerModel":
         config = to_transformer_config(cfg)
-        check_annotated(config, task)
+        check_annotated(config.encoder_roles, config.encoder.layers, task)
         for name in UNSUPPORTED:
             if getattr(config, name):
                 flag = "--" + name.replace("_", "-")

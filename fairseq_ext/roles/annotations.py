@@ -18,7 +18,7 @@ import numpy as np
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.roles.conllu import Sentence
-from fairseq_ext.roles.masks import EXACT, MAJOR, NONE
+from fairseq_ext.roles.masks import BLANK, EXACT, MAJOR, NONE
 
 VERSION = 1
 MOST = np.iinfo(np.int16).max  # words of a sentence
@@ -35,7 +35,7 @@ def bits(relation: str) -> int:
 
 def blank(count: int) -> np.ndarray:
     """Of a sentence without annotations."""
-    return np.tile(np.array((NONE, NONE, 0), np.int16), (count, 1))
+    return np.tile(np.array(BLANK, np.int16), (count, 1))
 
 
 def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:

@@ -37,6 +37,11 @@ def pieces(symbols: Sequence[str]) -> list[Piece]:
     return [READ[mark if split else ""](symbol) for symbol in symbols]
 
 
+def are_numbers(symbols: Sequence[str]) -> bool:
+    """Whether symbols are those of a tokeniser's tokens by number, as with fairseq's gpt2 BPE."""
+    return 2 * sum(symbol.isdecimal() for symbol in symbols) > len(symbols)
+
+
 def _of_bytes(symbol: str) -> Piece:
     text = b"".join(_BYTES.get(letter, letter.encode()) for letter in symbol)
     return Piece(text.removeprefix(b" "), symbol.startswith("\u0120"), False)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.roles.masks import DEFINITIONS, NEVER, Definitions, Sentences
-from fairseq_ext.roles.pieces import Piece, pieces
+from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
 
 MASK = "<mask>"
 WHOLE = Piece(b"", True, True)  # special symbols
@@ -71,8 +71,7 @@ def check_symbols(dictionary: Dictionary, roles: set[str], definitions: str) -> 
             "--encoder-roles has rare, and the dictionary has no counts of the training text; give "
             "data whose dict.txt fairseq-preprocess made of it, or leave rare out"
         )
-    numbers = 2 * sum(word.isdecimal() for word in words) > len(words)
-    if "rare" in roles and numbers:
+    if "rare" in roles and are_numbers(words):
         raise UsageError(
             "--encoder-roles has rare, and the dictionary has numbers of pieces, which do not show "
             "where words begin; leave rare out"

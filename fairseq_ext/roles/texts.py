@@ -14,7 +14,7 @@ from fairseq_ext.data.lines import lines_of
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.roles.alignment import Token
-from fairseq_ext.roles.pieces import Piece, pieces
+from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
 
 BATCH = 1000  # texts that are tokenised together
 
@@ -123,8 +123,8 @@ def _binarised(file: Path, words: Path, vocabulary: Path) -> Text:
 
 
 def _shown(symbols: Sequence[str], vocabulary: Path) -> Sequence[str]:
-    """Symbols that are mostly numbers are those of a tokeniser's tokens."""
-    if 2 * sum(symbol.isdecimal() for symbol in symbols) <= len(symbols):
+    """Symbols as they are written, by the tokeniser where they are numbers."""
+    if not are_numbers(symbols):
         return symbols
     tokeniser = Vocabulary.load(vocabulary).tokenizer
     return [tokeniser.id_to_token(int(s)) or s if s.isdecimal() else s for s in symbols]
