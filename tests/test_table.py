@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from argparse import Namespace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -425,6 +426,19 @@ def test_each_matched_pair_of_outputs(study, reference, table, test):
     )
     assert first < 0.02 and corrected > 4 * first
     assert ("interval" in lines["dna/seed-1"]) == (test == "bootstrap")
+
+
+def test_rouge_is_three_columns(study, reference, table):
+    options = ["--reference", reference, "--test", "bootstrap", "--resamples", 200]
+    rows, notes = table(*study, "--metric", "rouge", "loss", "--by", "rouge", *options)
+    assert list(rows[0])[4:12:2] == ["ROUGE-1", "ROUGE-2", "ROUGE-L", "loss"]
+    una, dna, _ = ([float(row[f"ROUGE-{kind}"]) for kind in "12L"] for row in rows)
+    # 7 words and 6 pairs: 12 and 4 sentences of 40 have one word wrong, so two pairs
+    shares = [Fraction(1, 7), Fraction(1, 3), Fraction(1, 7)]
+    assert una == pytest.approx([float(100 * (1 - Fraction(12, 40) * x)) for x in shares])
+    assert dna == pytest.approx([float(100 * (1 - Fraction(4, 40) * x)) for x in shares])
+    titles = [note.split(" against")[0] for note in notes if "paired bootstrap" in note]
+    assert titles == ["ROUGE-1", "ROUGE-2", "ROUGE-L"]
 
 
 # What is refused.

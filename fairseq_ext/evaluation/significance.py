@@ -1,11 +1,11 @@
-"""Two-sided tests of a difference to a baseline.
+"""Intervals of confidence, and two-sided tests of a difference to a baseline.
 
-Not those of sacrebleu 2.6: the p-value of its bootstrap tends to a one-sided one, and it does not
-count ties, so that equal outputs get the smallest p there is.
+The tests are not those of sacrebleu 2.6: the p-value of its bootstrap tends to a one-sided one,
+and it does not count ties, so that equal outputs get the smallest p there is.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy import stats
 
 SEED = 12345
 LEVEL = 0.95  # of the intervals
+RESAMPLES = 1000  # for an interval
 ROUNDING = 1e-9  # share by which equal differences may differ
 
 
@@ -48,13 +49,31 @@ def bootstrap(system: np.ndarray, baseline: np.ndarray, value: Value, samples: i
         system, baseline: numbers of each sentence, [sentences, numbers].
         value: the score, from their sum.
     """
-    rng, size = np.random.default_rng(SEED), len(system)
     observed = value(system.sum(0)) - value(baseline.sum(0))
-    drawn = (rng.integers(size, size=size) for _ in range(samples))
-    differences = np.array([value(system[i].sum(0)) - value(baseline[i].sum(0)) for i in drawn])
-    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    differences = np.array(
+        [
+            value(system[i].sum(0)) - value(baseline[i].sum(0))
+            for i in _resampled(len(system), samples)
+        ]
+    )
     p = _share(np.abs(differences - observed), observed)
-    return Comparison(observed, (float(low), float(high)), p)
+    return Comparison(observed, _interval(differences), p)
+
+
+def confidence(numbers: np.ndarray, value: Value, samples: int = RESAMPLES) -> tuple[float, float]:
+    """Percentile interval of a score, by bootstrap resampling of sentences; see `bootstrap`."""
+    return _interval([value(numbers[i].sum(0)) for i in _resampled(len(numbers), samples)])
+
+
+def _resampled(size: int, samples: int) -> Iterator[np.ndarray]:
+    """Indices of as many sentences as there are, drawn with replacement."""
+    rng = np.random.default_rng(SEED)
+    return (rng.integers(size, size=size) for _ in range(samples))
+
+
+def _interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 def randomisation(

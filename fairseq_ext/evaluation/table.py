@@ -28,14 +28,8 @@ from fairseq_ext.evaluation import metrics
 from fairseq_ext.evaluation.comparisons import FEWEST, TESTS, Measure, Pairs, compare, match
 from fairseq_ext.evaluation.layout import FORMATS, SPREADS, Column, column, means, ranges
 from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
-from fairseq_ext.evaluation.score import add_options, language
-from fairseq_ext.evaluation.translation import (
-    Texts,
-    check_same_references,
-    pair,
-    read_output,
-    read_reference,
-)
+from fairseq_ext.evaluation.score import add_options, language, texts_of
+from fairseq_ext.evaluation.translation import Texts, check_same_references
 
 EXAMPLE = """\
   fairseq-ext table checkpoints/study/*/seed-* --reference test.de --output results.md
@@ -54,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         nargs="+",
         metavar="METRIC",
-        help=f"of {', '.join(metrics.METRICS)}, or as named in the log, or SUBSET.NAME for another "
-        "than the first --valid-subset, or train.NAME; default: "
+        help=f"of {', '.join(metrics.known_names())}, or as named in the log, or SUBSET.NAME for "
+        "another than the first --valid-subset, or train.NAME; default: "
         f"{' '.join(metrics.DEFAULT)} with --reference, else loss",
     )
     parser.add_argument(
@@ -122,12 +116,12 @@ def _check(given: argparse.Namespace) -> None:
 
 def measure(given: argparse.Namespace, runs: Sequence[Run]) -> tuple[dict[str, Measure], list[str]]:
     """The columns of results by the names of their metrics, and the notes that belong to them."""
-    names = given.metric or ([] if given.reference else ["loss"])
+    names = metrics.expand(given.metric or ([] if given.reference else ["loss"]))
     scored = [name for name in names if name in metrics.METRICS]
     found, notes = {}, []
     if scored or not names:
         texts, lang = read_texts(given, runs), language(given)
-        scores = metrics.score(scored, texts, given.lowercase, lang)
+        scores = metrics.score(scored, texts, given.lowercase, lang, given.comet_model)
         found = {name: Measure(s.title, 2, s.values, s) for name, s in scores.items()}
         notes = metrics.notes(scores.values(), texts, lang)
     for name in names:
@@ -144,7 +138,7 @@ def _moment(name: str) -> str:
 
 def compared(given: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Measure]) -> list[str]:
     """What --test found, metric by metric; what its p-values mean stands once, at the end."""
-    names = given.by or [next(iter(measures))]
+    names = metrics.expand(given.by or [next(iter(measures))])
     if unknown := [name for name in names if name not in measures]:
         raise UsageError(
             f"--by names {unknown[0]}, which is no metric of this table; choose from "
@@ -170,14 +164,13 @@ def ranked(
 
 def read_texts(given: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Texts]:
     """The translations of each run; those of the same repetition have the same reference."""
-    lang, name = language(given), f"generate-{given.gen_subset}.txt"
+    name = f"generate-{given.gen_subset}.txt"
     if missing := next((run.folder for run in runs if not (run.folder / name).is_file()), None):
         raise UsageError(
             f"{missing} has no {name}; keep the output of fairseq-generate there, or give a "
             "--metric of the log"
         )
-    reference = read_reference(given.reference, lang) if given.reference else None
-    texts = {run.folder: pair(read_output(run.folder / name), reference, lang) for run in runs}
+    texts = texts_of(given, {run.folder: run.folder / name for run in runs})
     for repetition in {run.repetition for run in runs}:
         check_same_references(
             {run.folder: texts[run.folder] for run in runs if run.repetition == repetition}

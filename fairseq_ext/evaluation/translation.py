@@ -11,9 +11,8 @@ from sacremoses import MosesDetokenizer
 
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.subwords import find_subwords, refuse_subwords
 
-# How each kind of subword marks a word that it splits.
-SUBWORD_MARKS = {"subword-nmt": r"@@( |$)", "sentencepiece": "\u2581"}
 UNKNOWN = "<<unk>>"  # in a T- line: a word that is not in the dictionary
 # Punctuation as Moses writes it, and what it makes of text that is written so already.
 ESCAPED = re.compile(r"&(?:amp; ?)*(?:amp|lt|gt|quot|apos|bar|bra|ket|#\d+) ?;")
@@ -26,12 +25,14 @@ class Output(NamedTuple):
         words: as decoded by --bpe and --tokenizer, if these were given.
         tokens: as the model made them; None if they may be otherwise or are split into subwords.
         targets: the reference as the model knows it; None if the output does not hold it.
+        sources: None if the output does not hold all of them.
     """
 
     path: Path
     words: list[str]
     tokens: list[str] | None = None
     targets: list[str] | None = None
+    sources: list[str] | None = None
 
 
 class Reference(NamedTuple):
@@ -53,6 +54,12 @@ class Pair(NamedTuple):
     references: list[str]
 
 
+class Sourced(NamedTuple):
+    hypotheses: list[str]
+    references: list[str]
+    sources: list[str]
+
+
 class Texts(NamedTuple):
     """What scores compare.
 
@@ -61,12 +68,23 @@ class Texts(NamedTuple):
         tokens: None unless those of both sides are known.
         raw: see `Reference`.
         detokenised: whether a side of ``words`` is.
+        sources: what was translated, as a reference is kept; None if it is not known.
     """
 
     words: Pair
     tokens: Pair | None
     raw: bool
     detokenised: bool
+    sources: Reference | None = None
+
+    @property
+    def sourced(self) -> Sourced | None:
+        return Sourced(*self.words, self.sources.words) if self.sources else None
+
+    def is_raw(self, form: str) -> bool:
+        """Whether what a form is compared with is as it was written, or tokens meant as tokens."""
+        source = form != "sourced" or bool(self.sources and self.sources.raw)
+        return form == "tokens" or (self.raw and source)
 
 
 def read_output(path: Path) -> Output:
@@ -77,18 +95,19 @@ def read_output(path: Path) -> Output:
     lines = _read(path)
     found = {kind: _numbered(lines, kind) for kind in "SHDT"}
     if not any(found.values()):
-        return Output(path, _refuse_subwords(path, lines))
+        return Output(path, refuse_subwords(path, lines))
     size = 1 + max(index for texts in found.values() for index in texts)
     given = {k: _complete(path, k, found[k], size) for k in "HDT" if found[k]}
     words = given.get("D") or given.get("H") or _complete(path, "H", {}, size)
     tokens = given.get("H")
-    tokens = None if tokens is None or _subwords(tokens) else tokens
-    return Output(path, _refuse_subwords(path, words), tokens, given.get("T"))
+    tokens = None if tokens is None or find_subwords(tokens) else tokens
+    sources = [found["S"][index] for index in range(size)] if len(found["S"]) == size else None
+    return Output(path, refuse_subwords(path, words), tokens, given.get("T"), sources)
 
 
 def read_reference(path: Path, language: str) -> Reference:
     """One sentence a line, raw or tokenised; raises UsageError as `read_output`."""
-    lines = _refuse_subwords(path, _read(path))
+    lines = refuse_subwords(path, _read(path))
     if unknown := next((line for line in lines if UNKNOWN in line), None):
         raise UsageError(
             f"{path} holds unknown words ({unknown[:60]!r}), as T- lines do, and is no reference; "
@@ -113,11 +132,13 @@ def written(lines: list[str], language: str) -> tuple[list[str], bool]:
     return (detokenised, True) if tokenised else (lines, False)
 
 
-def pair(output: Output, reference: Reference | None, language: str) -> Texts:
-    """An output and its reference; without one, its own T- lines take the place.
+def pair(
+    output: Output, reference: Reference | None, language: str, source: Reference | None = None
+) -> Texts:
+    """An output, its reference and source; without one, its own T- or S- lines take the place.
 
     Raises:
-        UsageError: there is no reference, or it is of another test set.
+        UsageError: there is no reference, or it or the source is of another test set.
     """
     own = _own_reference(output, language)
     if reference is None:
@@ -129,7 +150,8 @@ def pair(output: Output, reference: Reference | None, language: str) -> Texts:
     targets = reference.tokens or (own.tokens if own else None)
     both = Pair(tokens, targets) if tokens and targets else None
     detokenised = tokenised or reference.tokens is not None
-    return Texts(Pair(words, reference.words), both, reference.raw, detokenised)
+    source = _check_source(output, source) if source else _own_source(output)
+    return Texts(Pair(words, reference.words), both, reference.raw, detokenised, source)
 
 
 def check_same_references(texts: Mapping[Path, Texts]) -> None:
@@ -170,23 +192,6 @@ def _complete(path: Path, kind: str, found: Mapping[int, str], size: int) -> lis
     return [found[index] for index in range(size)]
 
 
-def _subwords(lines: Sequence[str]) -> tuple[str, str] | None:
-    """The kind of subwords in a text, and a line that has one."""
-    for kind, mark in SUBWORD_MARKS.items():
-        if line := next((line for line in lines if re.search(mark, line)), None):
-            return kind, line
-    return None
-
-
-def _refuse_subwords(path: Path, lines: list[str]) -> list[str]:
-    if found := _subwords(lines):
-        raise UsageError(
-            f"{path} has words split by {found[0]} ({found[1][:60]!r}), which would be scored as "
-            "words; undo that, for fairseq-generate with --remove-bpe"
-        )
-    return lines
-
-
 def _reference(lines: list[str], language: str) -> Reference:
     words, tokenised = written(lines, language)
     return Reference(words, lines if tokenised else None, raw=not tokenised)
@@ -194,9 +199,25 @@ def _reference(lines: list[str], language: str) -> Reference:
 
 def _own_reference(output: Output, language: str) -> Reference | None:
     lines = output.targets
-    if lines is None or _subwords(lines) or any(UNKNOWN in line for line in lines):
+    if lines is None or find_subwords(lines) or any(UNKNOWN in line for line in lines):
         return None
     return _reference(lines, language)._replace(raw=False)
+
+
+def _own_source(output: Output) -> Reference | None:
+    lines = output.sources
+    if lines is None or find_subwords(lines) or any("<unk>" in line for line in lines):
+        return None
+    return _reference(lines, "en")._replace(raw=False)
+
+
+def _check_source(output: Output, source: Reference) -> Reference:
+    if len(output.words) != len(source.words):
+        raise UsageError(
+            f"{output.path} has {len(output.words)} translations and --source "
+            f"{len(source.words)} sentences; give the source of the same test set"
+        )
+    return source
 
 
 def _refuse_targets(output: Output) -> Reference:
