@@ -28,7 +28,8 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/study.sh"
 
-study_options 1 10 WORD "$@"
+alpha=10
+study_options 1 '--alpha= WORD' "$@"
 [ ${#WORDS[@]} -gt 0 ] || WORDS=(none
   encoder={next,prev,first,self,delim,period}:1 encoder=next:1,prev:1 encoder=next:1,prev:1,first:1
   encoder=next:1,prev:1+decoder=prev:1 encoder=next:1,prev:1+cross=diagonal:1)

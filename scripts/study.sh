@@ -1,27 +1,28 @@
 # What recipes that compare variants of training share: source this after lib.sh.
 
-# study_options SEEDS ALPHA NAMES ARGUMENT...: reads their options, those in NAMES too, as `options`
-# does; sets data, size, updates, seeds (default: SEEDS), jobs, out and alpha (default: ALPHA).
+# study_options SEEDS NAMES ARGUMENT...: reads their options, those in NAMES too, as `options` does;
+# sets data, size, updates, seeds (default: SEEDS), jobs and out.
 study_options() {
-  data='' size=_tiny updates=1800 seeds=$1 jobs=1 out='' alpha=$2
-  options "--data= --size= --updates= --seeds= --jobs= --out= --alpha= -- $3" "${@:4}"
+  data='' size=_tiny updates=1800 seeds=$1 jobs=1 out=''
+  options "--data= --size= --updates= --seeds= --jobs= --out= -- $2" "${@:3}"
   case "$size" in
-  '' | _tiny | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big) ;;
-  *) die "--size is '$size' and must be _tiny, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big or ''." ;;
+  '' | _tiny | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big | _gigaword) ;;
+  *) die "--size is '$size' and must be _tiny, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big," \
+    "_gigaword or ''." ;;
   esac
   positive --updates "$updates"
   positive --seeds "$seeds"
   positive --jobs "$jobs"
 }
 
-# study_data NAME SPLIT: the data, prepared unless given by --data; sets SCORING and, if it was not
-# given, out.
+# study_data NAME SPLIT [CORPUS]: the data, prepared unless given by --data (default:
+# multi30k.en-de); sets SCORING and, if it was not given, out.
 study_data() {
-  local multi30k=$ROOT/data-bin/multi30k.en-de
+  local corpus=${3:-multi30k.en-de}
   [ -z "$data" ] || scoring "$2"
   setup_environment
-  [ -n "$data" ] || bash "$ROOT/scripts/prepare_multi30k.sh" "$multi30k"
-  data=${data:-$multi30k}
+  [ -n "$data" ] || bash "$ROOT/scripts/prepare_${corpus%%.*}.sh" "$ROOT/data-bin/$corpus"
+  data=${data:-$ROOT/data-bin/$corpus}
   scoring "$2"
   out=${out:-$ROOT/checkpoints/$1/$(basename "$data")$size}
   require_room "$out" 500

@@ -33,8 +33,8 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/study.sh"
 
-heads=next:1,prev:1
-study_options 3 auto --heads= "$@"
+heads=next:1,prev:1 alpha=auto
+study_options 3 '--alpha= --heads=' "$@"
 study_data table7 test
 translation_flags "$updates" test
 guided="--criterion label_smoothed_cross_entropy_ag --ag-alpha $alpha --ag-encoder-heads $heads"

@@ -44,6 +44,7 @@ MODELS = {
     **{kind: {"encoder_normaliser": kind, "sinkhorn_sweeps": 3} for kind in KINDS},
     **HARD_CODED,
     **ROLES,
+    "shared layers": {"share_encoder_decoder_layers": True, "encoder_normaliser": "hybrid"},
 }
 PAD, EOS = 1, 2
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]

@@ -88,7 +88,7 @@ def test_softmax_models_are_fairseqs(options):
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("size", [size for size in SIZES if size != "_tiny"])
+@pytest.mark.parametrize("size", [size for size in SIZES if size not in ("_tiny", "_gigaword")])
 def test_every_size_is_the_stock_preset(mechanism, size):
     args = Namespace()
     ARCH_CONFIG_REGISTRY[f"transformer{size}"](args)
@@ -125,6 +125,13 @@ def test_every_stock_option_is_there():
 def test_bad_options_are_refused_in_a_sentence(options, said):
     with pytest.raises(UsageError, match=said):
         build(**options)
+
+
+def test_a_flag_that_is_on_by_default_stays_on_when_it_is_given():
+    parser = ArgumentParser()
+    ARCH_MODEL_REGISTRY["transformer_dna_gigaword"].add_args(parser)
+    assert parser.parse_args(["--share-all-embeddings"]).share_all_embeddings is True
+    assert parser.parse_args(["--head-gate"]).head_gate is True
 
 
 def test_an_unknown_normaliser_is_refused_with_the_choices(capsys):

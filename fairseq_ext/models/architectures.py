@@ -28,14 +28,29 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "gaussian_shx": {**_HARD_CODED, "cross_layers": "last", "cross_attention_heads": 1},
 }
 
+_BOTH = ("encoder", "decoder")
+
 _TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
 
+_GIGAWORD = {"embed_dim": 768, "ffn_embed_dim": 3072, "layers": 12, "attention_heads": 12}
+
+_BASE_SIZE = preset(stock.base_architecture)
+
 SIZES: dict[str, dict[str, Any]] = {
-    "": preset(stock.base_architecture),
-    "_tiny": {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()},
+    "": _BASE_SIZE,
+    "_tiny": {f"{side}_{k}": v for side in _BOTH for k, v in _TINY.items()},
     "_iwslt_de_en": preset(stock.transformer_iwslt_de_en),
     "_wmt_en_de": preset(stock.transformer_wmt_en_de),
     "_wmt_en_de_big": preset(stock.transformer_wmt_en_de_big),
+    "_gigaword": {  # headlines, Ding et al. 2020
+        **_BASE_SIZE,
+        **{f"encoder_{name}": value for name, value in _GIGAWORD.items()},
+        **{f"decoder_{name}": _GIGAWORD[name] for name in ("layers", "attention_heads")},
+        "share_all_embeddings": True,
+        "max_source_positions": 128,
+        "max_target_positions": 64,
+        "hna_init": 0.1,
+    },
 }
 
 _BASE = preset(stock_roberta.base_architecture, roberta.OPTIONS)

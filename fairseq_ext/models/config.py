@@ -1,6 +1,6 @@
 """Flat fairseq configurations, generated from fairseq's own `TransformerConfig`."""
 
-from argparse import Namespace
+from argparse import Namespace, _StoreFalseAction
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, field, fields, make_dataclass
 from typing import Any, Optional
@@ -41,6 +41,14 @@ def flat_config(name: str, options: Iterable[Option], defaults: dict[str, Any]) 
         kind = kind if value is not None else Optional[kind]  # noqa: UP045 (argparse)
         table[key] = key, kind, field(default=value, metadata=dict(old.metadata))
     return make_dataclass(name, list(table.values()), bases=(FairseqDataclass,))
+
+
+def keep_on(actions: Iterable[Any], config: type) -> None:
+    """A flag that is on by default stays on when it is given; fairseq would turn it off."""
+    on = {field.name for field in fields(config) if field.default is True}
+    for action in actions:
+        if isinstance(action, _StoreFalseAction) and action.dest in on:
+            action.const = True
 
 
 def preset(

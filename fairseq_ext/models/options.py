@@ -1,9 +1,12 @@
 """The options that our attention adds to a model: one table for flags, hydra and checkpoints."""
 
+from typing import Any
+
 from fairseq.dataclass import ChoiceEnum
 
 from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import Hybrid
+from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.roles import DEFINITIONS, ROLES
 
@@ -108,11 +111,28 @@ OPTIONS: list[Option] = [
         False,
         "an adversary masks each head on its own (the paper's: one mask for all heads of a layer)",
     ),
+    option(
+        "share_encoder_decoder_layers",
+        bool,
+        False,
+        "one stack of layers is both encoder and decoder; encoder-decoder attention projects as "
+        "self-attention does (inferred from the parameters of the headline models of Ding et al.)",
+    ),
     option("cross_layers", str, "all", "decoder layers that attend to the encoder: all, last, 0,3"),
     option("cross_attention_heads", int, 0, "their heads; 0: as many as the decoder has"),
 ]
 
-_TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio")
+_TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
 
 ENCODER_OPTIONS = [option for option in OPTIONS if not option[0].startswith(_TWO_SIDED)]
 """Those of a model that is an encoder alone."""
+
+UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
+
+
+def check_supported(cfg: Any) -> None:
+    """Raises UsageError for an option of fairseq's own Transformer that ours does not have."""
+    for name in UNSUPPORTED:
+        if getattr(cfg, name):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} is not supported here; use fairseq's own --arch transformer.")

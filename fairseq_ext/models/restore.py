@@ -98,6 +98,7 @@ def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str
         made.append(repr(given["head_gate"]))
         if two_sided:
             made.append(repr(cross_layers(given["cross_layers"], sizes["decoder_layers"])))
+            made.append(repr(given["share_encoder_decoder_layers"]))
         for site in SITES if two_sided else ("encoder",):
             side = "encoder" if site == "encoder" else "decoder"
             layers = sizes[f"{side}_layers"]

@@ -15,19 +15,18 @@ from fairseq.models.transformer import (
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Inputs, Listener, SecondPass
-from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import introduce
-from fairseq_ext.models.config import to_transformer_config
+from fairseq_ext.models.config import keep_on, to_transformer_config
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
 from fairseq_ext.models.monitoring import Monitored
+from fairseq_ext.models.options import check_supported
 from fairseq_ext.models.passes import through, twice
 from fairseq_ext.models.roles import build_symbols, check_annotated
+from fairseq_ext.models.shared_layers import check_shareable, share_layers
 
 Disturbance = Callable[[Tensor, Tensor], Tensor]
 """(embedded tokens [B, S, C] as they enter the encoder, padding [B, S]) -> what enters instead."""
-
-UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
 
 
 class TransformerEncoder(TransformerEncoderBase):
@@ -228,18 +227,18 @@ class TransformerModel(Monitored, TransformerModelBase):
     def add_args(cls, parser: Any) -> None:
         # not TransformerModelBase's: it would add the nested options again
         super(FairseqEncoderDecoderModel, cls).add_args(parser)
+        keep_on(parser._actions, getattr(cls, "__dataclass"))
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "TransformerModel":
         config = to_transformer_config(cfg)
         check_annotated(config.encoder_roles, config.encoder.layers, task)
-        for name in UNSUPPORTED:
-            if getattr(config, name):
-                flag = "--" + name.replace("_", "-")
-                raise UsageError(
-                    f"{flag} is not supported here; use fairseq's own --arch transformer."
-                )
+        check_supported(config)
+        if config.share_encoder_decoder_layers:
+            check_shareable(config)
         model = super().build_model(config, task)
+        if config.share_encoder_decoder_layers:
+            share_layers(model)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
         introduce(model, task)
         return model
