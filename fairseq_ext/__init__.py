@@ -1,12 +1,14 @@
-"""Attention mechanisms for fairseq: importing this package registers all of them."""
+"""Attention mechanisms for fairseq: importing this package registers all of them.
 
-from fairseq_ext import compat
+Steps of data recipes, `python -m fairseq_ext.data.…`, register nothing: fairseq and torch take
+longer to import than most steps to run.
+"""
 
-compat.apply()
+import sys
 
-from fairseq_ext import criterions, optim, tasks  # noqa: E402, F401
-from fairseq_ext.criterions import beginning  # noqa: E402
-from fairseq_ext.models import restore  # noqa: E402
+from fairseq_ext.errors import plain_errors
 
-beginning.install()
-restore.install()
+if sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2].startswith("fairseq_ext.data."):
+    plain_errors()
+else:
+    from fairseq_ext import registration  # noqa: F401

@@ -6,7 +6,6 @@ Written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15
 
 import functools
 import logging
-import os
 import sys
 import types
 import warnings
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.patching import around, holder, replace
 from fairseq_ext.precision import precision_flags
 from fairseq_ext.processes import gathered_objects, process_flags, torchrun_on_cpu
@@ -257,20 +256,6 @@ def plain_refusals() -> None:
     ):
         place = holder(owner)
         setattr(place, name, _refusing(getattr(place, name), start, sentence))
-
-
-def plain_errors() -> None:
-    """Show a UsageError that nobody caught as one line. Goes when fairseq's commands do."""
-    previous = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if issubclass(kind, UsageError):
-            print(f"error: {error}", file=sys.stderr)
-        else:
-            previous(kind, error, trace)
-
-    sys.excepthook = hook
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else hydra prints a traceback of its own
 
 
 REMEDIES = (

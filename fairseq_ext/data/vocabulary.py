@@ -10,12 +10,8 @@ import numpy as np
 from fairseq.data import Dictionary
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
+from fairseq_ext.data.special import SPECIAL
 from fairseq_ext.errors import UsageError
-
-SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-OF_BERT = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
-SPECIAL = dict(zip(SYMBOLS + OF_BERT, SYMBOLS * 2, strict=True))
-"""fairseq's symbols of the tokens that are no text."""
 
 
 def digest(symbols: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, PreTokenizer, Whitespace
 
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.data.examples import Field, are_texts, is_text, read
-from fairseq_ext.data.vocabulary import SPECIAL
+from fairseq_ext.data.special import SPECIAL
 from fairseq_ext.errors import UsageError
 
 READ = Field("a text or a list of texts", lambda x: is_text(x) or are_texts(x), needed=False)
