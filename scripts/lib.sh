@@ -58,7 +58,7 @@ positive() {
   done
 }
 
-# data_recipe DEFAULT [ARGUMENT]: what every data recipe starts with. Sets OUT, the folder that
+# data_recipe DEFAULT [ARGUMENT [MB]]: what every data recipe starts with. Sets OUT, the folder that
 # it makes, and WORK, the one beside it in which it works; ends the script if OUT is there.
 data_recipe() {
   case "${2:-}" in
@@ -71,7 +71,7 @@ data_recipe() {
     say "$OUT is there already: delete it to prepare it again."
     exit
   fi
-  require_room "$OUT" 500
+  require_room "$OUT" "${3:-500}"
 }
 
 # Environment.
@@ -200,57 +200,6 @@ given_corpus() {
   [ -d "$folder/$1" ] ||
     die "FAIRSEQ_EXT_CORPORA is '$folder', which is no folder with '$1' in it: correct or unset it."
   printf '%s' "$folder/$1"
-}
-
-# Text to binarised data: filters from standard input to standard output.
-
-# tokenise LANGUAGE FILTER: as `--tokenizer moses`; white space of any kind becomes one space.
-tokenise() { sacremoses --language "$1" --processes "$CORES" normalize tokenize | "$2"; }
-
-lowercase() {
-  python -c 'import sys
-for line in sys.stdin.buffer:
-    sys.stdout.buffer.write(line.decode().lower().encode())'
-}
-
-learn_joint_bpe() { # MERGES FILE...
-  local merges=$1
-  shift
-  cat "$@" | subword-nmt learn-bpe --symbols "$merges"
-}
-
-apply_bpe() { subword-nmt apply-bpe --codes "$1"; }
-
-# prepare_translation SRC TGT MERGES FILTER
-# WORK/raw/{train,valid,test}.{SRC,TGT} become OUT: binarised, with the merges (bpe.codes) and the
-# tokenised text (text/) beside. FILTER goes over tokenised text: lowercase or cat.
-prepare_translation() {
-  local src=$1 tgt=$2 merges=$3 filter=$4 split lang
-  if ! python -m fairseq_ext.data.check "$WORK"/raw/{train,valid,test}.{"$src","$tgt"}; then
-    rm -r "$WORK" # the next run shall see the corrected text
-    exit 1
-  fi
-  for split in train valid test; do
-    for lang in "$src" "$tgt"; do
-      say "Tokenising $split.$lang"
-      produce "$WORK/text/$split.$lang" tokenise "$lang" "$filter" <"$WORK/raw/$split.$lang"
-    done
-  done
-  say "Learning $merges joint BPE merges from the training text"
-  produce "$WORK/bpe.codes" learn_joint_bpe "$merges" "$WORK/text/train.$src" "$WORK/text/train.$tgt"
-  for split in train valid test; do
-    for lang in "$src" "$tgt"; do
-      produce "$WORK/bpe/$split.$lang" apply_bpe "$WORK/bpe.codes" <"$WORK/text/$split.$lang"
-    done
-  done
-  say "Binarising"
-  fairseq-preprocess --source-lang "$src" --target-lang "$tgt" --joined-dictionary \
-    --trainpref "$WORK/bpe/train" --validpref "$WORK/bpe/valid" --testpref "$WORK/bpe/test" \
-    --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
-    die "Binarising failed: the reason is at the end of $WORK/binarise.log."
-  rm -r "$WORK/raw" "$WORK/bpe" "$WORK/source"
-  mv "$WORK" "$OUT"
-  say "$OUT is ready."
 }
 
 # Commands.

@@ -7,9 +7,12 @@
 # Tokenised, lower-cased, 1,000 joint BPE merges. Cost: half a minute.
 
 . "$(dirname "$0")/lib.sh"
-data_recipe data-bin/builtin.en-de "$@"
-
+. "$(dirname "$0")/corpus.sh"
+corpus_recipe builtin.en-de 1000 500 "$@"
 work_from builtin
 setup_environment
 python -m fairseq_ext.data.builtin "$WORK/raw"
-prepare_translation en de 1000 lowercase
+SOURCE=en TARGET=de FROM=
+tokenise_text --lowercase
+split_words "$WORK/tokens" "$WORK/pieces"
+finish "$WORK/tokens" "$WORK/pieces"

@@ -3,6 +3,7 @@
 # fairseq, in which empty lines part documents.
 #
 # Usage: bash scripts/prepare_mlm.sh CORPUS [OUT] [--vocabulary N] [--documents FORM] [--valid N]
+#          [--offline DIR]
 #
 #   CORPUS            wikitext-103  $FAIRSEQ_EXT_CORPORA/wikitext-103/wiki.{train,valid,test}.raw if
 #                                   that variable is set, else a download (exit code 69 if it fails)
@@ -18,6 +19,7 @@
 #                     blank      blank lines part documents, each line is a paragraph
 #                     wikitext   articles that begin with a line '= Title ='
 #                     gutenberg  as file, without Project Gutenberg's text before and after the book
+#   --offline DIR     for wikitext-103: takes wiki.{train,valid,test}.raw, or the .zip with them, from there
 #   --valid N         documents held out for validation, the last ones (default: 1 % of them, at
 #                     least 2 of 4 or more; of a single document, the last 1 % of its sentences).
 #                     Not for a corpus with a part for that: files with the word valid in their
@@ -30,7 +32,10 @@
 
 . "$(dirname "$0")/lib.sh"
 
-WIKITEXT=https://wikitext.smerity.com/wikitext-103-raw-v1.zip
+# Two addresses of one file.
+WIKITEXT="https://wikitext.smerity.com/wikitext-103-raw-v1.zip
+https://huggingface.co/datasets/mattdangerw/wikitext-103-raw/resolve/main/wikitext-103-raw-v1.zip"
+ZIP=wikitext-103-raw-v1.zip
 WIKITEXT_SHA256=91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794
 GPT2=https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe
 # Beside them is dict.txt, of which no checksum is known.
@@ -50,7 +55,10 @@ find_corpus() {
   local part wikitext
   case "$1" in
   wikitext-103)
-    CORPUS=$(given_corpus wikitext-103)
+    CORPUS=${offline:-$(given_corpus wikitext-103)}
+    if [ ! -e "$CORPUS/wiki.train.raw" ] && [ -e "$CORPUS/$ZIP" ]; then
+      ZIPPED=$CORPUS/$ZIP CORPUS=''
+    fi
     for part in train valid test; do
       SOURCES+=(--source "$part" wikitext "${CORPUS:-$WORK/raw}/wiki.$part.raw")
     done
@@ -71,13 +79,24 @@ find_corpus() {
   [ -z "$documents" ] || die "--documents is for a folder of text and CORPUS is '$1': leave it out."
 }
 
-download_wikitext() {
+# fetch_wikitext: from the first address that answers.
+fetch_wikitext() {
+  local url
+  for url in $WIKITEXT; do fetch "$url" "$WIKITEXT_SHA256" && return; done
+  return 69
+}
+
+unpack_wikitext() {
   local part
   require_room "$WORK" 3000
-  produce "$WORK/raw/wikitext.zip" fetch "$WIKITEXT" "$WIKITEXT_SHA256"
+  if [ -n "$ZIPPED" ]; then
+    produce "$WORK/raw/$ZIP" fetch "file://$(realpath "$ZIPPED")" "$WIKITEXT_SHA256"
+  else
+    produce "$WORK/raw/$ZIP" fetch_wikitext
+  fi
   for part in train valid test; do
     produce "$WORK/raw/wiki.$part.raw" \
-      member "$WORK/raw/wikitext.zip" "wikitext-103-raw/wiki.$part.raw"
+      member "$WORK/raw/$ZIP" "wikitext-103-raw/wiki.$part.raw"
   done
 }
 
@@ -114,19 +133,23 @@ summary() { # PART
   }' "$WORK/encoded/$1"
 }
 
-vocabulary=8000 documents='' valid='' WORDS=() SOURCES=()
-options 'WORD --vocabulary= --documents= --valid=' "$@"
+vocabulary=8000 documents='' valid='' offline='' ZIPPED='' WORDS=() SOURCES=()
+options 'WORD --vocabulary= --documents= --valid= --offline=' "$@"
 [ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
   die "${#WORDS[@]} words are given, which are to be CORPUS and OUT: see 'bash $0 --help'."
 [[ "$vocabulary" =~ ^(gpt2|[1-9][0-9]*)$ ]] ||
   die "--vocabulary is '$vocabulary' and must be a positive number or gpt2."
 positive --valid "${valid:-1}"
+[ -z "$offline" ] || [ "${WORDS[0]}" = wikitext-103 ] ||
+  die "--offline is for wikitext-103 and CORPUS is '${WORDS[0]}': leave it out."
+[ -z "$offline" ] || [ -e "$offline/wiki.train.raw" ] || [ -e "$offline/$ZIP" ] ||
+  die "--offline is '$offline', which has no wiki.train.raw and no $ZIP: give the folder with it."
 data_recipe "data-bin/$(basename "${WORDS[0]}")" "${WORDS[1]:-}"
 find_corpus "${WORDS[0]}"
 
 work_from "${SOURCES[*]} $vocabulary $valid"
 setup_environment
-[ -n "$CORPUS" ] || download_wikitext
+[ -n "$CORPUS" ] || unpack_wikitext
 [ "$vocabulary" != gpt2 ] || get_gpt2
 if [ ! -d "$WORK/text" ]; then
   say "Cleaning the text and finding its sentences"

@@ -21,6 +21,7 @@ from fairseq_ext.data import byte_bpe, documents
 from fairseq_ext.errors import UsageError
 
 RECIPE = ROOT / "scripts/prepare_mlm.sh"
+WIKITEXT = RECIPE.with_name("prepare_wikitext103.sh")
 
 
 # The recipe.
@@ -205,7 +206,9 @@ def server(tmp_path, english) -> Path:
         for part in documents.PARTS:
             file.writestr(f"wikitext-103-raw/wiki.{part}.raw", ARTICLES.format(part))
     recipe = re.sub(
-        r"https://(wikitext.smerity.com|\S+/gpt2_bpe)", tmp_path.as_uri(), RECIPE.read_text()
+        r"https://(wikitext.smerity.com|\S+/gpt2_bpe|huggingface.co/\S+/main)",
+        tmp_path.as_uri(),
+        RECIPE.read_text(),
     )
     sums = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in DOWNLOADS]
     for theirs, ours in zip(re.findall(r"\b[0-9a-f]{64}\b", recipe), sums, strict=True):
@@ -224,6 +227,20 @@ def test_wikitext_and_gpt2(server, tmp_path):
     assert (tmp_path / "out/dict.txt").read_text() == given + "<mask> 0\n"
     assert sorted(path.name for path in (tmp_path / "out/bpe").iterdir()) == [*DOWNLOADS[1:]]
     assert [documents_seen(tmp_path / "out", part) for part in documents.PARTS] == [2, 2, 2]
+
+
+def test_wikitext_from_a_folder(server, tmp_path):
+    """As the archive; the recipe of its own passes options on."""
+    write(server / "scripts" / "prepare_wikitext103.sh", WIKITEXT.read_text())
+    (tmp_path / "given").mkdir()
+    (tmp_path / DOWNLOADS[0]).rename(tmp_path / "given" / DOWNLOADS[0])
+    options = [*GPT2[1:], "--offline", tmp_path / "given"]
+    done = bash(server / "scripts" / WIKITEXT.name, tmp_path / "out", *options)
+    assert done.returncode == 0, done.stderr
+    assert "valid: 2 documents, " in done.stdout
+    nowhere = bash(server / "scripts" / WIKITEXT.name, "--offline", tmp_path / "out")
+    assert_refused(nowhere, "--offline is", "wiki.train.raw")
+    assert_refused(prepare("books", "--offline", tmp_path), "--offline is for wikitext-103")
 
 
 def test_gpt2_is_checked(server, tmp_path):

@@ -9,25 +9,18 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 from tokenizers import ByteLevelBPETokenizer
 from tqdm import tqdm
 
-from fairseq_ext.data.documents import write_lines
-from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.lines import batches, lines_of
 from fairseq_ext.data.vocabulary import load_bpe
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import write_lines
 
 BYTES = 256
 BATCH = 10_000  # lines
-
-
-def batches(lines: Iterable[str]) -> Iterator[list[str]]:
-    lines = iter(lines)
-    while batch := list(islice(lines, BATCH)):
-        yield batch
 
 
 def learn(lines: Iterable[str], size: int, folder: Path) -> None:
@@ -39,7 +32,7 @@ def learn(lines: Iterable[str], size: int, folder: Path) -> None:
     if size <= BYTES:
         raise UsageError(f"--vocabulary is {size} and 256 tokens are the bytes; give a larger size")
     bpe = ByteLevelBPETokenizer(add_prefix_space=False)
-    bpe.train_from_iterator(batches(lines), vocab_size=size, show_progress=False)
+    bpe.train_from_iterator(batches(lines, BATCH), vocab_size=size, show_progress=False)
     if bpe.get_vocab_size() < size:
         raise UsageError(
             f"--vocabulary is {size} and the text for training gives {bpe.get_vocab_size()} tokens "
@@ -61,7 +54,7 @@ def save(bpe: ByteLevelBPETokenizer, folder: Path) -> None:
 
 
 def encode(lines: Iterable[str], bpe: ByteLevelBPETokenizer) -> Iterator[str]:
-    for batch in batches(lines):
+    for batch in batches(lines, BATCH):
         for line in bpe.encode_batch(batch):
             yield " ".join(map(str, line.ids))
 
@@ -81,11 +74,8 @@ def dictionary(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
 
 def produce(path: Path, lines: Iterable[str]) -> None:
     """Nothing if the file is there; it gets its name when it is complete."""
-    if path.exists():
-        return
-    work = path.with_name(f"{path.name}.part")
-    write_lines(work, tqdm(lines, f"encoding {path.name}", unit=" lines"))
-    work.replace(path)
+    if not path.exists():
+        write_lines(path, tqdm(lines, f"encoding {path.name}", unit=" lines"))
 
 
 def prepare(text: Path, model: Path, out: Path, size: int | None = None) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fairseq_ext.data.corpora_readers import Example
 from fairseq_ext.data.corpora_table import CORPORA, Layout, Split
-from fairseq_ext.data.documents import write_lines
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import write_lines
 
 Parts = dict[str, list[Example]]
 

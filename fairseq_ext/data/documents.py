@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import write_lines
 
 logger = logging.getLogger(__name__)
 
@@ -164,11 +165,6 @@ def sentences(text: Iterable[str], splitter: PunktSentenceTokenizer) -> Iterator
             yield ""
         yield from splitter.tokenize(paragraph)
         text_before, ended = True, False
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as out:
-        out.writelines(f"{line}\n" for line in lines)
 
 
 def write_part(path: Path, text: Iterable[str], splitter: PunktSentenceTokenizer) -> None:

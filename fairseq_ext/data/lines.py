@@ -2,11 +2,14 @@
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
+from itertools import islice
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
+
+Lines = list[str]
 
 
 def opened(path: Path) -> BufferedIOBase:
@@ -47,3 +50,10 @@ def lines_of(path: Path) -> Iterator[str]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{path}: cannot be read after line {number} ({reason})") from error
+
+
+def batches(lines: Iterable[str], size: int) -> Iterator[Lines]:
+    """Lists of ``size`` lines; the last one may be shorter."""
+    lines = iter(lines)
+    while batch := list(islice(lines, size)):
+        yield batch

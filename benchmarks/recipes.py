@@ -1,0 +1,167 @@
+"""Tokens and byte-pair encoding of parallel text: our steps against the usual chain.
+
+The chain is Moses' normalize-punctuation.perl and tokenizer.perl (with a thread for each core),
+then subword-nmt's learn-bpe and apply-bpe; ours are fairseq_ext.data.tokenise and .subwords with
+fastBPE. Both sides of the same text, as commands, start-up included. What comes out is compared
+line by line.
+"""
+
+import shutil
+import subprocess
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from difflib import SequenceMatcher
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import measure
+from measure import AGAIN, Aim, Quiet, Row, Table
+
+from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.parallel import cores
+from fairseq_ext.data.subwords import best_tool
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import write_lines
+
+EXAMPLE = (
+    "python benchmarks/recipes.py --moses mosesdecoder/scripts/tokenizer --merges 10000 "
+    "--text train.en train.de --rounds 3"
+)
+CHAIN, OURS = "Moses' Perl and subword-nmt", "ours"
+STEPS = ("tokens", "byte-pair encoding", "all")
+QUIET = Quiet(deviation=0.05, spread=0.1)
+AIM = 3.0  # times as fast
+SAME = ""
+
+# What differs, as the tokens of both sides: a name for each rule that we know of.
+RULES: dict[str, Callable[[list[str], list[str]], bool]] = {
+    "a final period before a quotation mark is a token": lambda perl, ours: (
+        "".join(perl) == "".join(ours) and perl[-1].endswith((".&apos;", ".&quot;"))
+    ),
+    "an abbreviation keeps its period unless it ends the sentence": lambda perl, ours: (
+        "".join(perl) == "".join(ours) and any(token.endswith(".") for token in perl + ours)
+    ),
+    "a right single quotation mark is an apostrophe, no double quote": lambda perl, ours: (
+        [token.replace("&quot;", "&apos;") for token in perl] == ours
+    ),
+}
+
+
+def run(command: str, folder: Path) -> None:
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise UsageError(f"{command!r} failed: {done.stderr.strip()[-300:]}; mend that first")
+
+
+def chain(moses: Path, languages: list[str], merges: int) -> dict[str, str]:
+    """The commands of each step."""
+    scripts = ["normalize-punctuation.perl", "tokenizer.perl"]
+    if not (moses / scripts[1]).is_file():
+        scripts[1] = "tokenizer-v1.1.perl"
+    if missing := [name for name in scripts if not (moses / name).is_file()]:
+        raise UsageError(f"--moses is {moses}, which has no {missing[0]}; give Moses' scripts")
+    normalise, tokenise = (f"perl {moses / name}" for name in scripts)
+    tokens = [
+        f"{normalise} -l {each} <raw/train.{each} | {tokenise} -q -threads {cores()} -l {each} "
+        f">theirs/train.{each}"
+        for each in languages
+    ]
+    both = " ".join(f"theirs/train.{each}" for each in languages)
+    pieces = [f"cat {both} | subword-nmt learn-bpe -s {merges} >theirs.codes"]
+    pieces += [
+        f"subword-nmt apply-bpe -c theirs.codes <theirs/train.{each} >theirs.{each}"
+        for each in languages
+    ]
+    return steps(tokens, pieces)
+
+
+def ours(merges: int) -> dict[str, str]:
+    module = f"{sys.executable} -m fairseq_ext.data"
+    tokens = ["rm -rf ours", f"{module}.tokenise raw ours"]
+    pieces = ["rm -rf pieces ours.codes"]
+    pieces += [f"{module}.subwords ours ours.codes pieces --merges {merges} --bpe fastbpe"]
+    return steps(tokens, pieces)
+
+
+def steps(tokens: list[str], pieces: list[str]) -> dict[str, str]:
+    return dict(zip(STEPS, map(" && ".join, (tokens, pieces, tokens + pieces)), strict=True))
+
+
+def timed(commands: Mapping[str, Mapping[str, str]], folder: Path, given: Namespace) -> list[Row]:
+    rows = []
+    for step in STEPS:
+        candidates = {
+            name: lambda _, line=each[step]: run(line, folder) for name, each in commands.items()
+        }
+        candidates[AGAIN] = candidates[CHAIN]
+        found = measure.interleave(
+            candidates, CHAIN, given.rounds, measure.clock(given), given.seed, step
+        )
+        rows.append(measure.compare(step, found, CHAIN, 1.0))
+    return rows
+
+
+def differences(theirs: Path, ours: Path) -> tuple[Counter[str], int]:
+    """Lines that differ, by what explains it, and how many lines there are."""
+    found: Counter[str] = Counter()
+    for pair in zip(lines_of(theirs), lines_of(ours), strict=True):
+        one, other = (line.split() for line in pair)
+        found[explanation(one, other) if one != other else SAME] += 1
+    same = found.pop(SAME, 0)
+    return found, same + found.total()
+
+
+def explanation(theirs: list[str], ours: list[str]) -> str:
+    """The rules behind all differences of a line."""
+    matcher = SequenceMatcher(None, theirs, ours, autojunk=False)
+    names = {
+        next((n for n, holds in RULES.items() if holds(theirs[a:b], ours[c:d])), "unexplained")
+        for kind, a, b, c, d in matcher.get_opcodes()
+        if kind != "equal"
+    }
+    return "; ".join(sorted(names))
+
+
+def compared(folder: Path, languages: list[str]) -> dict[str, str]:
+    facts = {}
+    for language in languages:
+        name = f"train.{language}"
+        found, total = differences(folder / "theirs" / name, folder / "ours" / name)
+        said = "; ".join(f"{count:,}: {why}" for why, count in found.most_common())
+        facts[f"lines of {language}"] = f"{total:,}, different {found.total():,}. {said}".strip()
+    return facts
+
+
+def main() -> int:
+    parser = measure.parser(__doc__ or "", EXAMPLE)
+    parser.add_argument("--text", type=Path, nargs=2, required=True, metavar="FILE.LANGUAGE")
+    parser.add_argument("--moses", type=Path, required=True, metavar="FOLDER", help="its scripts")
+    parser.add_argument("--merges", type=measure.positive, default=10_000)
+    given = parser.parse_args()
+    measure.prepare(given)
+    given.clock = "wall"  # of commands
+    if best_tool() != "fastbpe" or not shutil.which("perl"):
+        raise UsageError("fastBPE and perl are needed and one is missing; install it first")
+    languages = [path.suffixes[0][1:] for path in given.text]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        for path, language in zip(given.text, languages, strict=True):
+            write_lines(folder / "raw" / f"train.{language}", lines_of(path))
+        (folder / "theirs").mkdir()
+        commands = {
+            CHAIN: chain(given.moses.absolute(), languages, given.merges),
+            OURS: ours(given.merges),
+        }
+        rows = timed(commands, folder, given)
+        words = sum(len(line.split()) for path in given.text for line in lines_of(path))
+        facts = {"text": f"{words:,} words", **compared(folder, languages)}
+    table = Table("Time of a step", CHAIN, "s", rows)
+    aims = [Aim("all", OURS, 1 / AIM)]
+    return measure.report(given, facts, [table], aims, QUIET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

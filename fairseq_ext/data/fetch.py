@@ -1,0 +1,131 @@
+"""Download archives of corpora, each from the first address that has it, and check them.
+
+What was downloaded is kept, what was interrupted goes on. Exit code 69: it cannot be downloaded.
+"""
+
+import argparse
+import hashlib
+import http.client
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from fairseq_ext.data.sources import SOURCES, Address
+from fairseq_ext.errors import UsageError
+
+CHUNK = 1 << 20  # bytes
+PATIENCE = 20  # seconds without an answer
+AGENT = "fairseq_ext"  # some servers refuse Python's own name
+UNAVAILABLE = 69  # exit code, EX_UNAVAILABLE of sysexits.h
+
+
+class Unavailable(UsageError):
+    """No address could be reached."""
+
+
+def digest(path: Path, kind: str) -> str:
+    with path.open("rb") as file:
+        return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
+
+
+def check(path: Path, expected: str) -> None:
+    """Raise UsageError unless a file has this checksum, as in sha256:…"""
+    if digest(path, expected.partition(":")[0]) != expected:
+        raise UsageError(
+            f"{path} does not have the expected checksum {expected}, so it is damaged or another "
+            "version; get it again"
+        )
+
+
+def fetch(addresses: Sequence[Address], folder: Path) -> Path:
+    """The file, downloaded from the first address that has it.
+
+    Raises:
+        Unavailable: none could be reached.
+        UsageError: what was downloaded has another checksum, or cannot be written.
+    """
+    if there := next((folder / a.name for a in addresses if (folder / a.name).exists()), None):
+        return there
+    reasons = []
+    for address in addresses:
+        try:
+            return _download(address, folder)
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+            reasons.append(f"{address.url}: {error}")
+        except OSError as error:
+            raise UsageError(
+                f"{folder / address.name} cannot be written ({error.strerror}); make room and run "
+                "the same command again"
+            ) from error
+    raise Unavailable(
+        f"{addresses[0].name} could not be downloaded ({'; '.join(reasons)}); get it elsewhere and "
+        "give its folder with --offline"
+    )
+
+
+def _download(address: Address, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    part, path = folder / f"{address.name}.part", folder / address.name
+    request = urllib.request.Request(address.url, headers={"User-Agent": AGENT})
+    begun = part.stat().st_size if part.exists() else 0
+    if begun:
+        request.add_header("Range", f"bytes={begun}-")
+    with _opened(request, part) as answer:
+        resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        _save(answer, part, begun if resumed else 0)
+    try:
+        check(part, address.digest)
+    except UsageError:
+        part.unlink()
+        raise UsageError(
+            f"{address.url} does not have the expected checksum {address.digest}: it was changed "
+            "or damaged; get it elsewhere and give its folder with --offline"
+        ) from None
+    return part.replace(path)
+
+
+def _opened(request: urllib.request.Request, part: Path) -> http.client.HTTPResponse:
+    """What a server begins to send; all of it, if it has no more than what is there."""
+    try:
+        return urllib.request.urlopen(request, timeout=PATIENCE)
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        part.unlink()
+        request.remove_header("Range")
+        return urllib.request.urlopen(request, timeout=PATIENCE)
+
+
+def _save(answer: http.client.HTTPResponse, part: Path, begun: int) -> None:
+    length = answer.headers.get("Content-Length")
+    total = int(length) + begun if length else None
+    with (
+        part.open("ab" if begun else "wb") as file,
+        tqdm(desc=part.stem, total=total, initial=begun, unit="B", unit_scale=True) as bar,
+    ):
+        while chunk := answer.read(CHUNK):
+            file.write(chunk)
+            bar.update(len(chunk))
+    if total and part.stat().st_size < total:
+        raise http.client.IncompleteRead(b"", total - part.stat().st_size)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m fairseq_ext.data.fetch", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where archives go")
+    parser.add_argument("names", nargs="+", choices=SOURCES, metavar="NAME", help="of an archive")
+    given = parser.parse_args(arguments)
+    try:
+        for name in given.names:
+            fetch(SOURCES[name], given.folder)
+    except Unavailable as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(UNAVAILABLE)
+
+
+if __name__ == "__main__":
+    main()

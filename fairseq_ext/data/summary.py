@@ -1,0 +1,152 @@
+"""What a folder of binarised parallel text holds, in a table and as manifest.json.
+
+Of each file of text: lines, tokens, unknown ones, and lengths in tokens that 50, 90 and 99 % of the
+lines do not exceed. The manifest adds versions, and SHA-256 of all inputs and outputs.
+"""
+
+import argparse
+import json
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from fairseq_ext.data.fetch import digest
+from fairseq_ext.data.lines import lines_of
+from fairseq_ext.evaluation.layout import as_text, column
+from fairseq_ext.files import write_lines
+
+MANIFEST = "manifest.json"
+INPUTS = "inputs"  # a line for each file that was read
+PACKAGES = (
+    *("fairseq_ext", "fairseq-fixed", "sacremoses", "subword-nmt", "fastBPE", "tokenizers"),
+    *("torch", "numpy"),
+)
+SHARES = (0.5, 0.9, 0.99)
+
+
+class Facts(NamedTuple):
+    """Of a file of text.
+
+    Attributes:
+        lengths: the number of tokens that this share of the lines does not exceed.
+    """
+
+    lines: int
+    tokens: int
+    unknown: int
+    lengths: dict[str, int]
+    longest: int
+
+
+def facts(lines: Iterable[str], known: set[str]) -> Facts:
+    lengths: Counter[int] = Counter()
+    unknown = 0
+    for line in lines:
+        words = line.split()
+        lengths[len(words)] += 1
+        unknown += sum(word not in known for word in words)
+    tokens = sum(length * count for length, count in lengths.items())
+    found = {f"{share:.0%}": percentile(lengths, share) for share in SHARES}
+    return Facts(lengths.total(), tokens, unknown, found, max(lengths, default=0))
+
+
+def percentile(lengths: Counter[int], share: float) -> int:
+    """The smallest length that this share of the lines does not exceed."""
+    ordered = sorted(lengths)
+    reached = accumulate(lengths[length] for length in ordered)
+    enough = share * lengths.total()
+    return next((n for n, lines in zip(ordered, reached, strict=True) if lines >= enough), 0)
+
+
+def symbols(dictionary: Path) -> set[str]:
+    return {line.rpartition(" ")[0] for line in lines_of(dictionary)}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hashes(files: Iterable[Path], name: Callable[[Path], str] = str) -> dict[str, str]:
+    shown = tqdm(sorted(files), "hashing", unit=" files")
+    return {name(path): digest(path, "sha256") for path in shown}
+
+
+def table(found: dict[str, Facts]) -> str:
+    each = found.values()
+    return as_text(
+        [
+            column("file", found),
+            column("lines", (f.lines for f in each), "{:,}".format),
+            column("tokens", (f.tokens for f in each), "{:,}".format),
+            column("unknown", (f.unknown / max(f.tokens, 1) for f in each), "{:.2%}".format),
+            *(
+                column(name, (f.lengths[name] for f in each), str)
+                for name in next(iter(each)).lengths
+            ),
+            column("longest", (f.longest for f in each), str),
+        ],
+        [],
+    )
+
+
+def made(out: Path) -> list[Path]:
+    """The files that stay: binarised data and the text beside it, no logs nor stamps."""
+    there = [*out.iterdir(), *(out / "text").glob("*")]
+    left_out = (MANIFEST, INPUTS, "source")
+    return [
+        path
+        for path in there
+        if path.is_file()
+        and path.name not in left_out
+        and path.suffix != ".log"
+        and not path.name.startswith(".")
+    ]
+
+
+def summarise(out: Path, text: Path, about: str) -> dict[str, Facts]:
+    """Write the manifest of a folder.
+
+    Args:
+        out: what fairseq-preprocess made; its file "inputs" names what it was made from.
+        text: folder of what was binarised, PART.LANGUAGE.
+        about: the command.
+    """
+    found = {}
+    for path in sorted(text.iterdir()):
+        known = symbols(out / f"dict{path.suffix}.txt")
+        found[path.name] = facts(tqdm(lines_of(path), path.name, unit=" lines"), known)
+    inputs = map(Path, lines_of(out / INPUTS)) if (out / INPUTS).exists() else ()
+    manifest = {
+        "command": about,
+        "versions": versions(),
+        "inputs": hashes(inputs),
+        "text": {name: each._asdict() for name, each in found.items()},
+        "outputs": hashes(made(out), lambda path: str(path.relative_to(out))),
+    }
+    write_lines(out / MANIFEST, [json.dumps(manifest, indent=2, ensure_ascii=False)])
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m fairseq_ext.data.summary", description=__doc__)
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder of binarised text")
+    parser.add_argument("text", type=Path, metavar="TEXT", help="folder of what was binarised")
+    parser.add_argument("--about", default="", help="how it was made")
+    given = parser.parse_args(arguments)
+    print(table(summarise(given.out, given.text, given.about)), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Files that get their names when they are complete."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from fairseq_ext.errors import UsageError
+
+
+@contextmanager
+def completed(path: Path) -> Iterator[TextIO]:
+    """A text file to write, UTF-8 with line feeds as they are; named ``path`` at the end.
+
+    Raises:
+        UsageError: it cannot be written, as on a full disk; nothing of it is left.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror}); make room or give another place, and "
+            "run the same command again"
+        ) from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """One line each; see `completed`."""
+    with completed(path) as file:
+        file.writelines(f"{line}\n" for line in lines)

@@ -1,0 +1,113 @@
+# Steps of data recipes for parallel text: source this after lib.sh. What a step made is kept, so
+# that a recipe that was interrupted goes on; OUT gets its name when all is done.
+
+# corpus_recipe NAME MERGES MB ARGUMENT...: reads the options that these recipes share, and those
+# named in EXTRA; sets OUT, WORK, offline, merges, bpe and dictionaries; ends the script if OUT is
+# there. MB is what it needs on the disk.
+corpus_recipe() {
+  offline='' merges=$2 bpe='' dictionaries=${dictionaries:-joined} WORDS=()
+  options "WORD --offline= --merges= --bpe= --dictionaries= ${EXTRA:-}" "${@:4}"
+  [ ${#WORDS[@]} -lt 2 ] ||
+    die "${#WORDS[@]} words are given and the only one is the output folder (default: data-bin/$1)."
+  positive --merges "$merges"
+  one_of --bpe "${bpe:-fastbpe}" fastbpe subword-nmt
+  one_of --dictionaries "$dictionaries" joined separate
+  [ -z "$offline" ] || [ -d "$offline" ] ||
+    die "--offline is '$offline' and must be a folder with the files of the corpus."
+  ARGUMENTS=("${@:4}")
+  data_recipe "data-bin/$1" "${WORDS[0]:-}" "$3"
+}
+
+# one_of FLAG VALUE ACCEPTED...
+one_of() {
+  local accepted
+  for accepted in "${@:3}"; do [ "$2" != "$accepted" ] || return 0; done
+  die "$1 is '$2' and must be one of: ${*:3}."
+}
+
+# step NAME TEXT COMMAND...: says the text and runs the command, unless that was done before.
+step() {
+  [ ! -e "$WORK/.$1" ] || return 0
+  say "$2"
+  "${@:3}"
+  touch "$WORK/.$1"
+}
+
+# parallel_text SOURCE TARGET GROUP ARCHIVE... -- PART=PATTERN...: WORK/raw/PART.LANGUAGE out of the
+# files in the folder given by --offline, or of archives that are downloaded (GROUP is a folder for
+# them). Patterns are those of fairseq_ext.data.extract.
+parallel_text() {
+  SOURCE=$1 TARGET=$2 FROM=$offline
+  local archives=() group=$3
+  shift 3
+  while [ "$1" != -- ]; do
+    archives+=("$1")
+    shift
+  done
+  work_from "$offline $merges $dictionaries $*"
+  setup_environment
+  if [ -z "$offline" ]; then
+    FROM=$(dirname "$OUT")/downloads/$group
+    say "Downloading to $FROM"
+    python -m fairseq_ext.data.fetch "$FROM" "${archives[@]}"
+  fi
+  step raw "Reading the corpus" unless_refused python -m fairseq_ext.data.extract \
+    "$FROM" "$WORK/raw" --languages "$SOURCE" "$TARGET" --parts "${@:2}"
+  step checked "Checking it" checked
+}
+
+# checked: both sides of each part have the same number of lines.
+checked() {
+  local part parts=()
+  for part in "$WORK/raw"/*."$SOURCE"; do parts+=("$part" "${part%."$SOURCE"}.$TARGET"); done
+  unless_refused python -m fairseq_ext.data.check "${parts[@]}"
+}
+
+# unless_refused COMMAND...: what is refused leaves no work, so that corrected text is read next.
+unless_refused() {
+  "$@" && return
+  rm -r "$WORK"
+  exit 1
+}
+
+# tokenise_text FLAG...: WORK/tokens, by sacremoses; flags of fairseq_ext.data.tokenise.
+tokenise_text() {
+  step tokens "Tokenising" python -m fairseq_ext.data.tokenise "$WORK/raw" "$WORK/tokens" "$@"
+}
+
+# sort_pairs NAME VIEW... FLAG...: pairs held out or left out; see fairseq_ext.data.bitext.
+sort_pairs() {
+  local name=$1
+  shift
+  step "$name" "Sorting pairs" python -m fairseq_ext.data.bitext "$@" \
+    --languages "$SOURCE" "$TARGET"
+}
+
+# split_words FOLDER OUT: to pieces, by a joint BPE.
+split_words() {
+  step split "Splitting words: $merges joint BPE merges, from the training text" \
+    python -m fairseq_ext.data.subwords "$1" "$WORK/bpe.codes" "$2" --merges "$merges" \
+    ${bpe:+--bpe "$bpe"}
+}
+
+# finish TEXT PIECES: binarised, with the tokenised text beside, a summary and a manifest. DICTIONARY
+# is one to use.
+finish() {
+  local part prefixes=() joined=(${DICTIONARY:+--srcdict "$DICTIONARY"})
+  for part in train valid test; do
+    [ ! -e "$2/$part.$SOURCE" ] || prefixes+=("--${part}pref" "$2/$part")
+  done
+  [ "$dictionaries" = separate ] || joined+=(--joined-dictionary)
+  step binarised "Binarising" binarised "${prefixes[@]}" "${joined[@]}"
+  [ "$1" = "$WORK/text" ] || [ ! -e "$1" ] || { rm -rf "$WORK/text" && mv "$1" "$WORK/text"; }
+  python -m fairseq_ext.data.summary "$WORK" "$2" --about "$(basename "$0") ${ARGUMENTS[*]:-}"
+  rm -rf "$WORK"/{raw,tokens,pieces,unpacked,short,srcdict,source,inputs} "$WORK"/.[a-z]*
+  mv "$WORK" "$OUT"
+  say "$OUT is ready."
+}
+
+binarised() {
+  fairseq-preprocess --source-lang "$SOURCE" --target-lang "$TARGET" "$@" \
+    --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
+    die "Binarising failed: the reason is at the end of $WORK/binarise.log."
+}

@@ -1,0 +1,211 @@
+"""Corpora as they are published: downloads, checksums, archives, forms of text."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.data import extract, fetch
+from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.sources import SOURCES, Address
+from fairseq_ext.errors import UsageError
+
+CONTENT = bytes(range(256)) * 999
+DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+
+
+# Downloads.
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves CONTENT at /file; /cut ends early, /missing is not there."""
+
+    def do_GET(self):
+        begin = int(self.headers.get("Range", "bytes=0-")[6:-1])
+        self.server.asked.append((self.path, begin))
+        if self.path == "/missing":
+            self.send_error(404)
+        elif begin >= len(CONTENT):
+            self.send_error(416)
+        else:
+            self.send(begin)
+
+    def send(self, begin: int) -> None:
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(CONTENT) - begin))
+        self.end_headers()
+        end = len(CONTENT) // 2 if self.path == "/cut" else len(CONTENT)
+        self.wfile.write(CONTENT[begin:end])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.asked = []
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        running.url = f"http://127.0.0.1:{running.server_port}"
+        yield running
+        running.shutdown()
+
+
+def test_the_first_address_that_has_it(server, tmp_path):
+    addresses = [Address(f"{server.url}/{path}", DIGEST, "x.bin") for path in ("missing", "file")]
+    assert fetch.fetch(addresses, tmp_path / "new").read_bytes() == CONTENT
+    asked = len(server.asked)
+    fetch.fetch(addresses, tmp_path / "new")
+    assert len(server.asked) == asked
+
+
+def test_an_interrupted_download_goes_on(server, tmp_path):
+    cut = [Address(f"{server.url}/cut", DIGEST, "x.bin")]
+    with pytest.raises(fetch.Unavailable, match="IncompleteRead"):
+        fetch.fetch(cut, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin.part"]
+    fetch.fetch([Address(f"{server.url}/file", DIGEST, "x.bin")], tmp_path)
+    assert (tmp_path / "x.bin").read_bytes() == CONTENT
+    assert server.asked[-1] == ("/file", len(CONTENT) // 2)
+
+
+def test_what_is_complete_but_has_no_name_yet(server, tmp_path):
+    (tmp_path / "x.bin.part").write_bytes(CONTENT)
+    fetch.fetch([Address(f"{server.url}/file", DIGEST, "x.bin")], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+
+
+def test_a_checksum_that_differs(server, tmp_path):
+    with pytest.raises(UsageError, match="/file does not have the expected checksum md5:0"):
+        fetch.fetch([Address(f"{server.url}/file", "md5:0", "x.bin")], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_can_be_reached(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(SOURCES, "iwslt14", [Address("http://127.0.0.1:9/x", DIGEST, "x.bin")])
+    with pytest.raises(SystemExit) as ended:
+        fetch.main([str(tmp_path), "iwslt14"])
+    assert ended.value.code == 69
+    assert "x.bin could not be downloaded" in capsys.readouterr().err
+
+
+def test_every_archive_has_a_checksum_and_a_mirror():
+    for name, addresses in SOURCES.items():
+        assert len({address.url for address in addresses}) > 1, name
+        for _, digest, file in addresses:
+            kind, _, value = digest.partition(":")
+            assert len(bytes.fromhex(value)) == {"sha256": 32, "md5": 16}[kind], name
+            assert Path(file).name == file
+
+
+# Archives.
+
+
+def tar(path: Path, **files: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def lines(tmp_path: Path, part: str) -> list[str]:
+    return list(lines_of(tmp_path / "work" / "raw" / part))
+
+
+def taken(tmp_path: Path, **parts: str) -> None:
+    folder = tmp_path / "corpus"
+    extract.extract(folder, tmp_path / "work" / "raw", ["en", "de"], parts, inner="inner.tgz")
+
+
+def test_files_archives_and_archives_in_archives(tmp_path):
+    folder = tmp_path / "corpus"
+    inner = tar(tmp_path / "x.tgz", **{"y/in.en": b"inner\n", "y/in.de": b"innen\n"}).read_bytes()
+    tar(folder / "a.tgz", **{"d/inner.tgz": inner, "d/t.en": b"one\n", "d/t.de": b"eins\n"})
+    with zipfile.ZipFile(folder / "b.zip", "w") as archive:
+        archive.writestr("deep/u.en", "two\n")
+        archive.writestr("deep/u.de", "zwei\n")
+    (folder / "sub").mkdir()
+    for language in ("en", "de"):
+        (folder / "sub" / f"v.{language}.gz").write_bytes(gzip.compress(b"three\n"))
+    taken(tmp_path, train="t.@+u.@+v.@", test="nowhere.@|in.@")
+    assert lines(tmp_path, "train.de") == ["eins", "zwei", "three"]
+    assert lines(tmp_path, "test.en") == ["inner"]
+    used = [Path(line).name for line in lines_of(tmp_path / "work" / "inputs")]
+    assert used == ["a.tgz", "b.zip", "v.en.gz", "v.de.gz"]
+
+
+def test_an_archive_cannot_write_elsewhere(tmp_path):
+    evil = {"../../t.en": b"one\n", str(tmp_path / "t.de"): b"eins\n"}
+    tar(tmp_path / "corpus" / "a.tgz", **evil)
+    with tarfile.open(tmp_path / "corpus" / "b.tar", "w") as archive:
+        link = tarfile.TarInfo("u.en")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    taken(tmp_path, train="t.@")
+    assert lines(tmp_path, "train.en") == ["one"]
+    assert not list(tmp_path.glob("*.de")) and not list(tmp_path.parent.glob("t.en"))
+    with pytest.raises(UsageError, match="has no u.en"):
+        taken(tmp_path, test="u.@")
+
+
+def test_a_truncated_archive(tmp_path):
+    path = tar(tmp_path / "corpus" / "a.tgz", **{"t.en": CONTENT * 9, "t.de": CONTENT * 9})
+    path.write_bytes(path.read_bytes()[:-999])
+    with pytest.raises(UsageError, match=r"a\.tgz cannot be unpacked .*get it again"):
+        taken(tmp_path, train="t.@")
+    assert not list((tmp_path / "work").rglob("t.de")) and not (tmp_path / "work/raw").exists()
+
+
+def test_a_published_archive_is_checked(tmp_path):
+    tar(tmp_path / "corpus" / "de-en.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
+    with pytest.raises(UsageError, match="does not have the expected checksum md5:1093"):
+        taken(tmp_path, train="t.@")
+
+
+def test_a_file_that_is_missing(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    with pytest.raises(UsageError, match=r"corpus has no a\.en and no b\.en .plain, .gz or in"):
+        taken(tmp_path, train="a.@|b.@")
+
+
+def test_what_is_there_is_kept(tmp_path):
+    tar(tmp_path / "corpus" / "a.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
+    taken(tmp_path, train="t.@")
+    (tmp_path / "corpus" / "a.tgz").unlink()
+    taken(tmp_path, train="t.@")
+    assert lines(tmp_path, "train.en") == ["one"]
+
+
+# Forms.
+
+
+def test_talks(tmp_path):
+    path = tmp_path / "train.tags.de-en.de"
+    path.write_text(
+        "<url>http://x</url>\n<keywords>talks, x</keywords>\n<speaker>A B</speaker>\n"
+        "<talkid>1</talkid>\n<title>A B: Titel</title>\n<description>Worum es geht.</description>\n"
+        " Das ist <em> ein\u0085Satz. \n\n<reviewer href='x'>C</reviewer>\n"
+    )
+    assert list(extract.sentences(path)) == [
+        *("A B: Titel", "Worum es geht.", "Das ist <em> ein\u0085Satz.", "")
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.xml", "b.sgm"])
+def test_segments(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(
+        '<srcset>\n<doc docid="1"><title>No</title>\n<seg id="1"> It’s R&amp;D. </seg>\n'
+        '<hl><seg id="2">a</seg></hl> <seg id="3"></seg>\n</doc>\n'
+    )
+    assert list(extract.sentences(path)) == ["It's R&D.", "a", ""]

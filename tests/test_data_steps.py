@@ -1,0 +1,331 @@
+"""Steps of data recipes: tokens, byte-pair encoding, lengths, held-out pairs, summaries."""
+
+import gzip
+import json
+import os
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
+
+from fairseq_ext.data import bitext, gigaword, learn_bpe, subwords, summary, tokenise
+from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.parallel import map_lines
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import completed, write_lines
+
+CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
+needs_corpora = pytest.mark.skipif(not CORPORA, reason="FAIRSEQ_EXT_CORPORA is not set")
+needs_fastbpe = pytest.mark.skipif(
+    subwords.best_tool() != "fastbpe", reason="fastBPE is not installed"
+)
+
+
+def real(name: str, count: int) -> list[str]:
+    return list(islice(lines_of(Path(CORPORA or "") / "newstest-en-de" / name), count))
+
+
+def write(path: Path, *lines: str) -> Path:
+    write_lines(path, lines)
+    return path
+
+
+# In parallel.
+
+
+def shout(lines: list[str]) -> list[str]:
+    return [line.upper() for line in lines]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_lines_keep_their_order(processes):
+    lines = [f"line {number}" for number in range(9001)]
+    assert list(map_lines(shout, lines, processes)) == shout(lines)
+
+
+def test_no_more_is_read_than_needed():
+    """Memory does not grow with the text."""
+    read = Counter()
+
+    def endless():
+        while True:
+            read["lines"] += 1
+            yield "x"
+
+    assert next(map_lines(shout, endless(), 2)) == "X"
+    assert read["lines"] < 30_000
+
+
+# Tokens.
+
+
+def test_no_line_is_lost_or_added(tmp_path):
+    strange = ["Zwei\u0085Hunde.", "", "A\u2028B\u00a0C\u3000D", "ÄÖÜ, ẞ!", "\x1cx\x0cy", "Ende"]
+    write(tmp_path / "raw" / "train.de", *strange)
+    tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out"), "--lowercase"])
+    lines = (tmp_path / "out" / "train.de").read_bytes().decode().split("\n")
+    assert len(lines) == len(strange) + 1, lines
+    assert lines[0] == "zwei hunde ." and lines[3] == "äöü , ß !"
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "tokens"),
+    [
+        ({}, "Well-known “quotes”", "Well-known &quot; quotes &quot;"),
+        ({"normalise": False}, "“quotes”", "“ quotes ”"),
+        ({"hyphens": True}, "well-known", "well @-@ known"),
+        ({"printed": True}, "a\u200bb\u00adc", "a b c"),
+        ({}, "a\u200bb", "a \u200b b"),
+        ({"lowercase": True}, "He said 'Yes.'", "he said &apos; yes . &apos;"),
+    ],
+)
+def test_what_options_do(options, text, tokens):
+    assert tokenise.Chain("en", **options)([text]) == [tokens]
+
+
+def test_a_period_goes_behind_a_quotation_mark_at_the_end_too():
+    """As in the Perl script, of German."""
+    assert tokenise.Chain("de")(['Er sagt: "Ja."']) == ["Er sagt : &quot; Ja &quot; ."]
+
+
+# Byte-pair encoding.
+
+
+def naive(vocabulary: dict[str, int], merges: int) -> list[tuple[str, str]]:
+    """Counts all pairs anew for each merge."""
+    words = {(*word[:-1], word[-1] + "</w>"): count for word, count in vocabulary.items()}
+    found = []
+    while len(found) < merges:
+        pairs: Counter = Counter()
+        for word, count in words.items():
+            for pair in zip(word, word[1:], strict=False):
+                pairs[pair] += count
+        best = max(pairs, key=lambda pair: (pairs[pair], pair), default=None)
+        if best is None or pairs[best] < 2:
+            break
+        found.append(best)
+        words = {join(word, best): count for word, count in words.items()}
+    return found
+
+
+def join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    joined: list[str] = []
+    rest = list(word)
+    while rest:
+        size = 2 if tuple(rest[:2]) == pair else 1
+        joined.append("".join(rest[:size]))
+        del rest[:size]
+    return tuple(joined)
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 5), max_size=12))
+def test_merges_are_those_of_the_naive_way(vocabulary):
+    assert list(islice(learn_bpe.learn(vocabulary), 30)) == naive(vocabulary, 30)
+
+
+@needs_corpora
+def test_merges_are_those_of_subword_nmt(tmp_path):
+    lines = tokenise.Chain("en")(real("newstest2009.en.gz", 600))
+    train = write(tmp_path / "train.en", *lines)
+    with (tmp_path / "codes").open("w", encoding="utf-8") as out, train.open(encoding="utf-8") as f:
+        subword_nmt_learn(f, out, 2000)
+    assert list(subwords.learn([train], 2000)) == list(lines_of(tmp_path / "codes"))
+
+
+@needs_fastbpe
+@needs_corpora
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_tools_split_alike(tmp_path, language):
+    lines = tokenise.Chain(language)(real(f"newstest2012.{language}.gz", 3003))
+    lines += ["", "x", "日本 語 \u200b 🙂🙂", "@@ a@@ @@b", "&apos;s"]
+    codes = write(tmp_path / "codes", *subwords.learn([write(tmp_path / "t", *lines[:900])], 1500))
+    one, other = (subwords.splitter(codes, tool)(lines) for tool in subwords.TOOLS)
+    assert one == other and "@@" in one[0]
+
+
+def test_too_many_merges(tmp_path, caplog):
+    found = list(subwords.learn([write(tmp_path / "train", "ab ab")], 9))
+    assert found == ["#version: 0.2", "a b</w>"]
+    assert "of 9 merges, the training text gives 1" in caplog.text
+
+
+def test_fastbpe_that_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(subwords, "find_spec", lambda name: None)
+    assert subwords.best_tool() == "subword-nmt"
+    with pytest.raises(UsageError, match="--bpe is fastbpe, which is not installed"):
+        subwords.splitter(tmp_path, "fastbpe")
+
+
+def test_learned_from_training_text_and_applied_to_all(tmp_path):
+    write(tmp_path / "text" / "train.en", "low low", "lower")
+    write(tmp_path / "text" / "test.en", "low newer")
+    paths = [str(tmp_path / name) for name in ("text", "codes", "out")]
+    subwords.main([*paths, "--merges", "2"])
+    assert list(lines_of(tmp_path / "codes")) == ["#version: 0.2", "l o", "lo w</w>"]
+    assert list(lines_of(tmp_path / "out" / "test.en")) == ["low n@@ e@@ w@@ e@@ r"]
+    kept = (tmp_path / "out" / "test.en").stat().st_mtime_ns
+    subwords.main([*paths, "--merges", "2"])
+    assert (tmp_path / "out" / "test.en").stat().st_mtime_ns == kept
+
+
+# Pairs.
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "allowed"),
+    [
+        ("a b", "a b c", True),
+        ("a b", "a b c d", False),
+        ("a b c d", "a b", False),
+        ("", "a", False),
+        ("a", "", False),
+        ("a b c d e", "a b c d e f", False),
+        ("a b c d e", "a b c d e", True),
+    ],
+)
+def test_lengths_that_are_kept(source, target, allowed):
+    assert bitext.Limits(longest=5, ratio=1.5).allow(source, target) is allowed
+
+
+def test_pairs_are_left_out_before_others_are_held_out(tmp_path):
+    texts = [*"abcd", "e e e e", *"fg"]
+    for view in ("tokens", "pieces"):
+        for language in ("de", "en"):
+            lines = [f"{text} {view}" for text in texts]
+            write(tmp_path / view / f"train.{language}", *lines)
+            write(tmp_path / view / f"test.{language}", "kept " * 9)
+    views = {tmp_path / name: tmp_path / f"{name}-sorted" for name in ("tokens", "pieces")}
+    counts = bitext.sort(["de", "en"], views, ["train", "valid"], bitext.Limits(3, 1.5), every=3)
+    assert counts == {"train": Counter(train=4, valid=2) + Counter({None: 1})}
+    assert list(lines_of(tmp_path / "pieces-sorted" / "valid.en")) == ["c pieces", "g pieces"]
+    assert list(lines_of(tmp_path / "tokens-sorted" / "train.de")) == [
+        f"{text} tokens" for text in "abdf"
+    ]
+    assert list(lines_of(tmp_path / "tokens-sorted" / "test.de")) == ["kept " * 9]
+
+
+def test_sides_of_different_lengths(tmp_path):
+    write(tmp_path / "a" / "train.de", "a", "b")
+    write(tmp_path / "a" / "train.en", "a")
+    with pytest.raises(UsageError, match="different numbers of lines"):
+        bitext.sort(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None, 0)
+    assert not list((tmp_path / "b").iterdir())
+
+
+# Gigaword.
+
+
+@pytest.mark.parametrize(
+    ("line", "normal"),
+    [
+        ("<unk> and UNK .", "unk and unk ."),
+        ("UNKNOWN <unk>s #.##", "UNKNOWN <unk>s #.##"),
+        (" a  b ", "a b"),
+        ("UNK", "unk"),
+        ("UNK UNK", "unk unk"),
+    ],
+)
+def test_marks_of_rare_words(line, normal):
+    assert gigaword.normal(line) == normal
+
+
+def test_gigaword_in_the_layout_of_its_authors(tmp_path):
+    for part, name in {"train": "{}.txt", "valid": "{}.filter.txt"}.items():
+        for side in ("article", "title"):
+            lines = [f"{side} <unk> {number}" for number in range(7)]
+            write(tmp_path / "sumdata/train" / f"{part}.{name.format(side)}", *lines)
+    write(tmp_path / "sumdata/Giga/input.txt", "test UNK")
+    write(tmp_path / "sumdata/Giga/task1_ref0.txt", "UNK test")
+    gigaword.extract(tmp_path, tmp_path / "w/raw", valid=3)
+    assert list(lines_of(tmp_path / "w/raw/test.title")) == ["unk test"]
+    assert list(lines_of(tmp_path / "w/raw/valid.article")) == [
+        f"article unk {number}" for number in (0, 2, 4)
+    ]
+    assert len(list(lines_of(tmp_path / "w/raw/train.title"))) == 7
+    assert len(list(lines_of(tmp_path / "w/inputs"))) == 6
+
+
+def test_json_lines_without_a_summary(tmp_path):
+    path = write(tmp_path / "test1951.jsonl", '{"text": "a", "summaries": ["b"]}', '{"text": "a"}')
+    assert next(gigaword.sentences(path, "title")) == "b"
+    with pytest.raises(UsageError, match="line 2: has no text and summaries"):
+        list(gigaword.sentences(path, "title"))
+
+
+def test_lines_are_cut(tmp_path):
+    write(tmp_path / "p" / "test.article", "a b c d", "a")
+    write(tmp_path / "p" / "test.title", "a b c d", "")
+    gigaword.main(["truncate", str(tmp_path / "p"), "--positions", "4", "3"])
+    assert list(lines_of(tmp_path / "p" / "test.article")) == ["a b c", "a"]
+    assert list(lines_of(tmp_path / "p" / "test.title")) == ["a b", ""]
+
+
+# Summaries.
+
+
+def test_facts_of_a_text():
+    found = summary.facts(["a b c", "a", "", "x x"], {"a", "b", "c"})
+    assert found == summary.Facts(4, 6, 2, {"50%": 1, "90%": 3, "99%": 3}, 3)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1), st.sampled_from(summary.SHARES))
+def test_percentiles(lengths, share):
+    found = summary.percentile(Counter(lengths), share)
+    assert sum(n <= found for n in lengths) >= share * len(lengths)
+    assert sum(n < found for n in lengths) < share * len(lengths)
+
+
+def test_manifest(tmp_path):
+    source = write(tmp_path / "source.de", "Ein Hund.")
+    out = tmp_path / "out"
+    write(out / "dict.de.txt", "ein 1", "hund@@ 1")
+    write(out / "text" / "train.de", "ein hund .")
+    write(out / "inputs", str(source))
+    write(out / "binarise.log", "noise")
+    write(tmp_path / "pieces" / "train.de", "ein hund@@ e .")
+    summary.summarise(out, tmp_path / "pieces", "prepare_x.sh --merges 2")
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["command"] == "prepare_x.sh --merges 2"
+    assert set(manifest["outputs"]) == {"dict.de.txt", "text/train.de"}
+    assert manifest["inputs"] == {str(source): summary.digest(source, "sha256")}
+    assert manifest["text"]["train.de"]["unknown"] == 2
+    assert {"python", "sacremoses", "subword-nmt"} <= set(manifest["versions"])
+
+
+# Files.
+
+
+def test_a_file_has_its_name_when_it_is_complete(tmp_path):
+    path = tmp_path / "a" / "file"
+
+    def lines():
+        yield "one"
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        write_lines(path, lines())
+    assert not list(path.parent.iterdir())
+    write_lines(path, ["one"])
+    assert path.read_bytes() == b"one\n"
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    monkeypatch.setattr(Path, "with_name", lambda self, name: full)
+    monkeypatch.setattr(Path, "unlink", lambda self, missing_ok: None)
+    with (
+        pytest.raises(UsageError, match="file cannot be written .No space left.*run the same"),
+        completed(tmp_path / "file") as file,
+    ):
+        file.write("text")
+
+
+def test_compressed_text_is_read(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress("ä\n".encode()))
+    assert list(lines_of(tmp_path / "a.gz")) == ["ä"]
