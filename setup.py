@@ -4,6 +4,7 @@ from setuptools import find_packages, setup
 
 EXTRAS = {
     "test": [
+        "fastBPE>=0.1; python_version < '3.12'",  # where fairseq needs a compiler, too
         *("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"),
         *("ruff>=0.9", "mypy>=1.11", "pre-commit>=3"),
         "triton>=3.2",  # its interpreter; builds of torch for GPUs bring it along

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 
 from fairseq_ext.data.labelled import Item
-from fairseq_ext.data.vocabulary import OF_BERT
+from fairseq_ext.data.special import OF_BERT
 from fairseq_ext.tasks.labelled import LabelledTask
 
 WORDS = "the a cat dog sat ran ##s ##n ##y ! ? .".split()

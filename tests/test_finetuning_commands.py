@@ -25,7 +25,7 @@ from torch import nn
 
 from fairseq_ext import cli
 from fairseq_ext.data.builtin import corpus
-from fairseq_ext.data.vocabulary import OF_BERT
+from fairseq_ext.data.special import OF_BERT
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log
 

@@ -25,7 +25,8 @@ from fairseq_ext.criterions.sequence_tagging import SequenceTagging
 from fairseq_ext.criterions.span_extraction import SpanExtraction
 from fairseq_ext.data.examples import Example
 from fairseq_ext.data.labelled import IGNORED
-from fairseq_ext.data.vocabulary import SYMBOLS, Vocabulary
+from fairseq_ext.data.special import SYMBOLS
+from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import Scores, SentenceClassificationTask, SentenceRegressionTask
