@@ -1,12 +1,15 @@
 # Steps of data recipes for parallel text: source this after lib.sh. What a step made is kept, so
 # that a recipe that was interrupted goes on; OUT gets its name when all is done.
 
+ARGUMENTS=("$@") # of the script
+DICTIONARY='' EXTRA='' dictionaries=joined
+
 # corpus_recipe NAME MERGES MB ARGUMENT...: reads the options that these recipes share, and those
 # named in EXTRA; sets OUT, WORK, offline, merges, bpe and dictionaries; ends the script if OUT is
 # there. MB is what it needs on the disk.
 corpus_recipe() {
-  offline='' merges=$2 bpe='' dictionaries=${dictionaries:-joined} WORDS=()
-  options "WORD --offline= --merges= --bpe= --dictionaries= ${EXTRA:-}" "${@:4}"
+  offline='' merges=$2 bpe='' WORDS=()
+  options "WORD --offline= --merges= --bpe= --dictionaries= $EXTRA" "${@:4}"
   [ ${#WORDS[@]} -lt 2 ] ||
     die "${#WORDS[@]} words are given and the only one is the output folder (default: data-bin/$1)."
   positive --merges "$merges"
@@ -14,7 +17,6 @@ corpus_recipe() {
   one_of --dictionaries "$dictionaries" joined separate
   [ -z "$offline" ] || [ -d "$offline" ] ||
     die "--offline is '$offline' and must be a folder with the files of the corpus."
-  ARGUMENTS=("${@:4}")
   data_recipe "data-bin/$1" "${WORDS[0]:-}" "$3"
 }
 
@@ -44,16 +46,24 @@ parallel_text() {
     archives+=("$1")
     shift
   done
-  work_from "$offline $merges $dictionaries $*"
-  setup_environment
+  begin "$SOURCE $TARGET $offline $*"
   if [ -z "$offline" ]; then
     FROM=$(dirname "$OUT")/downloads/$group
     say "Downloading to $FROM"
     python -m fairseq_ext.data.fetch "$FROM" "${archives[@]}"
+  elif [ ${#archives[@]} -gt 0 ]; then
+    step verified "Checking archives" python -m fairseq_ext.data.fetch --check "$FROM" \
+      "${archives[@]}"
   fi
   step raw "Reading the corpus" unless_refused python -m fairseq_ext.data.extract \
     "$FROM" "$WORK/raw" --languages "$SOURCE" "$TARGET" --parts "${@:2}"
   step checked "Checking it" checked
+}
+
+# begin SOURCE: work of another command or source is forgotten.
+begin() {
+  work_from "${ARGUMENTS[*]} $1"
+  setup_environment
 }
 
 # checked: both sides of each part have the same number of lines.
@@ -100,13 +110,16 @@ finish() {
   [ "$dictionaries" = separate ] || joined+=(--joined-dictionary)
   step binarised "Binarising" binarised "${prefixes[@]}" "${joined[@]}"
   [ "$1" = "$WORK/text" ] || [ ! -e "$1" ] || { rm -rf "$WORK/text" && mv "$1" "$WORK/text"; }
-  python -m fairseq_ext.data.summary "$WORK" "$2" --about "$(basename "$0") ${ARGUMENTS[*]:-}"
-  rm -rf "$WORK"/{raw,tokens,pieces,unpacked,short,srcdict,source,inputs} "$WORK"/.[a-z]*
+  step summary "What there is" python -m fairseq_ext.data.summary "$WORK" "$2" \
+    --about "$(basename "$0") ${ARGUMENTS[*]@Q}"
+  rm -rf "$WORK"/{raw,tokens,pieces,unpacked,short,srcdict}
+  rm -rf "$WORK"/{source,inputs} "$WORK"/.[a-z]*
   mv "$WORK" "$OUT"
   say "$OUT is ready."
 }
 
 binarised() {
+  rm -f "$WORK"/dict.*.txt "$WORK"/{train,valid,test}.* # of a run that was interrupted
   fairseq-preprocess --source-lang "$SOURCE" --target-lang "$TARGET" "$@" \
     --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
     die "Binarising failed: the reason is at the end of $WORK/binarise.log."

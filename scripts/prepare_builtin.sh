@@ -9,10 +9,9 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/corpus.sh"
 corpus_recipe builtin.en-de 1000 500 "$@"
-work_from builtin
-setup_environment
+SOURCE=en TARGET=de
+begin builtin
 python -m fairseq_ext.data.builtin "$WORK/raw"
-SOURCE=en TARGET=de FROM=
 tokenise_text --lowercase
 split_words "$WORK/tokens" "$WORK/pieces"
 finish "$WORK/tokens" "$WORK/pieces"

@@ -6,7 +6,8 @@
 #   --offline DIR   the folder with the corpus, which is never downloaded, since the Linguistic Data
 #                   Consortium licenses it (default: $FAIRSEQ_EXT_CORPORA/gigaword-headline). In it or
 #                   its folders, plain or .gz: train.{article,title}.txt, valid.{article,title}.filter.txt,
-#                   input.txt and task1_ref0.txt; or {train,dev,test}.{src,tgt}.txt
+#                   input.txt and task1_ref0.txt; or {train,dev,test}.{src,tgt}.txt; the test part also as
+#                   test1951.jsonl
 #   --pieces KIND   wordpiece (default, the paper's kind) or bpe
 #   --merges N      size of the vocabulary of WordPiece, or merges of BPE (default: 30522)
 #   --wordpiece FILE  a vocabulary to use, as BERT's vocab.txt
@@ -26,8 +27,8 @@ EXTRA='--pieces= --wordpiece= --valid= --positions='
 corpus_recipe gigaword 30522 3000 "$@"
 one_of --pieces "$pieces" wordpiece bpe
 positive --valid "$valid"
-positive --positions ${positions//,/ }
-[[ "$positions" = *,* ]] || die "--positions is '$positions' and must be two numbers, as in 128,64."
+[[ "$positions" =~ ^[1-9][0-9]*,[1-9][0-9]*$ ]] ||
+  die "--positions is '$positions' and must be two numbers, as in 128,64."
 [ -z "$wordpiece" ] || [ -f "$wordpiece" ] ||
   die "--wordpiece is '$wordpiece' and must be a file, as BERT's vocab.txt."
 FROM=${offline:-$(given_corpus gigaword-headline)} SOURCE=article TARGET=title
@@ -48,8 +49,7 @@ wordpieces() {
   produce "$WORK/srcdict" python -m fairseq_ext.data.wordpiece dict "$vocabulary"
 }
 
-work_from "$FROM $pieces $merges $wordpiece $valid $positions $dictionaries"
-setup_environment
+begin "$FROM"
 step raw "Reading the corpus" unless_refused python -m fairseq_ext.data.gigaword extract "$FROM" "$WORK/raw" \
   --valid "$valid"
 step checked "Checking it" checked

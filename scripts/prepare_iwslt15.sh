@@ -17,6 +17,7 @@
 corpus_recipe iwslt15.en-vi 10000 1000 "$@"
 parallel_text en vi iwslt15 iwslt15-{train,tst2012,tst2013}.{en,vi} -- \
   train=train.@ valid=tst2012.@ test=tst2013.@
-sort_pairs text "$WORK/raw=$WORK/text" --longest 1000 --ratio 9
+tokenise_text --tokenised
+sort_pairs text "$WORK/tokens=$WORK/text" --longest 1000 --ratio 9
 split_words "$WORK/text" "$WORK/pieces"
 finish "$WORK/text" "$WORK/pieces"

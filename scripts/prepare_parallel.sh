@@ -42,16 +42,15 @@ corpus_recipe parallel 10000 500 "$@"
 positive --longest "$longest"
 positive --every ${every:+"$every"}
 [ -z "$every" ] || [ -z "$valid" ] || die "--valid and --every are two ways to one part: give one."
+[[ "$ratio" =~ ^[0-9]+(\.[0-9]+)?$ ]] ||
+  die "--ratio is '$ratio' and must be a number, as 1.5."
+flags=(${tokenised:+--tokenised} ${hyphens:+--hyphens} ${lowercase:+--lowercase})
+[ -z "$tokenised" ] || [ ${#flags[@]} = 1 ] ||
+  die "--tokenised text stays as it is: leave ${flags[*]:1} out."
 parts=("train=$train" "test=$test")
 [ -n "$every" ] || parts+=("valid=${valid:-valid.@}")
 parallel_text "${languages[@]}" own -- "${parts[@]}"
-flags=(${hyphens:+--hyphens} ${lowercase:+--lowercase})
-if [ -n "$tokenised" ]; then
-  [ ${#flags[@]} = 0 ] || die "--tokenised text stays as it is: leave ${flags[*]} out."
-  ln -sfn raw "$WORK/tokens"
-else
-  tokenise_text "${flags[@]}"
-fi
+tokenise_text "${flags[@]}"
 sort_pairs text "$WORK/tokens=$WORK/text" --longest "$longest" --ratio "$ratio" ${every:+--every "$every"}
 split_words "$WORK/text" "$WORK/pieces"
 finish "$WORK/text" "$WORK/pieces"

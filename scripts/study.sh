@@ -40,11 +40,11 @@ scoring() {
 }
 
 # study NAME=FLAGS... -- FLAG...: trains variants, which all get the last flags, and translates as
-# GENERATE says, if set; sets RUNS. What fairseq would refuse is refused before any of them is
-# trained.
+# GENERATE says, if set, with the average of the last AVERAGE checkpoints, if set; sets RUNS. What
+# fairseq would refuse is refused before any of them is trained.
 study() {
   local numbers variants=() generate=()
-  [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE")
+  [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
   rehearse "$@"
   mapfile -t numbers < <(seq "$seeds")
   RUNS=()

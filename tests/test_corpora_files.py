@@ -83,9 +83,34 @@ def test_what_is_complete_but_has_no_name_yet(server, tmp_path):
 
 
 def test_a_checksum_that_differs(server, tmp_path):
-    with pytest.raises(UsageError, match="/file does not have the expected checksum md5:0"):
-        fetch.fetch([Address(f"{server.url}/file", "md5:0", "x.bin")], tmp_path)
+    """Another address may have the right file."""
+    wrong = Address(f"{server.url}/file", "md5:0", "x.bin")
+    with pytest.raises(fetch.Mismatch, match="/file does not have the expected checksum md5:0"):
+        fetch.fetch([wrong], tmp_path)
     assert not list(tmp_path.iterdir())
+    right = Address(f"{server.url}/file", DIGEST, "x.bin")
+    assert fetch.fetch([wrong, right], tmp_path).read_bytes() == CONTENT
+
+
+def test_a_broken_connection_is_not_the_disk(monkeypatch, server, tmp_path):
+    def reset(*_):
+        raise ConnectionResetError("reset")
+
+    address = Address(f"{server.url}/file", DIGEST, "x.bin")
+    monkeypatch.setattr(fetch, "_save", reset)
+    with pytest.raises(fetch.Unavailable, match="reset"):
+        fetch.fetch([address], tmp_path)
+
+
+def test_what_is_there_is_checked(monkeypatch, tmp_path):
+    monkeypatch.setitem(SOURCES, "iwslt14", [Address("http://127.0.0.1:9/x", DIGEST, "x.bin")])
+    fetch.main([str(tmp_path), "iwslt14", "--check"])
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "x.bin").write_bytes(CONTENT)
+    fetch.main([str(tmp_path), "iwslt14", "--check"])
+    (tmp_path / "deep" / "x.bin").write_bytes(CONTENT[1:])
+    with pytest.raises(fetch.Mismatch, match="deep/x.bin does not have the expected checksum"):
+        fetch.main([str(tmp_path), "iwslt14", "--check"])
 
 
 def test_nothing_can_be_reached(monkeypatch, tmp_path, capsys):
@@ -166,10 +191,40 @@ def test_a_truncated_archive(tmp_path):
     assert not list((tmp_path / "work").rglob("t.de")) and not (tmp_path / "work/raw").exists()
 
 
-def test_a_published_archive_is_checked(tmp_path):
-    tar(tmp_path / "corpus" / "de-en.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
-    with pytest.raises(UsageError, match="does not have the expected checksum md5:1093"):
-        taken(tmp_path, train="t.@")
+def test_archives_are_read_only_if_they_are_needed(tmp_path):
+    folder = tmp_path / "corpus"
+    (folder / "old.zip").mkdir(parents=True)
+    (folder / "b.tgz").write_bytes(b"no archive")
+    for language in ("en", "de"):
+        (folder / f"t.{language}").write_text("plain\n")
+    taken(tmp_path, train="t.@")
+    assert lines(tmp_path, "train.en") == ["plain"]
+    assert [Path(x).name for x in lines_of(tmp_path / "work" / "inputs")] == ["t.en", "t.de"]
+
+
+def test_the_nearest_file_is_taken(tmp_path):
+    folder = tmp_path / "corpus"
+    for place in ("", "a", "b.partial"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        for language in ("en", "de"):
+            (folder / place / f"t.{language}").write_text(f"{place}\n")
+    (folder / "t.de").unlink()
+    taken(tmp_path, train="t.@")
+    assert lines(tmp_path, "train.en") == [""] and lines(tmp_path, "train.de") == ["a"]
+
+
+def test_archives_of_one_name(tmp_path):
+    tar(tmp_path / "corpus" / "one" / "x.tgz", **{"t.en": b"one\n"})
+    tar(tmp_path / "corpus" / "two" / "x.tgz", **{"t.de": b"eins\n"})
+    taken(tmp_path, train="t.@")
+    assert lines(tmp_path, "train.de") == ["eins"]
+
+
+@pytest.mark.parametrize("pattern", ["/abs/t.@", "", "t.@|", "a/t.@"])
+def test_patterns_that_are_no_names(tmp_path, pattern):
+    (tmp_path / "corpus").mkdir()
+    with pytest.raises(UsageError, match="is no name of a file"):
+        taken(tmp_path, train=pattern)
 
 
 def test_a_file_that_is_missing(tmp_path):

@@ -104,7 +104,8 @@ def test_an_interrupted_recipe_goes_on(tmp_path, news):
     """Steps that were made are not made again."""
     command = [ROOT / "scripts/prepare_wmt14.sh", tmp_path / "out", "--offline", news]
     broken = tmp_path / "bin" / "fairseq-preprocess"
-    put(broken.parent, {broken.name: b"#!/bin/sh\necho No room >&2; exit 1\n"})
+    begun = f"touch {tmp_path}/out.partial/dict.en.txt"  # which fairseq refuses to overwrite
+    put(broken.parent, {broken.name: f"#!/bin/sh\n{begun}; echo No room >&2; exit 1\n".encode()})
     broken.chmod(0o755)
     path = f"{broken.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = bash(*command, "--merges", 100, PATH=path)
@@ -178,6 +179,19 @@ def test_own_text(tmp_path):
     assert counts(tmp_path / "out", "en", "de") == {"train": 110, "valid": 10, "test": 5}
 
 
+def test_another_command_does_not_take_over_work(tmp_path):
+    files = {
+        f"{part}.{side}": text(side, 0, 30) for part in ("train", "test") for side in ("en", "de")
+    }
+    own = put(tmp_path / "corpus", files)
+    command = ["prepare_parallel.sh", "en", "de", tmp_path / "out", "--offline", own, "--every", 9]
+    done = bash(ROOT / "scripts" / command[0], *command[1:], "--longest", 1)
+    assert_refused_last(done, "0 are left")
+    run(*command, "--lowercase", "--merges", 20)
+    train = (tmp_path / "out/text/train.en").read_text()
+    assert train == train.lower()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -211,6 +225,7 @@ def test_what_is_no_parallel_text(tmp_path, change, said):
         (["prepare_gigaword.sh"], ["never downloaded", "--offline"]),
         (["prepare_gigaword.sh", "--pieces", "x"], ["--pieces is 'x'", "wordpiece bpe"]),
         (["prepare_gigaword.sh", "--positions", "9"], ["--positions is '9'", "128,64"]),
+        (["prepare_gigaword.sh", "--positions", "9,"], ["--positions is '9,'", "128,64"]),
         (["prepare_parallel.sh", "en"], ["SOURCE, TARGET and OUT are needed"]),
         (["prepare_parallel.sh", "en", "de", "/tmp/nowhere"], ["--offline is needed"]),
         (["prepare_multi30k.sh", "a", "b"], ["2 words are given"]),

@@ -62,6 +62,15 @@ def test_no_more_is_read_than_needed():
     assert read["lines"] < 30_000
 
 
+def die(lines: list[str]) -> list[str]:
+    os._exit(1)
+
+
+def test_a_process_that_is_killed():
+    with pytest.raises(UsageError, match="a process that worked on the text was killed"):
+        list(map_lines(die, ["x"] * 9000, 2))
+
+
 # Tokens.
 
 
@@ -143,7 +152,7 @@ def test_merges_are_those_of_subword_nmt(tmp_path):
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_tools_split_alike(tmp_path, language):
     lines = tokenise.Chain(language)(real(f"newstest2012.{language}.gz", 3003))
-    lines += ["", "x", "日本 語 \u200b 🙂🙂", "@@ a@@ @@b", "&apos;s"]
+    lines += ["", " ", " x  y ", "x", "日本 語 \u200b 🙂🙂", "@@ a@@ @@b", "&apos;s"]
     codes = write(tmp_path / "codes", *subwords.learn([write(tmp_path / "t", *lines[:900])], 1500))
     one, other = (subwords.splitter(codes, tool)(lines) for tool in subwords.TOOLS)
     assert one == other and "@@" in one[0]
@@ -218,6 +227,28 @@ def test_sides_of_different_lengths(tmp_path):
     assert not list((tmp_path / "b").iterdir())
 
 
+@pytest.mark.parametrize(("longest", "every"), [(1, 0), (9, 3)])
+def test_nothing_is_left(tmp_path, longest, every):
+    for language in ("de", "en"):
+        write(tmp_path / "a" / f"train.{language}", "a b", "c d")
+    limits = bitext.Limits(longest, 1.5)
+    with pytest.raises(UsageError, match="of the 2 pairs of train, . are left and 0 held out"):
+        bitext.sort(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], limits, every)
+
+
+def test_text_that_is_tokenised_already(tmp_path):
+    write(tmp_path / "raw" / "train.xx", " a\u00a0b\u0085 , \tc. ")
+    tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out"), "--tokenised"])
+    assert list(lines_of(tmp_path / "out" / "train.xx")) == ["a b , c."]
+
+
+def test_a_language_that_sacremoses_does_not_know(tmp_path, caplog):
+    write(tmp_path / "raw" / "train.xx", "a.")
+    write(tmp_path / "raw" / "train.vi", "a.")
+    tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out")])
+    assert "no abbreviations of 'xx'" in caplog.text and "'de'" not in caplog.text
+
+
 # Gigaword.
 
 
@@ -249,6 +280,16 @@ def test_gigaword_in_the_layout_of_its_authors(tmp_path):
     ]
     assert len(list(lines_of(tmp_path / "w/raw/train.title"))) == 7
     assert len(list(lines_of(tmp_path / "w/inputs"))) == 6
+
+
+def test_sides_of_the_validation_part_of_different_lengths(tmp_path):
+    for part, name in {"train": "{}.txt", "valid": "{}.filter.txt"}.items():
+        for number, side in enumerate(("article", "title")):
+            write(tmp_path / f"{part}.{name.format(side)}", *"ab"[: 2 - number])
+    for name in ("input.txt", "task1_ref0.txt"):
+        write(tmp_path / name, "a")
+    with pytest.raises(UsageError, match="has 2 lines and .* has 1"):
+        gigaword.extract(tmp_path, tmp_path / "raw", valid=1)
 
 
 def test_json_lines_without_a_summary(tmp_path):

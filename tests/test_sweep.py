@@ -310,6 +310,15 @@ def test_dry_run(out, capsys):
     assert not out.exists()
 
 
+def test_an_average_generates(out, capsys):
+    sweep(out, "a=", options="--dry-run --average 5 --generate '--beam 2'")
+    run = out / "a/seed-1"
+    _, average, generate = capsys.readouterr().out.split("\n")[:-1]
+    average_is = f"fairseq-ext average {run} --last 5 --output {run}/averaged.pt --force"
+    assert average == average_is
+    assert generate.startswith(f"fairseq-generate DATA --path {run}/averaged.pt")
+
+
 @pytest.mark.parametrize(
     ("variants", "options", "flags", "said"),
     [
@@ -321,6 +330,8 @@ def test_dry_run(out, capsys):
         (["a="], "", "--seed 3", "--seed stands after --"),
         (["a="], "--generate '--path x'", "", "--path stands in --generate"),
         (["a="], "--jobs 0", "", "--jobs is 0"),
+        (["a="], "--average 3", "", "--average is 3"),
+        (["a="], "--average 0 --generate ''", "", "--average is 0"),
     ],
 )
 def test_bad_arguments(out, variants, options, flags, said):

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import completed
+from fairseq_ext.files import completed, files_of
 
 Views = dict[Path, Path]  # what is read -> what is written
 HELD_OUT = "valid"
@@ -92,18 +92,28 @@ def sort(
 
     Returns:
         What `deal` returns, of each part that is there.
+
+    Raises:
+        UsageError: nothing of a part is left, or nothing is held out.
     """
     first = next(iter(views))
     there = [part for part in parts if (first / f"{part}.{languages[0]}").exists()]
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
+        for path in files_of(folder):
             if path.stem not in there:
                 shutil.copy(path, out)
-    return {
+    found = {
         part: deal(part, languages, views, Choice(limits, every if part == "train" else 0))
         for part in there
     }
+    for part, counts in found.items():
+        if not counts[part] or (every and part == "train" and not counts[HELD_OUT]):
+            raise UsageError(
+                f"of the {counts.total()} pairs of {part}, {counts[part]} are left and "
+                f"{counts[HELD_OUT]} held out; give more text or other limits"
+            )
+    return found
 
 
 def view(text: str) -> tuple[Path, Path]:

@@ -21,22 +21,18 @@ from typing import IO
 
 from tqdm import tqdm
 
-from fairseq_ext.data.fetch import check
 from fairseq_ext.data.lines import lines_of
-from fairseq_ext.data.sources import SOURCES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
 
 TARS = (".tgz", ".tar.gz", ".tar")
 ZIPS = (".zip",)
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError)
 
 # Lines about a talk; its title and description are text.
 ABOUT = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b")
 TITLE = re.compile(r"</?(?:title|description)>")
 SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>")
-
-DIGESTS = {address.name: address.digest for each in SOURCES.values() for address in each}
 
 
 # Finding files.
@@ -65,32 +61,36 @@ def _tarred(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 def unpack(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
     """Copy the files in a folder's archives whose names fit a pattern; what is there is kept.
 
-    Only base names are used, so that nothing is written elsewhere. A published archive is checked.
+    Only base names are used, so that nothing is written elsewhere.
 
     Returns:
-        The archives.
+        The archives that had some.
 
     Raises:
-        UsageError: an archive is damaged or is not what was published.
+        UsageError: an archive is damaged.
     """
-    archives = [path for path in sorted(folder.rglob("*")) if path.name.endswith(TARS + ZIPS)]
-    for archive in archives:
-        if (out / f".{archive.name}.done").exists():
-            continue
-        if archive.name in DIGESTS:
-            check(archive, DIGESTS[archive.name])
-        out.mkdir(parents=True, exist_ok=True)
-        try:
-            for name, content in tqdm(members(archive), archive.name, unit=" files"):
-                if any(fnmatchcase(name, pattern) for pattern in patterns):
-                    _copy(content, out / name)
-        except DAMAGED as error:
-            raise UsageError(
-                f"{archive} cannot be unpacked ({error}); get it again, and make room if the disk "
-                "is full"
-            ) from error
-        (out / f".{archive.name}.done").touch()
-    return archives
+    used = []
+    for archive in files_below(folder, "*"):
+        if archive.name.endswith(TARS + ZIPS):
+            stamp = out / f".{str(archive.relative_to(folder)).replace('/', '_')}.names"
+            if not stamp.exists():
+                write_lines(stamp, _unpack(archive, out, patterns))
+            used += [archive] * (stamp.stat().st_size > 0)
+    return used
+
+
+def _unpack(archive: Path, out: Path, patterns: Sequence[str]) -> Iterator[str]:
+    """The names of the files that were copied."""
+    try:
+        for name, content in tqdm(members(archive), archive.name, unit=" files"):
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                _copy(content, out / name)
+                yield name
+    except DAMAGED as error:
+        raise UsageError(
+            f"{archive} cannot be unpacked ({error}); get it again, and make room if the disk is "
+            "full"
+        ) from error
 
 
 def _copy(content: IO[bytes], path: Path) -> None:
@@ -100,21 +100,34 @@ def _copy(content: IO[bytes], path: Path) -> None:
     part.replace(path)
 
 
+def files_below(folder: Path, pattern: str) -> list[Path]:
+    """The nearest first; none of a recipe's work."""
+    found = (path for path in folder.rglob(pattern) if path.is_file())
+    kept = (path for path in found if not any(p.endswith(".partial") for p in path.parts[:-1]))
+    return sorted(kept, key=lambda path: (len(path.parts), path))
+
+
 def find(pattern: str, folders: Sequence[Path]) -> Path:
     """The first file that fits an alternative of a pattern, as it is or with .gz.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or the pattern is no name.
     """
+    if not all(name and "/" not in name for name in pattern.split("|")):
+        raise UsageError(f"'{pattern}' is no name of a file; give names without folders")
     for alternative in pattern.split("|"):
         for folder in folders:
             for name in (alternative, f"{alternative}.gz"):
-                if found := sorted(path for path in folder.rglob(name) if path.is_file()):
+                if found := _in(folder, name):
                     return found[0]
     raise UsageError(
         f"{folders[0]} has no {' and no '.join(pattern.split('|'))} (plain, .gz or in an archive); "
         "give the folder that has it"
     )
+
+
+def _in(folder: Path, name: str) -> list[Path]:
+    return files_below(folder, name) if folder.is_dir() else []
 
 
 # Reading them.
@@ -152,20 +165,31 @@ def extract(
         for part, patterns in parts.items()
         for language in languages
     }
-    missing = {path: patterns for path, patterns in wanted.items() if not path.exists()}
-    if not missing:
+    if all(path.exists() for path in wanted):
         return
-    unpacked = out.parent / "unpacked"
-    alternatives = [a for each in missing.values() for pattern in each for a in pattern.split("|")]
-    names = [form for a in alternatives for form in (a, f"{a}.gz")]
-    used = unpack(folder, unpacked, [*names, inner])
-    unpack(unpacked, unpacked, names)
-    found = {path: [find(p, (folder, unpacked)) for p in each] for path, each in missing.items()}
-    used += [path for each in found.values() for path in each if not path.is_relative_to(unpacked)]
-    write_lines(out.parent / "inputs", map(str, dict.fromkeys(used)))
+    used: list[Path] = []
+    try:
+        found = {path: [find(name, [folder]) for name in each] for path, each in wanted.items()}
+    except UsageError:
+        used, found = _with_archives(folder, out.parent / "unpacked", wanted, inner)
     for path, files in found.items():
-        text = chain.from_iterable(map(sentences, files))
-        write_lines(path, tqdm(text, f"reading {path.name}", unit=" lines"))
+        if not path.exists():
+            text = chain.from_iterable(map(sentences, files))
+            write_lines(path, tqdm(text, f"reading {path.name}", unit=" lines"))
+    plain = (path for each in found.values() for path in each if path.is_relative_to(folder))
+    write_lines(out.parent / "inputs", map(str, dict.fromkeys([*used, *plain])))
+
+
+def _with_archives(
+    folder: Path, unpacked: Path, wanted: dict[Path, list[str]], inner: str
+) -> tuple[list[Path], dict[Path, list[Path]]]:
+    """The archives that are needed, and the files of each part."""
+    names = [name for each in wanted.values() for pattern in each for name in pattern.split("|")]
+    names += [f"{name}.gz" for name in names]
+    used = unpack(folder, unpacked, [*names, inner])
+    if unpacked.is_dir():
+        unpack(unpacked, unpacked, names)
+    return used, {p: [find(n, [folder, unpacked]) for n in each] for p, each in wanted.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

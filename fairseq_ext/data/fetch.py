@@ -6,6 +6,7 @@ What was downloaded is kept, what was interrupted goes on. Exit code 69: it cann
 import argparse
 import hashlib
 import http.client
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -27,18 +28,38 @@ class Unavailable(UsageError):
     """No address could be reached."""
 
 
+class Mismatch(UsageError):
+    """A file has another checksum than it should have."""
+
+
+# Of a connection, while OSError alone is of the disk.
+BROKEN = (
+    *(urllib.error.URLError, http.client.HTTPException),
+    *(TimeoutError, ConnectionError, ssl.SSLError),
+)
+
+
 def digest(path: Path, kind: str) -> str:
     with path.open("rb") as file:
         return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
 
 
 def check(path: Path, expected: str) -> None:
-    """Raise UsageError unless a file has this checksum, as in sha256:…"""
+    """Raise Mismatch unless a file has this checksum, as in sha256:…"""
     if digest(path, expected.partition(":")[0]) != expected:
-        raise UsageError(
+        raise Mismatch(
             f"{path} does not have the expected checksum {expected}, so it is damaged or another "
             "version; get it again"
         )
+
+
+def there(addresses: Sequence[Address], folder: Path) -> Path | None:
+    """The file, if a folder or a folder in it has it; raises Mismatch if it is another one."""
+    for address in addresses:
+        for path in sorted(folder.rglob(address.name)):
+            check(path, address.digest)
+            return path
+    return None
 
 
 def fetch(addresses: Sequence[Address], folder: Path) -> Path:
@@ -48,20 +69,21 @@ def fetch(addresses: Sequence[Address], folder: Path) -> Path:
         Unavailable: none could be reached.
         UsageError: what was downloaded has another checksum, or cannot be written.
     """
-    if there := next((folder / a.name for a in addresses if (folder / a.name).exists()), None):
-        return there
-    reasons = []
+    if path := there(addresses, folder):
+        return path
+    reasons, wrong = [], False
     for address in addresses:
         try:
             return _download(address, folder)
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
-            reasons.append(f"{address.url}: {error}")
+        except (*BROKEN, Mismatch) as error:
+            wrong |= isinstance(error, Mismatch)
+            reasons.append(str(error) if wrong else f"{address.url}: {error}")
         except OSError as error:
             raise UsageError(
                 f"{folder / address.name} cannot be written ({error.strerror}); make room and run "
                 "the same command again"
             ) from error
-    raise Unavailable(
+    raise (Mismatch if wrong else Unavailable)(
         f"{addresses[0].name} could not be downloaded ({'; '.join(reasons)}); get it elsewhere and "
         "give its folder with --offline"
     )
@@ -79,11 +101,10 @@ def _download(address: Address, folder: Path) -> Path:
         _save(answer, part, begun if resumed else 0)
     try:
         check(part, address.digest)
-    except UsageError:
+    except Mismatch:
         part.unlink()
-        raise UsageError(
-            f"{address.url} does not have the expected checksum {address.digest}: it was changed "
-            "or damaged; get it elsewhere and give its folder with --offline"
+        raise Mismatch(
+            f"{address.url} does not have the expected checksum {address.digest}"
         ) from None
     return part.replace(path)
 
@@ -118,10 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fairseq_ext.data.fetch", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where archives go")
     parser.add_argument("names", nargs="+", choices=SOURCES, metavar="NAME", help="of an archive")
+    parser.add_argument("--check", action="store_true", help="only check those that are there")
     given = parser.parse_args(arguments)
     try:
         for name in given.names:
-            fetch(SOURCES[name], given.folder)
+            (there if given.check else fetch)(SOURCES[name], given.folder)
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(UNAVAILABLE)

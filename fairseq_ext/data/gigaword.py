@@ -13,10 +13,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fairseq_ext.data.check import check_parallel
 from fairseq_ext.data.extract import find
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import files_of, write_lines
 
 SIDES = ("article", "title")
 # As harvardnlp/sent-summary has them, then two other versions of them.
@@ -77,19 +78,20 @@ def extract(folder: Path, out: Path, valid: int) -> None:
         UsageError: a file is missing or malformed.
     """
     found = {(part, s): find(FILES[part][s], [folder]) for part in FILES for s in SIDES}
+    size = check_parallel(found["valid", "article"], found["valid", "title"]).lines
     for (part, side), path in found.items():
         if (to := out / f"{part}.{side}").exists():
             continue
         lines = sentences(path, side)
         if part == "valid":
-            lines = sample(lines, valid, sum(1 for _ in lines_of(path)))
+            lines = sample(lines, valid, size)
         write_lines(to, tqdm(lines, to.name, unit=" lines"))
     write_lines(out.parent / "inputs", map(str, dict.fromkeys(found.values())))
 
 
 def truncate(folder: Path, limits: dict[str, int]) -> None:
     """Cut the lines of each side's files to so many tokens."""
-    for path in sorted(folder.iterdir()):
+    for path in files_of(folder):
         limit = limits[path.suffix[1:]]
         write_lines(path, (" ".join(islice(line.split(), limit)) for line in lines_of(path)))
 

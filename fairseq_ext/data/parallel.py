@@ -1,12 +1,13 @@
 """Lines through a function, on all cores and as a stream: memory does not grow with the text."""
 
-import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing.pool import AsyncResult, Pool
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 from fairseq_ext.data.lines import Lines, batches
+from fairseq_ext.errors import UsageError
 
 BATCH = 2000  # lines that a process is given at once
 AHEAD = 3  # batches for each process that are read before they are needed
@@ -25,6 +26,9 @@ def map_lines(
     Args:
         function: can be pickled; one line for each that it gets.
         processes: default: the cores.
+
+    Raises:
+        UsageError: a process was killed.
     """
     processes = processes or cores()
     found = batches(lines, BATCH)
@@ -32,17 +36,28 @@ def map_lines(
         for batch in found:
             yield from function(batch)
         return
-    with multiprocessing.Pool(processes) as pool:
+    pool = ProcessPoolExecutor(processes)
+    try:
         yield from _ahead(pool, function, found, processes * AHEAD)
+    except BrokenProcessPool:
+        raise UsageError(
+            "a process that worked on the text was killed, perhaps for want of memory; give the "
+            "machine less to do and run the same command again"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _ahead(
-    pool: Pool, function: Callable[[Lines], Lines], found: Iterator[Lines], room: int
+    pool: ProcessPoolExecutor,
+    function: Callable[[Lines], Lines],
+    found: Iterator[Lines],
+    room: int,
 ) -> Iterator[str]:
-    waiting: deque[AsyncResult] = deque()
+    waiting: deque[Future[Lines]] = deque()
     for batch in found:
-        waiting.append(pool.apply_async(function, (batch,)))
+        waiting.append(pool.submit(function, batch))
         if len(waiting) > room:
-            yield from waiting.popleft().get()
+            yield from waiting.popleft().result()
     while waiting:
-        yield from waiting.popleft().get()
+        yield from waiting.popleft().result()

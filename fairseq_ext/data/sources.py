@@ -22,9 +22,9 @@ class Address(NamedTuple):
     name: str
 
 
-def copies(url: str, digest: str, name: str = "") -> list[Address]:
+def copies(url: str, digest: str) -> list[Address]:
     """An address and the Internet Archive's copy of it."""
-    name = name or url.rpartition("/")[2]
+    name = url.rpartition("/")[2]
     return [Address(url, digest, name), Address(ARCHIVE + url, digest, name)]
 
 
@@ -51,12 +51,14 @@ SOURCES: dict[str, list[Address]] = {
         "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz",
         "md5:10936dfdf616504ddbd844e91b94ef4a",
     ),
-    "iwslt16": copies(
-        "https://drive.usercontent.google.com/download?id=1l5y6Giag9aRPwGtuZHswh3w5v3qEz8D8"
-        "&export=download&confirm=t",
-        "md5:c393ed3fc2a1b0f004b3331043f615ae",
-        "2016-01.tgz",
-    ),
+    "iwslt16": [  # two ways to one place: no other has it
+        Address(
+            f"https://drive.{place}1l5y6Giag9aRPwGtuZHswh3w5v3qEz8D8&export=download&confirm=t",
+            "md5:c393ed3fc2a1b0f004b3331043f615ae",
+            "2016-01.tgz",
+        )
+        for place in ("usercontent.google.com/download?id=", "google.com/uc?id=")
+    ],
     **{
         f"iwslt15-{name}": copies(f"{_STANFORD}/{name}", f"sha256:{digest}")
         for name, digest in {

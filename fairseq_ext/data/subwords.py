@@ -14,6 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from subword_nmt.apply_bpe import BPE
 from tqdm import tqdm
@@ -22,7 +23,7 @@ from fairseq_ext.data import learn_bpe
 from fairseq_ext.data.lines import Lines, lines_of
 from fairseq_ext.data.parallel import map_lines
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import files_of, write_lines
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +74,15 @@ def _fastbpe(codes: str, lines: Lines) -> Lines:
 
 
 def _subword_nmt(codes: str, lines: Lines) -> Lines:
-    return list(map(_loaded(codes, _load_subword_nmt).process_line, lines))
+    bpe = _loaded(codes, _load_subword_nmt)
+    return [bpe.process_line(" ".join(filter(None, line.split(" ")))) for line in lines]
 
 
 _TOOLS = {"fastbpe": _fastbpe, "subword-nmt": _subword_nmt}
-_LOADED: dict[tuple, object] = {}
+_LOADED: dict[tuple, Any] = {}
 
 
-def _loaded(codes: str, load: Callable) -> object:
+def _loaded(codes: str, load: Callable) -> Any:
     """Each process loads codes once."""
     if (codes, load) not in _LOADED:
         _LOADED[codes, load] = load(codes)
@@ -127,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     split = splitter(given.codes, given.bpe)
     if not given.codes.exists():
         write_lines(given.codes, learn(sorted(given.text.glob("train.*")), given.merges))
-    for path in sorted(given.text.iterdir()):
+    for path in files_of(given.text):
         if not (out := given.out / path.name).exists():
             shown = tqdm(lines_of(path), f"splitting {path.name}", unit=" lines")
             write_lines(out, map_lines(split, shown))

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from fairseq_ext.data.fetch import digest
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.evaluation.layout import as_text, column
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import files_of, write_lines
 
 MANIFEST = "manifest.json"
 INPUTS = "inputs"  # a line for each file that was read
@@ -104,7 +104,7 @@ def table(found: dict[str, Facts]) -> str:
 def made(out: Path) -> list[Path]:
     """The files that stay: binarised data and the text beside it, no logs nor stamps."""
     there = [*out.iterdir(), *(out / "text").glob("*")]
-    left_out = (MANIFEST, INPUTS, "source")
+    left_out = (MANIFEST, INPUTS, "source", "srcdict")
     return [
         path
         for path in there
@@ -124,7 +124,7 @@ def summarise(out: Path, text: Path, about: str) -> dict[str, Facts]:
         about: the command.
     """
     found = {}
-    for path in sorted(text.iterdir()):
+    for path in files_of(text):
         known = symbols(out / f"dict{path.suffix}.txt")
         found[path.name] = facts(tqdm(lines_of(path), path.name, unit=" lines"), known)
     inputs = map(Path, lines_of(out / INPUTS)) if (out / INPUTS).exists() else ()

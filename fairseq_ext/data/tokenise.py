@@ -5,16 +5,20 @@ space. A file that is there already is kept.
 """
 
 import argparse
+import logging
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
+from sacremoses.corpus import NonbreakingPrefixes
 from tqdm import tqdm
 
 from fairseq_ext.data.lines import Lines, lines_of
 from fairseq_ext.data.parallel import map_lines
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import files_of, write_lines
+
+logger = logging.getLogger(__name__)
 
 
 class NotPrinted(dict[int, str]):
@@ -63,8 +67,23 @@ class Chain:
         return text.lower() if self.lowercase else text
 
 
-def tokenise(lines: Iterable[str], chain: Chain, processes: int | None = None) -> Iterator[str]:
-    return map_lines(chain, lines, processes)
+def parted(lines: Lines) -> Lines:
+    """Words in single spaces, of text that is tokenised already."""
+    return [" ".join(line.split()) for line in lines]
+
+
+def chosen(given: argparse.Namespace, language: str) -> Callable[[Lines], Lines]:
+    if given.tokenised:
+        return parted
+    if language not in NonbreakingPrefixes().available_langs.values():
+        logger.warning("sacremoses has no abbreviations of '%s' and takes English ones", language)
+    return Chain(
+        language,
+        normalise=not given.raw_punctuation,
+        printed=given.printed,
+        hyphens=given.hyphens,
+        lowercase=given.lowercase,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -75,23 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder of files NAME.LANGUAGE")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for tokenised files")
+    parser.add_argument("--tokenised", action="store_true", help="already: white space alone")
     parser.add_argument("--raw-punctuation", action="store_true")
     parser.add_argument("--printed", action="store_true", help="what is not printed: a space")
     parser.add_argument("--hyphens", action="store_true", help="split words at them: a @-@ b")
     parser.add_argument("--lowercase", action="store_true")
     given = parser.parse_args(arguments)
-    for path in sorted(given.text.iterdir()):
-        if (out := given.out / path.name).exists():
-            continue
-        chain = Chain(
-            path.suffix[1:],
-            normalise=not given.raw_punctuation,
-            printed=given.printed,
-            hyphens=given.hyphens,
-            lowercase=given.lowercase,
-        )
-        shown = tqdm(lines_of(path), f"tokenising {path.name}", unit=" lines")
-        write_lines(out, tokenise(shown, chain))
+    for path in files_of(given.text):
+        if not (out := given.out / path.name).exists():
+            shown = tqdm(lines_of(path), f"tokenising {path.name}", unit=" lines")
+            write_lines(out, map_lines(chosen(given, path.suffix[1:]), shown))
 
 
 if __name__ == "__main__":

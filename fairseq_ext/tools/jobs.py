@@ -25,13 +25,21 @@ PATIENCE = 10  # seconds that a process has to end
 TAIL = 20_000  # bytes at the end of a log
 
 
+# What a program is called, and the module, with what goes before the flags, that is run.
+PROGRAMS = {
+    "train": ("fairseq-train", ["fairseq_cli.train"]),
+    "average": ("fairseq-ext average", ["fairseq_ext.cli", "average"]),
+    "generate": ("fairseq-generate", ["fairseq_cli.generate"]),
+}
+
+
 class Step(NamedTuple):
     """One command of fairseq for one run.
 
     Its files are NAME.log and, holding the command, NAME.begun or NAME.done.
 
     Args:
-        program: "train" for fairseq-train.
+        program: of PROGRAMS.
         flags: $RUN and $PLUGIN stand for their paths, so that a finished run may be moved.
         keeps: standard output is a result, NAME.txt, instead of a part of the log.
     """
@@ -42,6 +50,10 @@ class Step(NamedTuple):
     flags: list[str]
     keeps: bool = False
 
+    @property
+    def called(self) -> str:
+        return PROGRAMS[self.program][0]
+
     def file(self, ending: str) -> Path:
         return self.folder / f"{self.name}.{ending}"
 
@@ -50,7 +62,7 @@ class Step(NamedTuple):
         return self.file("log")
 
     def stamp(self) -> str:
-        return shlex.join([f"fairseq-{self.program}", *self.flags]) + "\n"
+        return f"{self.called} {shlex.join(self.flags)}\n"
 
     def is_done(self) -> bool:
         there = not self.keeps or self.file("txt").exists()
@@ -61,7 +73,7 @@ class Step(NamedTuple):
         return [re.sub(r"\$(RUN|PLUGIN)\b", lambda m: places[m[0]], flag) for flag in self.flags]
 
     def command(self) -> str:
-        return shlex.join([f"fairseq-{self.program}", *self.arguments()])
+        return f"{self.called} {shlex.join(self.arguments())}"
 
     def execute(self, lock: int, env: dict[str, str]) -> Iterator[None]:
         """Yields until the command has ended; closing the iterator terminates it."""
@@ -72,7 +84,7 @@ class Step(NamedTuple):
         with self.log.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
             start = log.tell()
             process = subprocess.Popen(
-                [sys.executable, "-m", f"fairseq_cli.{self.program}", *self.arguments()],
+                [sys.executable, "-m", *PROGRAMS[self.program][1], *self.arguments()],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
@@ -87,7 +99,7 @@ class Step(NamedTuple):
                 _end(process)
         if process.returncode:
             reason = _reason(process.returncode, _lines(self.log, start))
-            raise UsageError(f"fairseq-{self.program} failed ({reason}), see {self.log}")
+            raise UsageError(f"{self.called} failed ({reason}), see {self.log}")
         if self.keeps:
             output.replace(self.file("txt"))
         self.file("begun").replace(self.file("done"))
@@ -124,7 +136,7 @@ class Run(NamedTuple):
             for step in missing:
                 step.file("done").unlink(missing_ok=True)
             for step in missing:
-                print(f"{self.name}: fairseq-{step.program}, log {step.log}", flush=True)
+                print(f"{self.name}: {step.called}, log {step.log}", flush=True)
                 yield from step.execute(lock, env)
 
     def progress(self) -> str:

@@ -27,6 +27,7 @@ EXAMPLE = """\
     --max-tokens 1024 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt \\
     --criterion label_smoothed_cross_entropy --max-update 1800"""
 
+AVERAGED = "averaged.pt"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
 OURS = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
 
@@ -58,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the one of each run that generates; default: %(default)s, since runs of the same "
         "length are then compared after the same number of updates",
     )
+    parser.add_argument(
+        "--average",
+        type=int,
+        metavar="N",
+        help="generate with the average of the last N checkpoints of each run instead",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be run")
     parser.add_argument("data", metavar="-- DATA", help="as for fairseq-train")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of fairseq-train, for all runs")
@@ -83,6 +90,11 @@ def plan(given: argparse.Namespace) -> list[Run]:
     """The runs, seed by seed, so that early results compare all variants."""
     if given.jobs < 1:
         raise UsageError(f"--jobs is {given.jobs} and must be at least 1")
+    if given.average is not None and (given.average < 1 or given.generate is None):
+        raise UsageError(
+            f"--average is {given.average} and is how many checkpoints, from 1, --generate is to "
+            "take; give both"
+        )
     if given.data.startswith("-"):
         raise UsageError(f"'{given.data}' stands where the data belong; give -- DATA FLAG ...")
     common = [given.data, *_accepted("after --", given.flags)]
@@ -97,8 +109,12 @@ def plan(given: argparse.Namespace) -> list[Run]:
         chosen = [re.sub(r"\$SEED\b", seed, flag) for flag in (*common, *flags)]
         train = [*chosen, *own, "--save-dir", "$RUN"]
         steps = [Step(folder, "train", "train", _completed(train))]
+        checkpoint = given.checkpoint
+        if given.average:
+            steps.append(_averaging(folder, given.average))
+            checkpoint = AVERAGED
         if given.generate is not None:
-            steps.append(_generation(steps[0], given.checkpoint, given.generate))
+            steps.append(_generation(steps[0], checkpoint, given.generate))
         runs.append(Run(f"{variant}/{name}", folder, steps))
     return runs
 
@@ -130,6 +146,11 @@ def _variant(text: str) -> tuple[str, list[str]]:
 def _completed(train: list[str]) -> list[str]:
     missing = [flag for flag in DEFAULTS if _value(train, flag) is None]
     return train + [part for flag in missing for part in (flag, DEFAULTS[flag])]
+
+
+def _averaging(folder: Path, last: int) -> Step:
+    flags = ["$RUN", "--last", str(last), "--output", f"$RUN/{AVERAGED}", "--force"]
+    return Step(folder, "average", "average", flags)
 
 
 def _generation(train: Step, checkpoint: str, text: str) -> Step:
