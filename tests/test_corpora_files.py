@@ -103,14 +103,16 @@ def test_a_broken_connection_is_not_the_disk(monkeypatch, server, tmp_path):
 
 
 def test_what_is_there_is_checked(monkeypatch, tmp_path):
-    monkeypatch.setitem(SOURCES, "iwslt14", [Address("http://127.0.0.1:9/x", DIGEST, "x.bin")])
-    fetch.main([str(tmp_path), "iwslt14", "--check"])
+    monkeypatch.setitem(SOURCES, "iwslt14", [Address("http://127.0.0.1:9/x", DIGEST, "x.tgz")])
+    check = [str(tmp_path), "iwslt14", "multi30k-train.en.gz", "--check"]
+    (tmp_path / "train.en.gz").write_bytes(b"a part of it")  # which is no archive
+    fetch.main(check)
     (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "x.bin").write_bytes(CONTENT)
-    fetch.main([str(tmp_path), "iwslt14", "--check"])
-    (tmp_path / "deep" / "x.bin").write_bytes(CONTENT[1:])
-    with pytest.raises(fetch.Mismatch, match="deep/x.bin does not have the expected checksum"):
-        fetch.main([str(tmp_path), "iwslt14", "--check"])
+    (tmp_path / "deep" / "x.tgz").write_bytes(CONTENT)
+    fetch.main(check)
+    (tmp_path / "deep" / "x.tgz").write_bytes(CONTENT[1:])
+    with pytest.raises(fetch.Mismatch, match="deep/x.tgz does not have the expected checksum"):
+        fetch.main(check)
 
 
 def test_nothing_can_be_reached(monkeypatch, tmp_path, capsys):

@@ -15,7 +15,6 @@ from tokenizers import ByteLevelBPETokenizer
 from tqdm import tqdm
 
 from fairseq_ext.data.lines import batches, lines_of
-from fairseq_ext.data.vocabulary import load_bpe
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
 
@@ -51,6 +50,12 @@ def save(bpe: ByteLevelBPETokenizer, folder: Path) -> None:
         (work / "encoder.json").write_text(json.dumps(ids), "ascii")
         (work / "merges.txt").replace(folder / "vocab.bpe")
         (work / "encoder.json").replace(folder / "encoder.json")
+
+
+def load_bpe(folder: Path) -> ByteLevelBPETokenizer:
+    """A byte-level BPE in GPT-2's form: encoder.json and vocab.bpe."""
+    files = folder / "encoder.json", folder / "vocab.bpe"
+    return ByteLevelBPETokenizer.from_file(*map(str, files), add_prefix_space=False)
 
 
 def encode(lines: Iterable[str], bpe: ByteLevelBPETokenizer) -> Iterator[str]:

@@ -102,9 +102,9 @@ def _copy(content: IO[bytes], path: Path) -> None:
 
 def files_below(folder: Path, pattern: str) -> list[Path]:
     """The nearest first; none of a recipe's work."""
-    found = (path for path in folder.rglob(pattern) if path.is_file())
+    found = (path.relative_to(folder) for path in folder.rglob(pattern) if path.is_file())
     kept = (path for path in found if not any(p.endswith(".partial") for p in path.parts[:-1]))
-    return sorted(kept, key=lambda path: (len(path.parts), path))
+    return [folder / path for path in sorted(kept, key=lambda path: (len(path.parts), path))]
 
 
 def find(pattern: str, folders: Sequence[Path]) -> Path:

@@ -21,6 +21,7 @@ from fairseq_ext.errors import UsageError
 CHUNK = 1 << 20  # bytes
 PATIENCE = 20  # seconds without an answer
 AGENT = "fairseq_ext"  # some servers refuse Python's own name
+ARCHIVES = (".tgz", ".zip")
 UNAVAILABLE = 69  # exit code, EX_UNAVAILABLE of sysexits.h
 
 
@@ -139,11 +140,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fairseq_ext.data.fetch", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where archives go")
     parser.add_argument("names", nargs="+", choices=SOURCES, metavar="NAME", help="of an archive")
-    parser.add_argument("--check", action="store_true", help="only check those that are there")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only check the archives that are there (text may be a part of what was published)",
+    )
     given = parser.parse_args(arguments)
     try:
-        for name in given.names:
-            (there if given.check else fetch)(SOURCES[name], given.folder)
+        for addresses in (SOURCES[name] for name in given.names):
+            if not given.check:
+                fetch(addresses, given.folder)
+            elif addresses[0].name.endswith(ARCHIVES):
+                there(addresses, given.folder)
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(UNAVAILABLE)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fairseq.data import Dictionary
-from tokenizers import ByteLevelBPETokenizer, Tokenizer
+from tokenizers import Tokenizer
 
+from fairseq_ext.data.byte_bpe import load_bpe
 from fairseq_ext.data.special import SPECIAL
 from fairseq_ext.errors import UsageError
 
@@ -96,12 +97,6 @@ class Vocabulary:
             Pieces(self.numbers[found.ids], np.array(found.offsets, int).reshape(-1, 2))
             for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         ]
-
-
-def load_bpe(folder: Path) -> ByteLevelBPETokenizer:
-    """A byte-level BPE in GPT-2's form: encoder.json and vocab.bpe."""
-    files = folder / "encoder.json", folder / "vocab.bpe"
-    return ByteLevelBPETokenizer.from_file(*map(str, files), add_prefix_space=False)
 
 
 def _read(path: Path, load: Callable) -> Any:
