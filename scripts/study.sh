@@ -39,6 +39,17 @@ scoring() {
   [ ! -e "$data/text/$1.$target" ] || SCORING+=(--reference "$data/text/$1.$target")
 }
 
+# chosen NAME...: sets VARIANTS, what the script's function `variant` prints of each.
+chosen() {
+  local name line
+  VARIANTS=()
+  for name in "$@"; do
+    line=$(variant "$name") || exit 1
+    VARIANTS+=("$line")
+  done
+  [ ${#VARIANTS[@]} -gt 0 ] || die "--variants is empty: see 'bash $0 --help' for those that there are."
+}
+
 # study NAME=FLAGS... -- FLAG...: trains variants, which all get the last flags, and translates as
 # GENERATE says, if set, with the average of the last AVERAGE checkpoints, if set; sets RUNS. What
 # fairseq would refuse is refused before any of them is trained.

@@ -53,12 +53,8 @@ variant() {
 
 variants='una dna hna' share=''
 study_options 3 '--variants= --share' "$@"
-given=()
-for name in $variants; do
-  line=$(variant "$name") || exit 1
-  given+=("$line")
-done
-[ ${#given[@]} -gt 0 ] || die "--variants is empty and must have some of una, dna and hna."
+# shellcheck disable=SC2086 # words
+chosen $variants
 study_data gigaword test gigaword
 
 positions='--truncate-source --max-source-positions 128 --max-target-positions 64'
@@ -70,6 +66,6 @@ FLAGS+=($positions --skip-invalid-size-inputs-valid-test
   ${share:+--share-encoder-decoder-layers})
 GENERATE="--gen-subset test --beam 5 --max-len-b 50 --max-tokens 1000 --num-workers 0
   $positions $words"
-study "${given[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"
 repetitions=$seeds
 compare "$out" rouge-1 rouge-2 rouge-l valid.nll_loss "${SCORING[@]}" --target-lang en

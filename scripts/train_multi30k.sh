@@ -39,11 +39,8 @@ variant() {
 
 variants='una dna hna ag'
 study_options 3 '--variants=' --updates 8000 "$@"
-given=()
-for name in $variants; do
-  line=$(variant "$name") || exit 1
-  given+=("$line")
-done
+# shellcheck disable=SC2086 # words
+chosen $variants
 if [ -z "$data" ]; then
   setup_environment
   data=$ROOT/data-bin/multi30k-10k.en-de
@@ -56,6 +53,6 @@ FLAGS=(--share-all-embeddings --dropout 0.3 --max-tokens 4096 --max-update "$upd
   --warmup-updates 2000 --criterion label_smoothed_cross_entropy --label-smoothing 0.1
   --keep-last-epochs 10 --log-interval 100 --distributed-world-size 1 --num-workers 0)
 AVERAGE=10
-study "${given[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"
 repetitions=$seeds
 compare "$out" tokenised-bleu bleu valid.nll_loss "${SCORING[@]}"
