@@ -119,15 +119,4 @@ SOURCES: dict[str, list[Address]] = {
             ),
         }.items()
     },
-    "wikitext-103": [
-        Address(
-            f"https://{place}/wikitext-103-raw-v1.zip",
-            "sha256:91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
-            "wikitext-103-raw-v1.zip",
-        )
-        for place in (
-            "wikitext.smerity.com",
-            "huggingface.co/datasets/mattdangerw/wikitext-103-raw/resolve/main",
-        )
-    ],
 }

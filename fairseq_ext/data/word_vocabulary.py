@@ -18,6 +18,7 @@ from fairseq_ext.data.check import check_writable
 from fairseq_ext.data.examples import Field, are_texts, is_text, read
 from fairseq_ext.data.special import SPECIAL
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import write_lines
 
 READ = Field("a text or a list of texts", lambda x: is_text(x) or are_texts(x), needed=False)
 TEXTS = dict.fromkeys(("text", "pair", "question", "choices", "words"), READ)  # of all tasks
@@ -48,8 +49,8 @@ def write_vocabulary(folder: Path, most: int = 0) -> Counter:
     words = kept(count(texts, split), most)
     if not words:
         raise UsageError(f"{folder}/train.jsonl has no word; give text to take a vocabulary from")
-    save(tokeniser, tokenizer(words, split).to_str())
-    save(dictionary, "".join(f"{word} {n}\n" for word, n in [*words.items(), ("<mask>", 0)]))
+    write_lines(tokeniser, [tokenizer(words, split).to_str()])
+    write_lines(dictionary, (f"{word} {n}" for word, n in [*words.items(), ("<mask>", 0)]))
     return words
 
 
@@ -85,13 +86,6 @@ def tokenizer(words: Iterable[str], split: PreTokenizer) -> Tokenizer:
     made = Tokenizer(WordLevel(numbers, unk_token="<unk>"))
     made.normalizer, made.pre_tokenizer = Lowercase(), split
     return made
-
-
-def save(path: Path, text: str) -> None:
-    """A file that has its name only when it is complete."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, "utf-8")
-    part.replace(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
