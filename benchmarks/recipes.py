@@ -41,7 +41,7 @@ RULES: dict[str, Callable[[list[str], list[str]], bool]] = {
     "a final period before a quotation mark is a token": lambda perl, ours: (
         "".join(perl) == "".join(ours) and perl[-1].endswith((".&apos;", ".&quot;"))
     ),
-    "an abbreviation keeps its period unless it ends the sentence": lambda perl, ours: (
+    "an abbreviation keeps its period that is in one list alone, as Inc.": lambda perl, ours: (
         "".join(perl) == "".join(ours) and any(token.endswith(".") for token in perl + ours)
     ),
     "a right single quotation mark is an apostrophe, no double quote": lambda perl, ours: (

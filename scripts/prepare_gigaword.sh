@@ -34,7 +34,7 @@ positive --valid "$valid"
 FROM=${offline:-$(given_corpus gigaword-headline)} SOURCE=article TARGET=title
 [ -n "$FROM" ] || die "Gigaword is never downloaded: give the folder that has it with --offline."
 
-# wordpieces: WORK/tokens to WORK/pieces.
+# wordpieces: WORK/text to WORK/pieces.
 wordpieces() {
   local path vocabulary=$WORK/wordpiece.txt
   if [ -n "$wordpiece" ]; then

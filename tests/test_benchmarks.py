@@ -365,3 +365,31 @@ def test_help_shows_an_example_that_parses(script, monkeypatch, capsys):
     assert example
     monkeypatch.setattr(sys, "argv", [script, *example[1].split()])
     assert SCRIPTS[script].parse().rounds
+
+
+# Text.
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "why"),
+    [
+        ("he left.&apos;", "he left . &apos;", "a final period before a quotation mark"),
+        ("Power Inc. Of", "Power Inc . Of", "an abbreviation keeps its period"),
+        ("of &quot; the", "of &apos; the", "a right single quotation mark"),
+        ("a b", "a c", "unexplained"),
+        ("Inc. of &quot; x", "Inc . of &apos; x", "no double quote; an abbreviation"),
+    ],
+)
+def test_differences_of_tokenisers_are_explained(theirs, ours, why):
+    import recipes
+
+    assert why in recipes.explanation(theirs.split(), ours.split())
+
+
+def test_lines_that_differ_are_counted(tmp_path):
+    import recipes
+
+    (tmp_path / "a").write_text("a b\nInc. x\nc\n")
+    (tmp_path / "b").write_text("a  b\nInc . x\nd\n")
+    found, total = recipes.differences(tmp_path / "a", tmp_path / "b")
+    assert (found.total(), found["unexplained"], total) == (2, 1, 3)
