@@ -429,7 +429,7 @@ def test_models_that_cannot_be_guided():
     with pytest.raises(UsageError, match="has no cross attention"):
         plan(options(ag_cross_heads="first:1"), task_with(without_cross))
     hard_coded = {"encoder": {0: range(4, 4)}, "decoder": {}, "cross": {0: range(4)}}
-    with pytest.raises(UsageError, match="2 heads, but a layer has 0 that learn"):
+    with pytest.raises(UsageError, match="2 heads, but a layer has 0 that can be guided"):
         plan(options(), task_with(hard_coded))
 
 

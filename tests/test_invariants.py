@@ -7,6 +7,14 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import build_model
+from invariants import (
+    SENTENCES,
+    TARGETS,
+    assert_batches_change_nothing,
+    assert_decoding_is_teacher_forcing,
+    assert_masked_is_truncated,
+    run,
+)
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention import Attention, Heads, Inputs, build_normaliser
@@ -46,9 +54,6 @@ MODELS = {
     **ROLES,
     "shared layers": {"share_encoder_decoder_layers": True, "encoder_normaliser": "hybrid"},
 }
-PAD, EOS = 1, 2
-SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]
-TARGETS = [[EOS, 20, 21, 22], [EOS, 23], [EOS, 24, 25, 26, 27]]
 
 
 def dictionary():
@@ -72,48 +77,24 @@ def model(kind):
     return made
 
 
-def batch(sentences, side="right", extra=0):
-    size = max(map(len, sentences)) + extra
-    pads = [[PAD] * (size - len(s)) for s in sentences]
-    return torch.tensor(
-        [s + p if side == "right" else p + s for s, p in zip(sentences, pads, strict=True)]
-    )
-
-
-def real_rows(output, tokens):
-    return [rows[row.ne(PAD)] for rows, row in zip(output, tokens, strict=True)]
-
-
-def run(kind, sources, targets, side="right", target_side="right", extra=0):
-    """Logits at the real target positions, sentence by sentence."""
-    source, target = batch(sources, side, extra), batch(targets, target_side, extra)
-    with torch.no_grad():
-        logits, _ = model(kind)(source, None, target)
-    return real_rows(logits, target)
-
-
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("target_side", ["left", "right"])
 @pytest.mark.parametrize("extra", [0, 3])
 def test_batch_composition_and_padding_change_nothing(kind, side, target_side, extra):
-    together = run(kind, SENTENCES, TARGETS, side, target_side, extra)
-    alone = [run(kind, [s], [t])[0] for s, t in zip(SENTENCES, TARGETS, strict=True)]
-    torch.testing.assert_close(together, alone, atol=2e-5, rtol=2e-5)
+    padding = {"side": side, "target_side": target_side, "extra": extra}
+    assert_batches_change_nothing(model(kind), SENTENCES, TARGETS, **padding)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_masked_equals_truncated(kind):
-    """The last two tokens turned into padding give what the shorter sentence gives."""
-    cut = [s[:-2] for s in SENTENCES]
-    masked = run(kind, [c + [PAD, PAD] for c in cut], TARGETS)
-    torch.testing.assert_close(masked, run(kind, cut, TARGETS), atol=2e-5, rtol=2e-5)
+    assert_masked_is_truncated(model(kind), SENTENCES, TARGETS)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_decoder_does_not_look_ahead(kind):
     changed = [t[:-1] + [30] for t in TARGETS]
-    before, after = (run(kind, SENTENCES, t) for t in (TARGETS, changed))
+    before, after = (run(model(kind), SENTENCES, t) for t in (TARGETS, changed))
     for a, b in zip(before, after, strict=True):
         torch.testing.assert_close(a[:-1], b[:-1], atol=0, rtol=0)
         assert (a[-1] - b[-1]).abs().max() > 1e-4
@@ -122,18 +103,7 @@ def test_the_decoder_does_not_look_ahead(kind):
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_incremental_equals_teacher_forced(kind, side):
-    translator, source, target = (
-        model(kind),
-        batch(SENTENCES, side),
-        batch([t[:2] for t in TARGETS]),
-    )
-    with torch.no_grad():
-        forced, extra = translator(source, None, target)
-        encoded, state = translator.encoder(source), {}
-        for t in range(target.size(1)):
-            step, more = translator.decoder(target[:, : t + 1], encoded, state)
-            torch.testing.assert_close(step[:, 0], forced[:, t], atol=2e-5, rtol=2e-5)
-            torch.testing.assert_close(more["attn"][0][:, 0], extra["attn"][0][:, t])
+    assert_decoding_is_teacher_forcing(model(kind), SENTENCES, TARGETS, side)
 
 
 def looks_ahead(kind):

@@ -13,7 +13,7 @@ from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_norm
 from fairseq_ext.attention.blockers import USUAL
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.second_pass import Magnitude, SecondPass
-from fairseq_ext.criterions.beginning import check_roles
+from fairseq_ext.criterions.beginning import check_empty_rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.heads import learned_heads
 from fairseq_ext.roles import ROLES, Roles, Sentences, Symbols, allowed
@@ -389,10 +389,10 @@ def test_a_second_pass_has_the_masks_too(checkpointed):
 
 
 def test_no_second_pass_looks_past_the_masks():
-    check_roles(build(), "unmasked")
-    check_roles(build("transformer_una_tiny"), "uniform")
+    check_empty_rows(build(), "unmasked")
+    check_empty_rows(build("transformer_una_tiny"), "uniform")
     with pytest.raises(UsageError, match="--asa-empty-rows scores looks at all positions"):
-        check_roles(build(), "scores")
+        check_empty_rows(build(), "scores")
 
 
 def test_magnitude_counts_what_a_head_may_look_at():

@@ -142,6 +142,8 @@ class Sinkhorn(Normaliser):
             if sweep:
                 scores = scores.log_softmax(-1)
             scores = plus(plus(scores, absent), partly).log_softmax(-2)
+            if partly is not None:
+                partly = bias = partly.detach()  # what is blocked stays so; one gradient
             scores = plus(scores, bias)
         return scores.softmax(-1)
 

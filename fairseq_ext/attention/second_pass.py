@@ -37,8 +37,10 @@ class Count(NamedTuple):
 
 
 def unmasked(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
-    """A row masked as a whole is as if it were not masked; only its gradient remains. (ours)"""
-    return scores, plus((keep - keep.detach().amax(-1, keepdim=True)) * DEPTH, closed)
+    """A row that keeps none of the keys it may look at is as if it were not masked; only its
+    gradient remains. (ours)"""
+    seen = keep.detach() if closed is None else torch.where(closed < 0, 0, keep.detach())
+    return scores, plus((keep - seen.amax(-1, keepdim=True)) * DEPTH, closed)
 
 
 def uniform(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:

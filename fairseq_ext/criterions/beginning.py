@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_ext.attention import Attention, Heads
+from fairseq_ext.attention.blockers import USUAL
 from fairseq_ext.criterions.composite import Composite
 from fairseq_ext.criterions.terms import unwrapped
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.patching import around
-from fairseq_ext.roles import Symbols
 
 
 def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
@@ -26,17 +27,30 @@ def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
         )
     for part in criterion.parts if isinstance(criterion, Composite) else ():
         part.begin()
-        check_roles(model, getattr(part, "empty_rows", "unmasked"))
+        check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
     adversaries.check(model, criterion, name, clip_norm)
 
 
-def check_roles(model: Any, empty_rows: str) -> None:
-    """Raises UsageError if a second pass would look past the masks of roles."""
-    if empty_rows != "unmasked" and any(isinstance(part, Symbols) for part in model.modules()):
-        raise UsageError(
-            f"--asa-empty-rows {empty_rows} looks at all positions and --encoder-roles at some of "
-            "them; leave one of both out"
-        )
+def check_empty_rows(model: Any, empty_rows: str) -> None:
+    """Raises UsageError for rows of the released code where no row can be like that."""
+    if empty_rows == "unmasked":
+        return
+    encoder = [m for m in model.modules() if isinstance(m, Attention) and m.site == "encoder"]
+    groups = [group for attention in encoder for group in attention.groups]
+    for other, stands_against in OTHER_ROWS.items():
+        if any(stands_against(group) for group in groups):
+            raise UsageError(
+                f"--asa-empty-rows {empty_rows} looks at all positions by softmax, and {other}; "
+                "leave one of both out"
+            )
+
+
+OTHER_ROWS: dict[str, Callable[[Heads], bool]] = {
+    "--encoder-roles at some of them": lambda group: group.blockers != USUAL,
+    "--encoder-gaussian-heads is not normalised": lambda group: not group.learned,
+    "--encoder-normaliser is another one": lambda group: group.normaliser.across_queries,
+}
+"""Heads whose rows are no softmax over all positions."""
 
 
 def install() -> None:

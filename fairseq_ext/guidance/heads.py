@@ -61,8 +61,14 @@ def split(fraction: float, heads: int) -> str:
     """The paper's split of a share of h heads: 1 next, 1 prev, fraction * h - 2 first.
 
     Raises:
-        UsageError: the share is more than all heads or less than 2 of them.
+        UsageError: there are fewer than 2, or the share is more than all of them or less than 2.
     """
+    if heads < 2:
+        raise UsageError(
+            "guidance of a share of the heads needs 2 in each layer, one next and one prev, and a "
+            f"layer has {heads} that can be guided, which hard-coded heads and those with a role "
+            "cannot; give fewer of those, or leave guidance out"
+        )
     if not 0 < fraction <= 1 or fraction * heads < 2:
         raise UsageError(
             f"--ag-fraction {fraction:g} of {heads} heads is {fraction * heads:g}; give a number "
@@ -79,8 +85,8 @@ def check_guides(
     wanted, fewest = guides[-1].stop, min(map(len, layers.values()))
     if wanted > fewest:
         raise UsageError(
-            f"{flag} asks for {wanted} heads, but a layer has {fewest} that learn what they look "
-            "at; give fewer"
+            f"{flag} asks for {wanted} heads, but a layer has {fewest} that can be guided, "
+            "which hard-coded heads and those with a role cannot; give fewer"
         )
     ahead = [guide.pattern for guide in guides if PATTERNS[guide.pattern].looks_ahead]
     if site == "decoder" and ahead:

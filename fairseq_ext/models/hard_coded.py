@@ -17,11 +17,18 @@ def hard_coded_heads(
         heads, layers: how many the site has.
 
     Raises:
-        UsageError: an option cannot be read or fits neither heads nor layers.
+        UsageError: an option cannot be read, fits neither heads nor layers, or has no effect.
     """
     count = _count(f"--{site}-gaussian-heads", options[f"{site}_gaussian_heads"], heads)
     if not count:
         return None
+    normaliser = str(options[f"{site}_normaliser"])
+    if count == heads and normaliser != "softmax":
+        raise UsageError(
+            f"--{site}-gaussian-heads {options[f'{site}_gaussian_heads']} leaves no head to "
+            f"--{site}-normaliser {normaliser}, since hard-coded heads are not normalised; give "
+            f"fewer of them, or --{site}-normaliser softmax"
+        )
     offsets, sigmas = (
         _numbers(f"--{name.replace('_', '-')}", options[name], layer, count, layers)
         for name in (f"{site}_gaussian_offsets", "gaussian_sigma")

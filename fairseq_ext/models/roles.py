@@ -44,7 +44,8 @@ def role_heads(
     if len(names) > heads:
         raise UsageError(
             f"{FLAG} has {len(names)} roles for layer {layer}, and {heads} of its heads can have "
-            "one; give fewer, or more --encoder-attention-heads"
+            "one, which hard-coded heads cannot; give fewer roles, fewer --encoder-gaussian-heads, "
+            "or more --encoder-attention-heads"
         )
     if not names:
         return []
