@@ -1,0 +1,129 @@
+"""Multi-view attention: several sets of features of one thing, such as the boxes that several
+detectors find in a picture (Ding et al. 2020, Section 6.1 and Appendix B)."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_ext.attention.blockers import as_bias
+from fairseq_ext.attention.dropout import dropout as drop
+from fairseq_ext.attention.normalisers import build_normaliser
+from fairseq_ext.errors import UsageError
+
+ALL = slice(None)
+
+
+class MultiView(nn.Module):
+    """y_i = LayerNorm(x¹_i + Σ_m Σ_j Aᵐ_ij xᵐ_j), m being the secondary views.
+
+    Aᵐ comes from the scores scale * (W_Q x¹_i)·(W_K xᵐ_j), each view normalised apart. What is
+    mixed are the features as they are: there is no map of values, nor of the output. All views
+    share W_Q, W_K and the weight u of "hybrid". There is one head, the best of the paper's.
+
+    Args:
+        width: C, of the features of all views.
+        normaliser: "softmax" (UNA), "doubly" (DNA), "hybrid" (HNA) or "sinkhorn"; the options
+            below are those of `build_normaliser`.
+        scale: of the scores; the paper shows none.
+        dropout: probability, of the weights; the paper's is lost.
+
+    Raises:
+        UsageError: an option has no meaning.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        normaliser: str = "doubly",
+        *,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+        hna_init: float = 0.5,
+        hna_weight: str = "sigmoid",
+        sinkhorn_sweeps: int = 1,
+    ) -> None:
+        super().__init__()
+        if not 0 < scale < math.inf:
+            raise UsageError(f"scale is {scale:g}; give a number above 0, such as 1.")
+        if not 0 <= dropout < 1:
+            raise UsageError(f"dropout is {dropout:g}; give a number from 0 to below 1.")
+        self.width, self.scale, self.dropout = width, scale, dropout
+        self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.normaliser = build_normaliser(
+            normaliser,
+            1,
+            hna_init=hna_init,
+            hna_weight=hna_weight,
+            sinkhorn_sweeps=sinkhorn_sweeps,
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def forward(
+        self, views: Sequence[Tensor], paddings: Sequence[Tensor | None] | None = None
+    ) -> Tensor:
+        """[B, N_1, C] for the boxes of the primary view; what stands at padded ones means nothing.
+
+        A picture without a box in a secondary view gets nothing from that view.
+
+        Args:
+            views: [B, N_m, C] each, the primary one first, at least one secondary one.
+            paddings: [B, N_m] bool each, boxes that do not exist; None if all do.
+
+        Raises:
+            UsageError: the views do not fit together.
+        """
+        paddings = [None] * len(views) if paddings is None else paddings
+        self._check(views, paddings)
+        primary, *others = (_cleared(*each) for each in zip(views, paddings, strict=True))
+        mixed = primary
+        for view, padding in zip(others, paddings[1:], strict=True):
+            weights = self.weights(primary, view, paddings[0], padding).to(view.dtype)
+            mixed = mixed + drop(weights, self.dropout if self.training else 0.0) @ view
+        return self.norm(mixed)
+
+    def weights(
+        self,
+        primary: Tensor,
+        view: Tensor,
+        query_padding: Tensor | None = None,
+        key_padding: Tensor | None = None,
+    ) -> Tensor:
+        """Aᵐ [B, N_1, N_m], in float32 or wider, for [B, N_1, C], [B, N_m, C] and their padding."""
+        scores = self.scale * self.query(primary) @ self.key(view).transpose(-1, -2)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).unsqueeze(1)
+        bias = None
+        if key_padding is not None:
+            bias = as_bias(key_padding[:, None, None], scores.dtype)
+        return self.normaliser.weights(scores, bias, query_padding, ALL).squeeze(1)
+
+    def _check(self, views: Sequence[Tensor], paddings: Sequence[Tensor | None]) -> None:
+        if len(views) < 2:
+            raise UsageError(
+                f"there are {len(views)} views; give the primary one and at least one other."
+            )
+        if len(paddings) != len(views):
+            raise UsageError(
+                f"there are {len(paddings)} paddings for {len(views)} views; give each view one, "
+                "or None."
+            )
+        for view, padding in zip(views, paddings, strict=True):
+            if view.dim() != 3 or view.shape[::2] != (len(views[0]), self.width):
+                raise UsageError(
+                    f"a view has the shape {list(view.shape)}; give {len(views[0])} pictures x "
+                    f"boxes x {self.width} features."
+                )
+            if padding is not None and padding.shape != view.shape[:2]:
+                raise UsageError(
+                    f"a padding has the shape {list(padding.shape)}; give that of the boxes of its "
+                    f"view, {list(view.shape[:2])}."
+                )
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}, dropout={self.dropout}"
+
+
+def _cleared(view: Tensor, padding: Tensor | None) -> Tensor:
+    """A view with 0 at its padding, so that nothing of it gets through, not even a NaN."""
+    return view if padding is None else view.masked_fill(padding.unsqueeze(-1), 0)
