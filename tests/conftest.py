@@ -10,6 +10,7 @@ import pytest
 
 from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.data import byte_bpe
 from fairseq_ext.data.builtin import corpus
 
 ROOT = Path(__file__).parent.parent
@@ -117,3 +118,44 @@ def data_bin(real_lines, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def english() -> list[str]:
     return [f"{english} It's {number}." for number, (english, _) in enumerate(corpus()["valid"])]
+
+
+@pytest.fixture(scope="session")
+def hybrid_run(data_bin, tmp_path_factory) -> Path:
+    """A run of `transformer_hna_tiny` with its log; the sides differ in layers and heads."""
+    folder = tmp_path_factory.mktemp("hybrid") / "hna" / "seed-1"
+    shapes = ["--decoder-layers", 3, "--decoder-attention-heads", 2, "--head-gate"]
+    done = fairseq(
+        *("train", data_bin, *TRAIN, "--arch", "transformer_hna_tiny", "--max-update", 3),
+        *("--save-dir", folder, *shapes),
+    )
+    (folder / "train.log").write_text(done.stdout + done.stderr, "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder_data(tmp_path_factory) -> Path:
+    """English of the built-in corpus with a byte-level BPE of 400 tokens, binarised."""
+    folder = tmp_path_factory.mktemp("english")
+    (folder / "text").mkdir()
+    for split in ("train", "valid"):
+        lines = [english for english, _ in corpus()[split][:400]]
+        (folder / "text" / split).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    byte_bpe.prepare(folder / "text", folder / "bin" / "bpe", folder / "encoded", 400)
+    fairseq(
+        *("preprocess", "--only-source", "--srcdict", folder / "encoded" / "dict.txt"),
+        *("--trainpref", folder / "encoded" / "train", "--validpref", folder / "encoded" / "valid"),
+        *("--destdir", folder / "bin"),
+    )
+    return folder / "bin"
+
+
+def train_encoder(data: Path, arch: str, folder: Path, *args: object) -> Path:
+    """A masked language model after one update; its last checkpoint."""
+    fairseq(
+        *("train", data, "--user-dir", PLUGIN, "--task", "masked_lm", "--criterion", "masked_lm"),
+        *("--arch", arch, "--save-dir", folder, "--max-update", 1, "--batch-size", 4, *args),
+        *"--cpu --num-workers 0 --seed 1 --tokens-per-sample 64 --optimizer adam --lr 1e-3".split(),
+        *"--no-epoch-checkpoints --disable-validation".split(),
+    )
+    return folder / "checkpoint_last.pt"

@@ -19,6 +19,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_ext.analysis.bars import draw_bars
 from fairseq_ext.analysis.pictures import check_picture, save
@@ -31,6 +32,9 @@ from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
 from fairseq_ext.evaluation.score import add_options, language, texts_of
 from fairseq_ext.evaluation.translation import Texts, check_same_references
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 EXAMPLE = """\
   fairseq-ext table checkpoints/study/*/seed-* --reference test.de --output results.md
   fairseq-ext table checkpoints/study/*/seed-* --metric accuracy --baseline una --test t
@@ -42,6 +46,14 @@ SORTS = ("highest", "lowest")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_contents(parser)
+    parser.add_argument("--format", choices=FORMATS, help="default: by --output, else text")
+    parser.add_argument("--output", type=Path, metavar="FILE", help=".md, .csv or other")
+    parser.add_argument("--bars", type=Path, metavar="FILE", help=".png, .svg, .pdf")
+
+
+def add_contents(parser: argparse.ArgumentParser) -> None:
+    """What a table is about."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     add_options(parser)
     parser.add_argument(
@@ -69,14 +81,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resamples", type=int, metavar="N", help="default: 1000 for bootstrap, else 10000"
     )
-    parser.add_argument("--format", choices=FORMATS, help="default: by --output, else text")
-    parser.add_argument("--output", type=Path, metavar="FILE", help=".md, .csv or other")
-    parser.add_argument("--bars", type=Path, metavar="FILE", help=".png, .svg, .pdf")
 
 
 def run(given: argparse.Namespace) -> None:
     _check(given)
-    runs = read_runs(given.runs)
+    found = tabulate(given, read_runs(given.runs))
+    form = given.format or ENDINGS.get(given.output and given.output.suffix, "text")
+    text = FORMATS[form](found.columns, found.notes)
+    if given.output is None:
+        print(text, end="")
+    else:
+        write(text, given.output)
+    if given.bars:
+        save(bars(found), given.bars)
+
+
+class Table(NamedTuple):
+    """What a table says, and what it says it of: the runs of each variant, in its order."""
+
+    columns: list[Column]
+    notes: list[str]
+    runs: Mapping[str, Sequence[Run]]
+    measures: Mapping[str, Measure]
+    baseline: str
+
+
+def tabulate(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Table:
+    """The table of runs that the options of `add_contents` ask for."""
+    _check_test(given)
     baseline = given.baseline or next(iter(runs))
     pairs = match(given.test, runs, baseline) if given.test else {}
     if baseline not in runs:
@@ -86,24 +118,26 @@ def run(given: argparse.Namespace) -> None:
         notes.append(f"±: {SPREADS[given.spread].title}")
     if pairs:
         notes += compared(given, pairs, measures)
-    form = given.format or ENDINGS.get(given.output and given.output.suffix, "text")
     shown = ranked(given.sort, runs, measures)
-    text = FORMATS[form](columns(shown, measures.values(), given.spread), notes)
-    if given.output is None:
-        print(text, end="")
-    else:
-        write(text, given.output)
-    if given.bars:
-        first = next(iter(measures.values()))
-        values = {name: [first.values[r.folder] for r in each] for name, each in shown.items()}
-        save(draw_bars(values, first.title, baseline), given.bars)
+    found = columns(shown, measures.values(), given.spread)
+    return Table(found, notes, shown, measures, baseline)
 
 
-def _check(given: argparse.Namespace) -> None:
+def bars(table: Table) -> "Figure":
+    """Of the first metric."""
+    first = next(iter(table.measures.values()))
+    values = {name: [first.values[r.folder] for r in each] for name, each in table.runs.items()}
+    return draw_bars(values, first.title, table.baseline)
+
+
+def _check_test(given: argparse.Namespace) -> None:
     if given.resamples is not None and given.resamples < FEWEST:
         raise UsageError(f"--resamples is {given.resamples} and must be at least {FEWEST}")
     if given.by and not given.test:
         raise UsageError("--by is for --test; give both or none")
+
+
+def _check(given: argparse.Namespace) -> None:
     if given.baseline and not (given.test or given.bars):
         raise UsageError("--baseline is for --test and --bars; give one of them, or leave it out")
     if given.bars:

@@ -1,0 +1,86 @@
+"""Checkpoints to look into: which model they hold, built and filled, with its task."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble_and_task
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.models.roberta import RobertaModel as StockRoberta
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer.transformer_legacy import TransformerModel as LegacyTransformer
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.logs import REPETITION
+from fairseq_ext.models.roberta import RobertaModel
+from fairseq_ext.models.transformer import TransformerModel
+
+STOCK = {
+    TransformerModelBase: "transformer_una",
+    LegacyTransformer: "transformer_una",
+    StockRoberta: "roberta_una_12",
+}
+"""fairseq's own classes, and which of ours reads their checkpoints (with the sizes they have)."""
+
+
+def short_name(checkpoint: Path) -> str:
+    """VARIANT/seed-1/checkpoint_last, or less."""
+    run = checkpoint.resolve().parent
+    parts = [run.parent.name, run.name] if REPETITION.fullmatch(run.name) else [run.name]
+    return "/".join([*parts, checkpoint.stem])
+
+
+def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
+    """Architecture, model, task, configuration."""
+    if not checkpoint.is_file():
+        raise UsageError(f"there is no checkpoint {checkpoint}; give the path of one")
+    state = load_checkpoint_to_cpu(str(checkpoint))
+    if state.get("args") is not None:  # from before fairseq 0.11
+        state |= {"cfg": convert_namespace_to_omegaconf(state["args"]), "args": None}
+    name, ours = _architecture(state["cfg"].model, checkpoint)
+    _set(state["cfg"].model, {"_name": ours, "arch": ours})
+    if data is not None:
+        _check_data(data)
+        _set(state["cfg"].task, {"data": str(data)})
+    strict, paths = not _headless(state["model"]), [str(checkpoint)]
+    try:
+        (model,), cfg, task = load_model_ensemble_and_task(paths, strict=strict, state=state)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{error.filename} is missing; give --data the folder with which the model was trained"
+        ) from error
+    return name, model.eval(), task, cfg
+
+
+def _headless(parameters: Mapping[str, Tensor]) -> bool:
+    """Whether this is an encoder alone, like those that import-hf makes of one without a head."""
+    heads = ("encoder.lm_head.", "task_head.", "classification_heads.")
+    encoder = any(name.startswith("encoder.sentence_encoder.") for name in parameters)
+    return encoder and not any(name.startswith(heads) for name in parameters)
+
+
+def _architecture(cfg: Any, checkpoint: Path) -> tuple[str, str]:
+    """What a checkpoint calls its architecture, and the one of ours that reads it."""
+    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+    if kind is not None and issubclass(kind, TransformerModel | RobertaModel):
+        return name, name
+    if kind in STOCK:
+        return name, STOCK[kind]
+    raise UsageError(
+        f"{checkpoint} is a {name}, whose maps cannot be had; give a translation or RoBERTa-style "
+        "model of this plugin, or fairseq's own transformer or roberta"
+    )
+
+
+def _check_data(data: Path) -> None:
+    if not any(data.glob("dict*.txt")):
+        raise UsageError(f"{data} has no dictionaries; give a folder made by fairseq-preprocess")
+
+
+def _set(cfg: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if hasattr(cfg, name):
+            setattr(cfg, name, value)

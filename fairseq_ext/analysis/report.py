@@ -1,0 +1,177 @@
+"""Write one page about runs: scores, significance, curves, weights, settings, attention maps.
+
+The options are those of `fairseq-ext table`, whose table the page has; curves are those of --curves
+that any run has logged. The maps are of one sentence, in the best checkpoint of the first run of
+each variant (the last one if there is no best): choose site, layer, head and token on the page. It
+is one HTML file that needs no network.
+"""
+
+import argparse
+import base64
+import io
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_ext.analysis import curves, maps, masking, weights
+from fairseq_ext.analysis.pages import maps_part, write_page
+from fairseq_ext.analysis.subjects import Subject
+from fairseq_ext.criterions.asa import SHARE
+from fairseq_ext.data.check import check_writable
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import table
+from fairseq_ext.evaluation.logs import read_log, variants
+from fairseq_ext.evaluation.runs import CHECKPOINT, ELSEWHERE, REPEATED, Run, read_runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fairseq_ext.evaluation.layout import Column
+
+EXAMPLE = """\
+  fairseq-ext report checkpoints/study/*/seed-* --reference test.de --test t --out report.html
+  fairseq-ext report checkpoints/study/{una,hna}/seed-* --metric loss --curves loss nll_loss \\
+    --sentence 'a man in an orange hat .' --out report.html"""
+
+CURVES = ("loss", "nll_avg", "loss_avg", "accuracy", "ag_loss", "ag_alpha", "asa_divergence")
+BEST = "checkpoint_best.pt"
+SOFTWARE = ("torch", "fairseq-fixed", "fairseq_ext")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    table.add_contents(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".html")
+    parser.add_argument("--title", default="Runs compared", help="default: Runs compared")
+    parser.add_argument(
+        "--curves", nargs="+", default=CURVES, metavar="NAME", help=f"default: {' '.join(CURVES)}"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DATA_BIN", help="for maps; default: what checkpoints name"
+    )
+    sentence = parser.add_mutually_exclusive_group()
+    sentence.add_argument("--sentence", metavar="TEXT", help="for maps; default: one of the split")
+    sentence.add_argument("--split", default="valid", help="default: valid")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="default: 0")
+
+
+def run(given: argparse.Namespace) -> None:
+    if given.out.suffix.lower() != maps.PAGE:
+        raise UsageError(f"--out is {given.out} and must end with {maps.PAGE}")
+    check_writable(given.out.parent, 0)
+    runs = read_runs(given.runs)
+    parts = chain(
+        scores(table.tabulate(given, runs)),
+        over_training(given),
+        trained_weights(given),
+        attention(given, runs),
+        settings(runs),
+        provenance(),
+    )
+    write_page(given.out, given.title, parts)
+    print(f"{given.out} is ready")
+
+
+def scores(found: table.Table) -> Iterator[str]:
+    yield "<h2>Scores</h2>"
+    yield as_html(found.columns)
+    yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in found.notes) + "</ul>"
+    if len(found.runs) > 1:
+        yield picture(table.bars(found), "Mean and standard error; the line is the baseline")
+
+
+def over_training(given: argparse.Namespace) -> Iterator[str]:
+    yield "<h2>Over training</h2>"
+    for metric in given.curves:
+        logged = [run for run in given.runs if has(run, metric)]
+        if logged:
+            figure = curves.draw_curves(curves.read_curves(logged, metric), metric)
+            yield picture(figure, f"{metric}, as logged")
+
+
+def trained_weights(given: argparse.Namespace) -> Iterator[str]:
+    names = variants(given.runs)
+    pairs = zip(given.runs, names, strict=True)
+    found = [weight for run, name in pairs for weight in weights.logged(run, name)]
+    for kind in dict.fromkeys(weight.kind for weight in found):
+        title = weights.TITLES[kind]
+        figure = weights.draw([weight for weight in found if weight.kind == kind], title)
+        yield picture(figure, f"{title}, mean over heads and repetitions")
+    masked = [run for run in given.runs if has(run, SHARE)]
+    if masked:
+        yield picture(masking.draw(masking.read_shares(masked)), "Units masked by adversaries")
+
+
+def attention(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    yield "<h2>Attention</h2>"
+    found = []
+    for variant, (first, *_) in runs.items():
+        best = first.folder / BEST
+        try:
+            file = best if best.is_file() else first.folder / CHECKPOINT
+            found.append(maps.maps_of(Subject(file, given.data), given))
+        except UsageError as error:  # a page without maps is better than none
+            yield f"<p>No maps of {escape(variant)}: {escape(str(error))}.</p>"
+    if found:
+        yield maps_part(found)
+
+
+def settings(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    """What differs between variants, then all."""
+    yield "<h2>Settings</h2>"
+    first = {variant: each[0].facts.settings for variant, each in runs.items()}
+    left_out = {*ELSEWHERE, *REPEATED["fold"]}
+    names = sorted({name for each in first.values() for name in each})
+    shown = [name for name in names if name.rpartition(".")[2] not in left_out]
+    differing = [n for n in shown if len({str(each.get(n)) for each in first.values()}) > 1]
+    if len(first) > 1:
+        yield setting_rows(first, differing)
+    yield f"<details><summary>All {len(shown)}</summary>{setting_rows(first, shown)}</details>"
+
+
+def setting_rows(settings: Mapping[str, Mapping[str, object]], names: Sequence[str]) -> str:
+    header = "".join(f"<th>{escape(variant)}</th>" for variant in settings)
+    rows = [
+        f"<tr><td>{escape(name)}</td>"
+        + "".join(f"<td>{escape(str(each.get(name, '–')))}</td>" for each in settings.values())
+        for name in names
+    ]
+    return (
+        f'<div class="wide"><table><tr><th>setting</th>{header}</tr>{"".join(rows)}</table></div>'
+    )
+
+
+def provenance() -> Iterator[str]:
+    yield "<h2>How this page was made</h2>"
+    yield f"<pre>fairseq-ext {escape(shlex.join(sys.argv[1:]))}</pre>"
+    versions = ", ".join(f"{name} {version(name)}" for name in SOFTWARE)
+    yield f'<p class="quiet">Python {platform.python_version()}, {versions}</p>'
+
+
+def has(run: Path, metric: str) -> bool:
+    return any(metric in record.values for record in read_log(run))
+
+
+def as_html(columns: "Sequence[Column]") -> str:
+    header = "".join(f"<th>{escape(column.title)}</th>" for column in columns)
+    rows = [
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        for cells in zip(*(column.shown for column in columns), strict=True)
+    ]
+    return f'<div class="wide"><table><tr>{header}</tr>{"".join(rows)}</table></div>'
+
+
+def picture(figure: "Figure", caption: str) -> str:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg", bbox_inches="tight")
+    source = base64.b64encode(drawn.getvalue()).decode("ascii")
+    text = escape(caption)
+    return (
+        f'<figure><img alt="{text}" src="data:image/svg+xml;base64,{source}">'
+        f"<figcaption>{text}</figcaption></figure>"
+    )

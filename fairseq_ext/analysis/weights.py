@@ -1,0 +1,168 @@
+"""Draw the trained weights of heads: hybrid attention's u, and gates, over training and by layer.
+
+Of a run, what its log has over the updates (Ding et al. 2020, Figure 3: the mean u of a layer; a
+gate for each head); of its last checkpoint, or of any checkpoint, the weight of each head by layer
+(Figures 4 and 5). Repetitions of a variant (VARIANT/seed-N) are averaged over training.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairseq_ext.analysis import streams
+from fairseq_ext.analysis.pictures import save
+from fairseq_ext.analysis.subjects import Subject
+from fairseq_ext.attention import Attention
+from fairseq_ext.attention.normalisers import Hybrid
+from fairseq_ext.data.check import check_writable
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.logs import read_log, variants
+from fairseq_ext.evaluation.runs import CHECKPOINT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EXAMPLE = """\
+  fairseq-ext weights checkpoints/study/hna/seed-* --out weights
+  fairseq-ext weights checkpoints/checkpoint_best.pt --data data-bin/mine --out weights"""
+
+LOGGED = re.compile(r"(encoder|decoder|cross)(\d+)_(u|gate)(\d*)")
+TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head"}
+
+
+class Weight(NamedTuple):
+    """Of a model: a kind ("u", "gate"), a layer, a head (None: the mean of the layer), at an update
+    (None: in the checkpoint)."""
+
+    model: str
+    kind: str
+    site: str
+    layer: int
+    head: int | None
+    update: int | None
+    value: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="or a checkpoint")
+    parser.add_argument(
+        "--data", type=Path, metavar="DATA_BIN", help="default: what the checkpoint names"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+
+
+def run(given: argparse.Namespace) -> None:
+    check_writable(given.out, 0)
+    folders = [path for path in given.runs if path.is_dir()]
+    names = dict(zip(folders, variants(folders), strict=True))
+    found = [weight for path, name in names.items() for weight in logged(path, name)]
+    for path in given.runs:
+        file = path / CHECKPOINT if path in names else path
+        subject = Subject(file, given.data)
+        found += trained(subject, names.get(path, subject.title))
+    write(found, given.out)
+
+
+def write(found: Sequence[Weight], out: Path) -> None:
+    """Raises UsageError if there are no weights at all."""
+    if not found:
+        raise UsageError(
+            "no model given has hybrid weights or gates of heads; give those of transformer_hna, "
+            "roberta_hna or --head-gate"
+        )
+    streams.write_rows([weight._asdict() for weight in found], out / "weights")
+    for kind in dict.fromkeys(weight.kind for weight in found):
+        own = [weight for weight in found if weight.kind == kind]
+        save(draw(own, TITLES[kind]), out / f"weights_{kind}.png")
+
+
+def logged(folder: Path, name: str) -> list[Weight]:
+    found = []
+    for record in read_log(folder):
+        if record.kind != "train_inner":
+            continue
+        for key, value in record.values.items():
+            if match := LOGGED.fullmatch(key):
+                site, layer, kind, head = match.groups()
+                place = name, kind, site, int(layer), int(head) if head else None
+                found.append(Weight(*place, record.update, value))
+    return found
+
+
+def trained(subject: Subject, name: str) -> list[Weight]:
+    """One for each head that has one."""
+    found = []
+    for module in subject.model.modules():
+        if not isinstance(module, Attention):
+            continue
+        first = 0
+        for group in module.groups:
+            if isinstance(group.normaliser, Hybrid):
+                for head, value in enumerate(group.normaliser.u().tolist(), first):
+                    found.append(Weight(name, "u", module.site, module.layer, head, None, value))
+            first += group.n
+        for head, offset in enumerate([] if module.gate is None else module.gate.tolist()):
+            place = name, "gate", module.site, module.layer, head
+            found.append(Weight(*place, None, 1 + offset))
+    return found
+
+
+def draw(found: Sequence[Weight], title: str) -> "Figure":
+    """A row for each model: over the updates, a line for each layer; by layer, a point for each
+    head and a line through the means. What nobody knows is left out."""
+    from matplotlib.figure import Figure
+
+    models = list(dict.fromkeys(weight.model for weight in found))
+    panels = [
+        panel
+        for panel, known in {
+            _over_updates: any(weight.update is not None for weight in found),
+            _by_layer: any(weight.update is None for weight in found),
+        }.items()
+        if known
+    ]
+    size = 0.5 + 4.5 * len(panels), 0.6 + 2.9 * len(models)
+    figure = Figure(figsize=size, layout="constrained")
+    every = figure.subplots(len(models), len(panels), squeeze=False, sharey=True)
+    for line, model in zip(every, models, strict=True):
+        for axes, panel in zip(line, panels, strict=True):
+            panel(axes, [weight for weight in found if weight.model == model])
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+        line[0].set(ylabel=title, title=model)
+    return figure
+
+
+def _over_updates(axes: "Axes", own: Sequence[Weight]) -> None:
+    from matplotlib import colormaps
+
+    last = max(weight.layer for weight in own)
+    for layer in range(last + 1):
+        path = _path([weight for weight in own if weight.layer == layer])
+        colour = colormaps["viridis"](layer / max(last, 1))
+        axes.plot(list(path), list(path.values()), color=colour, label=f"layer {layer}")
+    axes.set_xlabel("updates")
+    axes.legend(frameon=False, fontsize=7, ncols=2)
+
+
+def _by_layer(axes: "Axes", own: Sequence[Weight]) -> None:
+    heads = [weight for weight in own if weight.update is None]
+    layers = sorted({weight.layer for weight in heads})
+    means = [mean(w.value for w in heads if w.layer == layer) for layer in layers]
+    axes.scatter([w.layer for w in heads], [w.value for w in heads], s=14, alpha=0.5)
+    axes.plot(layers, means, color="0.2")
+    axes.set_xlabel("layer, a point for each head")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _path(own: Sequence[Weight]) -> dict[int, float]:
+    """update -> mean over heads and repetitions."""
+    values: dict[int, list[float]] = {}
+    for weight in own:
+        if weight.update is not None:
+            values.setdefault(weight.update, []).append(weight.value)
+    return {update: mean(each) for update, each in sorted(values.items())}

