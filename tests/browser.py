@@ -55,17 +55,32 @@ def overflow(window) -> int:
 
 def brightness(colour: str) -> float:
     """Of "rgb(20, 23, 26)", from 0 to 1 (relative luminance)."""
-    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    shares = [part / 255 for part in parts(colour)[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in shares]
     return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def contrast(window, selector: str) -> float:
-    """Of the text of an element with the page behind it (WCAG asks for 4.5)."""
-    colours = window.execute_script(
-        "const e = document.querySelector(arguments[0]);"
-        "return [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]",
+    """The least of the texts of such elements with what is behind them (WCAG asks for 4.5)."""
+    found = window.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => [getComputedStyle(e).color,"
+        "getComputedStyle(e).backgroundColor, getComputedStyle(document.body).backgroundColor])",
         selector,
     )
-    low, high = sorted(map(brightness, colours))
-    return (high + 0.05) / (low + 0.05)
+    assert found, selector
+    ratios = []
+    for text, own, page in found:
+        low, high = sorted([brightness(text), brightness(blend(own, page))])
+        ratios.append((high + 0.05) / (low + 0.05))
+    return min(ratios)
+
+
+def parts(colour: str) -> list[float]:
+    return [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")]
+
+
+def blend(own: str, page: str) -> str:
+    """What is seen of a background that the page shines through."""
+    *colour, alpha = (*parts(own), 1.0)[:4]
+    mixed = [alpha * a + (1 - alpha) * b for a, b in zip(colour, parts(page), strict=False)]
+    return f"rgb({', '.join(map(str, mixed))})"

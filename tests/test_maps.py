@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import heatmaps, maps, pages
+from fairseq_ext.analysis import heatmaps, maps, pages, pictures
 from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.errors import UsageError
 
@@ -138,6 +138,8 @@ def test_a_map_becomes_a_file(checkpoint, data_bin, tmp_path, monkeypatch, optio
         ["map", str(checkpoint), "--data", str(data_bin), "--out", str(out), *map(str, options)]
     )
     assert min(size_of_png(out)) > 200
+    numbers = json.loads(out.with_suffix(".json").read_text("utf-8"))
+    assert list(numbers[-1]["sites"]) == ["encoder", "decoder", "cross"]
     assert drawn[0].axes[0].get_title().endswith(title)
 
 
@@ -152,7 +154,7 @@ def test_the_page_has_every_map(checkpoint, data_bin, found, tmp_path):
     args = ["map", str(checkpoint), str(checkpoint), "--data", str(data_bin), "--index", "3"]
     cli.main([*args, "--out", str(out)])
     first, second = read_page(out)
-    assert first == second and first["title"] == found.title
+    assert first == second and first["title"] == f"transformer_hna_tiny, {checkpoint}"
     assert list(first["sites"]) == [maps.SITES[site] for site in found.sites]
     for site, layers in found.sites.items():
         there = first["sites"][maps.SITES[site]]
@@ -196,7 +198,7 @@ def test_tokens_are_text_never_markup(tmp_path):
         (["--columns", "0"], "--columns is 0"),
         (["--out", "map.txt"], "map.txt is no picture"),
         (["--out", "/dev/null/maps.html"], "/dev/null is a file"),
-        (["--data", "."], "no dictionaries"),
+        (["--data", "."], "neither dictionaries nor examples"),
     ],
 )
 def test_maps_that_cannot_be_drawn(checkpoint, data_bin, tmp_path, change, said):
@@ -204,6 +206,17 @@ def test_maps_that_cannot_be_drawn(checkpoint, data_bin, tmp_path, change, said)
     with pytest.raises(UsageError, match=said):
         cli.main(["map", str(checkpoint), "--data", str(data_bin), "--out", str(out), *change])
     assert not list(tmp_path.iterdir())
+
+
+def test_names_are_no_formulas(tmp_path):
+    """What a run or a token is called is shown as it is, and numbers on axes as powers."""
+    figure = heatmaps.draw_map(torch.eye(2), ["$x$", "b"], ["a$", "\\b"])
+    figure.axes[0].set_title(r"run$\b$ a_1$x$")
+    pictures.save(figure, tmp_path / "map.svg")
+    power = heatmaps.draw_map(torch.eye(2), "ab", "ab")
+    power.axes[0].set_yscale("log")
+    pictures.save(power, tmp_path / "log.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.png", "map.svg"]
 
 
 def test_a_site_that_a_model_has_not(found):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import columns, statistics
+from fairseq_ext.analysis import statistics
 from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
 from fairseq_ext.analysis.subjects import Heard
 from fairseq_ext.attention import build_normaliser
@@ -176,6 +176,19 @@ def test_a_key_that_nobody_sees_is_counted():
     assert sums.range("encoder") == (sums.LOWEST, 1.0)
 
 
+def test_weights_below_0():
+    """As raw hybrid attention may have: no number fails, sums below 0 count as the least."""
+    real = torch.ones(1, 2, dtype=torch.bool)
+    maps = torch.tensor([[[[1.5, -0.5], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]])
+    found = Heard("encoder", 0, maps, View(torch.tensor([[3, 1]]), real, real))
+    sums = ColumnSums()
+    (first, _) = rows_of(sums, [found])
+    assert first["explained_away"] == 0.5 and first["least_times_keys"] == -1
+    assert sums.histograms()["encoder", 0][0].sum() == 1
+    (first, _) = rows_of(HeadStatistics({"encoder": DICTIONARY}), [found])
+    assert math.isfinite(first["entropy"]) and math.isfinite(first["similarity"])
+
+
 def test_patterns_of_a_site():
     assert statistics.patterns_at("decoder") == ["prev", "first", "self"]
     assert statistics.patterns_at("cross") == [
@@ -213,6 +226,12 @@ def test_columns(streamed, capsys):
     assert [row["site"] for row in rows] == ["cross"] * 6 + ["decoder"] * 6 + ["encoder"] * 16
     read = json.loads((out / "column_sums.json").read_text("utf-8"))
     assert read["epsilon"] == 0.9 and read["split"] == "test"
+    assert len(read["histograms"]["heads"]) == 10  # site and layer
+    assert all(
+        sum(head) == pytest.approx(1)
+        for each in read["histograms"]["heads"]
+        for head in each["shares"]
+    )
     assert [str(row["explained_away"]) for row in read["rows"]] == [
         r["explained_away"] for r in rows
     ]
@@ -234,6 +253,7 @@ def test_analyse(streamed, capsys):
     assert names(out) == sorted(
         [
             *("column_sums.csv", "column_sums.json", "heads.csv", "heads.json", "maps.html"),
+            *("maps_0.json", "maps_1.json"),
             *("weights.csv", "weights.json", "weights_u.png", "weights_gate.png"),
             *(f"column_sums_{site}.png" for site in ("encoder", "decoder", "cross")),
             *(f"heads_{site}.png" for site in ("encoder", "decoder", "cross")),
@@ -275,6 +295,8 @@ def test_weights(streamed, hybrid_run, data_bin, tmp_path):
         ("columns", ["--epsilon", "0"], "--epsilon is 0"),
         ("heads", ["--split", "dev"], "no split dev"),
         ("analyse", ["--sentence", "ein " * 1024], "1025 tokens"),
+        ("analyse", ["--sentence", "ein mann .", "--split", "dev"], "no split dev"),
+        ("analyse", ["--max-tokens", "8"], "--max-tokens is 8 and valid has sentences of "),
         ("analyse", ["--sentences", "-1"], "--sentences is -1"),
         ("analyse", ["--out", "/dev/null/x"], "/dev/null is a file"),
     ],
@@ -293,7 +315,6 @@ def test_a_model_without_such_weights(encoder_data, tmp_path):
         cli.main(["weights", str(checkpoint), "--out", str(tmp_path / "out")])
     cli.main(["analyse", str(checkpoint), "--limit", "5", "--out", str(tmp_path / "out")])
     assert "column_sums_encoder.png" in names(tmp_path / "out")
-    with pytest.raises(UsageError, match="no model has cross-attention"):
+    with pytest.raises(UsageError, match="has no cross-attention; give another --site"):
         args = ["columns", str(checkpoint), "--limit", "5", "--site", "cross"]
         cli.main([*args, "--out", str(tmp_path / "other")])
-    assert columns.NAME

@@ -137,6 +137,24 @@ def test_masked_words_are_seen(encoder):
         assert hidden.any() and torch.equal(tokens[hidden], batch["target"][hidden])
 
 
+@pytest.mark.parametrize("objective", ["masked_lm_sop", "replaced_token_detection"])
+def test_other_objectives_of_encoders(objective, encoder_data, tmp_path):
+    """Pairs are seen with their segments, replaced tokens as the model is given them."""
+    flags = ["--task", objective, "--criterion", objective]
+    fairseq(
+        *("train", encoder_data, "--user-dir", PLUGIN, "--arch", "roberta_una_tiny", *flags),
+        *("--save-dir", tmp_path, "--max-update", 1, "--batch-size", 4, "--disable-validation"),
+        *"--cpu --num-workers 0 --tokens-per-sample 64 --optimizer adam --lr 1e-3".split(),
+    )
+    subject = Subject(tmp_path / "checkpoint_last.pt")
+    batch = next(subject.batches("valid", limit=4))
+    tokens = batch["net_input"]["src_tokens"]
+    assert not tokens.eq(subject.task.mask_idx).any()
+    counts = tokens.ne(subject.source.pad()) & tokens.ge(subject.source.nspecial)
+    assert counts.sum(1).gt(3).all()
+    assert subject.maps(batch)["encoder"][0].shape[:2] == (len(tokens), 8)
+
+
 def test_words_of_a_translation_model(hybrid, data_bin, tmp_path):
     found = hybrid.words(["ein", "mann"])
     assert hybrid.source.string(found.numbers) == "ein mann"
@@ -155,6 +173,7 @@ def test_words_of_an_encoder(encoder):
     labels = [encoder.label(number) for number in found.numbers]
     said = ["".join(labels[i] for i in span).lstrip("\u2581") for span in found.spans]
     assert said[:3] == words[:3] and said[4] == "!"
+    assert said[3].endswith("mit") and "Ã" not in said[3]  # bytes of a letter may be parted
 
 
 def test_labels_and_own_translation(hybrid):
@@ -254,7 +273,7 @@ def test_text_that_cannot_be_had(hybrid, call, said):
 def test_checkpoints_that_cannot_be_read(hybrid, data_bin, tmp_path):
     with pytest.raises(UsageError, match="there is no checkpoint"):
         Subject(tmp_path / "checkpoint_last.pt")
-    with pytest.raises(UsageError, match="no dictionaries"):
+    with pytest.raises(UsageError, match="neither dictionaries nor examples"):
         Subject(hybrid.checkpoint, tmp_path)
     shutil.copy(data_bin / "dict.de.txt", tmp_path)
     with pytest.raises(UsageError, match=r"dict.en.txt is missing; give --data"):

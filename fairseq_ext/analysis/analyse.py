@@ -34,9 +34,10 @@ def run(given: argparse.Namespace) -> None:
     if given.sentences < 0:
         raise UsageError(f"--sentences is {given.sentences} and must be at least 0")
     (subject,) = streams.subjects(given)
-    of_sentences(subject, given)
+    found = sentences(subject, given)
     sums, statistics = ColumnSums(), heads.of(subject)
     count = streams.collect(subject, given, sums, statistics)
+    of_sentences(subject, found, given)
     print(f"{subject.title}: {count} sentences of {given.split}")
     of_columns(subject, sums, given)
     heads.write([{"model": subject.title, **row} for row in statistics.rows()], given)
@@ -45,17 +46,22 @@ def run(given: argparse.Namespace) -> None:
     print(f"{given.out} has {', '.join(sorted(path.name for path in given.out.iterdir()))}")
 
 
-def of_sentences(subject: Subject, given: argparse.Namespace) -> None:
-    """maps.html with one after the other, and a picture of each site of each."""
+def sentences(subject: Subject, given: argparse.Namespace) -> list[maps.Maps]:
+    """The maps of those that are given, or of the first ones of the split."""
     texts: Sequence[Namespace] = [Namespace(sentence=text) for text in given.sentence or ()]
     if not texts:
         numbers = range(given.sentences)
         texts = [Namespace(sentence=None, split=given.split, index=i) for i in numbers]
-    found = [maps.maps_of(subject, text) for text in texts]
+    return [maps.maps_of(subject, text) for text in texts]
+
+
+def of_sentences(subject: Subject, found: Sequence[maps.Maps], given: argparse.Namespace) -> None:
+    """maps.html with one after the other; a picture of each site of each, and its numbers."""
     if not found:
         return
     grids = [{site: maps.grid(each, site) for site in each.sites} for each in found]
     for number, sites in enumerate(grids):
+        maps.write([found[number]], given.out / f"maps_{number}.json")
         for site, grid in sites.items():
             save(draw_grids([grid], *maps.AXES[site]), given.out / f"maps_{number}_{site}.png")
     parts = [pages.maps_part([each]) for each in found]
@@ -64,7 +70,7 @@ def of_sentences(subject: Subject, given: argparse.Namespace) -> None:
 
 def of_columns(subject: Subject, sums: ColumnSums, given: argparse.Namespace) -> None:
     rows = [{"model": subject.title, **row} for row in sums.rows()]
-    streams.write_rows(rows, given.out / columns.NAME, epsilon=sums.epsilon, split=given.split)
+    columns.write(rows, [(subject.title, sums)], given)
     for site in [site for site in SITES if any(row["site"] == site for row in rows)]:
         picture = given.out / f"{columns.NAME}_{site}.png"
         save(columns.draw([(subject.title, sums)], site), picture)

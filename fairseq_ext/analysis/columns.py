@@ -46,12 +46,30 @@ def run(given: argparse.Namespace) -> None:
         streams.collect(subject, given, sums)
         rows += [{"model": subject.title, **row} for row in sums.rows()]
         found.append((subject.title, sums))
-    if not any(site == given.site for _, sums in found for site, _ in sums.histograms()):
-        raise UsageError(f"no model has {SITES[given.site]}; give another --site")
-    streams.write_rows(rows, given.out / NAME, epsilon=given.epsilon, split=given.split)
+    for title, sums in found:
+        if sums.range(given.site) is None:
+            raise UsageError(f"{title} has no {SITES[given.site]}; give another --site")
+    write(rows, found, given)
     save(draw(found, given.site), given.out / f"{NAME}.png")
     for line in summary(rows, given.site):
         print(line)
+
+
+def write(
+    rows: Sequence[dict[str, Any]],
+    found: Sequence[tuple[str, ColumnSums]],
+    given: argparse.Namespace,
+) -> None:
+    """The table, and with the JSON what the histograms show."""
+    shares = [
+        {"model": title, "site": site, "layer": layer, "shares": heads.tolist()}
+        for title, sums in found
+        for (site, layer), heads in sums.histograms().items()
+    ]
+    _, first = found[0]
+    histograms = {"edges": first.edges(), "heads": shares}
+    about = {"epsilon": first.epsilon, "split": given.split, "histograms": histograms}
+    streams.write_rows(rows, given.out / NAME, **about)
 
 
 def summary(rows: Sequence[dict[str, Any]], site: str) -> list[str]:
@@ -92,7 +110,7 @@ def draw(found: Sequence[tuple[str, ColumnSums]], site: str) -> "Figure":
         column[0].set_title(title, fontsize=9)
     for layer, axes in zip(layers, every[:, 0], strict=True):
         axes.set_ylabel(f"layer {layer}", fontsize=8)
-    seen = [edge for _, sums in found for edge in sums.range(site)]
+    seen = [edge for _, sums in found for edge in sums.range(site) or ()]
     every[0, 0].set_xlim(min([*seen, math.log(found[0][1].epsilon)]) - 1, max(seen) + 1)
     figure.supxlabel("log of what a key gets from all queries", fontsize=9)
     figure.supylabel("share of keys, a line for each head", fontsize=9)

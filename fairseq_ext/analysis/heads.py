@@ -46,8 +46,11 @@ def run(given: argparse.Namespace) -> None:
 
 
 def of(subject: Subject) -> HeadStatistics:
-    source, target = subject.source, subject.task.target_dictionary
-    return HeadStatistics({"encoder": source, "cross": source, "decoder": target})
+    dictionaries = {"encoder": subject.source}
+    if subject.translates:
+        target = subject.task.target_dictionary
+        dictionaries |= {"cross": subject.source, "decoder": target}
+    return HeadStatistics(dictionaries)
 
 
 def write(rows: Sequence[dict[str, Any]], given: argparse.Namespace) -> None:

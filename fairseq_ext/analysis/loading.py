@@ -76,8 +76,11 @@ def _architecture(cfg: Any, checkpoint: Path) -> tuple[str, str]:
 
 
 def _check_data(data: Path) -> None:
-    if not any(data.glob("dict*.txt")):
-        raise UsageError(f"{data} has no dictionaries; give a folder made by fairseq-preprocess")
+    if not any([*data.glob("dict*.txt"), *data.glob("*/dict.txt"), *data.glob("*.jsonl")]):
+        raise UsageError(
+            f"{data} has neither dictionaries nor examples; give a folder made by "
+            "fairseq-preprocess or scripts/prepare_task.sh"
+        )
 
 
 def _set(cfg: Any, values: Mapping[str, Any]) -> None:

@@ -7,8 +7,9 @@ if there are merges in DATA_BIN/bpe.codes. Encoders take plain text. Layers and 
 
 --head all draws all heads of all layers, with the one of --layer (the first head) large. Several
 checkpoints stand side by side, --columns of them in a row; --initial puts before them what they
-were before training, as their seeds drew it. An .html file is a page on which sites, layers, heads
-and tokens are chosen; it needs no network.
+were before training, as their seeds drew it. Beside a picture all maps are written as .json, which
+has negative weights too (of raw hybrid attention; pictures begin at 0). An .html file is a page on
+which sites, layers, heads and tokens are chosen; it needs no network.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from fairseq_ext.analysis import pages
+from fairseq_ext.analysis import pages, streams
 from fairseq_ext.analysis.heatmaps import Grid, Picture, draw_beside, draw_grids, draw_map
 from fairseq_ext.analysis.pictures import check_picture, save
 from fairseq_ext.analysis.subjects import SITES, Subject
@@ -84,14 +85,16 @@ def run(given: argparse.Namespace) -> None:
     if given.out.suffix.lower() == PAGE:
         pages.write_maps(found, given.out)
     else:
-        save(draw(found, given), given.out)
+        figure = draw(found, given)
+        write(found, given.out.with_suffix(".json"))
+        save(figure, given.out)
 
 
 def subjects(given: argparse.Namespace) -> list[Subject]:
     """Before all, if asked for, each training's model as it began."""
     runs = {path.parent: path for path in given.checkpoints if given.initial}
     first = [Subject(path, given.data, untrained=True) for path in runs.values()]
-    return [*first, *(Subject(path, given.data) for path in given.checkpoints)]
+    return [*first, *streams.subjects(given)]
 
 
 def maps_of(subject: Subject, given: argparse.Namespace) -> Maps:
@@ -99,11 +102,28 @@ def maps_of(subject: Subject, given: argparse.Namespace) -> Maps:
         batch = subject.sentence(given.split, given.index)
     else:
         batch = subject.batch(subject.words(given.sentence.split()).numbers)
+    batch = subject.first_row(batch)
     sites = {
         site: {layer: maps[0] for layer, maps in layers.items()}
         for site, layers in subject.maps(batch).items()
     }
     return Maps(subject.title, sites, {site: subject.labels(batch, site) for site in sites})
+
+
+def write(found: Sequence[Maps], out: Path) -> None:
+    """The numbers of all maps, as JSON."""
+    streams.write_json([{"model": maps.title, "sites": _numbers(maps)} for maps in found], out)
+
+
+def _numbers(maps: Maps) -> dict[str, dict]:
+    return {
+        site: {
+            "rows": maps.tokens[site][0],
+            "columns": maps.tokens[site][1],
+            "layers": {layer: each.tolist() for layer, each in layers.items()},
+        }
+        for site, layers in maps.sites.items()
+    }
 
 
 def draw(found: Sequence[Maps], given: argparse.Namespace) -> "Figure":

@@ -1,5 +1,6 @@
 """What all pictures share: their types of file, colours, and how they are written."""
 
+import io
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 DPI = 150
 
+POWER = r"$\mathdefault"  # how matplotlib writes numbers on logarithmic axes
+
 
 def check_picture(out: Path) -> None:
     """Raise UsageError unless a picture can be written there."""
@@ -32,6 +35,21 @@ def save(figure: "Figure", out: Path) -> None:
     """Write a figure; the type follows from the name."""
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.part")
-    kind = out.suffix.removeprefix(".").lower()
-    figure.savefig(part, format=kind, dpi=DPI, bbox_inches="tight")
-    part.replace(out)
+    try:
+        part.write_bytes(drawn(figure, out.suffix.removeprefix(".").lower()))
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"{out} cannot be written ({error.strerror}); give another") from error
+
+
+def drawn(figure: "Figure", kind: str) -> bytes:
+    """The file of a picture. Names of runs and tokens are no formulas, whatever is in them."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if not text.get_text().startswith(POWER):
+            text.set_parse_math(False)
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight")
+    return file.getvalue()

@@ -8,7 +8,6 @@ is one HTML file that needs no network.
 
 import argparse
 import base64
-import io
 import platform
 import shlex
 import sys
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_ext.analysis import curves, maps, masking, weights
 from fairseq_ext.analysis.pages import maps_part, write_page
+from fairseq_ext.analysis.pictures import drawn
 from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.criterions.asa import SHARE
 from fairseq_ext.data.check import check_writable
@@ -167,9 +167,7 @@ def as_html(columns: "Sequence[Column]") -> str:
 
 
 def picture(figure: "Figure", caption: str) -> str:
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg", bbox_inches="tight")
-    source = base64.b64encode(drawn.getvalue()).decode("ascii")
+    source = base64.b64encode(drawn(figure, "svg")).decode("ascii")
     text = escape(caption)
     return (
         f'<figure><img alt="{text}" src="data:image/svg+xml;base64,{source}">'

@@ -21,8 +21,8 @@ Place = tuple[str, int]
 
 
 def entropy(maps: Tensor) -> Tensor:
-    """[..., S] -> [...] in nats; 0 log 0 = 0."""
-    return torch.special.entr(maps).sum(-1)
+    """[..., S] -> [...] in nats; 0 log 0 = 0, and weights below 0 (raw hybrid ones) count as 0."""
+    return torch.special.entr(maps.clamp(min=0)).sum(-1)
 
 
 def distance(maps: Tensor, view: View) -> Tensor:
@@ -172,7 +172,7 @@ class ColumnSums:
         flat = sums.transpose(0, 1)[:, view.keys]  # [H, real keys of the batch]
         bound = view.keys.sum(1, keepdim=True).expand_as(view.keys)[view.keys] * flat
         found = {
-            "histogram": self._histogram(flat.log()),
+            "histogram": self._histogram(flat.clamp(min=0).log()),
             "keys": torch.full((len(flat),), flat.size(1)),
             "away": (flat < self.epsilon).sum(1),
             "below": (bound < 1 - 1e-4).sum(1),
@@ -217,9 +217,11 @@ class ColumnSums:
     def edges(self) -> list[float]:
         return [self.LOWEST + self.WIDTH * i for i in range(self.bins + 1)]
 
-    def range(self, site: str) -> tuple[float, float]:
-        """The edges between which all sums of a site are."""
+    def range(self, site: str) -> tuple[float, float] | None:
+        """The edges between which all sums of a site are; None if the model has no such site."""
         shares = [h.sum(0) for (at, _), h in self.histograms().items() if at == site]
+        if not shares:
+            return None
         filled = torch.stack(shares).sum(0).nonzero()
         edges = self.edges()
         return edges[int(filled[0])], edges[int(filled[-1]) + 1]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
@@ -48,9 +49,13 @@ def check(given: argparse.Namespace) -> None:
 
 
 def subjects(given: argparse.Namespace) -> Iterator[Subject]:
-    """One after the other, so that one is in memory at a time."""
-    for checkpoint in given.checkpoints:
-        yield Subject(checkpoint, given.data)
+    """One after the other, so that one is in memory at a time; titles tell them apart."""
+    names = [short_name(checkpoint) for checkpoint in given.checkpoints]
+    for checkpoint, name in zip(given.checkpoints, names, strict=True):
+        subject = Subject(checkpoint, given.data)
+        if names.count(name) > 1:
+            subject.title = f"{subject.name}, {checkpoint}"
+        yield subject
 
 
 def collect(subject: Subject, given: argparse.Namespace, *collectors: Collector) -> int:

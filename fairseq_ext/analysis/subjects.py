@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import set_torch_seed
 from subword_nmt.apply_bpe import BPE
 from torch import Tensor
@@ -23,6 +24,8 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.models.transformer import TransformerModel
+from fairseq_ext.roles.pieces import READ, are_numbers
+from fairseq_ext.tasks.replaced_tokens import ReplacedTokenDetectionTask
 
 SITES = {
     "encoder": "encoder self-attention",
@@ -45,7 +48,7 @@ class Words(NamedTuple):
 
 
 class Subject:
-    """A model in evaluation, on the CPU unless it is moved.
+    """A model in evaluation, on the CPU.
 
     Args:
         checkpoint: a file of fairseq-train or `fairseq-ext import-hf`.
@@ -86,8 +89,8 @@ class Subject:
     def heads(self) -> dict[str, dict[int, int]]:
         """site -> layer -> how many heads it has."""
         found: dict[str, dict[int, int]] = {site: {} for site in SITES}
-        for module in self.model.modules():
-            if isinstance(module, Attention):
+        for name, module in self.model.named_modules():
+            if isinstance(module, Attention) and not name.startswith("task_head."):
                 found[module.site][module.layer] = module.num_heads
         return {site: layers for site, layers in found.items() if layers}
 
@@ -148,6 +151,12 @@ class Subject:
         indices = dataset.ordered_indices()
         indices = indices if limit is None else indices[indices < limit]
         indices, _ = dataset.filter_indices_by_size(indices, self.model.max_positions())
+        longest = max((dataset.num_tokens(index) for index in indices), default=0)
+        if longest > max_tokens:
+            raise UsageError(
+                f"--max-tokens is {max_tokens} and {split} has sentences of {longest} tokens; give "
+                "at least that"
+            )
         with tqdm(total=len(indices), desc=split, unit=" sentences") as bar:
             for batch in dataset.batch_by_size(indices, max_tokens=max_tokens):
                 yield self.unmasked(dataset.collater([dataset[index] for index in batch]))
@@ -162,12 +171,22 @@ class Subject:
         self.check_length(batch["net_input"]["src_tokens"].size(1))
         return batch
 
-    def unmasked(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """With the words that masked language modelling hid."""
-        tokens, target = batch["net_input"]["src_tokens"], batch.get("target")
-        hidden = getattr(self.task, "mask_idx", None) is not None and not self.translates
-        if not hidden or target is None or target.shape != tokens.shape:
+    def first_row(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Of a batch with several rows, as a pair encoded apart has, the first without padding."""
+        inputs = batch["net_input"]
+        if len(inputs["src_tokens"]) == 1:
             return batch
+        real = inputs["src_tokens"][0].ne(self.source.pad())
+        kept = {name: each[:1][:, real] for name, each in inputs.items() if each.dim() > 1}
+        return {**batch, "net_input": kept}
+
+    def unmasked(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """With the words that masked language modelling hid, which are its targets."""
+        if not isinstance(self.task, MaskedLMTask) or isinstance(
+            self.task, ReplacedTokenDetectionTask
+        ):
+            return batch
+        tokens, target = batch["net_input"]["src_tokens"], batch["target"]
         whole = torch.where(target.eq(self.source.pad()), tokens, target)
         return {**batch, "net_input": {**batch["net_input"], "src_tokens": whole}}
 
@@ -262,11 +281,23 @@ class Subject:
         return predicted, source if site == "cross" else read
 
     def label(self, number: int | Tensor) -> str:
-        """A source token; that of a byte-level BPE as text."""
+        """A source token; that of a byte-level BPE as text, if the tokeniser is at hand."""
         symbol = self.source[int(number)]
-        if not self.translates and symbol.isdecimal() and self.vocabulary.by_id:
+        if self._by_id and symbol.isdecimal():
             symbol = self.vocabulary.tokenizer.id_to_token(int(symbol)) or symbol
-        return symbol.replace("\u0120", "\u2581")
+            text = READ["\u0120"](symbol).text.decode(errors="replace")
+            return f"\u2581{text}" if symbol.startswith("\u0120") else text
+        return symbol
+
+    @cached_property
+    def _by_id(self) -> bool:
+        """Symbols are the numbers of a tokeniser's tokens."""
+        if self.translates or not are_numbers(self.source.symbols[self.source.nspecial :]):
+            return False
+        try:
+            return self.vocabulary.by_id
+        except UsageError:  # numbers are shown where nobody knows what they mean
+            return False
 
 
 class Heard(NamedTuple):

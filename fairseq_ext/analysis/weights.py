@@ -19,7 +19,7 @@ from fairseq_ext.attention import Attention
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log, variants
+from fairseq_ext.evaluation.logs import LOG, read_log, variants
 from fairseq_ext.evaluation.runs import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -59,11 +59,14 @@ def run(given: argparse.Namespace) -> None:
     check_writable(given.out, 0)
     folders = [path for path in given.runs if path.is_dir()]
     names = dict(zip(folders, variants(folders), strict=True))
-    found = [weight for path, name in names.items() for weight in logged(path, name)]
+    found = []
     for path in given.runs:
+        if path in names and (path / LOG).is_file():
+            found += logged(path, names[path])
         file = path / CHECKPOINT if path in names else path
-        subject = Subject(file, given.data)
-        found += trained(subject, names.get(path, subject.title))
+        if path not in names or file.is_file() or not (path / LOG).is_file():
+            subject = Subject(file, given.data)
+            found += trained(subject, names.get(path, subject.title))
     write(found, given.out)
 
 

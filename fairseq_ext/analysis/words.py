@@ -68,15 +68,13 @@ def together(
 ) -> dict[str, Any]:
     """Sentences [S], padded on the right, as a batch for `Subject.listen`.
 
-    An encoder alone says its features, which costs less than words. A translation model reads
-    targets [T], or the end of a sentence alone, which is enough for its encoder.
+    A translation model reads targets [T], or the end of a sentence alone, which is enough for its
+    encoder.
     """
     tokens = pad_sequence(list(sources), batch_first=True, padding_value=subject.source.pad())
     lengths = torch.tensor([len(each) for each in sources])
     inputs: dict[str, Any] = {"src_tokens": tokens, "src_lengths": lengths}
-    if not subject.translates:
-        inputs["features_only"] = True
-    else:
+    if subject.translates:
         words = subject.task.target_dictionary
         targets = targets or [torch.tensor([words.eos()])] * len(sources)
         read = [target.roll(1) for target in targets]  # the end begins a sentence

@@ -41,7 +41,7 @@ for (const place of document.querySelectorAll("[data-maps]")) {
       const weights = keys.map((_, j) => weight(found, head, query, j));
       const most = Math.max(...weights, 1e-9);
       keys.forEach((token, j) => {
-        token.style.background = `rgba(var(--ink), ${(0.6 * weights[j]) / most})`;
+        token.style.background = `rgba(var(--ink), ${(0.4 * weights[j]) / most})`;
         token.title = weights[j].toFixed(3);
       });
       const best = weights.indexOf(Math.max(...weights));
