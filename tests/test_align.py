@@ -256,7 +256,7 @@ def test_the_command(hybrid_run, data_bin, subject, files, tmp_path, capsys):
         ("1-1\n1-1", [], "de has 1, .*en has 1, .*gold has 2; give parallel ones"),
         ("1-1", ["--max-tokens", "0"], "--max-tokens is 0"),
         ("1-1", ["--out", "/dev/null/x"], "/dev/null is a file"),
-        ("1-1", ["--data", "."], "no dictionaries"),
+        ("1-1", ["--data", "."], "neither dictionaries nor examples"),
     ],
 )
 def test_what_cannot_be_aligned(hybrid_run, data_bin, tmp_path, gold, change, says):

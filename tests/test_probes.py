@@ -362,7 +362,7 @@ def test_losses_of_checkpoints(runs, checkpoint, tmp_path):
         (["--coreference", "a.txt"], "a.txt is no corpus of coreference"),
         (["--coreference", str(CONLL), str(CONLL)], "two corpora of one name"),
         (["--out", "/dev/null/x"], "/dev/null is a file"),
-        (["--data", "."], "no dictionaries"),
+        (["--data", "."], "neither dictionaries nor examples"),
     ],
 )
 def test_what_cannot_be_probed(runs, reflexives, tmp_path, change, says):
