@@ -9,7 +9,8 @@ import pytest
 
 FLAGS = """
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
-    --disable-background-networking --disable-component-update --hide-scrollbars
+    --disable-background-networking --disable-component-update --disable-dev-shm-usage
+    --hide-scrollbars
 """.split()
 
 
