@@ -1,7 +1,7 @@
 """Look into a checkpoint: attention maps, explaining away, heads, trained weights, in one folder.
 
 What is drawn of all sentences of a split is collected in one pass, batch by batch. Beside each
-picture are its numbers, as CSV and JSON; maps.html has the maps of --sentence, or of the first
+picture are its numbers, as CSV or JSON; maps.html has the maps of --sentence, or of the first
 --sentences of the split, to choose from. The model may be for translation or RoBERTa-style, of this
 plugin or fairseq's own.
 """
@@ -41,8 +41,8 @@ def run(given: argparse.Namespace) -> None:
     print(f"{subject.title}: {count} sentences of {given.split}")
     of_columns(subject, sums, given)
     heads.write([{"model": subject.title, **row} for row in statistics.rows()], given)
-    if found := weights.trained(subject, subject.title):
-        weights.write(found, given.out)
+    if trained := weights.trained(subject, subject.title):
+        weights.write(trained, given.out)
     print(f"{given.out} has {', '.join(sorted(path.name for path in given.out.iterdir()))}")
 
 
