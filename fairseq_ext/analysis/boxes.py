@@ -29,7 +29,7 @@ from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
 from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import as_csv, as_text, column, means, standard_error
+from fairseq_ext.evaluation.layout import as_text, column, means, rows_as_csv, standard_error
 from fairseq_ext.files import completed, write_lines
 
 if TYPE_CHECKING:
@@ -208,7 +208,5 @@ def _bars(axes, groups: Mapping[str, Sequence[Run]]) -> None:
 def write_u(runs: Sequence[Run], path: Path) -> None:
     """One line for each seed and step."""
     rows = [(each.seed, step, u) for each in runs for step, u in enumerate(each.u, 1)]
-    names = ("seed", "step", "u")
-    columns = [column(*each) for each in zip(names, zip(*rows, strict=True), strict=True)]
     with completed(path) as file:
-        file.write(as_csv(columns, []))
+        file.write(rows_as_csv(("seed", "step", "u"), rows))

@@ -21,7 +21,7 @@ from torch import Tensor
 from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
 from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import as_csv, column
+from fairseq_ext.evaluation.layout import rows_as_csv
 from fairseq_ext.files import completed, write_lines
 
 if TYPE_CHECKING:
@@ -194,6 +194,5 @@ def write_distances(path: Path) -> None:
 
 
 def _write(path: Path, names: Sequence[str], rows: Sequence[tuple]) -> None:
-    columns = [column(*each) for each in zip(names, zip(*rows, strict=True), strict=True)]
     with completed(path) as file:
-        file.write(as_csv(columns, []))
+        file.write(rows_as_csv(names, rows))

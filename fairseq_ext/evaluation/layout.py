@@ -82,6 +82,11 @@ def as_csv(columns: Sequence[Column], notes: Sequence[str]) -> str:
     return text.getvalue() + "".join(f"# {note}\n" for note in notes)
 
 
+def rows_as_csv(names: Sequence[str], rows: Iterable[Sequence]) -> str:
+    """Plain numbers, row by row."""
+    return as_csv([column(*each) for each in zip(names, zip(*rows, strict=True), strict=True)], [])
+
+
 def _rows(columns: Sequence[Column]) -> Iterator[list[str]]:
     """Cells of one width in each column: the first to the left, the others to the right."""
     widths = [max(map(len, [each.title, *each.shown])) for each in columns]
