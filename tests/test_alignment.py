@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from test_conllu import UD, needs_corpora
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
+from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.roles.alignment import align, words_of
 from fairseq_ext.roles.annotations import bits, record
-from fairseq_ext.roles.conllu import Sentence, read
 from fairseq_ext.roles.masks import EXACT, MAJOR
 from fairseq_ext.roles.pieces import MARKS, READ, Piece
 from fairseq_ext.roles.texts import tokens_of

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.conllu import Sentence, read
 
 CORPORA = Path(os.environ.get("FAIRSEQ_EXT_CORPORA", "-"))
 UD = [
@@ -22,7 +22,7 @@ needs_corpora = pytest.mark.skipif(
 )
 
 WORKED = """\
-# text = They don't win.
+# sent_id = email-7
 1	They	they	PRON	_	_	4	nsubj:pass	4:nsubj	_
 2-3	don't	_	_	_	_	_	_	_	_
 2	do	do	AUX	_	_	4	aux	_	_
@@ -48,7 +48,7 @@ def test_worked(tmp_path, name):
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     words = "They do n't win .".split()
     relations = "nsubj:pass aux advmod root punct".split()
-    first = Sentence(words, [3, 3, 3, -1, 3], relations, {1: (3, "don't")}, f"{path}:2")
+    first = Sentence(words, [3, 3, 3, -1, 3], relations, {1: (3, "don't")}, f"{path}:2", "email-7")
     assert list(read(path)) == [first, Sentence(["Yes"], [-1], ["root"], {}, f"{path}:10")]
 
 

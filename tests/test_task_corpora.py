@@ -52,6 +52,7 @@ REAL = {
     "quora": {"train": 16_391, "valid": 1_821},
     "sts": {"train": 6_040, "valid": 863},
     "paws-wiki": {"valid": 1_500},
+    "ewt-genre": {"train": 12_544, "valid": 2_001},
     "cr": {"train": 3_775},
     "mpqa": {"train": 10_606},
     "mr": {"train": 10_662},
@@ -112,6 +113,14 @@ def test_sentences_of_wnut_end_at_lines_with_a_tab(real):
     assert sum(len(example["words"]) for example in examples) == 62_730
     assert all(len(example["words"]) == len(example["tags"]) for example in examples)
     assert sum(tag.startswith("B-") for example in examples for tag in example["tags"]) == 1_975
+
+
+def test_genres_of_parsed_sentences(real):
+    assert real["ewt-genre"]["train"][1] == {
+        "text": "[ This killing of a respected cleric will be causing us trouble for years to come "
+        ". ]",
+        "label": "weblog",
+    }
 
 
 def test_labels_of_pairs_agree_between_corpora(real):
@@ -441,6 +450,9 @@ def test_bad_files(tmp_path, corpus, name, old, new, said):
         assert part in message
 
 
+EWT, YES = "ud-english-ewt/en_ewt-ud-train.conllu", "1\tYes\t_\t_\t_\t_\t0\troot\t_\t_\n"
+
+
 @pytest.mark.parametrize(
     ("corpus", "name", "content", "said"),
     [
@@ -454,13 +466,16 @@ def test_bad_files(tmp_path, corpus, name, old, new, said):
         ("quora", "quora/quora-part.csv", "", ["is empty"]),
         ("paws-wiki", "pawsx-en/dev-part.tsv", "One sentence .\n", [":1 has 1 columns", "not 3"]),
         ("cr", "sentclass/custrev.all", "1 good\n\n", [":2", "label ''"]),
+        ("ewt-genre", EWT, f"# sent_id = web-1\n{YES}", [":2 has the label 'web'", "answers"]),
+        ("ewt-genre", EWT, f"# sent_id = email-1\n{YES}\n{YES}", [":4 has the label ''"]),
     ],
 )
 def test_bad_content(tmp_path, corpus, name, content, said):
     path = tmp_path / "corpora" / name
     path.parent.mkdir(parents=True)
     path.write_text(content, "utf-8")
-    path.with_name("emerging.dev.conll").write_text("a\tO\n")
+    for other in ("emerging.dev.conll", "en_ewt-ud-dev.conllu"):
+        path.with_name(other).write_text("a\tO\n")
     message = refusal(corpus, tmp_path / "corpora", tmp_path)
     for part in (str(path), *said):
         assert part in message

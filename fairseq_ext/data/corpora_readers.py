@@ -13,6 +13,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_ext.data import conllu
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
 
@@ -136,6 +137,13 @@ def json_lines(path: Path) -> Iterator[Row]:
         if not isinstance(row, dict):
             raise UsageError(f"{where} is no JSON object; get the file again")
         yield where, row
+
+
+def genres(path: Path) -> Iterator[Row]:
+    """Parsed sentences, whose genre is what their sent_id begins with."""
+    for sentence in conllu.read(path):
+        genre, text = sentence.name.partition("-")[0], " ".join(sentence.words)
+        yield sentence.where, {"label": genre, "text": text}
 
 
 def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:

@@ -11,6 +11,7 @@ from fairseq_ext.data.corpora_readers import (
     Value,
     classes,
     dream,
+    genres,
     hellaswag,
     json_lines,
     label_first,
@@ -80,6 +81,8 @@ WNUT_FILES = {
     "test": "emerging.test.annotated",
 }
 
+EWT_FILES = parts("en_ewt-ud-{}.conllu")
+
 # Readers.
 
 
@@ -108,6 +111,7 @@ STS = Sentences(CSV, similarity, "sentence1", "sentence2", "similarity")
 QUORA = Sentences(CSV, renamed({"0.0": "0", "1.0": "1"}), "sentence1", "sentence2", "is_duplicate")
 ABBREVIATED = renamed({"e": "entailment", "n": "neutral", "c": "contradiction"})
 ANLI = Sentences(json_lines, ABBREVIATED, "context", "hypothesis")
+GENRES = Sentences(genres, classes("answers email newsgroup reviews weblog"))
 DIGIT_FIRST = {count: Sentences(label_first, digits(count)) for count in (2, 5, 6)}
 WNUT = tagged("corporation", "creative-work", "group", "location", "person", "product")
 
@@ -181,6 +185,7 @@ CORPORA = {
     "paws-wiki": labelled(
         Layout("final", GLUE, PAWS), Layout("pawsx-en", {"valid": "dev-part.tsv"}, PAWS)
     ),
+    "ewt-genre": labelled(Layout("ud-english-ewt", EWT_FILES, GENRES)),
     "cr": whole("custrev.all"),
     "mpqa": whole("mpqa.all"),
     "mr": whole("rt-polarity.all"),

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.conllu import Sentence
 from fairseq_ext.roles.masks import BLANK, EXACT, MAJOR, NONE
 
 VERSION = 1

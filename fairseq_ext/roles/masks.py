@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_ext.data.conllu import NONE
 from fairseq_ext.errors import UsageError
 
-NONE = -1  # no word
 NEVER = torch.iinfo(torch.long).min  # of what cannot be rare
 BLANK = (NONE, NONE, 0)  # of a token without a parse, in `Sentences.parse`
 MAJOR, EXACT = 1, 2  # bits of a relation: a major one, and one that is so without its subtype

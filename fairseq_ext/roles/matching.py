@@ -5,10 +5,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.errors import UsageError
 from fairseq_ext.roles.alignment import Token, align, words_of
 from fairseq_ext.roles.annotations import MOST
-from fairseq_ext.roles.conllu import Sentence, read
 from fairseq_ext.roles.parsers import Parse
 from fairseq_ext.roles.texts import Text
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 
+from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.conllu import Sentence
 from fairseq_ext.roles.masks import NONE
 
 Batch = Sequence[Sequence[str]]

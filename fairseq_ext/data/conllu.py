@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.masks import NONE
 
+NONE = -1  # no word
 ID, FORM, HEAD, RELATION, COLUMNS = 0, 1, 6, 7, 10
 RANGE, EMPTY, HEADS = map(re.compile, (r"([0-9]+)-([0-9]+)", r"[0-9]+\.[0-9]+", r"[0-9]{1,9}"))
+NAME = re.compile(r"# *sent_id *= *(.*\S)\s*")
 
 
 class Sentence(NamedTuple):
@@ -24,6 +25,7 @@ class Sentence(NamedTuple):
         surfaces: of words written as one, by the place of the first: the place after the last,
             and what is written ("don't").
         where: it stands, "FILE:LINE"; empty if in no file.
+        name: its sent_id, as a comment gives it.
     """
 
     words: Sequence[str]
@@ -31,6 +33,7 @@ class Sentence(NamedTuple):
     relations: Sequence[str]
     surfaces: dict[int, tuple[int, str]] = {}
     where: str = ""
+    name: str = ""
 
 
 class Row(NamedTuple):
@@ -46,14 +49,15 @@ def read(path: Path) -> Iterator[Sentence]:
             1 on, or heads that make a tree.
     """
     rows: list[Row] = []
+    name = ""
     for number, line in enumerate(chain(lines_of(path), [""]), 1):
         if line.startswith("#"):
-            continue
-        if line.strip():
+            name = found[1] if (found := NAME.fullmatch(line)) else name
+        elif line.strip():
             rows.append(_row(line, f"{path}:{number}"))
         elif rows:
-            yield _sentence(rows)
-            rows = []
+            yield _sentence(rows, name)
+            rows, name = [], ""
 
 
 def _row(line: str, where: str) -> Row:
@@ -65,19 +69,19 @@ def _row(line: str, where: str) -> Row:
     return Row(columns, where)
 
 
-def _sentence(rows: Sequence[Row]) -> Sentence:
+def _sentence(rows: Sequence[Row], name: str) -> Sentence:
     words: list[Row] = []
     ranges: dict[int, tuple[int, Row]] = {}
     for row in rows:
-        name, following = row.columns[ID], len(words) + 1
-        if name == str(following):
+        given, following = row.columns[ID], len(words) + 1
+        if given == str(following):
             words.append(row)
-        elif (found := RANGE.fullmatch(name)) and int(found[1]) == following <= int(found[2]):
+        elif (found := RANGE.fullmatch(given)) and int(found[1]) == following <= int(found[2]):
             ranges[len(words)] = int(found[2]), row
-        elif not EMPTY.fullmatch(name):
+        elif not EMPTY.fullmatch(given):
             raise UsageError(
-                f"{row.where} has the ID '{name}', where {following} is expected; number the words "
-                "of a sentence from 1 on, and end it with an empty line"
+                f"{row.where} has the ID '{given}', where {following} is expected; number the "
+                "words of a sentence from 1 on, and end it with an empty line"
             )
     if not words:
         raise UsageError(f"{rows[0].where} begins a sentence without words; give at least one")
@@ -93,6 +97,7 @@ def _sentence(rows: Sequence[Row]) -> Sentence:
         [row.columns[RELATION] for row in words],
         {first: (last, row.columns[FORM]) for first, (last, row) in ranges.items()},
         rows[0].where,
+        name,
     )
 
 
