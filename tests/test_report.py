@@ -1,6 +1,8 @@
 """The page about runs, and both kinds of pages in a real browser."""
 
 import base64
+import csv
+import io
 import json
 import re
 import shutil
@@ -50,7 +52,7 @@ def test_what_the_page_has(page, runs):
         *("Scores", "Over training", "Attention", "Settings", "How this page was made")
     ]
     assert "paired t-test" in text and "standard error of the mean" in text
-    captions = re.findall("<figcaption>(.*?)</figcaption>", text)
+    captions = re.findall(r"<figcaption>(.*?) \(<a ", text)
     assert captions == [
         "Mean and standard error; the line is the baseline",
         *(f"{name}, as logged" for name in ("loss", "nll_avg", "ag_loss", "ag_alpha")),
@@ -60,6 +62,23 @@ def test_what_the_page_has(page, runs):
     assert len(images) == 6 and all(b"<svg" in base64.b64decode(each) for each in images)
     assert "fairseq-ext " in text and "Python 3." in text
     assert "criterion._name" in text and "model.hna_init" in text
+
+
+def test_numbers_of_pictures(page, runs):
+    text = page.read_text("utf-8")
+    files = dict(re.findall(r'<a download="(.*?)" href="data:text/csv;base64,(.*?)"', text))
+    tables = {
+        name: list(csv.DictReader(io.StringIO(base64.b64decode(content).decode())))
+        for name, content in files.items()
+    }
+    assert len(tables) == text.count("<figure>") == 6
+    scores = tables["Mean and standard error; the line is the baseline.csv"]
+    assert [row["run"] for row in scores] == [*map(str, runs)]
+    logs = "".join((run / "train.log").read_text("utf-8") for run in runs)
+    logged = {float(value) for value in re.findall(r"nll_avg\W+([0-9.]+)", logs)}
+    assert {float(row["nll_avg"]) for row in tables["nll_avg, as logged.csv"]} <= logged
+    shares = tables["share u of doubly-normalised attention, mean over heads and repetitions.csv"]
+    assert {row["model"] for row in shares} == {"hna", "<b>ag"}
 
 
 def test_settings_that_differ_come_first(page):
@@ -112,7 +131,17 @@ def test_the_page_in_a_browser(page, width, dark):
     with chromium(width, dark) as window:
         visit(window, page)
         assert overflow(window) <= 0
-        for selector in ("h1", "h2", "td", "li", "figcaption", ".token", ".where", "p"):
+        for selector in (
+            "h1",
+            "h2",
+            "td",
+            "li",
+            "figcaption",
+            "figcaption a",
+            ".token",
+            ".where",
+            "p",
+        ):
             assert contrast(window, selector) > 4.5, selector
         background = "return getComputedStyle(document.body).backgroundColor"
         assert (window.execute_script(background) == "rgb(255, 255, 255)") != dark

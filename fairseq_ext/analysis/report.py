@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from fairseq_ext.analysis import curves, maps, masking, weights
 from fairseq_ext.analysis.pages import maps_part, write_page
 from fairseq_ext.analysis.pictures import drawn
+from fairseq_ext.analysis.streams import Row, as_csv
 from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.criterions.asa import SHARE
 from fairseq_ext.data.check import check_writable
@@ -82,7 +83,13 @@ def scores(found: table.Table) -> Iterator[str]:
     yield as_html(found.columns)
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in found.notes) + "</ul>"
     if len(found.runs) > 1:
-        yield picture(table.bars(found), "Mean and standard error; the line is the baseline")
+        values = next(iter(found.measures.values())).values
+        rows = [
+            {"variant": variant, "run": run.folder, "value": values[run.folder]}
+            for variant, runs in found.runs.items()
+            for run in runs
+        ]
+        yield picture(table.bars(found), "Mean and standard error; the line is the baseline", rows)
 
 
 def over_training(given: argparse.Namespace) -> Iterator[str]:
@@ -90,8 +97,13 @@ def over_training(given: argparse.Namespace) -> Iterator[str]:
     for metric in given.curves:
         logged = [run for run in given.runs if has(run, metric)]
         if logged:
-            figure = curves.draw_curves(curves.read_curves(logged, metric), metric)
-            yield picture(figure, f"{metric}, as logged")
+            every = curves.read_curves(logged, metric)
+            rows = [
+                {"variant": curve.variant, "kind": curve.kind, "update": update, metric: value}
+                for curve in every
+                for update, value in zip(curve.updates, curve.values, strict=True)
+            ]
+            yield picture(curves.draw_curves(every, metric), f"{metric}, as logged", rows)
 
 
 def trained_weights(given: argparse.Namespace) -> Iterator[str]:
@@ -99,12 +111,18 @@ def trained_weights(given: argparse.Namespace) -> Iterator[str]:
     pairs = zip(given.runs, names, strict=True)
     found = [weight for run, name in pairs for weight in weights.logged(run, name)]
     for kind in dict.fromkeys(weight.kind for weight in found):
-        title = weights.TITLES[kind]
-        figure = weights.draw([weight for weight in found if weight.kind == kind], title)
-        yield picture(figure, f"{title}, mean over heads and repetitions")
+        title, own = weights.TITLES[kind], [weight for weight in found if weight.kind == kind]
+        rows = [weight._asdict() for weight in own]
+        yield picture(weights.draw(own, title), f"{title}, mean over heads and repetitions", rows)
     masked = [run for run in given.runs if has(run, SHARE)]
     if masked:
-        yield picture(masking.draw(masking.read_shares(masked)), "Units masked by adversaries")
+        shares = masking.read_shares(masked)
+        rows = [
+            {"variant": variant, "layer": "all" if layer == masking.ALL else layer, "share": share}
+            for variant, layers in shares.items()
+            for layer, share in layers.items()
+        ]
+        yield picture(masking.draw(shares), "Units masked by adversaries", rows)
 
 
 def attention(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
@@ -166,10 +184,16 @@ def as_html(columns: "Sequence[Column]") -> str:
     return f'<div class="wide"><table><tr>{header}</tr>{"".join(rows)}</table></div>'
 
 
-def picture(figure: "Figure", caption: str) -> str:
-    source = base64.b64encode(drawn(figure, "svg")).decode("ascii")
+def picture(figure: "Figure", caption: str, rows: Sequence[Row]) -> str:
+    """With a link that saves its numbers."""
     text = escape(caption)
     return (
-        f'<figure><img alt="{text}" src="data:image/svg+xml;base64,{source}">'
-        f"<figcaption>{text}</figcaption></figure>"
+        f'<figure><img alt="{text}" src="{embedded("image/svg+xml", drawn(figure, "svg"))}">'
+        f"<figcaption>{text} "
+        f'(<a download="{text}.csv" href="{embedded("text/csv", as_csv(rows).encode())}">CSV</a>)'
+        "</figcaption></figure>"
     )
+
+
+def embedded(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

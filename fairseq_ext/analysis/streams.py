@@ -78,10 +78,14 @@ def collect(subject: Subject, given: argparse.Namespace, *collectors: Collector)
 
 def write_rows(rows: Sequence[Row], stem: Path, **about: Any) -> None:
     """STEM.csv and STEM.json; the latter also has what the numbers are about."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
     with completed(stem.with_suffix(".csv")) as file:
-        file.write(rows_as_csv(names, [[row.get(name, "") for name in names] for row in rows]))
+        file.write(as_csv(rows))
     write_json({**about, "rows": [dict(row) for row in rows]}, stem.with_suffix(".json"))
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return rows_as_csv(names, [[row.get(name, "") for name in names] for row in rows])
 
 
 def write_json(value: Any, path: Path) -> None:
