@@ -168,8 +168,9 @@ def allowed(role: str, view: Sentences, definitions: str = "paper") -> Tensor:
     """
     if role in PARSED and view.parse is None:
         raise UsageError(
-            f"the role {role} of the model needs parses, which these sentences do not have; give "
-            "data with annotations, or encoder_roles with none in its place to --model-overrides"
+            f"the role {role} of the model needs parses, which these sentences do not have; give a "
+            "split with annotations, or to fairseq-generate --model-overrides with none in its "
+            "place in encoder_roles"
         )
     given = ROLES[role](view, DEFINITIONS[definitions])
     keys = given if given.dim() == 3 else given[:, None].expand(-1, given.size(1), -1)
