@@ -4,9 +4,11 @@ import struct
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from fairseq_ext import cli
 from fairseq_ext.analysis import curves
+from fairseq_ext.analysis.pictures import drawn
 from fairseq_ext.errors import UsageError
 
 
@@ -78,6 +80,21 @@ def test_limits_leave_out_how_a_loss_begins(runs):
 def test_a_constant_metric_and_one_without_validation(runs, tmp_path):
     cli.main(["curves", *map(str, runs), "--metric", "bleu", "--out", str(tmp_path / "bleu.svg")])
     assert "<svg" in (tmp_path / "bleu.svg").read_text()
+
+
+def test_powers_are_set_and_names_are_not():
+    """Axes know their numbers only when they are drawn."""
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    left.plot([1, 2], [1e-4, 0.5])
+    left.set(yscale="log", title="$x^2$ and \\frac $")
+    right.bar(["$a", "b$c$"], [1, 2])
+    drawn(figure, "svg")
+    powers = [label for label in left.get_yticklabels() if label.get_text()]
+    assert powers and all(label.get_parse_math() for label in powers)
+    names = [*right.get_xticklabels(), left.title]
+    assert [each.get_text() for each in names] == ["$a", "b$c$", "$x^2$ and \\frac $"]
+    assert not any(each.get_parse_math() for each in names)
 
 
 def test_curves_become_a_file(runs, tmp_path):

@@ -45,11 +45,15 @@ def save(figure: "Figure", out: Path) -> None:
 
 def drawn(figure: "Figure", kind: str) -> bytes:
     """The file of a picture. Names of runs and tokens are no formulas, whatever is in them."""
+    from matplotlib import rc_context
     from matplotlib.text import Text
 
-    for text in figure.findobj(Text):
-        if not text.get_text().startswith(POWER):
-            text.set_parse_math(False)
     file = io.BytesIO()
-    figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight")
+    with rc_context({"text.parse_math": False}):
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+        figure.draw_without_rendering()  # only now do axes have their numbers
+        for text in figure.findobj(Text):
+            text.set_parse_math(text.get_text().startswith(POWER))
+        figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight")
     return file.getvalue()

@@ -49,7 +49,7 @@ class TranslationRolesTask(TranslationTask):
 
     def build_dataset_for_inference(self, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
-            "sentences that are typed in are not parsed, which --task translation_roles needs; give "
-            "a split with annotations, or to fairseq-interactive --task translation and "
+            "sentences that are typed in are not parsed, which --task translation_roles needs; "
+            "give a split with annotations, or to fairseq-interactive --task translation and "
             "--model-overrides \"{'encoder_roles': '...'}\" with none for dependency and major"
         )
