@@ -119,9 +119,10 @@ def test_headlines_are_whole_words(study, data):
     said = (study[0] / "hna" / "seed-1" / "generate-test.txt").read_text("utf-8")
     words, pieces, targets = (lines(said, kind) for kind in "DHT")
     assert words == {number: wordpiece.decode(line) for number, line in pieces.items()}
-    assert len(words) == LINES["test"] and words != pieces
-    text = (data / "text" / "test.title").read_text("utf-8").split("\n")
-    assert [targets[number] for number in range(LINES["test"])] == text[:-1]
+    assert len(words) == LINES["test"]
+    text, split = ((data / name / "test.title").read_text("utf-8") for name in ("text", "pieces"))
+    assert text != split
+    assert [targets[number] for number in range(LINES["test"])] == text.split("\n")[:-1]
 
 
 def test_headlines_of_text_that_is_typed_in(study, data):
