@@ -60,6 +60,8 @@ def test_the_command(runs, tmp_path, capsys):
     cli.main(["masking", *map(str, runs), "--out", str(out)])
     assert out.read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr().out.split("\n")
+    numbers = out.with_suffix(".csv").read_text("utf-8").split("\n")
+    assert numbers[:2] == ["variant,layer,share", "rte,all,0.4"] and "ner,1,0.0" in numbers
     assert said[0] == "rte: 0.400 of all; from the lowest layer 0.500 0.300"
 
 

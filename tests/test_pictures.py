@@ -1,5 +1,6 @@
 """Pictures of runs: curves."""
 
+import csv
 import struct
 from pathlib import Path
 
@@ -102,7 +103,9 @@ def test_curves_become_a_file(runs, tmp_path):
     cli.main(["curves", *map(str, runs), "--out", str(out)])
     width, height = size_of_png(out)
     assert 900 < width < 1200 and 500 < height < 800
-    assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
+    assert {path.name for path in out.parent.iterdir()} == {"curves.png", "curves.csv"}
+    rows = list(csv.DictReader(out.with_suffix(".csv").open()))
+    assert rows[0] == {"variant": "una", "kind": "training", "update": "10", "loss": "20.0"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Draw the curves of runs: what fairseq-train logged, over the updates.
 
 Training is thin, validation thick. Repetitions of a variant (VARIANT/seed-N, VARIANT/fold-N) share
-a colour. The axis need not hold the first tenth of a curve, where losses are high.
+a colour. The axis need not hold the first tenth of a curve, where losses are high. Beside the
+picture are its numbers, as CSV.
 """
 
 import argparse
@@ -9,9 +10,9 @@ import math
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
+from fairseq_ext.analysis.pictures import COLOURS, check_picture, save, save_numbers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
 
@@ -44,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> None:
     check_picture(given.out)
-    save(draw_curves(read_curves(given.runs, given.metric), given.metric), given.out)
+    found = read_curves(given.runs, given.metric)
+    save(draw_curves(found, given.metric), given.out)
+    save_numbers(records(found, given.metric), given.out)
 
 
 def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
@@ -71,6 +74,14 @@ def _values(run: Path, metric: str) -> tuple[dict[str, list[tuple[int, float]]],
         if math.isfinite(values.get(metric, math.nan)):
             found.setdefault(kind, []).append((update, values[metric]))
     return found, names
+
+
+def records(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
+    return [
+        {"variant": curve.variant, "kind": curve.kind, "update": update, metric: value}
+        for curve in curves
+        for update, value in zip(curve.updates, curve.values, strict=True)
+    ]
 
 
 def draw_curves(curves: Sequence[Curve], metric: str) -> "Figure":

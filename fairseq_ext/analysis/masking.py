@@ -2,7 +2,7 @@
 
 Of each training with adversaries (a criterion with _asa) the last epoch in its log counts, or what
 was logged since the last epoch. Repetitions of a variant (VARIANT/seed-N, VARIANT/fold-N) are
-averaged.
+averaged. Beside the picture are its numbers, as CSV.
 """
 
 import argparse
@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
+from fairseq_ext.analysis.pictures import COLOURS, check_picture, save, save_numbers
 from fairseq_ext.criterions.asa import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
@@ -45,6 +45,7 @@ def run(given: argparse.Namespace) -> None:
         layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share) if layer != ALL)
         print(f"{name}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
     save(draw(shares), given.out)
+    save_numbers(records(shares), given.out)
 
 
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
@@ -84,6 +85,14 @@ def _last(path: Path) -> Shares:
     matches = {name: LAYER.fullmatch(name) for name in logged[-1]}
     layers = {int(match[1]): logged[-1][name] for name, match in matches.items() if match}
     return {ALL: logged[-1][SHARE], **layers}
+
+
+def records(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:
+    return [
+        {"variant": variant, "layer": "all" if layer == ALL else layer, "share": value}
+        for variant, share in shares.items()
+        for layer, value in share.items()
+    ]
 
 
 def draw(shares: Mapping[str, Shares]) -> "Figure":

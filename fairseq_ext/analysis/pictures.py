@@ -2,11 +2,14 @@
 
 import io
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.layout import records_as_csv
+from fairseq_ext.files import completed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +44,12 @@ def save(figure: "Figure", out: Path) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise UsageError(f"{out} cannot be written ({error.strerror}); give another") from error
+
+
+def save_numbers(records: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Write what a picture shows beside it, as CSV."""
+    with completed(out.with_suffix(".csv")) as file:
+        file.write(records_as_csv(records))
 
 
 def drawn(figure: "Figure", kind: str) -> bytes:

@@ -16,17 +16,17 @@ from html import escape
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.analysis import curves, maps, masking, weights
 from fairseq_ext.analysis.pages import maps_part, write_page
 from fairseq_ext.analysis.pictures import drawn
-from fairseq_ext.analysis.streams import Row, as_csv
 from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.criterions.asa import SHARE
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import table
+from fairseq_ext.evaluation.layout import records_as_csv
 from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.runs import CHECKPOINT, ELSEWHERE, REPEATED, Run, read_runs
 
@@ -84,12 +84,14 @@ def scores(found: table.Table) -> Iterator[str]:
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in found.notes) + "</ul>"
     if len(found.runs) > 1:
         values = next(iter(found.measures.values())).values
-        rows = [
+        records = [
             {"variant": variant, "run": run.folder, "value": values[run.folder]}
             for variant, runs in found.runs.items()
             for run in runs
         ]
-        yield picture(table.bars(found), "Mean and standard error; the line is the baseline", rows)
+        yield picture(
+            table.bars(found), "Mean and standard error; the line is the baseline", records
+        )
 
 
 def over_training(given: argparse.Namespace) -> Iterator[str]:
@@ -98,12 +100,8 @@ def over_training(given: argparse.Namespace) -> Iterator[str]:
         logged = [run for run in given.runs if has(run, metric)]
         if logged:
             every = curves.read_curves(logged, metric)
-            rows = [
-                {"variant": curve.variant, "kind": curve.kind, "update": update, metric: value}
-                for curve in every
-                for update, value in zip(curve.updates, curve.values, strict=True)
-            ]
-            yield picture(curves.draw_curves(every, metric), f"{metric}, as logged", rows)
+            figure = curves.draw_curves(every, metric)
+            yield picture(figure, f"{metric}, as logged", curves.records(every, metric))
 
 
 def trained_weights(given: argparse.Namespace) -> Iterator[str]:
@@ -112,17 +110,13 @@ def trained_weights(given: argparse.Namespace) -> Iterator[str]:
     found = [weight for run, name in pairs for weight in weights.logged(run, name)]
     for kind in dict.fromkeys(weight.kind for weight in found):
         title, own = weights.TITLES[kind], [weight for weight in found if weight.kind == kind]
-        rows = [weight._asdict() for weight in own]
-        yield picture(weights.draw(own, title), f"{title}, mean over heads and repetitions", rows)
+        caption = f"{title}, mean over heads and repetitions"
+        yield picture(weights.draw(own, title), caption, [weight._asdict() for weight in own])
     masked = [run for run in given.runs if has(run, SHARE)]
     if masked:
         shares = masking.read_shares(masked)
-        rows = [
-            {"variant": variant, "layer": "all" if layer == masking.ALL else layer, "share": share}
-            for variant, layers in shares.items()
-            for layer, share in layers.items()
-        ]
-        yield picture(masking.draw(shares), "Units masked by adversaries", rows)
+        title = "Units masked by adversaries"
+        yield picture(masking.draw(shares), title, masking.records(shares))
 
 
 def attention(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
@@ -184,14 +178,13 @@ def as_html(columns: "Sequence[Column]") -> str:
     return f'<div class="wide"><table><tr>{header}</tr>{"".join(rows)}</table></div>'
 
 
-def picture(figure: "Figure", caption: str, rows: Sequence[Row]) -> str:
+def picture(figure: "Figure", caption: str, records: Sequence[Mapping[str, Any]]) -> str:
     """With a link that saves its numbers."""
-    text = escape(caption)
+    text, drawing = escape(caption), embedded("image/svg+xml", drawn(figure, "svg"))
+    numbers = embedded("text/csv", records_as_csv(records).encode())
     return (
-        f'<figure><img alt="{text}" src="{embedded("image/svg+xml", drawn(figure, "svg"))}">'
-        f"<figcaption>{text} "
-        f'(<a download="{text}.csv" href="{embedded("text/csv", as_csv(rows).encode())}">CSV</a>)'
-        "</figcaption></figure>"
+        f'<figure><img alt="{text}" src="{drawing}"><figcaption>{text} '
+        f'(<a download="{text}.csv" href="{numbers}">CSV</a>)</figcaption></figure>'
     )
 
 

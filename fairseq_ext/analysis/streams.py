@@ -11,7 +11,7 @@ from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import rows_as_csv
+from fairseq_ext.evaluation.layout import records_as_csv
 from fairseq_ext.files import completed
 
 Row = Mapping[str, Any]
@@ -79,13 +79,8 @@ def collect(subject: Subject, given: argparse.Namespace, *collectors: Collector)
 def write_rows(rows: Sequence[Row], stem: Path, **about: Any) -> None:
     """STEM.csv and STEM.json; the latter also has what the numbers are about."""
     with completed(stem.with_suffix(".csv")) as file:
-        file.write(as_csv(rows))
+        file.write(records_as_csv(rows))
     write_json({**about, "rows": [dict(row) for row in rows]}, stem.with_suffix(".json"))
-
-
-def as_csv(rows: Sequence[Row]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return rows_as_csv(names, [[row.get(name, "") for name in names] for row in rows])
 
 
 def write_json(value: Any, path: Path) -> None:

@@ -4,8 +4,8 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Column(NamedTuple):
@@ -85,6 +85,12 @@ def as_csv(columns: Sequence[Column], notes: Sequence[str]) -> str:
 def rows_as_csv(names: Sequence[str], rows: Iterable[Sequence]) -> str:
     """Plain numbers, row by row."""
     return as_csv([column(*each) for each in zip(names, zip(*rows, strict=True), strict=True)], [])
+
+
+def records_as_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Plain numbers, a row for each record; what one does not have is empty."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return rows_as_csv(names, [[record.get(name, "") for name in names] for record in records])
 
 
 def _rows(columns: Sequence[Column]) -> Iterator[list[str]]:
