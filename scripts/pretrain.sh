@@ -39,7 +39,7 @@
 #   12 layers          1.86 / 2.47 / 2.56       1.73 / 2.29 / 2.07
 #   16 layers          6.40 / 7.28 / 6.67       1.81 / 2.46 / 2.24
 # Ours, of six books and a part of WikiText-2, in bits: docs/results.md.
-# Cost: on one core 10 minutes for each training of the default.
+# Cost: on one core 10 to 20 minutes for each training of the default.
 
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/study.sh"
