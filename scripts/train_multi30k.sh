@@ -19,7 +19,7 @@
 #
 # Expected: 41.02 tokenised, lower-cased BLEU on test_2016_flickr in the literature (Transformer of
 # 4 + 4 layers, width 128; 4096 tokens a batch, dropout .3, 2,000 updates of warm-up to .005).
-# Cost: estimated from 40 updates, on one core 4.4 hours for each training, and 3.5 with -- --bf16.
+# Cost: estimated from 40 updates, on one core 4.3 to 4.5 hours for each training, 3.5 with -- --bf16.
 
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/finetuning.sh"

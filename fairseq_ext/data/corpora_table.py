@@ -80,7 +80,6 @@ WNUT_FILES = {
     "valid": "emerging.dev.conll",
     "test": "emerging.test.annotated",
 }
-
 EWT_FILES = parts("en_ewt-ud-{}.conllu")
 
 # Readers.
