@@ -83,7 +83,7 @@ def scores(found: table.Table) -> Iterator[str]:
     yield as_html(found.columns)
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in found.notes) + "</ul>"
     if len(found.runs) > 1:
-        values = next(iter(found.measures.values())).values
+        values = found.first.values
         records = [
             {"variant": variant, "run": run.folder, "value": values[run.folder]}
             for variant, runs in found.runs.items()

@@ -105,6 +105,11 @@ class Table(NamedTuple):
     measures: Mapping[str, Measure]
     baseline: str
 
+    @property
+    def first(self) -> Measure:
+        """That of the first metric, which --sort, --test and --bars go by."""
+        return next(iter(self.measures.values()))
+
 
 def tabulate(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Table:
     """The table of runs that the options of `add_contents` ask for."""
@@ -125,9 +130,9 @@ def tabulate(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Ta
 
 def bars(table: Table) -> "Figure":
     """Of the first metric."""
-    first = next(iter(table.measures.values()))
-    values = {name: [first.values[r.folder] for r in each] for name, each in table.runs.items()}
-    return draw_bars(values, first.title, table.baseline)
+    scores, title = table.first.values, table.first.title
+    values = {name: [scores[run.folder] for run in runs] for name, runs in table.runs.items()}
+    return draw_bars(values, title, table.baseline)
 
 
 def _check_test(given: argparse.Namespace) -> None:
