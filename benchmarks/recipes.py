@@ -145,7 +145,9 @@ def main() -> int:
     given.clock = "wall"  # of commands
     if best_tool() != "fastbpe" or not shutil.which("perl"):
         raise UsageError("fastBPE and perl are needed and one is missing; install it first")
-    languages = [path.suffixes[0][1:] for path in given.text]
+    languages = [path.name.removesuffix(".gz").rpartition(".")[2] for path in given.text]
+    if languages[0] == languages[1]:
+        raise UsageError(f"--text has two files of '{languages[0]}'; give two languages")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         for path, language in zip(given.text, languages, strict=True):

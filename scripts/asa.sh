@@ -76,7 +76,7 @@ settings() {
 train() {
   local variant given=()
   # shellcheck disable=SC2086 # words
-  rehearse "$@" -- --vocabulary "$vocabulary" ${encoder//\$SEED/1} "${FLAGS[@]}" "${REST[@]}"
+  rehearse "$@" -- --vocabulary "${vocabulary//\$SEED/1}" ${encoder//\$SEED/1} "${FLAGS[@]}" "${REST[@]}"
   for variant in "$@"; do
     given+=(--variant "$variant")
     RUNS+=("${numbers[@]/#/$out/${variant%%=*}/seed-}")

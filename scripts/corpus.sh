@@ -89,7 +89,7 @@ tokenise_text() {
 sort_pairs() {
   local name=$1
   shift
-  step "$name" "Sorting pairs" python -m fairseq_ext.data.bitext "$@" \
+  step "$name" "Sorting pairs" unless_refused python -m fairseq_ext.data.bitext "$@" \
     --languages "$SOURCE" "$TARGET"
 }
 

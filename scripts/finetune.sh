@@ -90,6 +90,7 @@ case "$corpus" in cr | mpqa | mr | subj) folds=${folds:-10} ;; esac
 positive --seeds "$seeds"
 positive --jobs "$jobs"
 positive --epochs ${epochs:+"$epochs"}
+positive --folds ${folds:+"$folds"}
 setup_environment
 corpus_task "$corpus"
 [ -n "$data" ] || corpus_data "$corpus"
@@ -112,6 +113,6 @@ foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" 
   ${folds:+--folds "$folds"} --jobs "$jobs" "${VARIANTS[@]}" -- "$data" \
   --vocabulary "$vocabulary" "${FLAGS[@]}" "${REST[@]}"
 RUNS=()
-for encoder in "${encoders[@]}"; do RUNS+=("$out/${encoder%%=*}"/*); done
+for encoder in "${encoders[@]}"; do repeated "$out/${encoder%%=*}" "$seeds" $folds; done
 repetitions=$((seeds * ${folds:-1}))
 compare "$out" "${METRICS[@]}"

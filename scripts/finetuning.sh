@@ -20,6 +20,19 @@ corpus_data() {
   [ -e "$DATA" ] || bash "$ROOT/scripts/prepare_task.sh" "$1" "$DATA"
 }
 
+# repeated FOLDER SEEDS [FOLDS]: adds the repetitions of a variant to RUNS, as sweep names them.
+repeated() {
+  local seed fold several=''
+  for seed in $(seq "$2"); do
+    [ "$2" = 1 ] || several=seed-$seed-
+    if [ -z "${3:-}" ]; then
+      RUNS+=("$1/seed-$seed")
+    else
+      for fold in $(seq "$3"); do RUNS+=("$1/${several}fold-$fold"); done
+    fi
+  done
+}
+
 # examples FOLDER: how many there are to train on.
 examples() { awk 'END { print NR }' "$1/train.jsonl"; }
 

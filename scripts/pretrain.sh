@@ -155,8 +155,8 @@ masked_lm | masked_lm_nsp | masked_lm_sop | replaced_token_detection) ;;
 *) die "--objective is '$objective' and must be masked_lm, masked_lm_nsp, masked_lm_sop or" \
   "replaced_token_detection." ;;
 esac
+positive --updates ${updates:+"$updates"}
 settings_of "$size"
-positive --updates "$updates"
 positive --seeds "$seeds"
 positive --jobs "$jobs"
 setup_environment

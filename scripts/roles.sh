@@ -18,12 +18,14 @@
 #   --updates    length of each training (default: 1000, of translate 1800)
 #   --jobs       trainings side by side (default: 1)
 #   --data       instead of the folder in data-bin: CORPUS or Multi30k
-#   --out        where runs go (default: checkpoints/roles/CORPUS, or DATA and size)
+#   --out        where runs go, in a folder CORPUS but for translate (default: checkpoints/roles, and
+#                checkpoints/roles/translate/ with the name of the data and the size)
 #   FLAG         of fairseq-train, for all trainings, e.g. --fp16
 # of classify and ablate:
 #   --variants   of classify (default: 'transformer roles cnn bilstm')
 #   --folds      cross-validation (default: 10 for cr, mpqa, mr and subj, else none)
-#   --words      the most frequent ones of the training part (default: 0, all)
+#   --words      the most frequent ones of the training part (default: all); the folders of data and
+#                runs are then CORPUS-N
 # of translate:
 #   --size       of the models: _tiny (default), _iwslt_de_en, '' (base), _wmt_en_de, _wmt_en_de_big
 #
@@ -81,11 +83,11 @@ without() { sed -E "s/(^|[,\/])$1\b/\1none/g" <<<"$names"; }
 
 # settings CORPUS: sets data, out, names (of roles), FLAGS and what compare needs.
 settings() {
-  local cross=$folds
+  local cross=$folds name=$1${words:+-$words}
   corpus_task "$1"
-  data=${given_data:-$ROOT/data-bin/$1} out=${given_out:-$ROOT/checkpoints/roles}/$1
+  data=${given_data:-$ROOT/data-bin/$name} out=${given_out:-$ROOT/checkpoints/roles}/$name
   [ -n "$given_data" ] || [ -e "$data/dict.txt" ] ||
-    bash "$ROOT/scripts/prepare_task.sh" "$1" "$data" --words "$words"
+    bash "$ROOT/scripts/prepare_task.sh" "$1" "$data" --words "${words:-0}"
   [ -e "$data/dict.txt" ] ||
     die "--data is '$data', which has no dict.txt: give a folder of scripts/prepare_task.sh --words."
   require_room "$out" 2000
@@ -120,7 +122,7 @@ train() {
   rehearse "${variants[@]}" -- "${FLAGS[@]}"
   foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" "${FOLDS[@]}" \
     --jobs "$jobs" "${given[@]}" -- "$data" "${FLAGS[@]}"
-  for name in "$@"; do RUNS+=("$out/$name"/*); done
+  for name in "$@"; do repeated "$out/$name" ${#numbers[@]} "${FOLDS[@]:1}"; done
 }
 
 classify() {
@@ -181,7 +183,7 @@ translate() {
 }
 
 variants='transformer roles cnn bilstm' roles='' guided='' seeds='' folds='' jobs=1 data='' out=''
-updates='' words=0 size=_tiny own='' most=1 takes='one corpus'
+updates='' words='' size=_tiny own='' most=1 takes='one corpus'
 case "${1:-}" in
 classify) own='--variants= --folds= --words=' most=99 takes='corpora' ;;
 ablate) own='--folds= --words=' ;;
@@ -194,7 +196,8 @@ experiment=$1 given_data=$data given_out=$out corpora=("${WORDS[@]:1}")
 [ ${#corpora[@]} -le $most ] && { [ ${#corpora[@]} -gt 0 ] || [ $most = 0 ]; } ||
   die "$experiment takes $takes and ${#corpora[@]} are given: see 'bash $0 --help'."
 [ -z "$data" ] || [ ${#corpora[@]} -lt 2 ] || die "--data is for one corpus: give one."
-for number in jobs ${seeds:+seeds} ${folds:+folds} ${updates:+updates}; do
+[ -z "$data" ] || [ -z "$words" ] || die "--words is for data that are made and --data is given: leave one out."
+for number in jobs ${seeds:+seeds} ${folds:+folds} ${updates:+updates} ${words:+words}; do
   positive "--$number" "${!number}"
 done
 setup_environment

@@ -61,7 +61,7 @@ mode_flags() {
   [ "$1" = full ] || FLAGS+=(--freeze-encoder)
 }
 
-# study CORPUS MODE: trains its variants; adds to RUNS.
+# study CORPUS MODE: trains those of the variants that the corpus has; adds to RUNS.
 study() {
   local variant flags given=()
   for variant in $variants; do
@@ -70,6 +70,7 @@ study() {
     given+=(--variant "$variant=$flags")
     RUNS+=("${numbers[@]/#/$out/$1/$2/$variant/seed-}")
   done
+  [ ${#given[@]} -gt 0 ] || return 0
   mode_flags "$2"
   # shellcheck disable=SC2086 # words
   foreground python -m fairseq_ext.cli sweep --out "$out/$1/$2" --seeds "${numbers[@]}" \
@@ -124,6 +125,7 @@ for corpus in "${corpora[@]}"; do
   for mode in $modes; do
     RUNS=()
     study "$corpus" "$mode"
+    [ ${#RUNS[@]} -gt 0 ] || continue
     say
     say "$corpus, $mode:"
     compare "$out/$corpus/$mode" "${METRICS[@]}"

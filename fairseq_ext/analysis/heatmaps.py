@@ -59,13 +59,13 @@ def draw_beside(pictures: Sequence[Picture], across: int, ylabel: str, xlabel: s
     room = 1.2  # for labels
     size = (across * (max(widths) + room) + room, down * (max(heights) + room))
     figure = Figure(figsize=size, layout="constrained")
-    every = figure.subplots(down, across, squeeze=False).flat
+    every = list(figure.subplots(down, across, squeeze=False).flat)
     most = max(float(picture.weights.max()) for picture in pictures)
     for axes, picture in zip(every, pictures, strict=False):
         image = _fill(axes, picture.weights, most)
         _name(axes, picture.rows, picture.columns)
         axes.set_title(picture.title, fontsize=10)
-    for axes in list(every)[len(pictures) :]:
+    for axes in every[len(pictures) :]:
         axes.remove()
     figure.supylabel(ylabel, fontsize=10)
     figure.supxlabel(xlabel, fontsize=10)

@@ -234,10 +234,12 @@ def table(probed: Sequence[Probed], name: str, simple: Mapping[str, Mapping[str,
     best = [[each.best() for each in group] for group in own]
     kinds = list(next(iter(simple.values())))
 
-    def accuracies(kind: str) -> list[list[float]]:
+    def accuracies(kind: str) -> list[list[float | None]]:
+        """None: no mention of this kind is within reach of a model."""
         fixed = [[values[kind]] for values in simple.values()]
         return fixed + [
-            [each.best(kind).accuracy for each in group] for group in own[len(simple) :]
+            [each.best(kind).accuracy if kind in each.of else None for each in group]
+            for group in own[len(simple) :]
         ]
 
     columns = [

@@ -80,10 +80,12 @@ def unpack(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _unpack(archive: Path, out: Path, patterns: Sequence[str]) -> Iterator[str]:
-    """The names of the files that were copied."""
+    """The names of the files that were copied, of those of one name the first."""
+    copied = set()
     try:
         for name, content in tqdm(members(archive), archive.name, unit=" files"):
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
+            if name not in copied and any(fnmatchcase(name, pattern) for pattern in patterns):
+                copied.add(name)
                 _copy(content, out / name)
                 yield name
     except DAMAGED as error:
