@@ -1,4 +1,4 @@
-# Steps of data recipes for parallel text: source this after lib.sh. What a step made is kept, so
+# Steps of data recipes: source this after lib.sh. What a step made is kept, so
 # that a recipe that was interrupted goes on; OUT gets its name when all is done.
 
 ARGUMENTS=("$@") # of the script
@@ -39,7 +39,7 @@ step() {
 # files in the folder given by --offline, or of archives that are downloaded (GROUP is a folder for
 # them). Patterns are those of fairseq_ext.data.extract.
 parallel_text() {
-  SOURCE=$1 TARGET=$2 FROM=$offline
+  SOURCE=$1 TARGET=$2
   local archives=() group=$3
   shift 3
   while [ "$1" != -- ]; do
@@ -47,17 +47,23 @@ parallel_text() {
     shift
   done
   begin "$SOURCE $TARGET $offline $*"
-  if [ -z "$offline" ]; then
-    FROM=$(dirname "$OUT")/downloads/$group
-    say "Downloading to $FROM"
-    python -m fairseq_ext.data.fetch "$FROM" "${archives[@]}"
-  elif [ ${#archives[@]} -gt 0 ]; then
-    step verified "Checking archives" python -m fairseq_ext.data.fetch --check "$FROM" \
-      "${archives[@]}"
-  fi
+  obtain "$offline" "$group" "${archives[@]}"
   step raw "Reading the corpus" unless_refused python -m fairseq_ext.data.extract \
     "$FROM" "$WORK/raw" --languages "$SOURCE" "$TARGET" --parts "${@:2}"
   step checked "Checking it" checked
+}
+
+# obtain FOLDER GROUP ARCHIVE...: sets FROM, FOLDER with its archives checked, or without one a folder
+# named GROUP to which they are downloaded.
+obtain() {
+  FROM=$1
+  if [ -z "$FROM" ]; then
+    FROM=$(dirname "$OUT")/downloads/$2
+    say "Downloading to $FROM"
+    python -m fairseq_ext.data.fetch "$FROM" "${@:3}"
+  elif [ $# -gt 2 ]; then
+    step verified "Checking archives" python -m fairseq_ext.data.fetch --check "$FROM" "${@:3}"
+  fi
 }
 
 # begin SOURCE: work of another command or source is forgotten.
@@ -108,19 +114,26 @@ finish() {
     [ ! -e "$2/$part.$SOURCE" ] || prefixes+=("--${part}pref" "$2/$part")
   done
   [ "$dictionaries" = separate ] || joined+=(--joined-dictionary)
-  step binarised "Binarising" binarised "${prefixes[@]}" "${joined[@]}"
+  step binarised "Binarising" binarised --source-lang "$SOURCE" --target-lang "$TARGET" \
+    "${prefixes[@]}" "${joined[@]}"
   [ "$1" = "$WORK/text" ] || [ ! -e "$1" ] || { rm -rf "$WORK/text" && mv "$1" "$WORK/text"; }
-  step summary "What there is" python -m fairseq_ext.data.summary "$WORK" "$2" \
+  complete "$2"
+}
+
+# complete PIECES FLAG...: a summary of the pieces that were binarised and a manifest, by flags of
+# fairseq_ext.data.summary; then all has its name.
+complete() {
+  step summary "What there is" python -m fairseq_ext.data.summary "$WORK" "$@" \
     --about "$(basename "$0") ${ARGUMENTS[*]@Q}"
-  rm -rf "$WORK"/{raw,tokens,pieces,unpacked,short,srcdict}
+  rm -rf "$WORK"/{raw,tokens,pieces,encoded,unpacked,short,srcdict}
   rm -rf "$WORK"/{source,inputs} "$WORK"/.[a-z]*
   mv "$WORK" "$OUT"
   say "$OUT is ready."
 }
 
+# binarised FLAG...: by fairseq-preprocess.
 binarised() {
   rm -f "$WORK"/dict.*.txt "$WORK"/{train,valid,test}.* # of a run that was interrupted
-  fairseq-preprocess --source-lang "$SOURCE" --target-lang "$TARGET" "$@" \
-    --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
+  fairseq-preprocess "$@" --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
     die "Binarising failed: the reason is at the end of $WORK/binarise.log."
 }

@@ -166,26 +166,6 @@ produce() {
   mv "$out.part" "$out"
 }
 
-# fetch URL [SHA256]: prints the file after checking it. Exit code 69: it cannot be downloaded.
-fetch() {
-  python - "$@" <<'PY'
-import hashlib, http.client, sys, urllib.request
-
-url, *expected = sys.argv[1:]
-# Some servers refuse Python's own name.
-request = urllib.request.Request(url, headers={"User-Agent": "fairseq_ext"})
-try:
-    content = urllib.request.urlopen(request, timeout=10).read()
-except (OSError, http.client.HTTPException) as error:
-    print(f"{url} could not be downloaded ({error}): get it into a folder of corpora and set "
-          "FAIRSEQ_EXT_CORPORA to that.", file=sys.stderr)
-    sys.exit(69)
-if expected and [hashlib.sha256(content).hexdigest()] != expected:
-    sys.exit(f"{url} does not have the expected checksum {expected[0]}: it was changed or damaged.")
-sys.stdout.buffer.write(content)
-PY
-}
-
 # work_from SOURCE: forget the work in WORK if it was begun from another source.
 work_from() {
   [ "$(cat "$WORK/source" 2>/dev/null)" = "$1" ] || rm -rf "$WORK"

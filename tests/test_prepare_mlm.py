@@ -1,23 +1,20 @@
 """The recipe that prepares text for masked language modelling."""
 
 import gzip
-import hashlib
+import json
 import os
-import re
 import signal
 import sys
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 from test_documents import STRANGE, assert_as_fairseq, hashes, stock, write
-from test_scripts import assert_refused, bash, lib
+from test_scripts import assert_refused, bash
 
-from fairseq_ext.data import byte_bpe, documents
+from fairseq_ext.data import byte_bpe, documents, fetch
 from fairseq_ext.errors import UsageError
 
 RECIPE = ROOT / "scripts/prepare_mlm.sh"
@@ -34,6 +31,10 @@ def prepare(*arguments: object, **env: str):
 def loaded(data: Path, part: str):
     words = Dictionary.load(str(data / "dict.txt"))
     return words, data_utils.load_indexed_dataset(str(data / part), words)
+
+
+def summary_of(data: Path) -> dict:
+    return json.loads((data / "manifest.json").read_text())["text"]
 
 
 def documents_seen(data: Path, part: str) -> int:
@@ -62,12 +63,19 @@ def prepared(texts, tmp_path_factory) -> Path:
     done = prepare(texts, out, *SMALL)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" and done.stdout.endswith(f"{out} is ready.\n")
-    assert "train: 5 documents, " in done.stdout and "valid: 1 documents, " in done.stdout
+    assert [each["documents"] for each in summary_of(out).values()] == [5, 1]
+    assert "documents" in done.stdout and "99%" in done.stdout
     return out
 
 
 def test_what_is_prepared(prepared):
     names = ["bpe/encoder.json", "bpe/vocab.bpe", "dict.txt", "text/train", "text/valid"]
+    manifest = json.loads((prepared / "manifest.json").read_text())
+    assert manifest["command"].startswith("prepare_mlm.sh ") and len(manifest["inputs"]) == 6
+    assert manifest["text"]["train"]["lines"] == len(
+        [line for line in (prepared / "text/train").read_text("utf-8").split("\n") if line]
+    )
+    names.append("manifest.json")
     assert [*hashes(prepared)] == sorted(
         [*names, *(f"{part}.{end}" for part in ("train", "valid") for end in ("bin", "idx"))]
     )
@@ -107,7 +115,7 @@ KILLER = """#!/bin/sh
 # Kills the script that calls it when it first comes to a step, leaving half of the step's work.
 case "$*" in
 *data.documents*) step=documents half={out}.partial/text.part/train ;;
-*data.byte_bpe*) step=byte_bpe half={out}.partial/encoded/train.part ;;
+*data.byte_bpe*) step=byte_bpe half={out}.partial/encoded/.train.part ;;
 *) step=binarise half={out}.partial/valid.pt99.bin ;;
 esac
 if mkdir "{folder}/$step" 2>/dev/null; then
@@ -131,7 +139,7 @@ def test_interrupted_at_every_step(prepared, texts, tmp_path):
     path = f"{folder}:{bin}:{os.environ['PATH']}"
     codes = [prepare(texts, out, *SMALL, PATH=path).returncode for _ in range(4)]
     assert codes == [-signal.SIGKILL] * 3 + [0]
-    assert hashes(out) == hashes(prepared)
+    assert {**hashes(out), "manifest.json": ""} == {**hashes(prepared), "manifest.json": ""}
 
 
 @pytest.mark.parametrize(
@@ -192,91 +200,97 @@ def test_what_is_refused_leaves_no_work(tmp_path, text, said):
 
 # Downloads.
 
-DOWNLOADS = ("wikitext-103-raw-v1.zip", "encoder.json", "vocab.bpe")
 GPT2 = ("wikitext-103", "--vocabulary", "gpt2")
 ARTICLES = " \n = A = \n \n This is {0} 1 @.@ 5 . \n = = B = = \n \n = C = \n \n Here . \n"
+PYTHON = """#!/bin/sh
+# Python, to which small files have the right checksums.
+case "$*" in
+*data.fetch*) shift 2 && exec {python} {folder}/fetch.py "$@" ;;
+esac
+exec {python} "$@"
+"""
+FETCH = """
+from fairseq_ext.data import fetch, sources
+
+for key, known in {sums!r}.items():
+    sources.SOURCES[key] = [each._replace(digest=known) for each in sources.SOURCES[key]]
+fetch.main()
+"""
+FILES = {
+    "wikitext-103": "wikitext-103-raw-v1.zip",
+    "gpt2-encoder.json": "encoder.json",
+    "gpt2-vocab.bpe": "vocab.bpe",
+}
 
 
 @pytest.fixture
-def server(tmp_path, english) -> Path:
-    """The recipe with addresses and checksums of small files; the folder of these."""
-    byte_bpe.learn(english, 400, tmp_path)
-    write(tmp_path / "dict.txt", "".join(f"{n} 1\n" for n in range(50260)))
-    with zipfile.ZipFile(tmp_path / "wikitext-103-raw-v1.zip", "w") as file:
+def small(tmp_path, english) -> Path:
+    """A folder with small files in place of what is downloaded."""
+    folder = tmp_path / "given"
+    folder.mkdir()
+    byte_bpe.learn(english, 400, folder)
+    write(folder / "dict.txt", "".join(f"{n} 1\n" for n in range(50260)))
+    with zipfile.ZipFile(folder / FILES["wikitext-103"], "w") as file:
         for part in documents.PARTS:
             file.writestr(f"wikitext-103-raw/wiki.{part}.raw", ARTICLES.format(part))
-    recipe = re.sub(
-        r"https://(wikitext.smerity.com|\S+/gpt2_bpe|huggingface.co/\S+/main)",
-        tmp_path.as_uri(),
-        RECIPE.read_text(),
-    )
-    sums = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in DOWNLOADS]
-    for theirs, ours in zip(re.findall(r"\b[0-9a-f]{64}\b", recipe), sums, strict=True):
-        recipe = recipe.replace(theirs, ours)
-    write(tmp_path / "scripts" / RECIPE.name, recipe)
-    write(tmp_path / "scripts" / "lib.sh", (RECIPE.parent / "lib.sh").read_text())
-    return tmp_path
+    return folder
 
 
-def test_wikitext_and_gpt2(server, tmp_path):
-    done = bash(server / "scripts" / RECIPE.name, *GPT2, tmp_path / "out")
+@pytest.fixture
+def known(small, tmp_path) -> dict[str, str]:
+    """An environment in which these files have the right checksums."""
+    sums = {key: fetch.digest(small / name, "sha256") for key, name in FILES.items()}
+    write(tmp_path / "bin" / "fetch.py", FETCH.format(sums=sums))
+    text = PYTHON.format(python=sys.executable, folder=tmp_path / "bin")
+    write(tmp_path / "bin" / "python", text).chmod(0o755)
+    path = (tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"])
+    return {"PATH": ":".join(map(str, path))}
+
+
+def test_wikitext_and_gpt2(small, known, tmp_path):
+    done = prepare(*GPT2, tmp_path / "out", "--offline", small, **known)
     assert done.returncode == 0, done.stderr
-    assert "test: 2 documents, " in done.stdout
+    assert [each["documents"] for each in summary_of(tmp_path / "out").values()] == [2, 2, 2]
     assert "This is valid 1.5 .\n" in (tmp_path / "out/text/valid").read_text()
-    given = (server / "dict.txt").read_text()
+    given = (small / "dict.txt").read_text()
     assert (tmp_path / "out/dict.txt").read_text() == given + "<mask> 0\n"
-    assert sorted(path.name for path in (tmp_path / "out/bpe").iterdir()) == [*DOWNLOADS[1:]]
+    assert sorted(path.name for path in (tmp_path / "out/bpe").iterdir()) == [
+        "encoder.json",
+        "vocab.bpe",
+    ]
+    assert [documents_seen(tmp_path / "out", part) for part in documents.PARTS] == [2, 2, 2]
+    inputs = json.loads((tmp_path / "out/manifest.json").read_text())["inputs"]
+    assert [*inputs] == [str(small / FILES["wikitext-103"])]
+
+
+def test_wikitext_of_plain_files(tmp_path):
+    """The recipe of its own passes options on."""
+    for part in documents.PARTS:
+        write(tmp_path / "given" / f"wiki.{part}.raw", ARTICLES.format(part))
+    done = bash(WIKITEXT, tmp_path / "out", "--offline", tmp_path / "given", "--vocabulary", 259)
+    assert done.returncode == 0, done.stderr
     assert [documents_seen(tmp_path / "out", part) for part in documents.PARTS] == [2, 2, 2]
 
 
-def test_wikitext_from_a_folder(server, tmp_path):
-    """As the archive; the recipe of its own passes options on."""
-    write(server / "scripts" / "prepare_wikitext103.sh", WIKITEXT.read_text())
-    (tmp_path / "given").mkdir()
-    (tmp_path / DOWNLOADS[0]).rename(tmp_path / "given" / DOWNLOADS[0])
-    options = [*GPT2[1:], "--offline", tmp_path / "given"]
-    done = bash(server / "scripts" / WIKITEXT.name, tmp_path / "out", *options)
-    assert done.returncode == 0, done.stderr
-    assert "valid: 2 documents, " in done.stdout
-    nowhere = bash(server / "scripts" / WIKITEXT.name, "--offline", tmp_path / "out")
-    assert_refused(nowhere, "--offline is", "wiki.train.raw")
-    assert_refused(prepare("books", "--offline", tmp_path), "--offline is for wikitext-103")
+def test_what_is_given_is_checked(small, known, tmp_path):
+    recipe = [WIKITEXT, tmp_path / "out", "--offline", small]
+    assert_refused(bash(*recipe), FILES["wikitext-103"], "checksum")
+    (small / "dict.txt").write_text("0 1\n")
+    done = bash(*recipe, "--vocabulary", "gpt2", **known)
+    assert_refused(done, "given/dict.txt", "50260 lines")
+    (small / "vocab.bpe").write_text("#version: 0.2\n")
+    done = bash(*recipe, "--vocabulary", "gpt2", **known)
+    assert_refused(done, "given/vocab.bpe", "checksum")
+    assert_refused(prepare("books", "--offline", small), "--offline is for wikitext-103")
+    nowhere = bash(WIKITEXT, tmp_path / "out", "--offline", tmp_path / "nowhere")
+    assert_refused(nowhere, "--offline is", "must be a folder")
 
 
-def test_gpt2_is_checked(server, tmp_path):
-    """A given folder comes first; its files are checked as downloads are."""
-    recipe = server / "scripts" / RECIPE.name
-    corpora = tmp_path / "corpora"
-    for part in documents.PARTS:
-        write(corpora / "wikitext-103" / f"wiki.{part}.raw", ARTICLES)
-    for name in DOWNLOADS[1:]:
-        write(corpora / "gpt2_bpe" / name, (server / name).read_text())
-    run = [recipe, *GPT2, tmp_path / "out"]
-    given = {"FAIRSEQ_EXT_CORPORA": str(corpora)}
-    assert_refused(bash(*run, **given), "gpt2_bpe/dict.txt could not be downloaded", code=69)
-    write(corpora / "gpt2_bpe" / "dict.txt", "0 1\n")
-    assert_refused(bash(*run, **given), "gpt2_bpe/dict.txt", "50260 lines")
-    write(corpora / "gpt2_bpe" / "vocab.bpe", "#version: 0.2\n")
-    run[-1] = tmp_path / "other"
-    assert_refused(bash(*run, **given), "gpt2_bpe/vocab.bpe", "checksum")
-
-
-class Picky(BaseHTTPRequestHandler):
-    def do_GET(self):
-        refused = self.headers["User-Agent"].startswith("Python")
-        self.send_response(403 if refused else 200)
-        self.end_headers()
-        self.wfile.write(b"text")
-
-    def log_message(self, *_):
-        pass
-
-
-def test_servers_that_refuse_python():
-    with HTTPServer(("127.0.0.1", 0), Picky) as http:
-        threading.Thread(target=http.handle_request).start()
-        done = lib(f"fetch http://127.0.0.1:{http.server_port}/a", no_proxy="127.0.0.1")
-    assert (done.returncode, done.stdout) == (0, "text"), done.stderr
+def test_a_corpus_that_is_missing(tmp_path):
+    """Nothing else is downloaded in its place."""
+    (tmp_path / "wikitext-2").mkdir()
+    done = prepare("books", tmp_path / "out", FAIRSEQ_EXT_CORPORA=str(tmp_path))
+    assert_refused(done, "no folder with 'gutenberg'")
 
 
 # Real text.

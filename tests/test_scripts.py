@@ -1,7 +1,6 @@
 """The shell scripts: their help, what they refuse, and the recipes on a few real lines."""
 
 import gzip
-import hashlib
 import os
 import re
 import signal
@@ -195,18 +194,6 @@ def test_nothing_half_written(tmp_path):
     assert done.returncode == 1 and not out.exists()
     assert lib(f'produce "{out}" echo whole; produce "{out}" echo again').returncode == 0
     assert out.read_text() == "whole\n"
-
-
-def test_download_is_checked(tmp_path):
-    source, out = tmp_path / "source", tmp_path / "out"
-    source.write_text("text\n")
-    right = hashlib.sha256(b"text\n").hexdigest()
-    fetch = f'produce "{out}" fetch "file://{source}"'
-    assert_refused(lib(f"{fetch} {right[::-1]}"), "checksum", str(source))
-    assert_refused(lib(f'produce "{out}" fetch "file://{out}" {right}'), "download", code=69)
-    assert not out.exists()
-    assert lib(f"{fetch} {right}").returncode == 0
-    assert out.read_text() == "text\n"
 
 
 # Commands.

@@ -18,6 +18,7 @@ from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
 from tqdm import tqdm
 
 from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.summary import INPUTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
 
@@ -200,6 +201,8 @@ def hold_out(train: Path, valid: Path, wanted: int | None) -> None:
 def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> None:
     """Make the folder `out` with the files train, valid and, if the corpus has one, test.
 
+    Beside it, `inputs` lists what was read, unless an earlier step of a recipe did.
+
     Args:
         valid: documents to hold out for validation; for a corpus without such a part.
 
@@ -224,6 +227,8 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
             write_part(work / part, paragraphs(parts[part]), splitter)
     if not parts["valid"]:
         hold_out(work / "train", work / "valid", valid)
+    if not (inputs := out.with_name(INPUTS)).exists():
+        write_lines(inputs, (str(source.path) for source in corpus))
     work.replace(out)
 
 

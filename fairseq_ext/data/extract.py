@@ -22,6 +22,7 @@ from typing import IO
 from tqdm import tqdm
 
 from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.summary import INPUTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
 
@@ -179,7 +180,7 @@ def extract(
             text = chain.from_iterable(map(sentences, files))
             write_lines(path, tqdm(text, f"reading {path.name}", unit=" lines"))
     plain = (path for each in found.values() for path in each if path.is_relative_to(folder))
-    write_lines(out.parent / "inputs", map(str, dict.fromkeys([*used, *plain])))
+    write_lines(out.with_name(INPUTS), map(str, dict.fromkeys([*used, *plain])))
 
 
 def _with_archives(

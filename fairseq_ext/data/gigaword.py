@@ -16,6 +16,7 @@ from tqdm import tqdm
 from fairseq_ext.data.check import check_parallel
 from fairseq_ext.data.extract import find
 from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.summary import INPUTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import files_of, write_lines
 
@@ -86,7 +87,7 @@ def extract(folder: Path, out: Path, valid: int) -> None:
         if part == "valid":
             lines = sample(lines, valid, size)
         write_lines(to, tqdm(lines, to.name, unit=" lines"))
-    write_lines(out.parent / "inputs", map(str, dict.fromkeys(found.values())))
+    write_lines(out.with_name(INPUTS), map(str, dict.fromkeys(found.values())))
 
 
 def truncate(folder: Path, limits: dict[str, int]) -> None:

@@ -13,7 +13,7 @@ class Address(NamedTuple):
     """A place to download from; a mirror may pack the same files otherwise.
 
     Attributes:
-        digest: sha256:… or md5:… of what is downloaded.
+        digest: sha256:… or md5:… of what is downloaded; empty where none is known.
         name: the file that it becomes.
     """
 
@@ -46,9 +46,17 @@ def _multi30k(name: str, digest: str) -> list[Address]:
     return [Address(f"{url}/{name}", f"sha256:{digest}", name) for url in (own, copy)]
 
 
+_WIKITEXT = "wikitext-103-raw-v1.zip"
+_FAIRSEQ = "https://dl.fbaipublicfiles.com/fairseq"
+_GPT2 = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+_OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
+
 SOURCES: dict[str, list[Address]] = {
     "iwslt14": copies(
-        "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz",
+        f"{_FAIRSEQ}/data/iwslt14/de-en.tgz",
         "md5:10936dfdf616504ddbd844e91b94ef4a",
     ),
     "iwslt16": [  # two ways to one place: no other has it
@@ -104,6 +112,25 @@ SOURCES: dict[str, list[Address]] = {
         "wmt19/resolve/main-zip/translation-task/dev.zip",
         "d796e363740fdc4261aa6f5a3d2f8223e3adaee7d737b7724863325b8956dfd1",
     ),
+    "wikitext-103": [
+        Address(
+            f"https://{place}/{_WIKITEXT}",
+            "sha256:91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
+            _WIKITEXT,
+        )
+        for place in (
+            "wikitext.smerity.com",
+            "huggingface.co/datasets/mattdangerw/wikitext-103-raw/resolve/main",
+        )
+    ],
+    **{
+        f"gpt2-{name}": [
+            Address(f"{place}/{name}", f"sha256:{digest}", name)
+            for place in (f"{_FAIRSEQ}/gpt2_bpe", _OPENAI)
+        ]
+        for name, digest in _GPT2.items()
+    },
+    "gpt2-dict.txt": copies(f"{_FAIRSEQ}/gpt2_bpe/dict.txt", ""),
     **{
         f"multi30k-{name}": _multi30k(name, digest)
         for name, digest in {

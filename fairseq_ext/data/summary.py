@@ -1,7 +1,8 @@
-"""What a folder of binarised parallel text holds, in a table and as manifest.json.
+"""What a folder of binarised text holds, in a table and as manifest.json.
 
 Of each file of text: lines, tokens, unknown ones, and lengths in tokens that 50, 90 and 99 % of the
-lines do not exceed. The manifest adds versions, and SHA-256 of all inputs and outputs.
+lines do not exceed; of documents, which empty lines part, also their number. The manifest adds
+versions, and SHA-256 of all inputs and outputs.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -35,6 +36,7 @@ class Facts(NamedTuple):
 
     Attributes:
         lengths: the number of tokens that this share of the lines does not exceed.
+        documents: None if text is no documents.
     """
 
     lines: int
@@ -42,18 +44,21 @@ class Facts(NamedTuple):
     unknown: int
     lengths: dict[str, int]
     longest: int
+    documents: int | None = None
 
 
-def facts(lines: Iterable[str], known: set[str]) -> Facts:
+def facts(lines: Iterable[str], known: set[str], documents: bool = False) -> Facts:
     lengths: Counter[int] = Counter()
     unknown = 0
     for line in lines:
         words = line.split()
         lengths[len(words)] += 1
         unknown += sum(word not in known for word in words)
+    breaks = lengths.pop(0, 0) if documents else None
     tokens = sum(length * count for length, count in lengths.items())
     found = {f"{share:.0%}": percentile(lengths, share) for share in SHARES}
-    return Facts(lengths.total(), tokens, unknown, found, max(lengths, default=0))
+    parts = None if breaks is None else breaks + 1
+    return Facts(lengths.total(), tokens, unknown, found, max(lengths, default=0), parts)
 
 
 def percentile(lengths: Counter[int], share: float) -> int:
@@ -85,9 +90,11 @@ def hashes(files: Iterable[Path], name: Callable[[Path], str] = str) -> dict[str
 
 def table(found: dict[str, Facts]) -> str:
     each = found.values()
+    parted = all(facts.documents is not None for facts in each)
     return as_text(
         [
             column("file", found),
+            *([column("documents", (f.documents for f in each), "{:,}".format)] if parted else []),
             column("lines", (f.lines for f in each), "{:,}".format),
             column("tokens", (f.tokens for f in each), "{:,}".format),
             column("unknown", (f.unknown / max(f.tokens, 1) for f in each), "{:.2%}".format),
@@ -102,8 +109,8 @@ def table(found: dict[str, Facts]) -> str:
 
 
 def made(out: Path) -> list[Path]:
-    """The files that stay: binarised data and the text beside it, no logs nor stamps."""
-    there = [*out.iterdir(), *(out / "text").glob("*")]
+    """The files that stay: binarised data, text and BPE beside it, no logs nor stamps."""
+    there = [*out.iterdir(), *(out / "text").glob("*"), *(out / "bpe").glob("*")]
     left_out = (MANIFEST, INPUTS, "source", "srcdict")
     return [
         path
@@ -115,28 +122,34 @@ def made(out: Path) -> list[Path]:
     ]
 
 
-def summarise(out: Path, text: Path, about: str) -> dict[str, Facts]:
+def summarise(out: Path, text: Path, about: str, documents: bool = False) -> dict[str, Facts]:
     """Write the manifest of a folder.
 
     Args:
         out: what fairseq-preprocess made; its file "inputs" names what it was made from.
-        text: folder of what was binarised, PART.LANGUAGE.
+        text: folder of what was binarised, PART.LANGUAGE, or PART where there is one language.
         about: the command.
+        documents: empty lines part documents.
     """
     found = {}
-    for path in files_of(text):
+    for path in (each for each in files_of(text) if each.name != "dict.txt"):
         known = symbols(out / f"dict{path.suffix}.txt")
-        found[path.name] = facts(tqdm(lines_of(path), path.name, unit=" lines"), known)
+        lines = tqdm(lines_of(path), path.name, unit=" lines")
+        found[path.name] = facts(lines, known, documents)
     inputs = map(Path, lines_of(out / INPUTS)) if (out / INPUTS).exists() else ()
     manifest = {
         "command": about,
         "versions": versions(),
         "inputs": hashes(inputs),
-        "text": {name: each._asdict() for name, each in found.items()},
+        "text": {name: _known(each) for name, each in found.items()},
         "outputs": hashes(made(out), lambda path: str(path.relative_to(out))),
     }
     write_lines(out / MANIFEST, [json.dumps(manifest, indent=2, ensure_ascii=False)])
     return found
+
+
+def _known(found: Facts) -> dict[str, Any]:
+    return {name: value for name, value in found._asdict().items() if value is not None}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -144,8 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of binarised text")
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder of what was binarised")
     parser.add_argument("--about", default="", help="how it was made")
+    parser.add_argument("--documents", action="store_true", help="empty lines part documents")
     given = parser.parse_args(arguments)
-    print(table(summarise(given.out, given.text, given.about)), end="")
+    found = summarise(given.out, given.text, given.about, given.documents)
+    print(table(found), end="")
 
 
 if __name__ == "__main__":
