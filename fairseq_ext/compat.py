@@ -213,6 +213,14 @@ def safe_archives() -> None:
     class SafeTar(tarfile.TarFile):
         extraction_filter = staticmethod(inside)
 
+        def extractall(self, *args: Any, **kwargs: Any) -> None:
+            if not hasattr(tarfile, "data_filter"):  # there the filter would not be used
+                raise UsageError(
+                    f"{self.name} is an archive, and this Python unpacks them wherever paths "
+                    "lead; use Python 3.11.4 or newer, or unpack it and give the folder"
+                )
+            super().extractall(*args, **kwargs)
+
     replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
 
 

@@ -92,15 +92,16 @@ def process_flags() -> None:
 
 def gathered_objects() -> None:
     """What criterions log in lists is gathered through a CUDA buffer of 16 kB: it fails on CPUs,
-    and in evaluation. Goes when fairseq uses torch's `all_gather_object`.
+    and in evaluation. Goes when fairseq uses torch's `all_gather_object`. Results are on the CPU.
     """
     import torch.distributed as dist
+    from fairseq import utils as fairseq_utils
     from fairseq.distributed import utils
 
     def gather(data: Any, group: Any = None, max_size: int = 0) -> list[Any]:
         group = utils.get_global_group() if group is None else group
         found: list[Any] = [None] * utils.get_world_size(group)
-        dist.all_gather_object(found, data, group=group)
+        dist.all_gather_object(found, fairseq_utils.move_to_cpu(data), group=group)
         return found
 
     utils.all_gather_list = gather

@@ -312,6 +312,15 @@ PLAIN = "--criterion sentence_classification"
         ([*WITH_ASA, "--arch", "roberta_una"], "needs an architecture with adversaries; give"),
         ([*WITH_ASA, "--asa-rival", "scheduled"], "--asa-rival scheduled takes its rates from"),
         ([*WITH_ASA, "--asa-rival", "two_pass"], "prediction_asa does not train the adversaries"),
+        (
+            [*WITH_ASA, "--regression-loss", "pearson"],
+            "--regression-loss is pearson, without effect",
+        ),
+        (
+            "--arch roberta_una --criterion sentence_prediction_ag --freeze-encoder".split(),
+            "_ag of",
+        ),
+        ([*WITH_ASA, "--sinkhorn-sweeps", "2"], "--sinkhorn-sweeps is 2, which has no effect"),
         ([*WITH_ASA, "--freeze-encoder"], "in a frozen encoder; leave out --freeze-encoder"),
         (f"--arch roberta_asa {PLAIN}".split(), "--criterion sentence_classification does not"),
         (f"--arch roberta_una --asa-layers 1,9 {PLAIN}".split(), "--asa-layers is '1,9'; give"),

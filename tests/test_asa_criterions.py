@@ -229,6 +229,18 @@ def test_the_loss_is_that_of_the_equations(name, options):
     assert torch.equal(log["loss"], base.detach())
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rival", ["none", "two_pass", "smart", "freelb"])
+def test_a_batch_in_which_nothing_is_masked(rival, rows):
+    """fairseq then predicts all tokens on a CPU."""
+    model = {} if rival == "none" else {"model": {"asa_layers": "none"}}
+    case = build("masked_lm", asa_rival=rival, **model)
+    sample = case.sample([3] * rows)
+    sample["target"].fill_(PAD)
+    loss, log, _ = case.outputs(sample)
+    assert loss.item() == pytest.approx(log["loss"].item())
+
+
 @pytest.mark.parametrize("distance", [kl, symmetric])
 def test_numbers_as_one_distribution_over_the_batch(distance):
     options = {"asa_divergence": distance.__name__, "asa_regression": "batch", "asa_tau": 0.0}
@@ -276,11 +288,11 @@ def assert_same(ours, theirs, tolerance=1e-4):
 
 
 @EVERY
-@pytest.mark.parametrize("rival", ["none", "magnitude"])
+@pytest.mark.parametrize("rival", [{}, {"asa_rival": "magnitude", "asa_rate": 0.4}])
 @pytest.mark.parametrize("parts", [[[0, 1], [2, 3]], [[0], [1], [2], [3]]], ids=["halves", "alone"])
 def test_a_batch_is_the_sum_of_its_parts(name, rival, parts):
     """So that --update-freq and the number of processes change nothing."""
-    case = build(name, asa_rival=rival, asa_rate=0.4)
+    case = build(name, **rival)
     whole = case.criterion(case.model, case.sample(PLACES))
     each = [case.criterion(case.model, case.sample(part)) for part in parts]
     logs = [log for *_, log in each]
@@ -372,8 +384,10 @@ def test_logs_of_several_workers(name):
         assert reduced(case.criterion, [summed]) == pytest.approx(values, abs=1e-4)
 
 
-@pytest.mark.parametrize("rival", ["none", "bernoulli", "two_pass"])
-@pytest.mark.parametrize("penalty", ["sum", "share"])
+@pytest.mark.parametrize(
+    ("rival", "penalty"),
+    [("none", "sum"), ("none", "share"), ("bernoulli", "sum"), ("two_pass", "sum")],
+)
 def test_dropped_layers_change_no_key_of_a_log(rival, penalty):
     """Workers drop different ones; sums over them need the same keys."""
     dropping = {"encoder_layerdrop": 0.5}

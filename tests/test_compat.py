@@ -178,6 +178,30 @@ def test_archives_stay_in_their_folder(name, tmp_path):
     assert not outside.exists()
 
 
+def test_what_processes_gather_is_on_the_cpu(monkeypatch):
+    """As fairseq promises; numbers of several devices cannot be added."""
+
+    def share(found, data, group):
+        found[:] = [data]
+
+    moved = []
+    monkeypatch.setattr("torch.distributed.all_gather_object", share)
+    monkeypatch.setattr(distributed_utils, "get_world_size", lambda group: 1)
+    monkeypatch.setattr("fairseq.utils.move_to_cpu", lambda data: moved.append(data) or "moved")
+    assert distributed_utils.all_gather_list({"loss": 1}, group="any") == ["moved"]
+    assert moved == [{"loss": 1}]
+
+
+def test_a_python_that_cannot_filter_unpacks_nothing(tmp_path, monkeypatch):
+    """As 3.11.0 to 3.11.3."""
+    monkeypatch.delattr(tarfile, "data_filter")
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("model/../../outside"), io.BytesIO())
+    with pytest.raises(UsageError, match="use Python 3.11.4 or newer"):
+        file_utils.load_archive_file(str(tmp_path / "model.tar.gz"))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.tar.gz"]
+
+
 def test_restoring_another_architecture_is_one_sentence(run, data, train):
     with pytest.raises(
         UsageError, match=r"checkpoint_last\.pt does not fit this model .*layers\.1"

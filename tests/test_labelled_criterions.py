@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
+from fairseq.utils import apply_to_sample
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 
+from fairseq_ext.criterions.labelled import _value
 from fairseq_ext.criterions.sentences import (
     MultipleChoice,
     SentenceClassification,
@@ -453,6 +455,24 @@ def test_constants_have_metrics_that_are_numbers():
         example["label"] = 2
     *_, values = evaluate(task, regression()[1], batches(task, examples))
     assert values["pearson"] == values["spearman"] == 0
+
+
+def test_a_broken_model_is_not_the_best_one():
+    predicted, right = np.array([np.nan, 1.0]), np.array([0.0, 1.0])
+    meters = {"_predicted": Namespace(tensor=torch.tensor(predicted))}
+    meters["_right"] = Namespace(tensor=torch.tensor(right))
+    assert math.isnan(_value(lambda p, r: ((p - r) ** 2).mean(), meters))
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_right_numbers_are_not_rounded(half):
+    """fairseq gives a model in 16 bits a batch in 16 bits."""
+    task, _, examples = regression()
+    for example, year in zip(examples, (1991, 1993, 70003), strict=False):
+        example["label"] = year
+    [sample] = batches(task, examples[:3])
+    converted = apply_to_sample(lambda t: t.to(half) if t.dtype is torch.float32 else t, sample)
+    assert sorted(converted["target"].tolist()) == [1991, 1993, 70003]
 
 
 def test_a_single_example_has_metrics_that_are_numbers():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_ext.evaluation.logs import Record, parse_line
+from fairseq_ext.evaluation.logs import Record, is_finished, parse_line
 
 NUMBERS = {"loss": 3.5, "lr": 1e-05}
 
@@ -34,3 +34,19 @@ def test_every_form_says_the_same(line):
 )
 def test_other_lines_say_nothing(line):
     assert parse_line(line) is None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "2026-01-01 10:00:00 | INFO | fairseq_cli.train | done training in 5.4 seconds",
+        "[2026-01-01 10:00:00,123][fairseq_cli.train][INFO] - done training in 5.4 seconds",
+    ],
+)
+def test_a_log_says_that_a_training_is_finished(tmp_path, end):
+    log = tmp_path / "train.log"
+    numbers = "[2026-01-01 10:00:00,123][train][INFO] - loss=3.5, num_updates=10\n"
+    log.write_text(f"{numbers}{end}\n")
+    assert is_finished(log)
+    log.write_text(f"{end}\n{numbers}")
+    assert not is_finished(log)

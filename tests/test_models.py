@@ -1,24 +1,32 @@
 """Architectures: parity with fairseq's own, options, checkpointing, LayerDrop, data parallelism."""
 
 import copy
+import re
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 import torch
 import torch.distributed as dist
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    build_model,
+)
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer import TransformerEncoderBase as Stock
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_ext.attention import Listener
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
 from fairseq_ext.models.config import to_transformer_config
+from fairseq_ext.models.options import check_used
 
 TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()}
 
@@ -132,6 +140,9 @@ def test_a_flag_that_is_on_by_default_stays_on_when_it_is_given():
     ARCH_MODEL_REGISTRY["transformer_dna_gigaword"].add_args(parser)
     assert parser.parse_args(["--share-all-embeddings"]).share_all_embeddings is True
     assert parser.parse_args(["--head-gate"]).head_gate is True
+    parser = ArgumentParser()
+    ARCH_MODEL_REGISTRY["roberta_una_12"].add_args(parser)
+    assert parser.parse_args(["--layernorm-embedding"]).layernorm_embedding is True
 
 
 def test_an_unknown_normaliser_is_refused_with_the_choices(capsys):
@@ -203,6 +214,78 @@ def test_layerdrop_keeps_the_indices_of_layers():
         assert encoder == calls
         heard.add(len(encoder))
     assert len(heard) > 1
+
+
+def test_the_alignment_layer_is_one_that_layerdrop_left():
+    model = build(task_options={"load_alignments": True}, decoder_layerdrop=0.5).train()
+    made = []
+    for layer in model.decoder.layers._modules.values():
+        layer.register_forward_hook(
+            lambda _, args, given, out: made.append(out[1]), with_kwargs=True
+        )
+    for _ in range(12):
+        made.clear()
+        [attention] = model(**BATCH)[1]["attn"]
+        assert (attention is None) == (not made)
+        assert all(weights is None for weights in made[:-1])
+
+
+@pytest.mark.parametrize("layer", ["Encoder", "Decoder"])
+def test_dropout_that_is_to_stay_is_known_by_fairseqs_names(layer):
+    model = build(dropout=0.3)
+    names = [f"Transformer{layer}LayerBase"]
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=names)
+    kept = {
+        type(module).__name__
+        for module in model.modules()
+        if getattr(getattr(module, "dropout_module", None), "apply_during_inference", False)
+    }
+    assert kept == {f"{layer}Layer"}
+
+
+MORE = {"encoder_attention_heads": 8, "encoder_normaliser": "hybrid"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"encoder_normaliser": "hybrid", "head_gate": True}),
+        ({"encoder_normaliser": "hybrid", "head_gate": True}, {}),
+        (MORE, {**MORE, "encoder_roles": "relative,separator"}),
+        ({**MORE, "encoder_gaussian_heads": "0", "encoder_roles": "relative"}, MORE),
+    ],
+)
+def test_what_a_mechanism_adds_is_not_needed_and_not_in_the_way(before, after):
+    old, new = build(**before), build(**after)
+    for name, parameter in old.named_parameters():
+        if name.endswith(("offset", "gate")):
+            nn.init.normal_(parameter)
+    own = {name: x.clone() for name, x in new.named_parameters() if name.endswith("offset")}
+    new.load_state_dict(old.state_dict(), strict=True)
+    theirs = dict(old.named_parameters())
+    for name, parameter in new.named_parameters():
+        taken = name in theirs and theirs[name].shape == parameter.shape
+        torch.testing.assert_close(parameter, theirs[name] if taken else own.get(name, parameter))
+
+
+def test_what_changes_nothing_is_refused():
+    preset = {
+        field.name: field.default for field in fields(MODEL_DATACLASS_REGISTRY["transformer_una"])
+    }
+    check_used(preset, preset)
+    for changed, said in [
+        ({"sinkhorn_sweeps": 3}, "--sinkhorn-sweeps is 3, which has no effect with --encoder-norm"),
+        ({"hna_init": 0.2}, "leave it out, or give --encoder-normaliser hybrid"),
+        ({"encoder_gaussian_offsets": "-1"}, "leave it out, or give --encoder-gaussian-heads"),
+        ({"asa_per_head": True}, "--asa-layers none; leave it out"),
+        ({"role_definitions": "code"}, "or give --encoder-roles"),
+    ]:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            check_used({**preset, **changed}, preset)
+    used = {"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 3, "encoder_gaussian_heads": "2"}
+    check_used({**preset, **used, "encoder_gaussian_offsets": "-1"}, preset)
+    headlines = {**preset, "hna_init": 0.1}  # of the preset
+    check_used(headlines, headlines)
 
 
 def test_stock_layer_pruning_works():

@@ -9,7 +9,15 @@ from fairseq.data import Dictionary
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser, normalisers
+from fairseq_ext.attention import (
+    Attention,
+    Heads,
+    Inputs,
+    Listener,
+    build_normaliser,
+    gaussian_heads,
+    normalisers,
+)
 from fairseq_ext.attention.blockers import USUAL
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.second_pass import Magnitude, SecondPass
@@ -405,6 +413,23 @@ def test_magnitude_counts_what_a_head_may_look_at():
     module(x, x, x, inputs, need_weights=False)
     # 2 of 3 in each of seven rows, 1 of 2 in the first and the last one
     assert second.counts[0].units - second.counts[0].kept == 7 * 2 + 2 * 1
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_magnitude_counts_all_heads(padding):
+    """Of groups the mean over their heads; hard-coded ones look the same in every sentence."""
+    plain = [Heads(2, normaliser=softmax(2)), Heads(1, normaliser=softmax(1))]
+    for groups, kept in [
+        ([Heads(4, normaliser=softmax(4))], 0.5),
+        ([gaussian_heads([-1.0], [1.0]), *plain], 0.5),
+    ]:
+        module, x = attention(groups), torch.randn(8, 3, 16, dtype=torch.double)
+        real = torch.arange(8).lt(8 - padding).expand(3, 8)
+        second = Magnitude(0.5)
+        module(x, x, x, Inputs(~real if padding else None, passes=(second,)), need_weights=False)
+        units = torch.full((3,), (8.0 - padding) ** 2).double()
+        torch.testing.assert_close(second.counts[0].units.double(), units)
+        torch.testing.assert_close(second.counts[0].kept.double(), kept * units)
 
 
 def test_annotated_models_build():

@@ -332,6 +332,7 @@ def test_an_average_generates(out, capsys):
         (["a="], "--jobs 0", "", "--jobs is 0"),
         (["a="], "--average 3", "", "--average is 3"),
         (["a="], "--average 0 --generate ''", "", "--average is 0"),
+        (["a="], "--average 2 --generate '' --checkpoint x.pt", "", "--checkpoint is x.pt and"),
     ],
 )
 def test_bad_arguments(out, variants, options, flags, said):

@@ -181,6 +181,16 @@ def test_a_training_that_goes_on_is_not_finished(tmp_path):
     assert not is_finished(folder)
 
 
+def test_repetitions_may_be_from_machines_with_other_devices(tmp_path, table):
+    for seed, devices in ((1, 4), (2, 1)):
+        given = {
+            f"distributed_training.{name}": devices
+            for name in ("distributed_num_procs", "nprocs_per_node")
+        }
+        make(tmp_path / "a" / f"seed-{seed}", **given)
+    assert table(*sorted((tmp_path / "a").iterdir()))
+
+
 def test_variants_are_named_by_their_folder(tmp_path):
     paths = [tmp_path / name for name in ("a/seed-1", "a/seed-2", "b/fold-10", "seedling")]
     assert variants(paths) == ["a", "a", "b", "seedling"]

@@ -1,5 +1,6 @@
 """The one attention module: fairseq's parameters and cache, our forward."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,8 @@ from fairseq_ext.attention.second_pass import SecondPass
 from fairseq_ext.errors import UsageError
 
 State = dict[str, dict[str, Tensor | None]]
+
+ADDED = r"(adversary\.|gate$|groups\.\d+\.normaliser\.)"  # names of parameters
 
 
 class Attention(MultiheadAttention):
@@ -176,15 +179,13 @@ class Attention(MultiheadAttention):
         return {f"{self.site}{self.layer}_{name}": value for name, value in found.items()}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """As in fairseq; an adversary is neither needed in a checkpoint nor in the way, and weights
-        of heads are not needed."""
+        """As in fairseq; what a mechanism adds is neither needed in a checkpoint nor in the way."""
         super().upgrade_state_dict_named(state_dict, name)
-        if self.gate is not None:
-            state_dict.setdefault(f"{name}.gate", torch.zeros_like(self.gate))
-        prefix = f"{name}.adversary."
-        own = {} if self.adversary is None else self.adversary.state_dict(prefix=prefix)
-        for key in [key for key in state_dict if key.startswith(prefix) and key not in own]:
-            del state_dict[key]
+        added = re.compile(rf"{re.escape(name)}\.{ADDED}")
+        own = {key: x for key, x in self.state_dict(prefix=f"{name}.").items() if added.match(key)}
+        for key in [key for key in state_dict if added.match(key)]:
+            if key not in own or own[key].shape != state_dict[key].shape:
+                del state_dict[key]
         for key, value in own.items():
             state_dict.setdefault(key, value.clone())
 

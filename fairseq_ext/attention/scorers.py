@@ -26,7 +26,8 @@ class Gaussian(nn.Module):
     """The logarithm of a normal density, from positions alone (You et al. 2020, Section 3).
 
     Head h gives key j, seen from query i, the density of N(ratio * i + offset_h, sigma_h^2) at j,
-    both counted from 0 among the real tokens. Densities are neither cut off nor made to sum to one.
+    both counted from 0 among the real tokens. Densities are not made to sum to one; the fused form
+    and a cache leave out those beyond TAIL sigmas.
 
     Args:
         offsets, sigmas: of each head.

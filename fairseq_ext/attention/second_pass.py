@@ -88,12 +88,17 @@ class SecondPass:
 
     def masked(self, layer: int, keep: Tensor, frame: Frame) -> LayerBias:
         """The bias of what to keep, m [B, 1 or H, T, S], counted."""
-        if frame.key_padding is not None:
-            keep = keep.masked_fill(frame.key_padding[:, None, None], 0)
+        keep = self._real(keep, frame)
         # activation checkpointing runs a layer twice; the first count carries the gradient
         self.counts.setdefault(layer, self._count(keep, frame))
         shared = keep.size(1) == 1
         return lambda heads: partial(self.hide, keep if shared else keep[:, heads])
+
+    def _real(self, keep: Tensor, frame: Frame) -> Tensor:
+        """Without padded keys."""
+        if frame.key_padding is None:
+            return keep
+        return keep.masked_fill(frame.key_padding[:, None, None], 0)
 
     def _count(self, keep: Tensor, frame: Frame) -> Count:
         absent = None if self.padded_rows else frame.query_padding
@@ -101,9 +106,8 @@ class SecondPass:
         if absent is not None:
             kept = kept.masked_fill(absent, 0)
         kept = kept.sum(-1)
-        return Count(
-            kept, _real(absent, frame.queries, kept) * _real(frame.key_padding, frame.keys, kept)
-        )
+        queries = _places(absent, frame.queries, kept)
+        return Count(kept, queries * _places(frame.key_padding, frame.keys, kept))
 
 
 class Adversarial(SecondPass):
@@ -156,16 +160,25 @@ class Magnitude(SecondPass):
         self.share = share
 
     def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias:
+        heads, kept = [], []  # of each group so far: how many, what they keep
+
         def largest(scores: Tensor, closed: Tensor | None) -> Biased:
             ranks = plus(scores.detach(), closed).argsort(-1, descending=True).argsort(-1)
             keys = scores.size(-1) if closed is None else closed.eq(0).sum(-1, keepdim=True)
             keep = ranks.ge(torch.as_tensor(self.share * keys).round()).to(scores.dtype)
-            return self.masked(attention.layer, keep, frame)(slice(None))(scores, closed)
+            keep = self._real(keep.expand(x.size(1), -1, -1, -1), frame)
+            count = self._count(keep, frame)
+            heads.append(keep.size(1))
+            kept.append(count.kept * keep.size(1))
+            if sum(heads) == attention.num_heads:
+                mean = torch.stack(kept).sum(0) / attention.num_heads
+                self.counts.setdefault(attention.layer, count._replace(kept=mean))
+            return self.hide(keep, scores, closed)
 
         return lambda heads: largest
 
 
-def _real(padding: Tensor | None, length: int, like: Tensor) -> Tensor:
+def _places(padding: Tensor | None, length: int, like: Tensor) -> Tensor:
     """[B] places that are no padding, as floats."""
     if padding is None:
         return torch.full_like(like, length)

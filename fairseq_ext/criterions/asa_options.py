@@ -115,14 +115,29 @@ RANGES = {
     "smart_beta": (0, 1),
 }
 
+_MASKS = ["none", "bernoulli", "scheduled", "magnitude"]
+_PASSES = [*_MASKS, "two_pass"]
+_NOISE = ["freelb", "smart"]
+
 USERS = {
     "asa_tau": ["none"],
     "asa_tau_squared": ["none"],
+    "asa_penalty": ["none"],
     "asa_sample": ["none"],
+    "asa_alpha": [*_PASSES, "smart"],
+    "asa_divergence": _PASSES,
+    "asa_regression": _PASSES,
+    "asa_in_sequence": _PASSES,
+    "asa_empty_rows": _MASKS,
+    "asa_rate": ["bernoulli", "magnitude"],
     "asa_log": ["scheduled"],
-    "asa_steps": ["freelb", "smart"],
+    "asa_steps": _NOISE,
+    "asa_radius": _NOISE,
+    "asa_step_size": _NOISE,
+    "smart_mu": ["smart"],
+    "smart_beta": ["smart"],
 }
-"""Options that have no effect with other rivals."""
+"""With which rivals (none: adversaries) an option has an effect."""
 
 
 def check(cfg: Any) -> None:
@@ -132,9 +147,9 @@ def check(cfg: Any) -> None:
         if value is not None and not (low <= value <= high and math.isfinite(value)):
             upwards = "upwards" if high == float("inf") else f"to {high}"
             raise UsageError(f"{_flag(name)} is {value:g}; give a number from {low} {upwards}")
-    rival = str(cfg.asa_rival)
+    rival, defaults = str(cfg.asa_rival), {name: field.default for name, _, field in OPTIONS}
     for name, users in USERS.items():
-        if getattr(cfg, name) and rival not in users:
+        if str(getattr(cfg, name)) != str(defaults[name]) and rival not in users:
             other = " or ".join(f"--asa-rival {user}" for user in users)
             raise UsageError(
                 f"{_flag(name)} has no effect with --asa-rival {rival}; leave it out, or give "

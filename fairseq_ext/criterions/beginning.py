@@ -1,7 +1,10 @@
 """What is checked before a training begins, when criterion and model first meet."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
+
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from fairseq_ext.attention import Attention, Heads
 from fairseq_ext.attention.blockers import USUAL
@@ -10,6 +13,7 @@ from fairseq_ext.criterions.terms import unwrapped
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.monitoring import Monitored
+from fairseq_ext.models.options import check_used
 from fairseq_ext.patching import around
 
 
@@ -28,6 +32,16 @@ def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
     for part in criterion.parts if isinstance(criterion, Composite) else ():
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
+    if "ag" in getattr(criterion, "terms", ()) and not any(
+        parameter.requires_grad
+        for module in model.modules()
+        if isinstance(module, Attention)
+        for parameter in module.parameters()
+    ):
+        raise UsageError(
+            f"--criterion {name} guides attention, and that of a frozen encoder does not learn; "
+            "leave out --freeze-encoder, or the _ag of the criterion"
+        )
     adversaries.check(model, criterion, name, clip_norm)
 
 
@@ -60,5 +74,8 @@ def install() -> None:
         original(trainer, cfg, *args, **kwargs)  # which checks the machine first
         name, clip_norm = str(cfg.criterion._name), cfg.optimization.clip_norm
         check(trainer.get_model(), trainer.get_criterion(), name, clip_norm)
+        if isinstance(unwrapped(trainer.get_model()), Monitored):
+            preset = MODEL_DATACLASS_REGISTRY[cfg.model._name]
+            check_used(cfg.model, {field.name: field.default for field in fields(preset)})
 
     around("fairseq.trainer:Trainer", "__init__", start)

@@ -4,7 +4,7 @@ A composite holds the base criterion and gives it a tap: the model, with what th
 to its arguments and its output kept. One forward pass serves all. In evaluation the base is alone.
 """
 
-from dataclasses import make_dataclass
+from dataclasses import fields, make_dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -149,7 +149,18 @@ class Alias(Composite):
                 f"--criterion {cfg._name} is for --task {' and '.join(cls.choices)}, and not for "
                 f"{kind}; give both"
             )
+        check_known(cfg, cls.choices[kind], kind)
         return CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
+
+
+def check_known(cfg: Any, name: str, task: str) -> None:
+    """Raises UsageError for an option that the criterion of this name does not have."""
+    known = {field.name for field in fields(CRITERION_DATACLASS_REGISTRY[name])}
+    for field in fields(CRITERION_DATACLASS_REGISTRY[cfg._name]):
+        value = getattr(cfg, field.name)
+        if field.name not in known and str(value) != str(field.default):
+            flag = "--" + field.name.replace("_", "-")
+            raise UsageError(f"{flag} is {value}, without effect in --task {task}; leave it out")
 
 
 def _register_alias(name: str, kinds: tuple[str, ...], more: tuple[str, ...]) -> None:

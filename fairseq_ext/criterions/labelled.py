@@ -97,9 +97,9 @@ def log_over_all(names: dict[str, Metric]) -> None:
 
 def _value(function: Metric, meters: dict[str, Any]) -> float:
     predicted, right = (meters[name].tensor.numpy() for name in ("_predicted", "_right"))
-    with warnings.catch_warnings():  # correlations of constants are 0
+    with warnings.catch_warnings():  # of correlations of what is nearly constant
         warnings.simplefilter("ignore")
-        return round(float(np.nan_to_num(function(predicted, right))), 3)
+        return round(float(function(predicted, right)), 3)
 
 
 def percent(part: Any, whole: Any) -> float:

@@ -53,8 +53,9 @@ def of_masked_tokens(base: Any, sample: Sample, output: Any) -> list[Compared]:
     to be a mean over sentences, it has their weights. (Wu et al. 2023, Eq. 10; that a state is
     compared by its softmax is ours)"""
     masked = masked_tokens(base, sample)
-    some = masked.any().expand(len(output[0]))  # else the base asks for predictions of all tokens
-    return [Compared(output[0], some), Compared(output[1]["features"][:, 0], masked)]
+    scores = output[0].flatten(0, -2)  # of all tokens, if none is masked: then of no weight
+    some = masked.any().expand(len(scores))
+    return [Compared(scores, some), Compared(output[1]["features"][:, 0], masked)]
 
 
 def of_real_tokens(base: Any, sample: Sample, output: Any) -> list[Compared]:

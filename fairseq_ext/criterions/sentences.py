@@ -28,8 +28,10 @@ def f1(classes: int, predicted: np.ndarray, right: np.ndarray) -> float:
 
 
 def correlation(function: Callable, predicted: np.ndarray, right: np.ndarray) -> float:
-    """In per cent; 0 of a single example."""
-    return 100 * function(predicted, right)[0] if len(right) > 1 else 0.0
+    """In per cent; 0 of a single example and of constants."""
+    if len(right) < 2 or not predicted.std() or not right.std():
+        return 0.0
+    return 100 * function(predicted, right)[0]
 
 
 def log_accuracy(logs: list[Log]) -> None:

@@ -97,6 +97,8 @@ def _padded(rows: Sequence[np.ndarray], value: int) -> Tensor:
 
 
 def _targets(targets: Sequence[Any]) -> Tensor:
-    if isinstance(targets[0], int | float):
+    if isinstance(targets[0], float):  # float32 would be rounded to the 16 bits of a model
+        return torch.tensor(targets, dtype=torch.float64)
+    if isinstance(targets[0], int):
         return torch.tensor(targets)
     return _padded([row for target in targets for row in target], IGNORED)

@@ -11,6 +11,7 @@ from fairseq_ext.errors import UsageError
 LOG = "train.log"  # in the folder of a run
 
 LINE = re.compile(r"^(?:[^|]*\| INFO \| |\[[^]]*\]\[)([\w.]+)(?: \| |\]\[INFO\] - )(.*)$")
+FINISHED = re.compile(r"(?:\| |\[INFO\] - )done training in ")
 NUMBERS = re.compile(r"(\w+)[= ](-?[\d.,]+(?:e[+-]?\d+)?|nan|-?inf)(?=, | \||$)")  # simple, tqdm
 # Folder of a run that is one of several of a variant: seed-N, fold-N or seed-N-fold-M.
 REPETITION = re.compile(r"(seed|fold)-\d+|seed-\d+-fold-\d+")
@@ -84,8 +85,9 @@ def is_finished(run: Path) -> bool:
     """Whether the last training in the log of a run came to its end."""
     log = run if run.is_file() else run / LOG
     for line in reversed(log.read_text(encoding="utf-8", errors="replace").split("\n")):
-        if "| done training in" in line or parse_line(line):
-            return "| done training in" in line
+        finished = FINISHED.search(line)
+        if finished or parse_line(line):
+            return finished is not None
     return False
 
 

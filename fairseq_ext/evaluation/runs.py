@@ -30,6 +30,7 @@ ELSEWHERE = """
     save_dir user_dir log_interval log_format log_file no_progress_bar tensorboard_logdir
     wandb_project aim_repo aim_run_hash azureml_logging num_workers plasma_path device_id
     distributed_rank distributed_port distributed_init_method no_seed_provided
+    distributed_num_procs nprocs_per_node
 """.split()
 # ... and what makes them repetitions.
 REPEATED = {"seed": ["seed"], "fold": ["seed", "fold", "data", "train_subset", "valid_subset"]}
@@ -65,7 +66,8 @@ class Run(NamedTuple):
 
 
 def count_parameters(state: Mapping[str, torch.Tensor]) -> int:
-    """Numbers that training can change; matrices that are equal are one, saved under many names.
+    """Numbers in the parameters, frozen ones too; matrices that are equal are one, saved under
+    many names.
 
     By value, since fairseq unties what it copies from a GPU.
     """

@@ -10,7 +10,8 @@ A new one is one decorated function in a package given to --user-dir that import
 
     @pattern("second", looks_ahead=False)
     def second(view):
-        return view.first[:, None] + torch.zeros_like(view.centre) + 1
+        second = view.first[:, None] + 1
+        return torch.where(view.centre < second, -1, second)  # nothing yet to look at
 """
 
 from collections.abc import Callable, Sequence

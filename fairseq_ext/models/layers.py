@@ -87,12 +87,19 @@ class Checkpointed(nn.Module):
             return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
 
 
+def name_dropouts(layer: nn.Module, base: type) -> None:
+    """As --retain-dropout-modules knows them."""
+    for dropout in (layer.dropout_module, layer.activation_dropout_module):
+        dropout.module_name = base.__name__
+
+
 class EncoderLayer(Checkpointed, TransformerEncoderLayerBase):
     """fairseq's encoder layer; `Inputs` travel as its `encoder_padding_mask`."""
 
     def __init__(self, cfg: TransformerConfig, index: int) -> None:
         self.index = index  # needed while the base class builds its attention
         super().__init__(cfg)
+        name_dropouts(self, TransformerEncoderLayerBase)
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
         return build_attention("encoder", self.index, cfg)
@@ -104,6 +111,7 @@ class DecoderLayer(Checkpointed, TransformerDecoderLayerBase):
     def __init__(self, cfg: TransformerConfig, index: int, no_encoder_attn: bool = False) -> None:
         self.index = index
         super().__init__(cfg, no_encoder_attn)
+        name_dropouts(self, TransformerDecoderLayerBase)
         # in evaluation fairseq makes the cross-attention map of every layer and reads one
         self.need_attn = False
 

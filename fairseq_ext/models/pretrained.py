@@ -11,12 +11,18 @@ from omegaconf import OmegaConf
 from fairseq_ext import safe_loading
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.options import HYBRID, OPTIONS
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
 DIGEST = "dictionary"  # its name in checkpoints
 FIRST_POSITION = 2  # row of fairseq's embedding of positions, after that of <pad>
-FORM = ("activation_fn", "encoder_normalize_before", "layernorm_embedding")
-ADOPTED = (*SIZES, "activation_fn", "layer_norm_eps", "max_positions", "segments")
+FORM = {"activation_fn": "gelu", "encoder_normalize_before": False, "layernorm_embedding": True}
+DEFAULTS = {
+    **FORM,
+    **{name: field.default for name, _, field in OPTIONS if name in HYBRID},
+    "layer_norm_eps": 1e-5,
+}
+ADOPTED = (*SIZES, *DEFAULTS, "max_positions", "segments")
 
 
 def options_of(checkpoint: str | None) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Diction
 
 
 def adopt(args: Namespace, checkpoint: str | None) -> None:
-    """Fill options that are None from those of the checkpoint.
+    """Fill options that are None from those of the checkpoint, or with defaults.
 
     Raises:
         UsageError: a size is still missing, or one, or another option of its layers, is not that
@@ -63,13 +69,15 @@ def adopt(args: Namespace, checkpoint: str | None) -> None:
     found = options_of(checkpoint)
     for name in ADOPTED:
         if getattr(args, name) is None:
-            setattr(args, name, found.get(name))
-    for name in SIZES + FORM:
+            its = found.get(name)
+            setattr(args, name, DEFAULTS.get(name) if its is None else its)
+    for name in (*SIZES, *FORM):
         flag, size, its = f"--{name.replace('_', '-')}", getattr(args, name), found.get(name)
         if size is None and name in SIZES:
             raise UsageError(
                 f"this architecture has the sizes of the checkpoint that it starts from, and "
-                f"there is no {flag}; give --finetune-from-model, or an --arch like roberta_una_12"
+                f"there is no {flag}; give --finetune-from-model and a --task on labelled text, or "
+                "an --arch like roberta_una_12"
             )
         if its is not None and str(its) != str(size):
             raise UsageError(

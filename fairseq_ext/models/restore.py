@@ -18,7 +18,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import adversary_layers
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
-from fairseq_ext.models.options import OPTIONS
+from fairseq_ext.models.options import HYBRID, OPTIONS
 from fairseq_ext.models.pretrained import DIGEST
 from fairseq_ext.patching import around
 
@@ -33,7 +33,8 @@ def install() -> None:
     def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         if zipfile.is_zipfile(filename):
             reset = args[0] if args else kwargs.get("reset_optimizer", False)
-            check(filename, trainer.cfg.model, reset)
+            decided = getattr(trainer.get_model(), "decided", dict)()
+            check(filename, {**_options(trainer.cfg.model), **decided}, reset)
         trainer.get_model().own_head = filename == trainer.cfg.checkpoint.finetune_from_model
         return original(trainer, filename, *args, **kwargs)
 
@@ -56,7 +57,7 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     adversaries come and go.
 
     Raises:
-        UsageError: it is another one.
+        UsageError: it is another one, or its hybrid weights would become others.
     """
     state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
@@ -72,7 +73,21 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
             f"{filename} was trained with {said}; give the same options to go on, "
             "--reset-optimizer to begin from its parameters all the same, or another --save-dir"
         )
-    logger.warning("%s was trained with %s; its parameters are used all the same", filename, said)
+    both = [site for site in SITES if _hybrid(saved, site) and _hybrid(current, site)]
+    if both and set(differing) & set(HYBRID):
+        raise UsageError(
+            f"{filename} was trained with {said}, and its hybrid weights are stored relative to "
+            "that; give the same --hna-init and --hna-weight"
+        )
+    logger.warning(
+        "%s was trained with %s; those of its parameters that the model has are used all the same",
+        filename,
+        said,
+    )
+
+
+def _hybrid(options: Mapping[str, Any], site: str) -> bool:
+    return _value(options, f"{site}_normaliser") == "hybrid"
 
 
 def _options(model: Any) -> Mapping[str, Any]:

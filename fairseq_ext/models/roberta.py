@@ -14,14 +14,19 @@ from fairseq_ext.attention import Attention, Listener, SecondPass, adversary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained
 from fairseq_ext.models.adversaries import introduce
-from fairseq_ext.models.config import Option, option, stock_options, to_transformer_config
+from fairseq_ext.models.config import (
+    Option,
+    keep_on,
+    option,
+    stock_options,
+    to_transformer_config,
+)
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import ENCODER_OPTIONS
 from fairseq_ext.models.roles import check_annotated
 from fairseq_ext.models.transformer import Disturbance, TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task says how many
-EPSILON = 1e-5  # torch's, if nothing else is said
 
 _SHARED = {
     *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
@@ -176,6 +181,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super(stock.RobertaModel, cls).add_args(parser)  # from the configuration
+        keep_on(parser._actions, getattr(cls, "__dataclass"))
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RobertaModel":
@@ -187,8 +193,8 @@ class RobertaModel(Monitored, stock.RobertaModel):
         given = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else vars(cfg)
         args, longest = Namespace(**given), task.max_positions()
         pretrained.adopt(args, getattr(task, "pretrained", None))
-        args.layer_norm_eps = args.layer_norm_eps or EPSILON
-        args.activation_fn = str(args.activation_fn or "gelu")  # no enumeration, in checkpoints
+        for name in ("activation_fn", "hna_weight"):  # no enumerations, in checkpoints
+            setattr(args, name, str(getattr(args, name)))
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:
             raise UsageError(

@@ -153,8 +153,11 @@ class TransformerDecoder(TransformerDecoderBase):
         listener: Listener | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """[B, T, C] features; the map is [B, T, S], averaged over (the first) heads of a layer."""
+        layers = list(self.layers)  # LayerDrop draws once
         if alignment_layer is None and (self.always_align or not self.training):
-            attending = (i for i, layer in enumerate(self.layers) if layer.encoder_attn is not None)
+            attending = (
+                i for i, layer in enumerate(layers) if getattr(layer, "encoder_attn", None)
+            )
             alignment_layer = max(attending, default=None)
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment
@@ -171,7 +174,7 @@ class TransformerDecoder(TransformerDecoderBase):
             else:
                 given.first = prev_output_tokens.size(1) - 1
         states, attention = [x], None
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(layers):
             asked = index == alignment_layer
             x, weights, _ = layer(
                 x,

@@ -107,7 +107,8 @@ class LabelledTask(FairseqTask):
     def begin(self) -> None:
         """Read what training starts from, and refuse what it cannot start from."""
         cfg = self.cfg
-        if cfg.folds and not (cfg.folds >= 2 and 1 <= cfg.fold <= cfg.folds):
+        whole = not cfg.folds and cfg.fold == 1
+        if not (whole or cfg.folds >= 2 and 1 <= cfg.fold <= cfg.folds):
             raise UsageError(
                 f"--fold is {cfg.fold} of --folds {cfg.folds}; give 2 or more, and one of them"
             )

@@ -17,8 +17,7 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, architecture
 from fairseq_ext.models import adversaries
-from fairseq_ext.models.pretrained import FIRST_POSITION
-from fairseq_ext.models.roberta import EPSILON
+from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools.average import read
 from fairseq_ext.tools.hf_vocabulary import renumber, special_tokens, write_tokenizer
@@ -180,7 +179,7 @@ def settings(model: Mapping[str, Any], state: dict[str, Tensor], kind: str) -> d
         "model_type": kind,
         **given,
         **sizes,
-        "layer_norm_eps": model.get("layer_norm_eps") or EPSILON,
+        "layer_norm_eps": model.get("layer_norm_eps") or DEFAULTS["layer_norm_eps"],
         "hidden_act": hf.HIDDEN_ACTS[model["activation_fn"]],
         "position_embedding_type": "absolute",
         "tie_word_embeddings": not model.get("untie_weights_roberta"),

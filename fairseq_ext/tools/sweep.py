@@ -27,7 +27,7 @@ EXAMPLE = """\
     --max-tokens 1024 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt \\
     --criterion label_smoothed_cross_entropy --max-update 1800"""
 
-AVERAGED = "averaged.pt"
+AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
 OURS = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
 
@@ -55,9 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint",
-        default="checkpoint_last.pt",
-        help="the one of each run that generates; default: %(default)s, since runs of the same "
-        "length are then compared after the same number of updates",
+        help=f"the one of each run that generates; default: {LAST}, since runs of the same length "
+        "are then compared after the same number of updates",
     )
     parser.add_argument(
         "--average",
@@ -95,6 +94,11 @@ def plan(given: argparse.Namespace) -> list[Run]:
             f"--average is {given.average} and is how many checkpoints, from 1, --generate is to "
             "take; give both"
         )
+    if given.average and given.checkpoint:
+        raise UsageError(
+            f"--checkpoint is {given.checkpoint} and --average {given.average}, and one of them is "
+            "to generate; give one"
+        )
     if given.data.startswith("-"):
         raise UsageError(f"'{given.data}' stands where the data belong; give -- DATA FLAG ...")
     common = [given.data, *_accepted("after --", given.flags)]
@@ -106,15 +110,15 @@ def plan(given: argparse.Namespace) -> list[Run]:
     for (name, own), (variant, flags) in product(repetitions.items(), variants.items()):
         folder = given.out / variant / name
         seed = _value(own, "--seed")
-        chosen = [re.sub(r"\$SEED\b", seed, flag) for flag in (*common, *flags)]
+        chosen = _seeded([*common, *flags], seed)
         train = [*chosen, *own, "--save-dir", "$RUN"]
         steps = [Step(folder, "train", "train", _completed(train))]
-        checkpoint = given.checkpoint
+        checkpoint = given.checkpoint or LAST
         if given.average:
             steps.append(_averaging(folder, given.average))
             checkpoint = AVERAGED
         if given.generate is not None:
-            steps.append(_generation(steps[0], checkpoint, given.generate))
+            steps.append(_generation(steps[0], checkpoint, given.generate, seed))
         runs.append(Run(f"{variant}/{name}", folder, steps))
     return runs
 
@@ -143,6 +147,10 @@ def _variant(text: str) -> tuple[str, list[str]]:
     return name, _split(f"--variant {name}", flags)
 
 
+def _seeded(flags: list[str], seed: str | None) -> list[str]:
+    return [re.sub(r"\$SEED\b", str(seed), flag) for flag in flags]
+
+
 def _completed(train: list[str]) -> list[str]:
     missing = [flag for flag in DEFAULTS if _value(train, flag) is None]
     return train + [part for flag in missing for part in (flag, DEFAULTS[flag])]
@@ -153,8 +161,8 @@ def _averaging(folder: Path, last: int) -> Step:
     return Step(folder, "average", "average", flags)
 
 
-def _generation(train: Step, checkpoint: str, text: str) -> Step:
-    flags = _split("--generate", text)
+def _generation(train: Step, checkpoint: str, text: str, seed: str | None) -> Step:
+    flags = _seeded(_split("--generate", text), seed)
     subset = _value(flags, "--gen-subset") or "test"
     needed = ["--path", f"$RUN/{checkpoint}", "--user-dir", _value(train.flags, "--user-dir")]
     flags = [train.flags[0], *needed, *flags]

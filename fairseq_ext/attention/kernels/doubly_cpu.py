@@ -52,13 +52,15 @@ def attend(
 
     Args:
         q: [B, H, T, D]. k, v: [B, H, S, D].
-        blocked: [B, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
+        blocked: [B or 1, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
         u: [H], the share of DNAS in HNAS; None for DNAS.
 
     Raises:
         Inexact: see there.
     """
     size, heads = q.shape, q.size(1)
+    if blocked is not None:
+        blocked = blocked.expand(size[0], -1, -1, -1)
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     absent = None if query_padding is None else query_padding.repeat_interleave(heads, 0)[:, None]
     present = (
