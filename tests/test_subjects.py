@@ -163,6 +163,10 @@ def test_words_of_a_translation_model(hybrid, data_bin, tmp_path):
     (tmp_path / "split" / "bpe.codes").write_text("#version: 0.2\ne i\n", "utf-8")
     split = Subject(hybrid.checkpoint, tmp_path / "split").words(["ein", "."])
     assert len(split.numbers) == 4 and split.spans == [[0, 1], [2]]  # ei@@ n . </s>
+    (tmp_path / "split" / "bpe.codes").unlink()
+    (tmp_path / "split" / "wordpiece.txt").write_text("[UNK]\nei\n##n\nmann\n", "utf-8")
+    split = Subject(hybrid.checkpoint, tmp_path / "split").words(["ein", "mann"])
+    assert split.spans == [[0, 1], [2]] and split.numbers[2] == hybrid.source.index("mann")
 
 
 def test_words_of_an_encoder(encoder):

@@ -8,8 +8,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_ext.analysis.mentions import Mention, Text, windows
-from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject, Words
-from fairseq_ext.analysis.words import alike, members, merge, together, with_special
+from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
+from fairseq_ext.analysis.words import Words, alike, members, merge, together, with_special
 
 AMONG = ("nouns", "words", "all")
 ALL = "all"  # kinds of mentions

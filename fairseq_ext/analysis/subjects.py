@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import set_torch_seed
-from subword_nmt.apply_bpe import BPE
 from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_ext.analysis.loading import load, short_name
+from fairseq_ext.analysis.tokens import Words, of_pieces, of_text, splitter
 from fairseq_ext.attention import Attention, Listener
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
@@ -34,17 +34,6 @@ SITES = {
 }
 
 MAX_TOKENS = 2048  # of a batch
-
-
-class Words(NamedTuple):
-    """A sentence as a model reads it.
-
-    Attributes:
-        numbers: [S] tokens, special ones included. spans: which of them make up each word.
-    """
-
-    numbers: Tensor
-    spans: list[list[int]]
 
 
 class Subject:
@@ -198,12 +187,8 @@ class Subject:
         return getattr(self.task, "vocabulary", None) or Vocabulary.load(self.data)
 
     @cached_property
-    def _bpe(self) -> Callable[[str], str]:
-        codes = self.data / "bpe.codes"
-        if not codes.is_file():
-            return str
-        with codes.open(encoding="utf-8") as merges:
-            return BPE(merges).process_line
+    def _split(self) -> Callable[[str], str]:
+        return splitter(self.data)
 
     def words(self, words: Sequence[str]) -> Words:
         """Words (tokenised, in the case of the training data) as tokens.
@@ -219,28 +204,10 @@ class Subject:
 
     def encode(self, words: Sequence[str], *, target: bool = False) -> Words:
         """However many they are; of the source, or those of a translation."""
-        return self._pieces(words, target) if self.translates else self._tokens(words)
-
-    def _pieces(self, words: Sequence[str], target: bool) -> Words:
+        if not self.translates:
+            return of_text(words, self.vocabulary, self.source)
         dictionary = self.task.target_dictionary if target else self.source
-        numbers: list[int] = []
-        spans = []
-        for word in words:
-            pieces = [dictionary.index(piece) for piece in self._bpe(word).split()]
-            spans.append(list(range(len(numbers), len(numbers) + len(pieces))))
-            numbers += pieces
-        return Words(torch.tensor([*numbers, dictionary.eos()]), spans)
-
-    def _tokens(self, words: Sequence[str]) -> Words:
-        text, ends = " ".join(words), []
-        for word in words:
-            ends.append((ends[-1] + 1 if ends else 0) + len(word))
-        (pieces,) = self.vocabulary.encode([text])
-        spans: list[list[int]] = [[] for _ in words]
-        for place, (_, end) in enumerate(pieces.offsets, 1):  # after the beginning of the sentence
-            spans[next(word for word, last in enumerate(ends) if end <= last)].append(place)
-        numbers = [self.source.bos(), *pieces.numbers.tolist(), self.source.eos()]
-        return Words(torch.tensor(numbers), spans)
+        return of_pieces(words, self._split, dictionary)
 
     def check_length(self, tokens: int) -> None:
         if tokens > self.positions:

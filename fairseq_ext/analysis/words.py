@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fairseq_ext.analysis.subjects import Subject, Words
+from fairseq_ext.analysis.subjects import Subject
+from fairseq_ext.analysis.tokens import Words
 
 Spans = Sequence[Sequence[int]]
 """The tokens of each word of a sentence."""

@@ -1,0 +1,70 @@
+"""What a model takes over from the checkpoint that it is fine-tuned from, and goes on with."""
+
+from argparse import Namespace
+from dataclasses import fields
+
+import pytest
+import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models import restore
+from fairseq_ext.models.pretrained import SIZES, adopt
+
+
+def options(arch, **given):
+    config = MODEL_DATACLASS_REGISTRY[arch]
+    return {"_name": arch, **{field.name: field.default for field in fields(config)}, **given}
+
+
+def saved(folder, arch="roberta_una_12", **given):
+    """A checkpoint with the options of a model, and no parameters."""
+    state = {"model": {}, "cfg": {"model": options(arch, **given)}, "optimizer_history": []}
+    torch.save(state, folder / "encoder.pt")
+    return str(folder / "encoder.pt")
+
+
+def adopted(checkpoint, arch="roberta_una", **given):
+    args = Namespace(**options(arch, **given))
+    adopt(args, checkpoint)
+    return args
+
+
+def test_a_model_without_a_size_is_made_like_its_encoder(tmp_path):
+    own = {"encoder_normalize_before": True, "layernorm_embedding": False, "activation_fn": "relu"}
+    args = adopted(saved(tmp_path, **own))
+    assert own.items() <= vars(args).items()
+    assert [getattr(args, name) for name in SIZES] == [12, 768, 3072, 12]
+    plain = adopted(saved(tmp_path))
+    assert plain.layernorm_embedding and not plain.encoder_normalize_before
+
+
+def test_a_model_with_a_size_has_to_be_like_its_encoder(tmp_path):
+    with pytest.raises(UsageError, match="has --encoder-normalize-before True and the model"):
+        adopted(saved(tmp_path, encoder_normalize_before=True), "roberta_una_12")
+
+
+def test_hybrid_weights_stay_what_they_were(tmp_path):
+    """They are stored relative to these options."""
+    hybrid = saved(tmp_path, "roberta_hna_12", hna_init=0.1, hna_weight="raw")
+    args = adopted(hybrid, "roberta_hna")
+    assert (args.hna_init, args.hna_weight) == (0.1, "raw")
+    args = adopted(saved(tmp_path), "roberta_hna")
+    assert (args.hna_init, args.hna_weight) == (0.5, "sigmoid")
+    args = adopted(saved(tmp_path), "roberta_hna", hna_init=0.3)
+    assert (args.hna_init, args.hna_weight) == (0.3, "sigmoid")
+
+
+def test_hybrid_weights_relative_to_something_else_are_refused(tmp_path, caplog):
+    """Even to begin from; those of another normaliser are only told of."""
+    hybrid = saved(tmp_path, "roberta_hna_12", hna_init=0.1)
+    with pytest.raises(UsageError, match="hna_init 0.1 .now 0.5.*give the same --hna-init"):
+        restore.check(hybrid, options("roberta_hna_12"), True)
+    restore.check(hybrid, options("roberta_hna_12", hna_init=0.1), False)
+    restore.check(hybrid, options("roberta_una_12"), True)
+    assert "encoder_normaliser hybrid (now softmax)" in caplog.text
+
+
+def test_there_is_no_encoder():
+    with pytest.raises(UsageError, match="give --finetune-from-model and a --task on labelled"):
+        adopted(None)
