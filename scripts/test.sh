@@ -13,4 +13,4 @@ ruff check .
 ruff format --check .
 mypy
 # a file of tests at a time on each core, since what its tests share is made once
-python -m pytest --numprocesses "$((CORES < 8 ? CORES : 8))" --dist loadfile "$@"
+python -m pytest --numprocesses "$((CORES < 8 ? CORES : 8))" --dist loadfile --durations 20 "$@"
