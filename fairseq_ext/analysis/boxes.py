@@ -14,7 +14,6 @@ either. So the paper's u of 1 is not repeated by these assumptions.
 """
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -26,11 +25,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
+from fairseq_ext.analysis.streams import write_json
 from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, column, means, rows_as_csv, standard_error
-from fairseq_ext.files import completed, write_lines
+from fairseq_ext.files import completed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,8 +96,7 @@ def run(given: argparse.Namespace) -> None:
     write_u(runs, given.out / "boxes.csv")
     settings = {"steps": given.steps, "copies": given.copies, "noise": given.noise}
     accuracies = [each._asdict() | {"u": each.u[-1] if each.u else None} for each in runs]
-    text = json.dumps(settings | {"runs": accuracies}, indent=2)
-    write_lines(given.out / "boxes.json", [text])
+    write_json(settings | {"runs": accuracies}, given.out / "boxes.json")
 
 
 def scenes(count: int, copies: int, noise: float, generator: torch.Generator) -> Scenes:

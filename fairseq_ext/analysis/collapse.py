@@ -9,7 +9,6 @@ Beside each picture are its numbers: .csv, and .json for the distances between t
 """
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.analysis.pictures import COLOURS, check_picture, save
+from fairseq_ext.analysis.streams import write_json
 from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import rows_as_csv
-from fairseq_ext.files import completed, write_lines
+from fairseq_ext.files import completed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +91,7 @@ def report(
     save(draw(traces, apart, sizes[0]), out / f"{name}.png")
     write_points(traces, sizes[0], out / f"{name}.csv")
     found = {"sizes": sizes, "centres": CENTRES, **settings, "distances": apart}
-    write_lines(out / f"{name}.json", [json.dumps(found, indent=2)])
+    write_json(found, out / f"{name}.json")
 
 
 def clusters(sizes: Sequence[int], deviation: float, seed: int) -> Tensor:
