@@ -18,7 +18,9 @@ from fairseq.models import (
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer import TransformerEncoderBase as Stock
 from fairseq.sequence_generator import SequenceGenerator
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,6 +107,15 @@ def test_every_size_is_the_stock_preset(mechanism, size):
     ours = to_transformer_config(OmegaConf.structured(getattr(cls, "__dataclass")))
     assert {name: getattr(ours, name) for name in MECHANISMS[mechanism]} == MECHANISMS[mechanism]
     assert {name: asdict(ours)[name] for name in stock} == stock
+
+
+def test_hydra_gets_a_node_of_its_own_each_time():
+    one, other = (ConfigStore.instance().load("model/transformer_dna_tiny.yaml").node for _ in "ab")
+    assert one._name == "transformer_dna_tiny" and one.encoder_normaliser == "doubly"
+    one.encoder_layers = 9
+    assert other.encoder_layers == 4
+    with pytest.raises(ConfigAttributeError):
+        one.encoder_normalizer = "softmax"
 
 
 def test_every_stock_option_is_there():

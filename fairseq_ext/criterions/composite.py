@@ -24,6 +24,7 @@ from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Log, Sample, Step, Term, unwrapped
 from fairseq_ext.errors import UsageError
+from fairseq_ext.hydra_nodes import made_later
 
 
 class Tap:
@@ -123,10 +124,11 @@ def _register(name: str, objective: Objective, more: tuple[str, ...]) -> None:
     register_criterion(name, dataclass=config)(type(class_name, (Composite,), members))
 
 
-for _name, _objective in OBJECTIVES.items():
-    for _many in range(not _objective.terms, len(REGULARISERS) + 1):
-        for _more in combinations(REGULARISERS, _many):
-            _register(_name, _objective, _more)
+with made_later():
+    for _name, _objective in OBJECTIVES.items():
+        for _many in range(not _objective.terms, len(REGULARISERS) + 1):
+            for _more in combinations(REGULARISERS, _many):
+                _register(_name, _objective, _more)
 
 
 ALIASES = {
@@ -172,7 +174,8 @@ def _register_alias(name: str, kinds: tuple[str, ...], more: tuple[str, ...]) ->
     register_criterion(full, dataclass=config)(type(class_name, (Alias,), {"choices": choices}))
 
 
-for _many in range(1, len(REGULARISERS) + 1):
-    for _more in combinations(REGULARISERS, _many):
-        for _alias, _kinds in ALIASES.items():
-            _register_alias(_alias, _kinds, _more)
+with made_later():
+    for _many in range(1, len(REGULARISERS) + 1):
+        for _more in combinations(REGULARISERS, _many):
+            for _alias, _kinds in ALIASES.items():
+                _register_alias(_alias, _kinds, _more)
