@@ -1,5 +1,5 @@
-# Steps of data recipes: source this after lib.sh. What a step made is kept, so
-# that a recipe that was interrupted goes on; OUT gets its name when all is done.
+# Steps of data recipes: source this after lib.sh. What a step made is kept, so that a recipe that
+# was interrupted goes on; OUT gets its name when all is done.
 
 ARGUMENTS=("$@") # of the script
 DICTIONARY='' EXTRA='' dictionaries=joined

@@ -28,8 +28,8 @@
 #
 # OUT also has the text (text/), one sentence a line, the BPE (bpe/), for fairseq's
 #   --bpe gpt2 --gpt2-encoder-json OUT/bpe/encoder.json --gpt2-vocab-bpe OUT/bpe/vocab.bpe
-# and manifest.json. Interrupted, it goes on where it was. Cost: books half a minute, WikiText-103 (estimated from
-# that) 20 minutes and 3 GB while it works; two cores.
+# and manifest.json. Interrupted, it goes on where it was. Cost: books 40 seconds, WikiText-103
+# (estimated from that) 20 minutes and 3 GB while it works; two cores.
 
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/corpus.sh"
@@ -100,7 +100,8 @@ corpus=${WORDS[0]}
   die "--vocabulary is '$vocabulary' and must be a positive number or gpt2."
 positive --valid "${valid:-1}"
 [ -z "$offline" ] || [[ " $corpus $vocabulary " =~ \ (wikitext-103|gpt2)\  ]] ||
-  die "--offline is for wikitext-103 and --vocabulary gpt2, since nothing else is downloaded: leave it out."
+  die "--offline is for wikitext-103 and --vocabulary gpt2, since nothing else is downloaded:" \
+    "leave it out."
 [ -z "$offline" ] || [ -d "$offline" ] ||
   die "--offline is '$offline' and must be a folder with what would be downloaded."
 name=$corpus
@@ -108,7 +109,7 @@ name=$corpus
 data_recipe "data-bin/$name" "${WORDS[1]:-}"
 find_corpus "$corpus"
 
-begin "${SOURCES[*]}"
+begin "${SOURCES[*]} ${FAIRSEQ_EXT_CORPORA:-}"
 [ "$corpus" != wikitext-103 ] || wikitext
 [ "$vocabulary" != gpt2 ] || gpt2
 if [ ! -d "$WORK/text" ]; then

@@ -196,7 +196,8 @@ experiment=$1 given_data=$data given_out=$out corpora=("${WORDS[@]:1}")
 [ ${#corpora[@]} -le $most ] && { [ ${#corpora[@]} -gt 0 ] || [ $most = 0 ]; } ||
   die "$experiment takes $takes and ${#corpora[@]} are given: see 'bash $0 --help'."
 [ -z "$data" ] || [ ${#corpora[@]} -lt 2 ] || die "--data is for one corpus: give one."
-[ -z "$data" ] || [ -z "$words" ] || die "--words is for data that are made and --data is given: leave one out."
+[ -z "$data" ] || [ -z "$words" ] ||
+  die "--words is for data that are made and --data is given: leave one out."
 for number in jobs ${seeds:+seeds} ${folds:+folds} ${updates:+updates} ${words:+words}; do
   positive "--$number" "${!number}"
 done
