@@ -19,7 +19,8 @@ from fairseq_ext.analysis.mentions import Mention, Text, span
 from fairseq_ext.analysis.probes import names_of, validation_loss
 from fairseq_ext.analysis.sieves import previous_word
 from fairseq_ext.analysis.subjects import Heard, Subject
-from fairseq_ext.analysis.words import Words, with_special
+from fairseq_ext.analysis.tokens import Words
+from fairseq_ext.analysis.words import with_special
 from fairseq_ext.errors import UsageError
 
 CONLL = FIXTURES / "two_parts.v4_gold_conll"

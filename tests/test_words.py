@@ -5,7 +5,8 @@ import torch
 from conftest import train_encoder
 
 from fairseq_ext.analysis.subjects import Subject
-from fairseq_ext.analysis.words import Words, alike, members, merge, together, with_special
+from fairseq_ext.analysis.tokens import Words
+from fairseq_ext.analysis.words import alike, members, merge, together, with_special
 
 # <s> un@@ known word </s>: three words, of which the last has no token
 SPANS = [[1, 2], [3], []]

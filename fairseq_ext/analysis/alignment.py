@@ -31,7 +31,8 @@ from tqdm import tqdm
 from fairseq_ext.analysis import streams
 from fairseq_ext.analysis.pictures import save
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
-from fairseq_ext.analysis.words import Words, alike, members, merge, together
+from fairseq_ext.analysis.tokens import Words
+from fairseq_ext.analysis.words import alike, members, merge, together
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError

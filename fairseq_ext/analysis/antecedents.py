@@ -9,7 +9,8 @@ from tqdm import tqdm
 
 from fairseq_ext.analysis.mentions import Mention, Text, windows
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
-from fairseq_ext.analysis.words import Words, alike, members, merge, together, with_special
+from fairseq_ext.analysis.tokens import Words
+from fairseq_ext.analysis.words import alike, members, merge, together, with_special
 
 AMONG = ("nouns", "words", "all")
 ALL = "all"  # kinds of mentions
