@@ -5,9 +5,12 @@ rest. What it refuses is a UsageError: one sentence, exit code 1.
 """
 
 import argparse
+import ast
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 VERBS = {
     "doctor": "fairseq_ext.tools.doctor",
@@ -34,33 +37,49 @@ VERBS = {
     "boxes": "fairseq_ext.analysis.boxes",
 }
 
+# Those that build no model of fairseq, and so start without it.
+QUICK = ("doctor", "launch", "sweep", "score", "table", "curves")
+
 
 def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
-    """That of all verbs, or of some, whose modules alone are imported."""
+    """That of all verbs; those not asked for are listed, and their modules not imported."""
     parser = argparse.ArgumentParser(
         prog="fairseq-ext", description="Commands beside those of fairseq."
     )
     parsers = parser.add_subparsers(required=True, metavar="VERB")
-    for name in verbs:
-        module = import_module(VERBS[name])
-        text = module.__doc__.strip()
+    for name, module in VERBS.items():
+        text = _docstring(module)
         verb = parsers.add_parser(
             name,
-            help=text.split("\n")[0].rstrip("."),
+            help=text.partition("\n")[0].rstrip("."),
             description=text,
-            epilog=f"example:\n{module.EXAMPLE}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        module.add_arguments(verb)
-        verb.set_defaults(run=module.run)
+        if name in verbs:
+            _fill(verb, name)
     return parser
+
+
+def _docstring(module: str) -> str:
+    """That of a module which need not be imported for it."""
+    spec = find_spec(module)
+    assert spec and spec.origin
+    return ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
+
+
+def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
+    if verb not in QUICK:
+        import_module("fairseq_ext.registration")
+    module = import_module(VERBS[verb])
+    parser.epilog = f"example:\n{module.EXAMPLE}"
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
-    asked = [verb for verb in arguments[:1] if verb in VERBS]
-    given = build_parser(asked or VERBS).parse_args(arguments)
+    given = build_parser(arguments[:1]).parse_args(arguments)
     given.run(given)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.cli import VERBS, build_parser, main
+from fairseq_ext.cli import QUICK, VERBS, build_parser, main
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -25,6 +25,15 @@ def test_help_ends_with_an_example_that_is_accepted(verb, capsys):
         program, *arguments = shlex.split(line.replace("{8,9,10}", "8"))
         assert program == "fairseq-ext" and arguments[0] == verb
         build_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("verb", ["--help", *QUICK, "map"])
+def test_what_a_verb_imports_before_it_starts(verb):
+    command = [sys.executable, "-v", "-m", "fairseq_ext.cli", verb, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = set(re.findall(r"^import '(\S+)'", done.stderr, re.M))
+    slow = {"torch", "fairseq", "fairseq_ext.registration"}
+    assert slow & imported == (slow if verb == "map" else set())
 
 
 def test_the_readme_names_every_verb():

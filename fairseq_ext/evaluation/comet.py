@@ -8,9 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
-from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
 
 MODEL = "Unbabel/wmt22-comet-da"
@@ -25,6 +23,8 @@ class Comet:
     """
 
     def __init__(self, model: str = MODEL) -> None:
+        from fairseq_ext import safe_loading  # slow, as torch is
+
         comet = _library()
         checkpoint = _checkpoint(comet, model)
         # COMET unpickles what it is given; whatever passes here holds nothing that runs.
@@ -35,6 +35,8 @@ class Comet:
     def statistics(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> np.ndarray:
+        import torch
+
         rows = zip(hypotheses, references, sources, strict=True)
         samples = [{"mt": mt, "ref": ref, "src": src} for mt, ref, src in rows]
         found: Any = self.model.predict(samples, batch_size=16, gpus=int(torch.cuda.is_available()))

@@ -10,13 +10,13 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import LOG, REPETITION, Record, is_finished, read_log, variants
-from fairseq_ext.safe_loading import load_checkpoint
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHECKPOINT = "checkpoint_last.pt"
 EPOCH = "train"  # what the lines of numbers of an epoch are called
@@ -65,16 +65,16 @@ class Run(NamedTuple):
     records: list[Record]
 
 
-def count_parameters(state: Mapping[str, torch.Tensor]) -> int:
+def count_parameters(state: Mapping[str, "Tensor"]) -> int:
     """Numbers in the parameters, frozen ones too; matrices that are equal are one, saved under
     many names.
 
     By value, since fairseq unties what it copies from a GPU.
     """
-    counted: list[torch.Tensor] = []
+    counted: list[Tensor] = []
     for name, value in state.items():
         tied = value.dim() > 1 and any(
-            value.shape == other.shape and torch.equal(value, other) for other in counted
+            value.shape == other.shape and value.equal(other) for other in counted
         )
         if name.rpartition(".")[2] not in BUFFERS and not tied:
             counted.append(value)
@@ -89,6 +89,8 @@ def architecture(config: Any) -> str:
 
 def facts(checkpoint: Path) -> Facts:
     """Read a checkpoint without running anything in it; raises UsageError if that cannot be."""
+    from fairseq_ext.safe_loading import load_checkpoint  # slow, as torch is
+
     if not checkpoint.is_file():
         raise UsageError(f"there is no checkpoint {checkpoint}; give the --save-dir of a training")
     mapped = zipfile.is_zipfile(checkpoint)  # parameters are read when they are needed

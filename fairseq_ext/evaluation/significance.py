@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 SEED = 12345
 LEVEL = 0.95  # of the intervals
@@ -30,6 +29,8 @@ class Comparison(NamedTuple):
 
 def paired_t(system: Sequence[float], baseline: Sequence[float]) -> Comparison:
     """Student's test of the mean difference of two or more pairs of scores."""
+    from scipy import stats  # slow
+
     differences = np.subtract(system, baseline)
     mean = float(differences.mean())
     if np.ptp(differences) <= ROUNDING * abs(mean):

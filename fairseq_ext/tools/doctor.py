@@ -7,6 +7,7 @@ python fairseq_ext/tools/doctor.py
 
 import argparse
 import importlib
+import logging
 import os
 import platform
 import shutil
@@ -64,11 +65,14 @@ def _line(finding: Finding) -> str:
 
 def _broken(module: str, remedy: str) -> Finding | None:
     """What is wrong with a module that does not import."""
+    logging.disable(logging.INFO)  # fairseq recommends packages that it does without
     try:
         importlib.import_module(module)
     except Exception as error:
         said = str(error).strip().partition("\n")[0]
         return Finding(module, f"does not import ({said})", remedy, required=True)
+    finally:
+        logging.disable(logging.NOTSET)
     return None
 
 
@@ -153,7 +157,7 @@ def commands() -> Iterator[Finding]:
 
 
 def plugin() -> Iterator[Finding]:
-    if broken := _broken("fairseq_ext", "mend what is wrong above"):
+    if broken := _broken("fairseq_ext.registration", "mend what is wrong above"):
         yield broken
         return
     from fairseq.models import ARCH_MODEL_REGISTRY

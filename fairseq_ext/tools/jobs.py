@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import parse_line
 
@@ -195,6 +193,8 @@ def _report(runs: Sequence[Run], shown: dict[str, str]) -> None:
 
 def environment(slot: int, jobs: int) -> dict[str, str]:
     """The variables of what runs in a slot: its share of the cores, a GPU of its own."""
+    import torch  # slow
+
     cores = len(os.sched_getaffinity(0))
     env = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}
     count = torch.cuda.device_count()

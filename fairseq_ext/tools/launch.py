@@ -15,8 +15,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from fairseq_ext.errors import UsageError
 from fairseq_ext.processes import CPU_DDP
 
@@ -117,6 +115,8 @@ def _flags(arguments: Sequence[str]) -> dict[str, str]:
 
 def _devices(given: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int]:
     """Whether the training is on CPUs, and how many processes of it are on this node."""
+    import torch  # slow
+
     there = torch.cuda.device_count()
     if given.gpus is None and (cpu_flag or given.cpu_processes or not there):
         return True, given.cpu_processes or 1
