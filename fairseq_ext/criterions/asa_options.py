@@ -8,7 +8,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention.second_pass import EMPTY_ROWS
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, option
+from fairseq_ext.models.config import Option, Users, check_used, option
 
 PENALTIES = ("sum", "padded", "share")
 
@@ -119,7 +119,7 @@ _MASKS = ["none", "bernoulli", "scheduled", "magnitude"]
 _PASSES = [*_MASKS, "two_pass"]
 _NOISE = ["freelb", "smart"]
 
-USERS = {
+RIVALS = {
     "asa_tau": ["none"],
     "asa_tau_squared": ["none"],
     "asa_penalty": ["none"],
@@ -139,6 +139,8 @@ USERS = {
 }
 """With which rivals (none: adversaries) an option has an effect."""
 
+USERS: Users = {name: ("asa_rival", rivals) for name, rivals in RIVALS.items()}
+
 
 def check(cfg: Any) -> None:
     """Raises UsageError for a number that has no meaning, and for what would have no effect."""
@@ -146,16 +148,7 @@ def check(cfg: Any) -> None:
         value = getattr(cfg, name)
         if value is not None and not (low <= value <= high and math.isfinite(value)):
             upwards = "upwards" if high == float("inf") else f"to {high}"
-            raise UsageError(f"{_flag(name)} is {value:g}; give a number from {low} {upwards}")
-    rival, defaults = str(cfg.asa_rival), {name: field.default for name, _, field in OPTIONS}
-    for name, users in USERS.items():
-        if str(getattr(cfg, name)) != str(defaults[name]) and rival not in users:
-            other = " or ".join(f"--asa-rival {user}" for user in users)
-            raise UsageError(
-                f"{_flag(name)} has no effect with --asa-rival {rival}; leave it out, or give "
-                f"{other}"
-            )
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is {value:g}; give a number from {low} {upwards}")
+    given = {name: getattr(cfg, name) for name in ("asa_rival", *USERS)}
+    check_used(given, {name: field.default for name, _, field in OPTIONS}, OPTIONS, USERS)

@@ -12,8 +12,9 @@ from fairseq_ext.criterions.composite import Composite
 from fairseq_ext.criterions.terms import unwrapped
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
+from fairseq_ext.models.config import check_used
 from fairseq_ext.models.monitoring import Monitored
-from fairseq_ext.models.options import check_used
+from fairseq_ext.models.options import OPTIONS, USERS
 from fairseq_ext.patching import around
 
 
@@ -75,7 +76,8 @@ def install() -> None:
         name, clip_norm = str(cfg.criterion._name), cfg.optimization.clip_norm
         check(trainer.get_model(), trainer.get_criterion(), name, clip_norm)
         if isinstance(unwrapped(trainer.get_model()), Monitored):
-            preset = MODEL_DATACLASS_REGISTRY[cfg.model._name]
-            check_used(cfg.model, {field.name: field.default for field in fields(preset)})
+            config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
+            preset = {field.name: field.default for field in fields(config)}
+            check_used(cfg.model, preset, OPTIONS, USERS)
 
     around("fairseq.trainer:Trainer", "__init__", start)

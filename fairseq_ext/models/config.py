@@ -1,7 +1,7 @@
 """Flat fairseq configurations, generated from fairseq's own `TransformerConfig`."""
 
 from argparse import Namespace, _StoreFalseAction
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, make_dataclass
 from typing import Any, Optional
 
@@ -9,12 +9,41 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
 
+from fairseq_ext.errors import UsageError
+
 Option = tuple[str, Any, Field]
 """Name, type and dataclass field, as `make_dataclass` takes them."""
 
 
 def option(name: str, kind: Any, default: Any, help: str) -> Option:
     return name, kind, field(default=default, metadata={"help": help})
+
+
+Users = Mapping[str, tuple[str, Sequence[str]]]
+"""Option -> another one, and the values of that with which it has an effect; none: all but its
+default."""
+
+
+def check_used(
+    given: Mapping[str, Any], preset: Mapping[str, Any], options: Iterable[Option], users: Users
+) -> None:
+    """Raises UsageError for an option that was changed and has no effect.
+
+    Args:
+        preset: what options have unless told otherwise.
+    """
+    defaults = {name: str(field.default) for name, _, field in options}
+    for name, (other, needed) in users.items():
+        if name not in given or str(given[name]) == str(preset[name]):
+            continue
+        value = str(given[other])
+        if value not in needed if needed else value == defaults[other]:
+            flag, switch = (f"--{each.replace('_', '-')}" for each in (name, other))
+            remedy = " or ".join(f"{switch} {each}" for each in needed) or switch
+            raise UsageError(
+                f"{flag} is {given[name]}, which has no effect with {switch} {value}; leave it "
+                f"out, or give {remedy}"
+            )
 
 
 def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterator[Option]:

@@ -1,6 +1,5 @@
 """The options that our attention adds to a model: one table for flags, hydra and checkpoints."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from fairseq.dataclass import ChoiceEnum
@@ -8,7 +7,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, option
+from fairseq_ext.models.config import Option, Users, option
 from fairseq_ext.roles import DEFINITIONS, ROLES
 
 Normalisers = ChoiceEnum(list(NORMALISERS))
@@ -131,34 +130,14 @@ ENCODER_OPTIONS = [option for option in OPTIONS if not option[0].startswith(_TWO
 HYBRID = ("hna_init", "hna_weight")
 """What hybrid weights are stored relative to."""
 
-USERS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(HYBRID, ("encoder_normaliser", "hybrid")),
-    "sinkhorn_sweeps": ("encoder_normaliser", "sinkhorn"),
-    **{f"{site}_gaussian_offsets": (f"{site}_gaussian_heads", "") for site in KINDS},
-    "gaussian_ratio": ("cross_gaussian_heads", ""),
-    "role_definitions": ("encoder_roles", ""),
-    "asa_per_head": ("asa_layers", ""),
+USERS: Users = {
+    **dict.fromkeys(HYBRID, ("encoder_normaliser", ["hybrid"])),
+    "sinkhorn_sweeps": ("encoder_normaliser", ["sinkhorn"]),
+    **{f"{site}_gaussian_offsets": (f"{site}_gaussian_heads", []) for site in KINDS},
+    "gaussian_ratio": ("cross_gaussian_heads", []),
+    "role_definitions": ("encoder_roles", []),
+    "asa_per_head": ("asa_layers", []),
 }
-"""Options that have no effect unless another has this value, or any but its default."""
-
-
-def check_used(model: Mapping[str, Any], preset: Mapping[str, Any]) -> None:
-    """Raises UsageError for an option of a model that was changed and has no effect there.
-
-    Args:
-        preset: what its architecture has unless told otherwise.
-    """
-    defaults = {name: field.default for name, _, field in OPTIONS}
-    for name, (other, needed) in USERS.items():
-        if name not in model or str(model[name]) == str(preset[name]):
-            continue
-        value, idle = str(model[other]), str(defaults[other])
-        if value == idle if not needed else value != needed:
-            flags = [f"--{each.replace('_', '-')}" for each in (name, other)]
-            raise UsageError(
-                f"{flags[0]} is {model[name]}, which has no effect with {flags[1]} {value}; leave "
-                f"it out, or give {f'{flags[1]} {needed}'.strip()}"
-            )
 
 
 UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
