@@ -52,7 +52,7 @@ variant_flags() {
   naive) say "--criterion $TASK" ;;
   asa) say "--criterion ${TASK}_asa --asa-layers all $asa" ;;
   two_pass | magnitude) say "$rival $1" ;;
-  scheduled) say "$rival scheduled --asa-log $out/asa/seed-\$SEED" ;;
+  scheduled) say "$rival scheduled --asa-log ${out@Q}/asa/seed-\$SEED" ;;
   bernoulli-*) say "$rival bernoulli --asa-rate ${1#*-}" ;;
   freelb-* | smart-*) say "$rival ${1%-*} --asa-steps ${1#*-}" ;;
   *) die "--variants has '$1': see 'bash scripts/asa.sh --help' for those that there are." ;;
@@ -75,15 +75,14 @@ settings() {
 # refused before any of them is trained.
 train() {
   local variant given=()
-  # shellcheck disable=SC2086 # words
-  rehearse "$@" -- --vocabulary "${vocabulary//\$SEED/1}" ${encoder//\$SEED/1} "${FLAGS[@]}" "${REST[@]}"
+  rehearse "$@" -- --vocabulary "${vocabulary//\$SEED/1}" "${ENCODER[@]//\$SEED/1}" "${FLAGS[@]}" \
+    "${REST[@]}"
   for variant in "$@"; do
     given+=(--variant "$variant")
     RUNS+=("${numbers[@]/#/$out/${variant%%=*}/seed-}")
   done
-  # shellcheck disable=SC2086 # words
   foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" --jobs "$jobs" \
-    "${given[@]}" -- "$data" --vocabulary "$vocabulary" $encoder "${FLAGS[@]}" "${REST[@]}"
+    "${given[@]}" -- "$data" --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
 }
 
 # masked NAME...: the picture of what adversaries mask.
@@ -126,9 +125,8 @@ pretrain() {
     --skip-invalid-size-inputs-valid-test --validate-interval-updates $((updates / 5 + 1))
     --save-interval-updates $((updates / 5 + 1)) --keep-interval-updates 1 --no-epoch-checkpoints
     --log-interval $((updates / 30 + 1)) --distributed-world-size 1 --num-workers 0)
-  # shellcheck disable=SC2086 # words
   study "plain=--criterion masked_lm" "asa=--criterion masked_lm_asa --asa-layers all $asa" -- \
-    $encoder$size "${FLAGS[@]}" "${REST[@]}"
+    "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
   [ "$seeds" = 1 ] || tests=(--test t --baseline plain --by loss)
   say
   python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table.txt" \
@@ -177,7 +175,8 @@ translate)
 pretrain)
   updates=${updates:-1000}
   setup_environment
-  encoder=$(encoder_flags "$checkpoint")
+  encoder_flags "$checkpoint"
+  ENCODER[-1]+=$size
   [ -n "$data" ] || bash "$ROOT/scripts/prepare_mlm.sh" books "$ROOT/data-bin/books"
   data=${data:-$ROOT/data-bin/books}
   [ -e "$data/train.idx" ] ||
@@ -187,7 +186,7 @@ pretrain)
 *)
   setup_environment
   corpus_task "${WORDS[1]}"
-  encoder=$(encoder_flags "$checkpoint")
+  encoder_flags "$checkpoint"
   [ -n "$data" ] || corpus_data "${WORDS[1]}"
   data=${data:-$DATA} vocabulary=${vocabulary:-$(dirname "$checkpoint")}
   [ -e "$data/train.jsonl" ] ||

@@ -105,8 +105,8 @@ settings_of "$settings" "$corpus"
 [ -z "$folds" ] || FLAGS+=(--validate-interval 1000)
 VARIANTS=()
 for encoder in "${encoders[@]}"; do
-  flags=$(encoder_flags "${encoder#*=}")
-  VARIANTS+=(--variant "${encoder%%=*}=$flags")
+  encoder_flags "${encoder#*=}"
+  VARIANTS+=(--variant "${encoder%%=*}=${ENCODER[*]@Q}")
 done
 mapfile -t numbers < <(seq "$seeds")
 foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" \

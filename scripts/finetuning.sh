@@ -36,12 +36,12 @@ repeated() {
 # examples FOLDER: how many there are to train on.
 examples() { awk 'END { print NR }' "$1/train.jsonl"; }
 
-# encoder_flags CHECKPOINT [SEED]: those of a fine-tuning that starts from it, which may have $SEED
-# in its path.
+# encoder_flags CHECKPOINT: sets ENCODER, the flags of a fine-tuning that starts from it, which may
+# have $SEED in its path.
 encoder_flags() {
   local name
   name=$(
-    python - "${1//\$SEED/${2:-1}}" <<'PY'
+    python - "${1//\$SEED/1}" <<'PY'
 import logging, sys
 
 logging.disable()
@@ -55,7 +55,7 @@ print("_".join((options.get("_name") or options.get("arch") or "roberta_una").sp
 PY
   ) || exit 1
   case "$name" in roberta_dna | roberta_hna) ;; *) name=roberta_una ;; esac
-  say "--finetune-from-model $1 --arch $name"
+  ENCODER=(--finetune-from-model "$1" --arch "$name")
 }
 
 # training_flags EXAMPLES EPOCHS LR BATCH [UPDATES]: sets FLAGS, for so many epochs or updates, and

@@ -72,10 +72,9 @@ study() {
   done
   [ ${#given[@]} -gt 0 ] || return 0
   mode_flags "$2"
-  # shellcheck disable=SC2086 # words
   foreground python -m fairseq_ext.cli sweep --out "$out/$1/$2" --seeds "${numbers[@]}" \
-    --jobs "$jobs" "${given[@]}" -- "$data/$1" --vocabulary "$vocabulary" $encoder "${FLAGS[@]}" \
-    "${REST[@]}"
+    --jobs "$jobs" "${given[@]}" -- "$data/$1" --vocabulary "$vocabulary" "${ENCODER[@]}" \
+    "${FLAGS[@]}" "${REST[@]}"
 }
 
 # times MODE: the training time of each variant over all corpora, and its ratio to that of mean.
@@ -113,7 +112,7 @@ for variant in $variants; do flags_of "$variant" sts >/dev/null; done
 for mode in $modes; do [[ "$mode" =~ ^(frozen|full)$ ]] || mode_flags "$mode"; done
 setup_environment
 vocabulary=${vocabulary:-$(dirname "${WORDS[0]}")} out=${out:-$ROOT/checkpoints/task_attention}
-encoder=$(encoder_flags "${WORDS[0]}")
+encoder_flags "${WORDS[0]}"
 require_room "$out" 2000
 mapfile -t numbers < <(seq "$seeds")
 for corpus in "${corpora[@]}"; do [ -n "$data" ] || corpus_data "$corpus"; done

@@ -359,26 +359,28 @@ def recipe(out, *arguments):
 
 
 def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
-    checkpoint = pretrained / "checkpoint_last.pt"
+    out, spaced = tmp_path / "its runs", tmp_path / "an encoder"
+    spaced.symlink_to(pretrained)
+    checkpoint = spaced / "checkpoint_last.pt"
     few = "--seeds 1 --epochs 1 --lr 1e-3 -- --max-update 2 --cpu --tokens-per-sample 48".split()
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
     variants = ["--variants", "naive bernoulli-.05 asa scheduled"]
     alone = ["--asa", "--asa-tau .6"]
-    done = recipe(tmp_path, "finetune", "rte", checkpoint, *places, *variants, *alone, few)
+    done = recipe(out, "finetune", "rte", checkpoint, *places, *variants, *alone, few)
     assert done.returncode == 0, done.stderr
     names = re.findall(r"^(\S+) +1 +[\d,]+ +2 ", done.stdout, re.M)
     assert names == ["naive", "bernoulli-.05", "asa", "scheduled"]
-    cfg = {name: saved(tmp_path / name / "seed-1")["cfg"] for name in names}
+    cfg = {name: saved(out / name / "seed-1")["cfg"] for name in names}
     assert {name: each["model"]["asa_layers"] for name, each in cfg.items()} == {
         **dict.fromkeys(names, "none"),
         "asa": "all",
     }
     assert cfg["asa"]["criterion"]["asa_tau"] == 0.6
     assert cfg["bernoulli-.05"]["criterion"]["asa_rate"] == 0.05
-    assert cfg["scheduled"]["criterion"]["asa_log"] == str(tmp_path / "asa" / "seed-1")
+    assert cfg["scheduled"]["criterion"]["asa_log"] == str(out / "asa" / "seed-1")
     assert {each["optimization"]["clip_norm"] for each in cfg.values()} == {0.0}
-    assert (tmp_path / "masked.png").read_bytes().startswith(b"\x89PNG")
-    share = logged(tmp_path / "asa" / "seed-1", "train")[-1]["asa_masked"]
+    assert (out / "masked.png").read_bytes().startswith(b"\x89PNG")
+    share = logged(out / "asa" / "seed-1", "train")[-1]["asa_masked"]
     assert f"asa: {share:.3f} of all; from the lowest layer " in done.stdout
 
 

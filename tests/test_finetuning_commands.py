@@ -432,7 +432,9 @@ def test_folds_and_seeds(data, encoder, tmp_path, capsys):
 
 
 def test_the_recipe(corpora, encoder, tmp_path):
-    """scripts/finetune.sh on a part of CR."""
+    """scripts/finetune.sh on a part of CR; its encoder lies in a folder with a space."""
+    spaced = tmp_path / "an encoder"
+    spaced.symlink_to(encoder)
     prepared = bash(
         *(ROOT / "scripts" / "prepare_task.sh", "cr", tmp_path / "cr"),
         FAIRSEQ_EXT_CORPORA=str(corpora),
@@ -441,7 +443,7 @@ def test_the_recipe(corpora, encoder, tmp_path):
     lines = (tmp_path / "cr" / "train.jsonl").read_text(encoding="utf-8").split("\n")
     (tmp_path / "cr" / "train.jsonl").write_text("\n".join(lines[::20]) + "\n", encoding="utf-8")
     done = bash(
-        *(ROOT / "scripts" / "finetune.sh", "cr", f"tiny={encoder}/checkpoint_last.pt"),
+        *(ROOT / "scripts" / "finetune.sh", "cr", f"tiny={spaced}/checkpoint_last.pt"),
         *("--data", tmp_path / "cr", "--out", tmp_path / "out", "--seeds", 1, "--folds", 2),
         *("--", "--max-update", 2, "--cpu"),
     )
