@@ -15,7 +15,7 @@
 #   FLAG        of fairseq-train, for all trainings, e.g. --fp16
 #
 # A second run of the same command goes on where the first was interrupted. The parameters of the
-# last 10 epochs are averaged; no checkpoint is chosen by its score.
+# last 10 epochs (of all, if there are fewer) are averaged; no checkpoint is chosen by its score.
 #
 # Expected: 41.02 tokenised, lower-cased BLEU on test_2016_flickr in the literature (Transformer of
 # 4 + 4 layers, width 128; 4096 tokens a batch, dropout .3, 2,000 updates of warm-up to .005). Ours

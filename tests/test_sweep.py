@@ -314,7 +314,7 @@ def test_an_average_generates(out, capsys):
     sweep(out, "a=", options="--dry-run --average 5 --generate '--beam 2'")
     run = out / "a/seed-1"
     _, average, generate = capsys.readouterr().out.split("\n")[:-1]
-    average_is = f"fairseq-ext average {run} --last 5 --output {run}/averaged.pt --force"
+    average_is = f"fairseq-ext average {run} --last 5 --at-most --output {run}/averaged.pt --force"
     assert average == average_is
     assert generate.startswith(f"fairseq-generate DATA --path {run}/averaged.pt")
 

@@ -171,6 +171,14 @@ def test_the_average_is_the_mean_and_translates(trained, data_bin, tmp_path):
     assert len(hypotheses(generate(data_bin, output, "--gen-subset", "valid"))) == 100
 
 
+def test_of_fewer_checkpoints_at_most_those(trained):
+    assert select([trained], last=9, by="update", at_most=True) == select([trained], 4, by="update")
+    with pytest.raises(UsageError, match="has 4 checkpoints to choose from, not 9"):
+        select([trained], last=9, by="update")
+    with pytest.raises(UsageError, match="has 0 checkpoints"):
+        select([trained / ".."], last=1, at_most=True)
+
+
 def test_training_begins_from_an_average(trained, data_bin, tmp_path):
     output = tmp_path / "averaged.pt"
     main(["average", "--output", str(output), str(trained), "--best", "2"])

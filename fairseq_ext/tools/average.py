@@ -55,11 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=SAVED,
         help=f"for --last: {' or '.join(NAMES.values())} (default: whichever there are)",
     )
+    parser.add_argument("--at-most", action="store_true", help="fewer than N will do")
 
 
 def run(given: argparse.Namespace) -> None:
     _check_output(given.output, given.force)
-    files = select(given.paths, given.last, given.best, given.by)
+    files = select(given.paths, given.last, given.best, given.by, given.at_most)
     write(average(files), given.output)
     print(f"{given.output} is the average of {', '.join(map(str, files))}")
     if copies := [str(path) for path in given.paths if path.is_file() and path not in files]:
@@ -105,7 +106,11 @@ def describe(file: Path) -> Saved:
 
 
 def select(
-    paths: Sequence[Path], last: int | None = None, best: int | None = None, by: str | None = None
+    paths: Sequence[Path],
+    last: int | None = None,
+    best: int | None = None,
+    by: str | None = None,
+    at_most: bool = False,
 ) -> list[Path]:
     """The files to average, the newest (or the best) last, each state of a run once.
 
@@ -121,7 +126,7 @@ def select(
             f"and {' '.join(map(str, paths))}"
         )
     found = _last(paths[0], by) if best is None else _best(paths[0])
-    if len(found) < wanted:
+    if len(found) < (1 if at_most else wanted):
         names = [name for kind, name in NAMES.items() if by in (None, kind)]
         looked = "any with a validation score" if best is not None else " or ".join(names)
         there = ", ".join(sorted(file.name for file in paths[0].glob("*.pt"))) or "no .pt file"

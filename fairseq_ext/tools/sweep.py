@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--average",
         type=int,
         metavar="N",
-        help="generate with the average of the last N checkpoints of each run instead",
+        help="generate with the average of the last N checkpoints of each run instead, or of all if "
+        "there are fewer",
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be run")
     parser.add_argument("data", metavar="-- DATA", help="as for fairseq-train")
@@ -157,7 +158,7 @@ def _completed(train: list[str]) -> list[str]:
 
 
 def _averaging(folder: Path, last: int) -> Step:
-    flags = ["$RUN", "--last", str(last), "--output", f"$RUN/{AVERAGED}", "--force"]
+    flags = ["$RUN", "--last", str(last), "--at-most", "--output", f"$RUN/{AVERAGED}", "--force"]
     return Step(folder, "average", "average", flags)
 
 
