@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--average",
         type=int,
         metavar="N",
-        help="generate with the average of the last N checkpoints of each run instead, or of all if "
-        "there are fewer",
+        help="generate with the average of the last N checkpoints of each run instead (of all, if "
+        "there are fewer)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be run")
     parser.add_argument("data", metavar="-- DATA", help="as for fairseq-train")
