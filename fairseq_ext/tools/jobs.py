@@ -193,14 +193,14 @@ def _report(runs: Sequence[Run], shown: dict[str, str]) -> None:
 
 def environment(slot: int, jobs: int) -> dict[str, str]:
     """The variables of what runs in a slot: its share of the cores, a GPU of its own."""
-    import torch  # slow
-
     cores = len(os.sched_getaffinity(0))
     env = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}
-    count = torch.cuda.device_count()
-    if jobs > 1 and count:
-        devices = env.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-        env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[slot % count]
+    if jobs > 1:
+        import torch  # slow
+
+        if count := torch.cuda.device_count():
+            devices = env.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+            env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[slot % count]
     return env
 
 
