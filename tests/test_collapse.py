@@ -168,11 +168,17 @@ def test_the_command(tmp_path, capsys):
     )
 
 
+def test_the_equations_are_of_the_gaussian_kernel(tmp_path):
+    cli.main(["collapse", "--out", str(tmp_path), "--kernel", "dot", "--deviation", "0.1"])
+    assert not list(tmp_path.glob("distances.*")) and (tmp_path / "balanced.png").exists()
+
+
 def test_what_cannot_be_drawn(tmp_path, capsys):
     for flags, says in (
         (["--deviation", "-1"], "--deviation is -1; give a number from 0 upwards"),
         (["--deviation", "nan"], "--deviation is nan; give"),
         (["--normalisers", "hybrid", "--hna-init", "2"], "hna_init is 2.0; give"),
+        (["--hna-init", "0.7"], "--hna-init 0.7 is of hybrid, which --normalisers has not"),
     ):
         with pytest.raises(UsageError, match=says):
             cli.main(["collapse", "--out", str(tmp_path / "out"), *flags])

@@ -200,6 +200,10 @@ def test_phrases_of_one_head(tmp_path):
         ("IN DT NN", 2),
         ("DT CD", 1),
         ("DT NNS WDT VBP NN", 1),
+        ("DT IN DT NN", 0),  # those in the room
+        ("PRP WP VBD DT NN", 0),  # he who ate the cake
+        ("JJR IN CD NNS", 3),  # more than 20 people
+        ("CD TO CD", 2),
     ],
 )
 def test_head_words(tags, expected):

@@ -29,7 +29,7 @@ def checkpoint(hybrid_run) -> Path:
 
 @pytest.fixture(scope="module")
 def found(checkpoint, data_bin) -> maps.Maps:
-    given = Namespace(sentence=None, split="test", index=3)
+    given = Namespace(sentence=None, split="test", index=3, tokens=64)
     return maps.maps_of(Subject(checkpoint, data_bin), given)
 
 
@@ -126,6 +126,11 @@ def test_a_grid_has_every_head_and_one_large():
         ),
         (["--site", "decoder", "--split", "valid", "--layer", 0], "layer 0, mean of 2 heads"),
         (["--head", "all", "--layer", 1], "encoder self-attention\nlayer 1, head 0"),
+        (["--head", "all:3"], "encoder self-attention\nlayer 3, head 3"),
+        (
+            ["--index", 3, "--tokens", 2],
+            " tokens\nencoder self-attention, layer 3, mean of 4 heads",
+        ),
         (["--initial", "--head", 0], "untrained\nencoder self-attention, layer 3, head 0"),
     ],
 )
@@ -188,14 +193,21 @@ def test_tokens_are_text_never_markup(tmp_path):
         (["--layer", "4"], "--layer is 4 and must be one of 0, 1, 2, 3"),
         (["--layer", "-1"], "--layer is -1"),
         (["--layer", "4", "--head", "all"], "--layer is 4"),
-        (["--head", "4"], "--head is 4 and must be 0 to 3, mean or all"),
+        (["--layer", "4", "--out", "maps.html"], "--layer is 4"),
+        (["--head", "4"], "--head is 4 and must be 0 to 3, mean, all or all:0 to all:3"),
+        (["--head", "all:4"], "--head is all:4 and must be 0 to 3"),
+        (["--head", "4", "--out", "maps.html"], "--head is 4"),
         (["--head", "first"], "--head is first"),
         (["--head", "2", "--site", "cross"], "must be 0 to 1"),
         (["--index", "200"], "--index is 200 and must be 0 to 199 in test"),
         (["--split", "dev"], "no split dev"),
         (["--sentence", " "], "the sentence is empty"),
         (["--sentence", "ein " * 1024], "1025 tokens and the model takes 1024"),
+        (["--sentence", "ein", "--index", "1"], "--index 1 is of a split, and --sentence is given"),
+        (["--tokens", "0"], "--tokens is 0"),
         (["--columns", "0"], "--columns is 0"),
+        (["--columns", "2"], "--columns 2 is for pictures of one head in several models"),
+        (["--columns", "2", "--initial", "--head", "all"], "--columns 2 is for"),
         (["--out", "map.txt"], "map.txt is no picture"),
         (["--out", "/dev/null/maps.html"], "/dev/null is a file"),
         (["--data", "."], "neither dictionaries nor examples"),
@@ -205,7 +217,7 @@ def test_maps_that_cannot_be_drawn(checkpoint, data_bin, tmp_path, change, said)
     out = tmp_path / "map.png"
     with pytest.raises(UsageError, match=said):
         cli.main(["map", str(checkpoint), "--data", str(data_bin), "--out", str(out), *change])
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir()) and not Path("maps.html").exists()
 
 
 def test_names_are_no_formulas(tmp_path):
@@ -223,4 +235,30 @@ def test_a_site_that_a_model_has_not(found):
     alone = found._replace(sites={"encoder": found.sites["encoder"]})
     given = Namespace(site="cross", head="mean", layer=None, columns=None)
     with pytest.raises(UsageError, match="has no cross-attention; give --site encoder$"):
-        maps.draw([alone], given)
+        maps.check_choice([alone], given)
+
+
+def test_of_a_long_sentence_the_first_tokens_are_shown(checkpoint, data_bin, found):
+    given = Namespace(sentence=None, split="test", index=3, tokens=4)
+    short = maps.maps_of(Subject(checkpoint, data_bin), given)
+    for site, layers in found.sites.items():
+        assert short.tokens[site] == tuple(texts[:4] for texts in found.tokens[site])
+        for layer, each in layers.items():
+            assert torch.equal(short.sites[site][layer], each[:, :4, :4])
+    longest = max(len(texts) for both in found.tokens.values() for texts in both)
+    assert short.title == f"{found.title}, 4 of {longest} tokens"
+
+
+def test_a_target_over_the_positions(checkpoint, data_bin):
+    subject = Subject(checkpoint, data_bin)
+    subject.model.decoder.max_target_positions = 3
+    with pytest.raises(UsageError, match=r"the target has \d+ tokens and the model takes 3; give"):
+        subject.sentence("test", 3)
+
+
+def test_the_page_begins_with_what_was_asked_for(checkpoint, data_bin, tmp_path):
+    out = tmp_path / "maps.html"
+    choice = ["--site", "cross", "--layer", "1", "--head", "1"]
+    cli.main(["map", str(checkpoint), "--data", str(data_bin), *choice, "--out", str(out)])
+    begin = '<div data-maps data-site="cross-attention" data-layer="1" data-head="1">'
+    assert begin in out.read_text("utf-8")

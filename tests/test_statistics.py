@@ -3,13 +3,14 @@
 import csv
 import json
 import math
+import shutil
 from itertools import product
 
 import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import statistics
+from fairseq_ext.analysis import statistics, weights
 from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
 from fairseq_ext.analysis.subjects import Heard
 from fairseq_ext.attention import build_normaliser
@@ -285,6 +286,49 @@ def test_weights(streamed, hybrid_run, data_bin, tmp_path):
         assert float(row["value"]) == pytest.approx(float(expected))
     means = [float(row["value"]) for row in logged if row["kind"] == "u" and row["update"] == "1"]
     assert means == [0.5] * 4  # logged before the first step
+    assert {row["run"] for row in logged} == {str(hybrid_run)}
+
+
+def test_checkpoints_of_a_run_are_joined_over_its_updates(hybrid_run, data_bin, tmp_path):
+    last = hybrid_run / "checkpoint_last.pt"
+    state = torch.load(last, weights_only=False)
+    state["optimizer_history"][-1]["num_updates"] = 1
+    for name, value in state["model"].items():
+        if name.endswith("normaliser.offset"):
+            value.fill_(2.0)
+    files = [tmp_path / "run" / name for name in ("checkpoint_last.pt", "checkpoint_1_1.pt")]
+    files[0].parent.mkdir()
+    shutil.copy(last, files[0])
+    torch.save(state, files[1])
+    found = weights.saved(files, data_bin)
+    assert {weight.model for weight in found} == {"transformer_hna_tiny, run"}
+    u = [weight for weight in found if weight.kind == "u"]
+    early, late, by_layer = ([w for w in u if w.update == update] for update in (1, 3, None))
+    assert len(early) == len(late) == len(by_layer) == 16  # 4 layers of 4 heads
+    assert {weight.run for weight in by_layer} == {str(files[0])}
+    share = float(torch.tensor(2.0).sigmoid())
+    assert [weight.value for weight in early] == pytest.approx([share] * 16)
+    assert [w.value for w in late] == [w.value for w in by_layer]
+    first = weights.draw(u, "u").axes[0]
+    lines = [line for line in first.get_lines() if len(line.get_xdata())]
+    assert len(lines) == 16 and list(lines[0].get_xdata()) == [1, 3]
+
+
+def test_a_log_of_epochs_alone_has_weights(hybrid_run, tmp_path):
+    lines = (hybrid_run / "train.log").read_text("utf-8").split("\n")
+    (tmp_path / "train.log").write_text("\n".join(x for x in lines if "train_inner" not in x))
+    every, epochs = weights.logged(hybrid_run, "hna"), weights.logged(tmp_path, "hna")
+    assert {weight.update for weight in every} == {1, 2, 3} and epochs
+    assert {weight.update for weight in epochs} < {1, 2, 3}
+
+
+def test_the_full_stop_of_a_byte_level_vocabulary(encoder_data, tmp_path):
+    from conftest import train_encoder
+
+    checkpoint = train_encoder(encoder_data, "roberta_una_tiny", tmp_path / "run")
+    out = tmp_path / "out"
+    cli.main(["heads", str(checkpoint), "--split", "valid", "--limit", "20", "--out", str(out)])
+    assert all(0 < float(row["period"]) < 1 for row in read_csv(out / "heads.csv"))
 
 
 @pytest.mark.parametrize(
@@ -298,6 +342,8 @@ def test_weights(streamed, hybrid_run, data_bin, tmp_path):
         ("analyse", ["--sentence", "ein mann .", "--split", "dev"], "no split dev"),
         ("analyse", ["--max-tokens", "8"], "--max-tokens is 8 and valid has sentences of "),
         ("analyse", ["--sentences", "-1"], "--sentences is -1"),
+        ("analyse", ["--sentences", "2", "--sentence", "ein"], "--sentences 2 are of the split"),
+        ("analyse", ["--tokens", "0"], "--tokens is 0"),
         ("analyse", ["--out", "/dev/null/x"], "/dev/null is a file"),
     ],
 )

@@ -63,52 +63,72 @@ def test_maps_are_those_that_losses_hear(which, request):
             assert not found[site][layer].masked_fill(real[:, None, None], 0).any()
 
 
-@pytest.mark.parametrize(("which", "kind"), [("hybrid", "hybrid"), ("encoder", "doubly")])
+@pytest.mark.parametrize(
+    ("which", "kind"),
+    [
+        ("hybrid", {"encoder": "hybrid", "decoder": "softmax", "cross": "softmax"}),
+        ("encoder", {"encoder": "doubly"}),
+    ],
+)
 def test_maps_equal_the_naive_twin(which, kind, request):
-    """Of every encoder layer, from what goes into its attention."""
+    """At every site of every layer, from what goes into its attention."""
     subject = request.getfixturevalue(which)
     batch = next(subject.batches("valid", limit=3))
-    padding = batch["net_input"]["src_tokens"].eq(subject.source.pad())
     into = {}
     modules = [m for m in subject.model.modules() if isinstance(m, Attention)]
-    own = {module.layer: module for module in modules if module.site == "encoder"}
+    own = {(module.site, module.layer): module for module in modules}
     hooks = [
         module.register_forward_pre_hook(
-            lambda module, args, given: into.update({module.layer: given["query"]}),
+            lambda module, args, given: into.update({(module.site, module.layer): given}),
             with_kwargs=True,
         )
         for module in own.values()
     ]
-    found = subject.maps(batch)["encoder"]
+    found = subject.maps(batch)
     for hook in hooks:
         hook.remove()
-    for layer, module in own.items():
-        x = into[layer].transpose(0, 1).double()
-        u = module.groups[0].normaliser.u().double() if kind == "hybrid" else [None] * 8
+    assert set(found) == set(kind) and into.keys() == own.keys()
+    absent = {
+        name: tokens.eq(subject.source.pad())
+        for name, tokens in batch["net_input"].items()
+        if name in ("src_tokens", "prev_output_tokens")
+    }
+    for (site, layer), module in own.items():
+        rows = absent["src_tokens" if site == "encoder" else "prev_output_tokens"]
+        columns = absent["prev_output_tokens" if site == "decoder" else "src_tokens"]
+        x, y = (into[site, layer][name].transpose(0, 1).double() for name in ("query", "key"))
+        u = module.groups[0].normaliser.u() if kind[site] == "hybrid" else [0.5] * 8
         for head in range(module.num_heads):
             size = module.head_dim
             part = slice(head * size, (head + 1) * size)
             q, k = (
-                x @ p.weight[part].double().T + p.bias[part].double()
-                for p in (module.q_proj, module.k_proj)
+                each @ p.weight[part].double().T + p.bias[part].double()
+                for each, p in ((x, module.q_proj), (y, module.k_proj))
             )
-            for sentence, pads in enumerate(padding):
+            for sentence, pads in enumerate(columns):
                 scores = q[sentence] @ k[sentence].T / size**0.5
                 blocked = pads.expand_as(scores)
-                naive = normalise(kind, scores, blocked, pads, u=u[head])
-                ours = found[layer][sentence, head].double()
-                assert (ours - naive)[~pads].abs().max() < 1e-6
+                if site == "decoder":
+                    blocked = torch.ones_like(scores, dtype=torch.bool).triu(1)
+                naive = normalise(kind[site], scores, blocked, rows[sentence], u=u[head])
+                ours = found[site][layer][sentence, head].double()
+                assert (ours - naive)[~rows[sentence]].abs().max() < 1e-6
 
 
-def test_looking_changes_nothing(hybrid):
-    batch = next(hybrid.batches("test", limit=8))
-    before = {name: value.clone() for name, value in hybrid.model.state_dict().items()}
-    quiet, _ = hybrid.model(**batch["net_input"])
-    heard, _ = hybrid.listen(batch, lambda heard: None)
+@pytest.mark.parametrize("which", ["hybrid", "encoder"])
+def test_looking_changes_nothing(which, request):
+    """Up to rounding: what is heard is computed another way, and added up in another order."""
+    subject = request.getfixturevalue(which)
+    batch = next(subject.batches("valid", limit=8))
+    inputs = {name: each for name, each in batch["net_input"].items() if each is not None}
+    more = {} if subject.translates else {"features_only": True}
+    before = {name: value.clone() for name, value in subject.model.state_dict().items()}
+    quiet, _ = subject.model(**inputs, **more)
+    heard, _ = subject.listen(batch, lambda heard: None)
     torch.testing.assert_close(heard, quiet.detach(), rtol=0, atol=1e-5)
-    again, _ = hybrid.model(**batch["net_input"])
+    again, _ = subject.model(**inputs, **more)
     assert torch.equal(again, quiet)
-    assert all(torch.equal(before[n], value) for n, value in hybrid.model.state_dict().items())
+    assert all(torch.equal(before[n], value) for n, value in subject.model.state_dict().items())
 
 
 def test_one_layer_in_memory_at_a_time(hybrid):

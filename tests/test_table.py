@@ -543,6 +543,8 @@ def test_what_else_is_refused(tmp_path, capsys):
     bars = ["--bars", tmp_path / "bars.png"]
     refused(capsys, "bars.txt is no picture", run, "--bars", tmp_path / "bars.txt")
     refused(capsys, "--baseline is b; give one of a", run, *bars, "--baseline", "b")
+    csv = ["--output", tmp_path / "bars.csv"]
+    refused(capsys, "bars.csv, where the numbers of --bars", run, *bars, *csv)
     assert not bars[1].exists()
     refused(capsys, "is given twice", run, tmp_path / "a" / ".." / "a")
     refused(capsys, "has no acuracy", run, "--metric", "acuracy")
@@ -610,3 +612,6 @@ def test_bars(tmp_path, table, monkeypatch):
 def test_bars_are_a_picture(tmp_path, table):
     table(*of_accuracy(tmp_path, una=[70]), "--metric", "accuracy", "--bars", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    (head, row, end) = (tmp_path / "a.csv").read_text("utf-8").split("\n")
+    assert head == "variant,run,value" and row.startswith("una,") and row.endswith(",70.0")
+    assert not end

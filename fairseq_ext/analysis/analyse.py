@@ -26,13 +26,13 @@ EXAMPLE = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     streams.add_arguments(parser, several=False)
     parser.add_argument("--sentence", action="append", metavar="TEXT", help="for maps; repeatable")
-    parser.add_argument("--sentences", type=int, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--sentences", type=int, metavar="N", help="default: 1")
+    maps.add_tokens(parser)
 
 
 def run(given: argparse.Namespace) -> None:
     streams.check(given)
-    if given.sentences < 0:
-        raise UsageError(f"--sentences is {given.sentences} and must be at least 0")
+    check_sentences(given)
     (subject,) = streams.subjects(given)
     found = sentences(subject, given)
     sums, statistics = ColumnSums(), heads.of(subject)
@@ -46,13 +46,24 @@ def run(given: argparse.Namespace) -> None:
     print(f"{given.out} has {', '.join(sorted(path.name for path in given.out.iterdir()))}")
 
 
+def check_sentences(given: argparse.Namespace) -> None:
+    if given.sentences is not None and given.sentences < 0:
+        raise UsageError(f"--sentences is {given.sentences} and must be at least 0")
+    for text in given.sentence or [None]:
+        maps.check_sentence(Namespace(sentence=text, index=None, tokens=given.tokens))
+    if given.sentence and given.sentences is not None:
+        raise UsageError(
+            f"--sentences {given.sentences} are of the split, and --sentence is given; leave one "
+            "of both out"
+        )
+
+
 def sentences(subject: Subject, given: argparse.Namespace) -> list[maps.Maps]:
     """The maps of those that are given, or of the first ones of the split."""
-    texts: Sequence[Namespace] = [Namespace(sentence=text) for text in given.sentence or ()]
-    if not texts:
-        numbers = range(given.sentences)
-        texts = [Namespace(sentence=None, split=given.split, index=i) for i in numbers]
-    return [maps.maps_of(subject, text) for text in texts]
+    texts = [{"sentence": text} for text in given.sentence or ()]
+    first = range(1 if given.sentences is None else given.sentences)
+    texts = texts or [{"sentence": None, "split": given.split, "index": i} for i in first]
+    return [maps.maps_of(subject, Namespace(**text, tokens=given.tokens)) for text in texts]
 
 
 def of_sentences(subject: Subject, found: Sequence[maps.Maps], given: argparse.Namespace) -> None:

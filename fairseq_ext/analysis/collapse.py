@@ -4,7 +4,8 @@ Each step moves every point to the mean of all points, weighted by attention amo
 keys and values are the points themselves). The clusters are around (1.8, 0.7) and (-1, -1): 500
 and 50 points in unbalanced.png (the paper's Figures 6 and 9), 225 each in balanced.png (Figure 8).
 Their deviation is ours, since the paper's is lost. distances.png has, from Equations 13 and 14, how
-far two clusters of one place each are apart after a step, over the ratio of their sizes (Figure 7).
+far two clusters of one place each are apart after a step, over the ratio of their sizes (Figure 7);
+there are none for --kernel dot.
 Beside each picture are its numbers: .csv, and .json for the distances between the clusters' means.
 """
 
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--normalisers", nargs="+", choices=NAMES, default=["softmax", "doubly"], metavar="NAME",
         help=f"rows, of {', '.join(NAMES)}; default: softmax doubly",
     )  # fmt: skip
-    parser.add_argument("--hna-init", type=float, default=0.5, help="u of hybrid; default: 0.5")
+    parser.add_argument("--hna-init", type=float, metavar="U", help="u of hybrid; default: 0.5")
     parser.add_argument("--kernel", choices=KERNELS, default="gaussian", help="default: gaussian")
     parser.add_argument("--deviation", type=float, default=0.5, help="of a cluster; default: 0.5")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
@@ -66,19 +67,25 @@ def run(given: argparse.Namespace) -> None:
     check_picture(given.out / "distances.png")
     if not 0 <= given.deviation < np.inf:
         raise UsageError(f"--deviation is {given.deviation:g}; give a number from 0 upwards")
+    if given.hna_init is not None and "hybrid" not in given.normalisers:
+        raise UsageError(
+            f"--hna-init {given.hna_init:g} is of hybrid, which --normalisers has not; give both"
+        )
+    init = 0.5 if given.hna_init is None else given.hna_init
     built = {
-        NAMES[name]: build_normaliser(name, 1, hna_init=given.hna_init, hna_weight="raw")
+        NAMES[name]: build_normaliser(name, 1, hna_init=init, hna_weight="raw")
         for name in given.normalisers
     }
     settings: dict = {"kernel": given.kernel, "deviation": given.deviation, "seed": given.seed}
     if "hybrid" in given.normalisers:
-        settings["hna_init"] = given.hna_init
+        settings["hna_init"] = init
     for name, sizes in SIZES.items():
         start = clusters(sizes, given.deviation, given.seed)
         traces = {row: trace(start, given.kernel, part) for row, part in built.items()}
         report(name, sizes, traces, settings, given.out)
-    save(draw_distances(), given.out / "distances.png")
-    write_distances(given.out / "distances.csv")
+    if given.kernel == "gaussian":
+        save(draw_distances(), given.out / "distances.png")
+        write_distances(given.out / "distances.csv")
 
 
 def report(

@@ -17,6 +17,7 @@ from fairseq_ext.errors import UsageError
 WORD, TAG = 3, 4
 COLUMNS = 6  # at least
 BRACKETS = re.compile(r"-|(\(\d+\)?|\d+\))(\|(\(\d+\)?|\d+\)))*")
+HEADS_ALONE = {"DT", "PRP"}  # without a noun, as in "those in the room"
 AFTER_HEAD = {"IN", "TO", "WDT", "WP", "WP$", "WRB", "VBN", "VBG", "VBD", "VBZ", "VBP", ",", ":"}
 
 
@@ -118,14 +119,18 @@ def _mentions(found: Sequence[Found], tags: Sequence[str]) -> list[Mention]:
 
 
 def head_of(first: int, last: int, tags: Sequence[str]) -> int:
-    """The last noun before what follows a head, or the last word."""
-    nouns: list[int] = []
+    """The last noun before what follows a head; a pronoun or determiner that stands there alone, or
+    the last word."""
+    head, noun = last, False
     for word in range(first, last + 1):
-        if nouns and tags[word] in AFTER_HEAD:
-            break
+        if tags[word] in AFTER_HEAD:
+            if noun:
+                break
+            if word > first and tags[word - 1] in HEADS_ALONE:
+                return word - 1
         if tags[word].startswith("NN"):
-            nouns.append(word)
-    return nouns[-1] if nouns else last
+            head, noun = word, True
+    return head
 
 
 def kind_of(tag: str) -> str:

@@ -32,6 +32,7 @@ class Curve(NamedTuple):
     """Values over updates; the kind is "training", "validation" or another validation's name."""
 
     variant: str
+    run: str
     kind: str
     updates: list[int]
     values: list[float]
@@ -56,12 +57,14 @@ def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
     for run, variant in zip(runs, variants(runs), strict=True):
         found, names = _values(run, metric)
         if not found:
-            raise UsageError(f"{run} has no {metric} in its log; it has {', '.join(sorted(names))}")
+            what = f"nothing but nan as {metric}" if metric in names else f"no {metric}"
+            others = ", ".join(sorted(names - {metric}))
+            raise UsageError(f"{run} has {what} in its log; it has {others}")
         if "train_inner" in found:
             found.pop("train", None)  # an epoch: too coarse
         for kind, points in found.items():
             columns = map(list, zip(*points, strict=True))
-            curves.append(Curve(variant, KINDS.get(kind, kind), *columns))
+            curves.append(Curve(variant, str(run), KINDS.get(kind, kind), *columns))
     return curves
 
 
@@ -78,7 +81,13 @@ def _values(run: Path, metric: str) -> tuple[dict[str, list[tuple[int, float]]],
 
 def records(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
     return [
-        {"variant": curve.variant, "kind": curve.kind, "update": update, metric: value}
+        {
+            "variant": curve.variant,
+            "run": curve.run,
+            "kind": curve.kind,
+            "update": update,
+            metric: value,
+        }
         for curve in curves
         for update, value in zip(curve.updates, curve.values, strict=True)
     ]

@@ -3,7 +3,9 @@
 Means over all queries that are no padding: entropy in nats, distance in tokens between a query and
 what it looks at, similarity 1 - JS / log 2 to the other heads of the layer (JS: Jensen-Shannon
 divergence, as in Clark et al. 2019), and of each pattern of attention guidance the share of a row
-that lies where the pattern wants it (rows for which it wants nothing are left out).
+that lies where the pattern wants it (rows for which it wants nothing are left out; nan if the
+dictionary has none of its symbols). Rows of hard-coded heads need not sum to one, and are taken as
+they are.
 """
 
 import argparse
@@ -45,12 +47,22 @@ def run(given: argparse.Namespace) -> None:
     write(rows, given)
 
 
+def periods(subject: Subject) -> list[str]:
+    """The usual symbols of a full stop, those that the training was told, and in a vocabulary of
+    numbers those of its tokeniser."""
+    found = [".", "\u2581.", "\u0120.", *getattr(subject.criterion, "ag_period", "").split()]
+    if subject.by_id:
+        numbers = map(subject.vocabulary.tokenizer.token_to_id, found)
+        found += [str(number) for number in numbers if number is not None]
+    return list(dict.fromkeys(found))
+
+
 def of(subject: Subject) -> HeadStatistics:
     dictionaries = {"encoder": subject.source}
     if subject.translates:
         target = subject.task.target_dictionary
         dictionaries |= {"cross": subject.source, "decoder": target}
-    return HeadStatistics(dictionaries)
+    return HeadStatistics(dictionaries, periods(subject))
 
 
 def write(rows: Sequence[dict[str, Any]], given: argparse.Namespace) -> None:

@@ -55,15 +55,26 @@ def write_page(out: Path, title: str, parts: Iterable[str]) -> None:
         file.write(page)
 
 
-def write_maps(found: "Sequence[Maps]", out: Path) -> None:
+def write_maps(
+    found: "Sequence[Maps]", out: Path, begin: tuple[str, int, int] | None = None
+) -> None:
     title = "Attention of " + " and ".join(dict.fromkeys(maps.title for maps in found))
-    write_page(out, title, [maps_part(found)])
+    write_page(out, title, [maps_part(found, begin)])
 
 
-def maps_part(found: "Sequence[Maps]") -> str:
-    """The element that static/maps.js fills."""
+def maps_part(found: "Sequence[Maps]", begin: tuple[str, int, int] | None = None) -> str:
+    """The element that static/maps.js fills.
+
+    Args:
+        begin: site, layer and head that it shows first (default: the first, last and first ones).
+    """
     models = [{"title": maps.title, "sites": _sites(maps)} for maps in found]
-    return f'<div data-maps><script type="application/json">{as_json(models)}</script></div>'
+    flags = ""
+    if begin is not None:
+        site, layer, head = begin
+        flags = f' data-site="{SITES[site]}" data-layer="{layer}" data-head="{head}"'
+    script = f'<script type="application/json">{as_json(models)}</script>'
+    return f"<div data-maps{flags}>{script}</div>"
 
 
 def _sites(maps: "Maps") -> dict[str, Any]:

@@ -8,6 +8,7 @@ is one HTML file that needs no network.
 
 import argparse
 import base64
+import math
 import platform
 import shlex
 import sys
@@ -55,15 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="DATA_BIN", help="for maps; default: what checkpoints name"
     )
-    sentence = parser.add_mutually_exclusive_group()
-    sentence.add_argument("--sentence", metavar="TEXT", help="for maps; default: one of the split")
-    sentence.add_argument("--split", default="valid", help="default: valid")
-    parser.add_argument("--index", type=int, default=0, metavar="N", help="default: 0")
+    maps.add_sentence(parser, "valid")
 
 
 def run(given: argparse.Namespace) -> None:
     if given.out.suffix.lower() != maps.PAGE:
         raise UsageError(f"--out is {given.out} and must end with {maps.PAGE}")
+    maps.check_sentence(given)
     check_writable(given.out.parent, 0)
     runs = read_runs(given.runs)
     parts = chain(
@@ -83,15 +82,8 @@ def scores(found: table.Table) -> Iterator[str]:
     yield as_html(found.columns)
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in found.notes) + "</ul>"
     if len(found.runs) > 1:
-        values = found.first.values
-        records = [
-            {"variant": variant, "run": run.folder, "value": values[run.folder]}
-            for variant, runs in found.runs.items()
-            for run in runs
-        ]
-        yield picture(
-            table.bars(found), "Mean and standard error; the line is the baseline", records
-        )
+        caption = "Mean and standard error; the line is the baseline"
+        yield picture(table.bars(found), caption, found.records())
 
 
 def over_training(given: argparse.Namespace) -> Iterator[str]:
@@ -110,7 +102,7 @@ def trained_weights(given: argparse.Namespace) -> Iterator[str]:
     found = [weight for run, name in pairs for weight in weights.logged(run, name)]
     for kind in dict.fromkeys(weight.kind for weight in found):
         title, own = weights.TITLES[kind], [weight for weight in found if weight.kind == kind]
-        caption = f"{title}, mean over heads and repetitions"
+        caption = f"{title}, mean over repetitions"
         yield picture(weights.draw(own, title), caption, [weight._asdict() for weight in own])
     masked = [run for run in given.runs if has(run, SHARE)]
     if masked:
@@ -166,7 +158,8 @@ def provenance() -> Iterator[str]:
 
 
 def has(run: Path, metric: str) -> bool:
-    return any(metric in record.values for record in read_log(run))
+    """Whether a curve can be drawn of it."""
+    return any(math.isfinite(record.values.get(metric, math.nan)) for record in read_log(run))
 
 
 def as_html(columns: "Sequence[Column]") -> str:

@@ -83,9 +83,9 @@ def write_rows(rows: Sequence[Row], stem: Path, **about: Any) -> None:
     write_json({**about, "rows": [dict(row) for row in rows]}, stem.with_suffix(".json"))
 
 
-def write_json(value: Any, path: Path) -> None:
+def write_json(value: Any, path: Path, indent: int | None = 1) -> None:
     with completed(path) as file:
-        json.dump(_plain(value), file, indent=1, ensure_ascii=False)
+        json.dump(_plain(value), file, indent=indent, ensure_ascii=False)
         file.write("\n")
 
 

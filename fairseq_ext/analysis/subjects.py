@@ -71,6 +71,7 @@ class Subject:
             self.model = self.task.build_model(cfg.model).eval()
             self.title += ", untrained"
         self.data = Path(self.task.cfg.data.split(":")[0])
+        self.criterion = cfg.criterion
         self.source = self.task.source_dictionary
         self.translates = isinstance(self.model, TransformerModel)
 
@@ -125,7 +126,7 @@ class Subject:
         """fairseq's data set; raises UsageError if there is none."""
         try:
             self.task.load_dataset(name)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, AssertionError) as error:  # the latter of stock sentence tasks
             raise UsageError(
                 f"there is no split {name} in {self.data}; give one of its splits"
             ) from error
@@ -158,6 +159,9 @@ class Subject:
             raise UsageError(f"--index is {index} and must be 0 to {len(dataset) - 1} in {split}")
         batch = self.unmasked(dataset.collater([dataset[index]]))
         self.check_length(batch["net_input"]["src_tokens"].size(1))
+        if self.translates:
+            tokens = batch["net_input"]["prev_output_tokens"].size(1)
+            self.check_length(tokens, "target", self.model.max_positions()[1])
         return batch
 
     def first_row(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +188,9 @@ class Subject:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """What makes tokens of text for an encoder."""
-        return getattr(self.task, "vocabulary", None) or Vocabulary.load(self.data)
+        inputs = self.data / "input0"  # of fairseq's own sentence tasks
+        folder = inputs if inputs.is_dir() else self.data
+        return getattr(self.task, "vocabulary", None) or Vocabulary.load(folder)
 
     @cached_property
     def _split(self) -> Callable[[str], str]:
@@ -209,11 +215,11 @@ class Subject:
         dictionary = self.task.target_dictionary if target else self.source
         return of_pieces(words, self._split, dictionary)
 
-    def check_length(self, tokens: int) -> None:
-        if tokens > self.positions:
+    def check_length(self, tokens: int, what: str = "sentence", most: int | None = None) -> None:
+        most = self.positions if most is None else most
+        if tokens > most:
             raise UsageError(
-                f"the sentence has {tokens} tokens and the model takes {self.positions}; give a "
-                "shorter one"
+                f"the {what} has {tokens} tokens and the model takes {most}; give a shorter one"
             )
 
     def batch(self, source: Tensor, target: Tensor | None = None) -> dict[str, Any]:
@@ -250,14 +256,14 @@ class Subject:
     def label(self, number: int | Tensor) -> str:
         """A source token; that of a byte-level BPE as text, if the tokeniser is at hand."""
         symbol = self.source[int(number)]
-        if self._by_id and symbol.isdecimal():
+        if self.by_id and symbol.isdecimal():
             symbol = self.vocabulary.tokenizer.id_to_token(int(symbol)) or symbol
             text = READ["\u0120"](symbol).text.decode(errors="replace")
             return f"\u2581{text}" if symbol.startswith("\u0120") else text
         return symbol
 
     @cached_property
-    def _by_id(self) -> bool:
+    def by_id(self) -> bool:
         """Symbols are the numbers of a tokeniser's tokens."""
         if self.translates or not are_numbers(self.source.symbols[self.source.nspecial :]):
             return False

@@ -2,7 +2,8 @@
 
 Of a run, what its log has over the updates (Ding et al. 2020, Figure 3: the mean u of a layer; a
 gate for each head); of its last checkpoint, or of any checkpoint, the weight of each head by layer
-(Figures 4 and 5). Repetitions of a variant (VARIANT/seed-N) are averaged over training.
+(Figures 4 and 5). Several checkpoints of one run are joined over their updates, and the last of
+them is drawn by layer. Repetitions of a variant (VARIANT/seed-N) are averaged over training.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_ext.analysis import streams
+from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.pictures import save
 from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.attention import Attention
@@ -20,7 +22,7 @@ from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import LOG, read_log, variants
-from fairseq_ext.evaluation.runs import CHECKPOINT
+from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING, facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,17 +30,18 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
   fairseq-ext weights checkpoints/study/hna/seed-* --out weights
-  fairseq-ext weights checkpoints/checkpoint_best.pt --data data-bin/mine --out weights"""
+  fairseq-ext weights checkpoints/checkpoint{1,2,3}.pt --data data-bin/mine --out weights"""
 
 LOGGED = re.compile(r"(encoder|decoder|cross)(\d+)_(u|gate)(\d*)")
 TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head"}
 
 
 class Weight(NamedTuple):
-    """Of a model: a kind ("u", "gate"), a layer, a head (None: the mean of the layer), at an update
-    (None: in the checkpoint)."""
+    """Of a model: the run or checkpoint that says so, a kind ("u", "gate"), a layer, a head (None:
+    the mean of the layer), at an update (None: in the checkpoint)."""
 
     model: str
+    run: str
     kind: str
     site: str
     layer: int
@@ -60,13 +63,14 @@ def run(given: argparse.Namespace) -> None:
     folders = [path for path in given.runs if path.is_dir()]
     names = dict(zip(folders, variants(folders), strict=True))
     found = []
-    for path in given.runs:
-        if path in names and (path / LOG).is_file():
+    for path in folders:
+        if (path / LOG).is_file():
             found += logged(path, names[path])
-        file = path / CHECKPOINT if path in names else path
-        if path not in names or file.is_file() or not (path / LOG).is_file():
-            subject = Subject(file, given.data)
-            found += trained(subject, names.get(path, subject.title))
+        if (path / CHECKPOINT).is_file() or not (path / LOG).is_file():
+            found += trained(Subject(path / CHECKPOINT, given.data), names[path])
+    files = [path for path in given.runs if path not in names]
+    for folder in dict.fromkeys(path.parent for path in files):
+        found += saved([path for path in files if path.parent == folder], given.data)
     write(found, given.out)
 
 
@@ -84,21 +88,36 @@ def write(found: Sequence[Weight], out: Path) -> None:
 
 
 def logged(folder: Path, name: str) -> list[Weight]:
-    found = []
+    """From the lines within epochs, or from those of epochs if there are no others."""
+    found: dict[str, list[Weight]] = {kind: [] for kind in TRAINING}
     for record in read_log(folder):
-        if record.kind != "train_inner":
-            continue
         for key, value in record.values.items():
-            if match := LOGGED.fullmatch(key):
+            if record.kind in found and (match := LOGGED.fullmatch(key)):
                 site, layer, kind, head = match.groups()
-                place = name, kind, site, int(layer), int(head) if head else None
-                found.append(Weight(*place, record.update, value))
+                place = name, str(folder), kind, site, int(layer), int(head) if head else None
+                found[record.kind].append(Weight(*place, record.update, value))
+    return next(filter(None, found.values()), [])
+
+
+def saved(files: Sequence[Path], data: Path | None) -> list[Weight]:
+    """Of checkpoints of one run: of several over their updates, and by layer of the last one."""
+    if len(files) == 1:
+        subject = Subject(files[0], data)
+        return trained(subject, subject.title)
+    updates = {file: facts(file).updates for file in files}
+    found, last = [], max(files, key=updates.__getitem__)
+    for file in sorted(files, key=updates.__getitem__):
+        subject = Subject(file, data)
+        name = f"{subject.name}, {short_name(file).rpartition('/')[0]}"
+        own = trained(subject, name)
+        found += [weight._replace(update=updates[file]) for weight in own]
+        found += own if file == last else []
     return found
 
 
 def trained(subject: Subject, name: str) -> list[Weight]:
     """One for each head that has one."""
-    found = []
+    found, run = [], str(subject.checkpoint)
     for module in subject.model.modules():
         if not isinstance(module, Attention):
             continue
@@ -106,17 +125,18 @@ def trained(subject: Subject, name: str) -> list[Weight]:
         for group in module.groups:
             if isinstance(group.normaliser, Hybrid):
                 for head, value in enumerate(group.normaliser.u().tolist(), first):
-                    found.append(Weight(name, "u", module.site, module.layer, head, None, value))
+                    place = name, run, "u", module.site, module.layer, head
+                    found.append(Weight(*place, None, value))
             first += group.n
         for head, offset in enumerate([] if module.gate is None else module.gate.tolist()):
-            place = name, "gate", module.site, module.layer, head
+            place = name, run, "gate", module.site, module.layer, head
             found.append(Weight(*place, None, 1 + offset))
     return found
 
 
 def draw(found: Sequence[Weight], title: str) -> "Figure":
-    """A row for each model: over the updates, a line for each layer; by layer, a point for each
-    head and a line through the means. What nobody knows is left out."""
+    """A row for each model: over the updates, a line for each layer, or for each head of it; by
+    layer, a point for each head and a line through the means. What nobody knows is left out."""
     from matplotlib.figure import Figure
 
     models = list(dict.fromkeys(weight.model for weight in found))
@@ -145,9 +165,10 @@ def _over_updates(axes: "Axes", own: Sequence[Weight]) -> None:
 
     last = max(weight.layer for weight in own)
     for layer in range(last + 1):
-        path = _path([weight for weight in own if weight.layer == layer])
         colour = colormaps["viridis"](layer / max(last, 1))
-        axes.plot(list(path), list(path.values()), color=colour, label=f"layer {layer}")
+        axes.plot([], [], color=colour, label=f"layer {layer}")
+        for path in _paths([weight for weight in own if weight.layer == layer]):
+            axes.plot(list(path), list(path.values()), color=colour)
     axes.set_xlabel("updates")
     axes.legend(frameon=False, fontsize=7, ncols=2)
 
@@ -162,10 +183,11 @@ def _by_layer(axes: "Axes", own: Sequence[Weight]) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _path(own: Sequence[Weight]) -> dict[int, float]:
-    """update -> mean over heads and repetitions."""
-    values: dict[int, list[float]] = {}
+def _paths(own: Sequence[Weight]) -> list[dict[int, float]]:
+    """Of each site and head, update -> mean over repetitions."""
+    values: dict[tuple[str, int | None], dict[int, list[float]]] = {}
     for weight in own:
         if weight.update is not None:
-            values.setdefault(weight.update, []).append(weight.value)
-    return {update: mean(each) for update, each in sorted(values.items())}
+            path = values.setdefault((weight.site, weight.head), {})
+            path.setdefault(weight.update, []).append(weight.value)
+    return [{update: mean(path[update]) for update in sorted(path)} for path in values.values()]

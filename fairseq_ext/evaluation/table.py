@@ -11,7 +11,7 @@ time are of the whole training, tokens/s is the median over its log.
 matched repetitions; bootstrap and randomisation, over the sentences of each matched pair of
 outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
 --bars draws the first metric: a bar for each variant with its standard error, a line at the
-baseline.
+baseline; its numbers go beside it, as CSV.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_ext.analysis.bars import draw_bars
-from fairseq_ext.analysis.pictures import check_picture, save
+from fairseq_ext.analysis.pictures import check_picture, save, save_numbers
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import metrics
@@ -94,6 +94,7 @@ def run(given: argparse.Namespace) -> None:
         write(text, given.output)
     if given.bars:
         save(bars(found), given.bars)
+        save_numbers(found.records(), given.bars)
 
 
 class Table(NamedTuple):
@@ -109,6 +110,14 @@ class Table(NamedTuple):
     def first(self) -> Measure:
         """That of the first metric, which --sort, --test and --bars go by."""
         return next(iter(self.measures.values()))
+
+    def records(self) -> list[dict[str, object]]:
+        """What the bars are of, a row for each run."""
+        return [
+            {"variant": variant, "run": run.folder, "value": self.first.values[run.folder]}
+            for variant, runs in self.runs.items()
+            for run in runs
+        ]
 
 
 def tabulate(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Table:
@@ -151,6 +160,11 @@ def _check(given: argparse.Namespace) -> None:
         check_writable(given.output.parent, 0)
         if given.output.is_dir():
             raise UsageError(f"--output is the folder {given.output}; give a file")
+        if given.bars and given.bars.with_suffix(".csv") == given.output:
+            raise UsageError(
+                f"--output is {given.output}, where the numbers of --bars {given.bars} go; give "
+                "one of them another name"
+            )
 
 
 def measure(given: argparse.Namespace, runs: Sequence[Run]) -> tuple[dict[str, Measure], list[str]]:

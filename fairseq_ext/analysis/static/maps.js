@@ -3,13 +3,15 @@
 // chosen, for all models together where they have them.
 for (const place of document.querySelectorAll("[data-maps]")) {
   const models = JSON.parse(place.querySelector("script").textContent);
-  const state = { site: Object.keys(models[0].sites)[0], layer: null, head: 0, row: 0 };
+  const { site = Object.keys(models[0].sites)[0], layer = null, head = 0 } = place.dataset;
+  const state = { site, layer: layer && Number(layer), head: Number(head), row: 0 };
   const select = add(add(place, "label", "", "Attention: "), "select");
   const said = add(place, "p", "quiet");
   said.setAttribute("aria-live", "polite");
   const panels = add(place, "div", "models");
   const sites = new Set(models.flatMap((model) => Object.keys(model.sites)));
-  for (const site of sites) add(select, "option", "", site).value = site;
+  for (const each of sites) add(select, "option", "", each).value = each;
+  select.value = site;
   select.addEventListener("change", () => {
     Object.assign(state, { site: select.value, layer: null, head: 0, row: 0 });
     show();
@@ -36,6 +38,7 @@ for (const place of document.querySelectorAll("[data-maps]")) {
     const canvas = add(views, "canvas", "large");
     draw(canvas, found, head);
     canvas.style.aspectRatio = `${site.columns.length} / ${site.rows.length}`;
+    const name = models.length > 1 ? `${model.title}: ` : "";
     const shade = (query) => {
       queries.forEach((token, i) => token.classList.toggle("chosen", i === query));
       const weights = keys.map((_, j) => weight(found, head, query, j));
@@ -45,7 +48,7 @@ for (const place of document.querySelectorAll("[data-maps]")) {
         token.title = weights[j].toFixed(3);
       });
       const best = weights.indexOf(Math.max(...weights));
-      said.textContent = `${site.rows[query]} looks most at ${site.columns[best]} (${weights[best].toFixed(3)})`;
+      said.textContent = `${name}${site.rows[query]} looks most at ${site.columns[best]} (${weights[best].toFixed(3)})`;
     };
     queries.forEach((token, i) => {
       token.addEventListener("mouseenter", () => shade(i));
@@ -57,7 +60,7 @@ for (const place of document.querySelectorAll("[data-maps]")) {
       const i = at(event.clientY - size.top, size.height, site.rows.length);
       const j = at(event.clientX - size.left, size.width, site.columns.length);
       shade(i);
-      said.textContent = `${site.rows[i]} → ${site.columns[j]}: ${weight(found, head, i, j).toFixed(4)}`;
+      said.textContent = `${name}${site.rows[i]} → ${site.columns[j]}: ${weight(found, head, i, j).toFixed(4)}`;
     });
     canvas.addEventListener("mouseleave", () => shade(row));
     grid(views, site, found, head);
