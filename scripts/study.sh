@@ -68,15 +68,17 @@ study() {
     "${variants[@]}" "${generate[@]}" -- "$data" "${@:2}"
 }
 
-# rehearse NAME=FLAGS... -- FLAG...: builds all that the variants would train.
+# rehearse NAME=FLAGS... -- FLAG...: builds and checks all that the variants would train, with 1 for
+# $SEED.
 rehearse() {
-  python - "$data" "$@" <<'PY'
+  python - "$data" "${@//\$SEED/1}" <<'PY'
 import logging, shlex, sys
 
 logging.disable()  # fairseq tells of every dictionary, and of what is not installed
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from fairseq_ext.criterions.beginning import check_all
 from fairseq_ext.errors import UsageError
 
 
@@ -92,7 +94,6 @@ for variant in given[: given.index("--")]:
     flags = [data, *common, *shlex.split(variant.partition("=")[2])]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
     task = tasks.setup_task(cfg.task)
-    task.build_model(cfg.model)
-    task.build_criterion(cfg.criterion)
+    check_all(task.build_model(cfg.model), task.build_criterion(cfg.criterion), cfg)
 PY
 }

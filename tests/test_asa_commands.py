@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from test_scripts import assert_refused, bash
 
 from fairseq_ext import cli
+from fairseq_ext.criterions.asa import learned_rates
 from fairseq_ext.data.builtin import corpus
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log
@@ -379,9 +381,23 @@ def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
     assert cfg["bernoulli-.05"]["criterion"]["asa_rate"] == 0.05
     assert cfg["scheduled"]["criterion"]["asa_log"] == str(out / "asa" / "seed-1")
     assert {each["optimization"]["clip_norm"] for each in cfg.values()} == {0.0}
+    assert len(learned_rates(cfg["scheduled"]["criterion"]["asa_log"])[0]) == 2  # of 2 updates
     assert (out / "masked.png").read_bytes().startswith(b"\x89PNG")
     share = logged(out / "asa" / "seed-1", "train")[-1]["asa_masked"]
     assert f"asa: {share:.3f} of all; from the lowest layer " in done.stdout
+
+
+def test_the_recipe_of_tau(place, pretrained, tmp_path):
+    checkpoint = pretrained / "checkpoint_last.pt"
+    places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
+    few = "--seeds 1 --epochs 1 -- --max-update 2 --cpu --tokens-per-sample 48".split()
+    done = recipe(tmp_path, "tau", "rte", checkpoint, *places, few)
+    assert done.returncode == 0, done.stderr
+    names = re.findall(r"^(\S+) +1 +[\d,]+ +2 ", done.stdout, re.M)
+    assert names == ["tau-.3", "tau-.6", "tau-1"]
+    taus = [saved(tmp_path / name / "seed-1")["cfg"]["criterion"]["asa_tau"] for name in names]
+    assert taus == [0.3, 0.6, 1]
+    assert (tmp_path / "masked.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
@@ -395,15 +411,50 @@ def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
     assert "asa_masked_2" in (tmp_path / "asa" / "seed-1" / "train.log").read_text()
 
 
+STUB = """#!/bin/sh
+echo "$@" >>"$CALLS"
+while [ $# -gt 0 ]; do
+  case $1 in --output) echo >"$2" ;; esac
+  shift
+done
+"""
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_translations_are_compared_with_two_passes_too(tmp_path, seeds):
+    """Nothing is trained, which tests of all recipes do."""
+    calls, stub = tmp_path / "calls", tmp_path / "bin" / "python"
+    stub.parent.mkdir()
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    out.mkdir()
+    (data / "test.de-en.en.idx").touch()
+    done = bash(
+        *(ROOT / "scripts" / "asa.sh", "translate", "--data", data),
+        *("--out", out, "--seeds", seeds),
+        PATH=f"{stub.parent}:{os.environ['PATH']}",
+        CALLS=str(calls),
+    )
+    assert done.returncode == 0, done.stderr
+    tables = [line for line in calls.read_text().split("\n") if "cli table" in line]
+    found = [re.findall(r"--test t|--baseline \w+", line) for line in tables]
+    assert found == ([[]] if seeds == 1 else [["--test t"], ["--test t", "--baseline two_pass"]])
+    assert all("--target-lang en --gen-subset test" in line for line in tables)
+
+
 @pytest.mark.parametrize(
     ("variants", "said"),
     [
         ("naive scheduled", "--variants has scheduled without asa"),
         ("naive alum", "--variants has 'alum'"),
         ("naive bernoulli-2", "--asa-rate is 2; give a number from 0 to 1"),
+        ("naive asa", "cannot train adversaries in a frozen encoder"),
     ],
 )
 def test_variants_that_there_are_not(place, pretrained, tmp_path, variants, said):
+    """Or not with such flags; before any is trained."""
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
     checkpoint = pretrained / "checkpoint_last.pt"
     given = [
@@ -411,7 +462,7 @@ def test_variants_that_there_are_not(place, pretrained, tmp_path, variants, said
         "rte",
         checkpoint,
         *places,
-        ["--variants", variants, "--", "--tokens-per-sample", 48],
+        ["--variants", variants, "--", "--tokens-per-sample", 48, "--freeze-encoder"],
     ]
     assert_refused(recipe(tmp_path / "out", *given), said)
     assert not (tmp_path / "out").exists()

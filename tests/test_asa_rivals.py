@@ -88,6 +88,22 @@ def test_freelb(name, steps, radius, size):
     assert log["asa_gain"].item() == pytest.approx(sum(losses) / steps - losses[0], abs=1e-3)
 
 
+DROPPING = {"dropout": 0.5, "attention_dropout": 0.5}
+
+
+@EVERY
+def test_freelb_has_one_dropout_in_all_passes(name):
+    """Those of one step are equal where noise is 0, with one choice of layers; steps differ."""
+    noiseless = {"asa_steps": 3, "asa_radius": 0.0, "asa_step_size": 0.0}
+    model = PLAIN | DROPPING | {"encoder_layerdrop": 0.3}
+    case, firsts = build(name, asa_rival="freelb", model=model, **noiseless), []
+    for _ in range(2):
+        first, *others = (output[0] for _, output in case.outputs(case.sample(PLACES))[2])
+        assert len(others) == 2 and all(torch.equal(first, other) for other in others)
+        firsts.append(first)
+    assert not torch.equal(*firsts)
+
+
 # SMART.
 
 
@@ -172,9 +188,6 @@ def test_smart(name, steps):
             case.model.zero_grad()
     kept = case.task.state.state_dict["smart_mean"]
     torch.testing.assert_close(kept, {n: p.data for n, p in twin.mean.named_parameters()})
-
-
-DROPPING = {"dropout": 0.5, "attention_dropout": 0.5}
 
 
 def smart(model=PLAIN | DROPPING, **options):
@@ -268,7 +281,7 @@ def write_log(folder, lines):
 
 
 def masked(share):
-    return f'"loss": "3", "asa_masked": "{share}"'
+    return f'"loss": "3", "asa_masked": "{share}", "asa_masked_0": "0.25"'
 
 
 def test_rates_are_those_of_the_log(tmp_path):
@@ -286,12 +299,13 @@ def test_rates_are_those_of_the_log(tmp_path):
 
 
 def test_averages_of_epochs_are_no_rates(tmp_path):
-    """Unless a log has nothing else."""
+    """Unless a log has nothing finer."""
     epochs = [("train", 150, masked(0.7)), ("train", 300, masked(0.4))]
     steps = [("train_inner", u, masked(s)) for u, s in ((100, 0.8), (200, 0.5), (300, 0.3))]
     lines = sorted([*steps, *epochs], key=lambda line: line[1])
     assert learned_rates(str(write_log(tmp_path / "a", lines)))[1] == [0.8, 0.5, 0.3]
-    assert learned_rates(str(write_log(tmp_path / "b", epochs)))[1] == [0.7, 0.4]
+    for name, others in (("b", []), ("c", steps[1:2])):
+        assert learned_rates(str(write_log(tmp_path / name, [*others, *epochs])))[1] == [0.7, 0.4]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -306,6 +320,35 @@ def test_noise_on_many_numbers_of_16_bits(dtype):
     moved = noise.ascend((out * torch.ones_like(out)).sum(), 0.4, keep=False)
     assert moved.delta.dtype == dtype
     assert moved.delta.float().norm().item() == pytest.approx(0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1.0, 100.0])
+def test_noise_ascends_gradients_of_any_size(factor):
+    """In float16 those below 6e-8 are 0; with the first factor, all but for a scale."""
+    moved = []
+    for dtype in (torch.float16, torch.float32):
+        torch.manual_seed(2)
+        noise, weights = Noise(0.5), torch.randn(2, 7, 32)
+        out = noise(torch.zeros(2, 7, 32, dtype=dtype), torch.zeros(2, 7, dtype=torch.bool))
+        slope = weights * factor if factor < 1 else weights
+        loss = ((out * factor).float() * slope).sum()
+        moved.append(noise.ascend(loss, 0.4, keep=False).delta.float())
+    assert torch.cosine_similarity(*(x.flatten(1) for x in moved)).min() > 0.999
+
+
+def test_noise_is_the_same_in_float16():
+    """SMART's, whose divergence begins near 0."""
+    small = {"asa_radius": 1e-2, "asa_step_size": 1e-2}
+    found = []
+    for dtype in (torch.float16, torch.float32):
+        case = build("sentence_classification", asa_rival="smart", model=PLAIN, **small)
+        for parameter in case.model.parameters():
+            if parameter.dim() > 1:
+                parameter.data *= 0.1
+        case.model.to(dtype)
+        torch.manual_seed(2)
+        found.append(case.outputs(case.sample(PLACES))[2][2][0]["noise"].delta.float())
+    assert torch.cosine_similarity(*(x.flatten(1) for x in found)).min() > 0.99
 
 
 def test_the_mean_of_models_predicts_in_training(monkeypatch):
@@ -367,6 +410,11 @@ def begin(name, criterion=None, **options):
             {"asa_rival": "two_pass", "asa_empty_rows": "uniform"},
             "--asa-empty-rows .* no effect",
         ),
+        ({"asa_regression": "batch"}, "--asa-regression .* give --task sentence_regression"),
+        (
+            {"asa_rival": "smart", "smart_mu": 0.0, "smart_beta": 0.5},
+            "--smart-beta .* no effect with --smart-mu 0.0; leave it out, or give --smart-mu$",
+        ),
         ({"asa_rival": "freelb", "smart_mu": 2.0}, "--smart-mu .* give --asa-rival smart"),
         ({"asa_rival": "bernoulli", "asa_steps": 2}, "--asa-steps .* give --asa-rival freelb or"),
         ({"model": {"asa_layers": "none"}}, "--criterion masked_lm_asa needs .* give --asa-layers"),
@@ -382,6 +430,13 @@ def test_refusals(options, says):
     assert str(error.value).count(". ") == 0
 
 
+def test_numbers_are_compared_by_no_divergence():
+    """But where a batch of them is."""
+    with pytest.raises(UsageError, match="--asa-divergence .* give --asa-regression batch"):
+        begin("sentence_regression", asa_divergence="symmetric")
+    begin("sentence_regression", asa_divergence="symmetric", asa_regression="batch")
+
+
 @pytest.mark.parametrize("rival", ["two_pass", "bernoulli", "freelb", "smart"])
 @pytest.mark.parametrize("arch", ["roberta", "transformer"])
 def test_rivals_are_for_architectures_of_ours(rival, arch):
@@ -391,9 +446,12 @@ def test_rivals_are_for_architectures_of_ours(rival, arch):
         begin(name, asa_rival=rival, model={"_name": arch})
 
 
-def test_a_log_without_adversaries_is_refused(tmp_path):
-    run = write_log(tmp_path, [("train_inner", 10, '"loss": "4"')])
-    with pytest.raises(UsageError, match=f"--asa-log {run} says nothing of asa_masked; give"):
+@pytest.mark.parametrize("values", ['"loss": "4"', '"asa_masked": "0.1"'], ids=["none", "naive"])
+def test_a_log_without_adversaries_is_refused(tmp_path, values):
+    run = write_log(tmp_path, [("train_inner", 10, values)])
+    with pytest.raises(
+        UsageError, match=f"--asa-log {run} says nothing of asa_masked_0 or .* give"
+    ):
         begin("masked_lm", asa_rival="scheduled", asa_log=str(run), model=PLAIN)
 
 

@@ -55,6 +55,14 @@ def test_layers_on_the_left_and_the_whole_on_the_right(runs):
     assert [text.get_text() for text in left.get_legend().get_texts()] == ["rte", "ner"]
 
 
+def test_naive_masks_have_no_layers(runs, tmp_path):
+    """A report has them beside those of adversaries."""
+    naive = write_log(tmp_path / "naive" / "seed-1", ("train", 20, masked(0.1)))
+    left, right = draw(read_shares([runs[2], naive])).axes
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["ner"]
+    assert len(right.patches) == 2
+
+
 def test_the_command(runs, tmp_path, capsys):
     out = tmp_path / "new" / "masked.png"
     cli.main(["masking", *map(str, runs), "--out", str(out)])
@@ -75,5 +83,8 @@ def test_runs_that_cannot_be_drawn(runs, tmp_path):
     ):
         with pytest.raises(UsageError, match=says):
             read_shares(given)
+    naive = write_log(tmp_path / "naive" / "seed-1", ("train", 20, masked(0.1)))
+    with pytest.raises(UsageError, match="naive has masks without adversaries; give"):
+        cli.main(["masking", str(runs[0]), str(naive), "--out", str(tmp_path / "masked.png")])
     with pytest.raises(UsageError, match="masked.doc is no picture"):
         cli.main(["masking", *map(str, runs), "--out", str(tmp_path / "masked.doc")])

@@ -6,7 +6,6 @@ averaged. Beside the picture are its numbers, as CSV.
 """
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.analysis.pictures import COLOURS, check_picture, save, save_numbers
-from fairseq_ext.criterions.asa import SHARE
+from fairseq_ext.criterions.asa import SHARE, shares_of_layers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
   fairseq-ext masking checkpoints/asa/finetune/{rte,sts}/asa/seed-* --out masked.png"""
-
-LAYER = re.compile(rf"{SHARE}_(\d+)")
 
 Shares = dict[int, float]
 """layer -> share of its units that is masked, 0 to 1; of all layers together under ALL."""
@@ -42,14 +39,25 @@ def run(given: argparse.Namespace) -> None:
     check_picture(given.out)
     shares = read_shares(given.runs)
     for name, share in shares.items():
+        check_adversaries(name, share)
+    for name, share in shares.items():
         layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share) if layer != ALL)
         print(f"{name}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
     save(draw(shares), given.out)
     save_numbers(records(shares), given.out)
 
 
+def check_adversaries(variant: str, share: Shares) -> None:
+    """Raises UsageError for naive masks, of whose layers nothing is logged."""
+    if share.keys() == {ALL}:
+        raise UsageError(
+            f"{variant} has masks without adversaries; give trainings that have {SHARE}_0 or "
+            "another layer in their logs"
+        )
+
+
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
-    """By variant; raises UsageError if a run has no adversaries, or others than its repetitions."""
+    """By variant; raises UsageError if nothing is masked in a run, or its repetitions differ."""
     found: dict[str, list[Shares]] = {}
     for path, variant in zip(runs, variants(runs), strict=True):
         found.setdefault(variant, []).append(_last(path))
@@ -82,9 +90,7 @@ def _last(path: Path) -> Shares:
             f"{path} has no {SHARE} in its log; give trainings of a criterion with _asa that have "
             "adversaries"
         )
-    matches = {name: LAYER.fullmatch(name) for name in logged[-1]}
-    layers = {int(match[1]): logged[-1][name] for name, match in matches.items() if match}
-    return {ALL: logged[-1][SHARE], **layers}
+    return {ALL: logged[-1][SHARE], **shares_of_layers(logged[-1])}
 
 
 def records(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:
@@ -103,7 +109,8 @@ def draw(shares: Mapping[str, Shares]) -> "Figure":
     left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
     for (name, share), colour in zip(shares.items(), cycle(COLOURS), strict=False):
         layers = sorted(layer for layer in share if layer != ALL)
-        left.plot(layers, [share[i] for i in layers], marker="o", color=colour, label=name)
+        if layers:  # else the masks are naive
+            left.plot(layers, [share[i] for i in layers], marker="o", color=colour, label=name)
         right.bar(name, share[ALL], color=colour)
     left.set(xlabel="layer", ylabel="share of units masked", ylim=(0, 1))
     left.xaxis.get_major_locator().set_params(integer=True)

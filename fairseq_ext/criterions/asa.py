@@ -2,6 +2,7 @@
 what it is compared with."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +25,9 @@ from fairseq_ext.evaluation.logs import read_log
 logger = logging.getLogger(__name__)
 
 SHARE = "asa_masked"  # share of all units, in the log; of a layer "asa_masked_3"
+LAYER = re.compile(rf"{SHARE}_(\d+)")
 TAU, TAU_PRETRAINING = 0.3, 0.1
+PRETRAINING = ("masked_lm", "replaced_token_detection")
 
 Counts = Mapping[int, Count]
 
@@ -80,7 +83,7 @@ class Adversaries(TwoPass):
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
         self.task, self.sample = task, cfg.asa_sample
-        tau = TAU_PRETRAINING if "masked_lm" in cfg._name else TAU
+        tau = TAU_PRETRAINING if cfg._name.startswith(PRETRAINING) else TAU
         self.tau = tau if cfg.asa_tau is None else cfg.asa_tau
         if cfg.asa_tau_squared:
             self.tau **= 2
@@ -136,6 +139,12 @@ class ScheduledMasks(TwoPass):
         return Bernoulli(float(np.interp(updates, *self.rates)), **self.options)
 
 
+def shares_of_layers(values: Mapping[str, float]) -> dict[int, float]:
+    """layer -> share that its adversary masked, in a line of a log; empty of naive masks."""
+    found = {name: LAYER.fullmatch(name) for name in values}
+    return {int(match[1]): values[name] for name, match in found.items() if match}
+
+
 def learned_rates(log: str | None) -> tuple[list[int], list[float]]:
     """Updates of a logged training with adversaries, and the share they masked then.
 
@@ -147,13 +156,16 @@ def learned_rates(log: str | None) -> tuple[list[int], list[float]]:
             "--asa-rival scheduled takes its rates from a training with adversaries; give "
             "--asa-log, its --save-dir with a train.log, or the log itself"
         )
-    lines = [line for line in read_log(Path(log)) if SHARE in line.values]
-    found: dict[int, float] = {}
-    for kind in ("train", "train_inner"):  # epochs, if there is nothing finer
-        found = {line.update: line.values[SHARE] for line in lines if line.kind == kind} or found
+    lines = [line for line in read_log(Path(log)) if shares_of_layers(line.values)]
+    kinds = (  # epochs, if there is nothing finer
+        {line.update: line.values[SHARE] for line in lines if line.kind == kind}
+        for kind in ("train_inner", "train")
+    )
+    found = max(kinds, key=len)
     if not found:
         raise UsageError(
-            f"--asa-log {log} says nothing of {SHARE}; give that of a training with adversaries"
+            f"--asa-log {log} says nothing of {SHARE}_0 or another layer; give that of a training "
+            "with adversaries"
         )
     return list(found), list(found.values())
 
@@ -195,7 +207,7 @@ class AdversarialSelfAttention(Term):
     options = [rival_option([*RIVALS]), *OPTIONS]
 
     def __init__(self, cfg: Any, task: Any) -> None:
-        check(cfg)
+        check(cfg, str(getattr(task.cfg, "_name", "")))
         self.rival = RIVALS[str(cfg.asa_rival)](cfg, task)
         self.uses_adversaries = isinstance(self.rival, Adversaries)
         self.empty_rows = str(cfg.asa_empty_rows)

@@ -1,6 +1,7 @@
 """The options of adversarial self-attention and its rivals."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
@@ -18,7 +19,7 @@ OPTIONS: list[Option] = [
         Optional[float],  # noqa: UP045 (argparse)
         None,
         "weight of the units that adversaries keep; the lower, the more they mask (default, the "
-        "paper's: .1 for masked language modelling, else .3)",
+        "paper's: .1 for pre-training, else .3)",
     ),
     option("asa_alpha", float, 1.0, "weight of the divergence of the two passes (SMART: lambda)"),
     option(
@@ -37,8 +38,8 @@ OPTIONS: list[Option] = [
         "asa_regression",
         ChoiceEnum(list(REGRESSIONS)),
         "squared",
-        "distance of predicted numbers: squared difference (ours), or batch, the divergence of "
-        "softmaxes across a batch, as in the released code",
+        "distance of numbers, of sentence_regression: squared difference (ours), or batch, the "
+        "divergence of softmaxes across a batch, as in the released code",
     ),
     option(
         "asa_penalty",
@@ -139,16 +140,34 @@ RIVALS = {
 }
 """With which rivals (none: adversaries) an option has an effect."""
 
-USERS: Users = {name: ("asa_rival", rivals) for name, rivals in RIVALS.items()}
+NUMBERS = "sentence_regression"  # the task that predicts them
 
 
-def check(cfg: Any) -> None:
-    """Raises UsageError for a number that has no meaning, and for what would have no effect."""
+def users(task: str) -> Iterator[Users]:
+    """With what options have an effect in a task of this name."""
+    yield {name: ("asa_rival", rivals) for name, rivals in RIVALS.items()}
+    yield {"asa_regression": ("task", [NUMBERS]), "smart_beta": ("smart_mu", [])}
+    if task == NUMBERS:  # by their squared difference, which is no divergence
+        yield {"asa_divergence": ("asa_regression", ["batch"])}
+
+
+SWITCHES = [option("smart_mu", float, 0.0, "")]
+"""What is switched off by another value than its default."""
+
+
+def check(cfg: Any, task: str) -> None:
+    """Raises UsageError for a number that has no meaning, and for what would have no effect.
+
+    Args:
+        task: its name.
+    """
     for name, (low, high) in RANGES.items():
         value = getattr(cfg, name)
         if value is not None and not (low <= value <= high and math.isfinite(value)):
             upwards = "upwards" if high == float("inf") else f"to {high}"
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} is {value:g}; give a number from {low} {upwards}")
-    given = {name: getattr(cfg, name) for name in ("asa_rival", *USERS)}
-    check_used(given, {name: field.default for name, _, field in OPTIONS}, OPTIONS, USERS)
+    given = {name: getattr(cfg, name) for name in ("asa_rival", *RIVALS)} | {"task": task}
+    preset = {name: field.default for name, _, field in OPTIONS}
+    for table in users(task):
+        check_used(given, preset, SWITCHES, table)

@@ -46,6 +46,15 @@ def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
     adversaries.check(model, criterion, name, clip_norm)
 
 
+def check_all(model: Any, criterion: Any, cfg: Any) -> None:
+    """Raises UsageError if a training with this configuration has to be refused."""
+    check(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
+    if isinstance(unwrapped(model), Monitored):
+        config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
+        preset = {field.name: field.default for field in fields(config)}
+        check_used(cfg.model, preset, OPTIONS, USERS)
+
+
 def check_empty_rows(model: Any, empty_rows: str) -> None:
     """Raises UsageError for rows of the released code where no row can be like that."""
     if empty_rows == "unmasked":
@@ -73,11 +82,6 @@ def install() -> None:
 
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         original(trainer, cfg, *args, **kwargs)  # which checks the machine first
-        name, clip_norm = str(cfg.criterion._name), cfg.optimization.clip_norm
-        check(trainer.get_model(), trainer.get_criterion(), name, clip_norm)
-        if isinstance(unwrapped(trainer.get_model()), Monitored):
-            config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
-            preset = {field.name: field.default for field in fields(config)}
-            check_used(cfg.model, preset, OPTIONS, USERS)
+        check_all(trainer.get_model(), trainer.get_criterion(), cfg)
 
     around("fairseq.trainer:Trainer", "__init__", start)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
 from fairseq_ext.criterions.divergence import Compared, Divergence, symmetric_kl, wide
@@ -10,28 +11,42 @@ from fairseq_ext.criterions.terms import Log, Step, unwrapped
 
 MEAN = "smart_mean"  # in checkpoints
 
+SCALE = 2.0**14  # of a loss whose gradient is computed in float16
+
 
 class Noise:
     """delta, added to embedded tokens; of sentence b it has a Frobenius norm of at most `radius`.
 
+    Args:
+        one_dropout: this noise and those that `ascend` makes of it have the same dropout.
+
     Attributes:
         delta: [B, S, C], 0 at padding; drawn from U(-radius, radius) / sqrt(n C), for n tokens,
             when embeddings are first seen.
+        random: the state of random numbers right after that, None unless `one_dropout`.
     """
 
-    def __init__(self, radius: float) -> None:
-        self.radius = radius
+    def __init__(self, radius: float, one_dropout: bool = False) -> None:
+        self.radius, self.one_dropout = radius, one_dropout
         self.delta: Tensor | None = None
+        self.random: dict[str, Any] | None = None
 
     def __call__(self, embedded: Tensor, padding: Tensor) -> Tensor:
         """embedded: [B, S, C]. padding: [B, S]."""
         if self.delta is None:
-            real = wide((~padding).unsqueeze(-1).to(embedded))  # n C leaves the range of 16 bits
-            numbers = (real.sum((1, 2), keepdim=True) * embedded.size(-1)).clamp(min=1)
-            drawn = torch.empty_like(embedded, dtype=real.dtype)
-            drawn = drawn.uniform_(-self.radius, self.radius) * real / numbers.sqrt()
-            self.delta = drawn.to(embedded.dtype).requires_grad_()
+            self.delta = self._drawn(embedded, padding).requires_grad_()
+            self.random = get_rng_state() if self.one_dropout else None
+        elif self.random is not None:
+            set_rng_state(self.random)
         return embedded + self.delta
+
+    def _drawn(self, embedded: Tensor, padding: Tensor) -> Tensor:
+        """delta_0, [B, S, C]."""
+        real = wide((~padding).unsqueeze(-1).to(embedded))  # n C leaves the range of 16 bits
+        numbers = (real.sum((1, 2), keepdim=True) * embedded.size(-1)).clamp(min=1)
+        drawn = torch.empty_like(embedded, dtype=real.dtype)
+        drawn = drawn.uniform_(-self.radius, self.radius) * real / numbers.sqrt()
+        return drawn.to(embedded.dtype)
 
     def ascend(self, loss: Tensor, step_size: float, keep: bool) -> "Noise":
         """The noise after a step of this length up the gradient of each sentence, projected.
@@ -42,13 +57,21 @@ class Noise:
             keep: the graph of the loss is used again.
         """
         assert self.delta is not None  # the loss is of a pass with it
-        [gradient] = torch.autograd.grad(loss, self.delta, retain_graph=keep)
-        gradient, before = (wide(x.detach()) for x in (gradient, self.delta))
+        gradient, before = (wide(x.detach()) for x in (self._slope(loss, keep), self.delta))
         moved = before + step_size * gradient / _norms(gradient)
-        further = Noise(self.radius)
         moved = moved * (self.radius / _norms(moved)).clamp(max=1)
-        further.delta = moved.to(self.delta.dtype).requires_grad_()
+        further = Noise(self.radius, self.one_dropout)
+        further.delta, further.random = moved.to(self.delta.dtype).requires_grad_(), self.random
         return further
+
+    def _slope(self, loss: Tensor, keep: bool) -> Tensor:
+        """The gradient to delta, but for its length: unscaled, much of it is 0 in float16."""
+        assert self.delta is not None
+        if self.delta.dtype == torch.float16 or torch.is_autocast_enabled():
+            [slope] = torch.autograd.grad(loss * SCALE, self.delta, retain_graph=True)
+            if slope.isfinite().all():
+                return slope
+        return torch.autograd.grad(loss, self.delta, retain_graph=keep)[0]
 
 
 def _norms(x: Tensor) -> Tensor:
@@ -57,7 +80,10 @@ def _norms(x: Tensor) -> Tensor:
 
 
 class FreeLB:
-    """(1 / K) sum_k L(delta_k), delta_0 by chance and each next one a step up L from the last."""
+    """(1 / K) sum_k L(delta_k), delta_0 by chance and each next one a step up L from the last.
+
+    All passes have one dropout, as Zhu et al. have it: else the noise is fitted to another model.
+    """
 
     def __init__(self, cfg: Any, task: Any) -> None:
         self.steps = cfg.asa_steps or 2
@@ -68,7 +94,7 @@ class FreeLB:
         """Nothing to do."""
 
     def keywords(self, updates: int) -> dict[str, Any]:
-        self.noise = Noise(self.radius)
+        self.noise = Noise(self.radius, one_dropout=True)
         return {"noise": self.noise}
 
     def loss(self, step: Step) -> tuple[Tensor, Log]:
@@ -108,8 +134,11 @@ class Smart:
         clean, noise = step.compared(step.output), Noise(self.radius)
         fixed = [each._replace(scores=each.scores.detach()) for each in clean]
         for _ in range(self.steps):
-            apart = self.divergence.total(step.compared(step.again(noise=noise)[1]), fixed)
-            noise = noise.ascend(apart, self.step_size, keep=False)
+            noise = noise.ascend(  # of a loss without a name, so that its graph is freed
+                self.divergence.total(step.compared(step.again(noise=noise)[1]), fixed),
+                self.step_size,
+                keep=False,
+            )
         noisy = step.compared(step.again(noise=noise)[1])
         apart = self.divergence.total(noisy, clean)
         loss = self.alpha * apart

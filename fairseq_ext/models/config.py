@@ -31,6 +31,7 @@ def check_used(
 
     Args:
         preset: what options have unless told otherwise.
+        options: those that are switched off by their defaults.
     """
     defaults = {name: str(field.default) for name, _, field in options}
     for name, (other, needed) in users.items():
