@@ -107,7 +107,7 @@ def trained_weights(given: argparse.Namespace) -> Iterator[str]:
     masked = [run for run in given.runs if has(run, SHARE)]
     if masked:
         shares = masking.read_shares(masked)
-        title = "Units masked by adversaries"
+        title = "Units masked in the second pass"
         yield picture(masking.draw(shares), title, masking.records(shares))
 
 
