@@ -3,15 +3,16 @@
 The chain is Moses' normalize-punctuation.perl and tokenizer.perl (with a thread for each core),
 then subword-nmt's learn-bpe and apply-bpe; ours are fairseq_ext.data.tokenise and .subwords with
 fastBPE. Both sides of the same text, as commands, start-up included. What comes out is compared
-line by line.
+line by line: the tokens, then the pieces of the lines that have the same tokens.
 """
 
+import re
 import shutil
 import subprocess
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -35,6 +36,7 @@ STEPS = ("tokens", "byte-pair encoding", "all")
 QUIET = Quiet(deviation=0.05, spread=0.1)
 AIM = 3.0  # times as fast
 SAME = ""
+ABBREVIATION = re.compile(r"(?<!\S)([^\W\d_]+(?:\.[^\W\d_]+)*) \.(?!\S)")  # before a token "."
 
 # What differs, as the tokens of both sides: a name for each rule that we know of.
 RULES: dict[str, Callable[[list[str], list[str]], bool]] = {
@@ -42,12 +44,17 @@ RULES: dict[str, Callable[[list[str], list[str]], bool]] = {
         "".join(perl) == "".join(ours) and perl[-1].endswith((".&apos;", ".&quot;"))
     ),
     "an abbreviation keeps its period that is in one list alone, as Inc.": lambda perl, ours: (
-        "".join(perl) == "".join(ours) and any(token.endswith(".") for token in perl + ours)
+        abbreviations(perl, ours) or abbreviations(ours, perl)
     ),
     "a right single quotation mark is an apostrophe, no double quote": lambda perl, ours: (
         [token.replace("&quot;", "&apos;") for token in perl] == ours
     ),
 }
+
+
+def abbreviations(kept: list[str], parted: list[str]) -> bool:
+    """Words of letters, as Inc. or e.g., have their period on one side alone."""
+    return ABBREVIATION.sub(r"\1.", " ".join(parted)).split() == kept
 
 
 def run(command: str, folder: Path) -> None:
@@ -125,14 +132,40 @@ def explanation(theirs: list[str], ours: list[str]) -> str:
     return "; ".join(sorted(names))
 
 
+def differing_pieces(tokens: tuple[Path, Path], split: tuple[Path, Path]) -> tuple[int, int]:
+    """Of the lines with the same tokens: how many differ in their pieces, how many there are."""
+    lines = zip(*map(lines_of, (*tokens, *split)), strict=True)
+    words = (tuple(map(str.split, each)) for each in lines)
+    same = [one == other for first, second, one, other in words if first == second]
+    return same.count(False), len(same)
+
+
 def compared(folder: Path, languages: list[str]) -> dict[str, str]:
     facts = {}
     for language in languages:
         name = f"train.{language}"
-        found, total = differences(folder / "theirs" / name, folder / "ours" / name)
+        tokens = folder / "theirs" / name, folder / "ours" / name
+        found, total = differences(*tokens)
         said = "; ".join(f"{count:,}: {why}" for why, count in found.most_common())
         facts[f"lines of {language}"] = f"{total:,}, different {found.total():,}. {said}".strip()
+        split = folder / f"theirs.{language}", folder / "pieces" / name
+        other, same = differing_pieces(tokens, split)
+        facts[f"pieces of {language}"] = f"{same:,} lines of the same tokens, different {other:,}"
     return facts
+
+
+def speeds(rows: Sequence[Row], tokens: int) -> dict[str, str]:
+    """Tokens a second of each step, by the medians."""
+    return {
+        f"tokens a second, {row.label}": f"{CHAIN} {tokens / row.peer:,.0f}, "
+        f"{OURS} {tokens / row.peer / row.ratios[OURS].median:,.0f}"
+        for row in rows
+    }
+
+
+def count(paths: Iterable[Path]) -> int:
+    """Words, parted by white space."""
+    return sum(len(line.split()) for path in paths for line in lines_of(path))
 
 
 def main() -> int:
@@ -158,8 +191,10 @@ def main() -> int:
             OURS: ours(given.merges),
         }
         rows = timed(commands, folder, given)
-        words = sum(len(line.split()) for path in given.text for line in lines_of(path))
-        facts = {"text": f"{words:,} words", **compared(folder, languages)}
+        words = count(given.text)
+        tokens = count((folder / "ours").iterdir())
+        facts = {"text": f"{words:,} words, {tokens:,} tokens", **speeds(rows, tokens)}
+        facts |= compared(folder, languages)
     table = Table("Time of a step", CHAIN, "s", rows)
     aims = [Aim("all", OURS, 1 / AIM)]
     return measure.report(given, facts, [table], aims, QUIET)

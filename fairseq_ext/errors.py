@@ -13,6 +13,10 @@ class UsageError(ValueError):
     """
 
 
+class Unfinished(UsageError):
+    """Work was broken off by the machine, as by a full disk; the same command may go on with it."""
+
+
 def plain_errors() -> None:
     """Show a UsageError that nobody caught as one line. Goes when fairseq's commands do."""
     previous = sys.excepthook

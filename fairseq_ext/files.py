@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished
 
 
 @contextmanager
@@ -13,7 +13,7 @@ def completed(path: Path) -> Iterator[TextIO]:
     """A text file to write, UTF-8 with line feeds as they are; named ``path`` at the end.
 
     Raises:
-        UsageError: it cannot be written, as on a full disk; nothing of it is left.
+        Unfinished: it cannot be written, as on a full disk; nothing of it is left.
     """
     part = path.with_name(f".{path.name}.part")
     try:
@@ -23,7 +23,7 @@ def completed(path: Path) -> Iterator[TextIO]:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise UsageError(
+        raise Unfinished(
             f"{path} cannot be written ({error.strerror}); make room or give another place, and "
             "run the same command again"
         ) from error

@@ -2,14 +2,17 @@
 # was interrupted goes on; OUT gets its name when all is done.
 
 ARGUMENTS=("$@") # of the script
-DICTIONARY='' EXTRA='' dictionaries=joined
+DICTIONARY='' SHARED='--offline= --merges= --bpe= --dictionaries=' EXTRA='' dictionaries=joined
 
-# corpus_recipe NAME MERGES MB ARGUMENT...: reads the options that these recipes share, and those
-# named in EXTRA; sets OUT, WORK, offline, merges, bpe and dictionaries; ends the script if OUT is
-# there. MB is what it needs on the disk.
+# corpus_recipe NAME MERGES MB ARGUMENT...: reads the options that these recipes share, unless SHARED
+# names fewer, and those named in EXTRA; sets OUT, WORK, offline, merges, bpe and dictionaries; ends
+# the script if OUT is made already. MB is what it needs on the disk. A script may have a function
+# refuse_conflicts, for options without effect; merges is empty in it unless it was given.
 corpus_recipe() {
-  offline='' merges=$2 bpe='' WORDS=()
-  options "WORD --offline= --merges= --bpe= --dictionaries= $EXTRA" "${@:4}"
+  offline='' merges='' bpe='' WORDS=()
+  options "WORD $SHARED $EXTRA" "${@:4}"
+  [ -z "$(type -t refuse_conflicts)" ] || refuse_conflicts
+  merges=${merges:-$2}
   [ ${#WORDS[@]} -lt 2 ] ||
     die "${#WORDS[@]} words are given and the only one is the output folder (default: data-bin/$1)."
   positive --merges "$merges"
@@ -17,7 +20,18 @@ corpus_recipe() {
   one_of --dictionaries "$dictionaries" joined separate
   [ -z "$offline" ] || [ -d "$offline" ] ||
     die "--offline is '$offline' and must be a folder with the files of the corpus."
+  made_from "$(basename "$0")" $SHARED $EXTRA
   data_recipe "data-bin/$1" "${WORDS[0]:-}" "$3"
+}
+
+# made_from RECIPE OPTION...: adds them to SETTINGS, but for --bpe, whose tools make the same pieces.
+made_from() {
+  local name offline=${offline:+$(realpath "$offline")}
+  SETTINGS+=("recipe $1")
+  for name in "${@:2}"; do
+    name=${name#--} name=${name%=}
+    [ "$name" = bpe ] || SETTINGS+=("--$name ${!name}")
+  done
 }
 
 # one_of FLAG VALUE ACCEPTED...
@@ -35,6 +49,18 @@ step() {
   touch "$WORK/.$1"
 }
 
+# data_module NAME ARGUMENT...: of fairseq_ext.data.
+data_module() { foreground python -m "fairseq_ext.data.$1" "${@:2}"; }
+
+# unless_refused NAME ARGUMENT...: the same. Text that it refuses leaves no work, so that corrected
+# text is read next; what else ends it leaves the work, to go on from.
+unless_refused() {
+  local status=0
+  data_module refusals "fairseq_ext.data.$1" "${@:2}" || status=$?
+  [ "$status" != 65 ] || { rm -r "$WORK" && exit 1; }
+  return "$status"
+}
+
 # parallel_text SOURCE TARGET GROUP ARCHIVE... -- PART=PATTERN...: WORK/raw/PART.LANGUAGE out of the
 # files in the folder given by --offline, or of archives that are downloaded (GROUP is a folder for
 # them). Patterns are those of fairseq_ext.data.extract.
@@ -48,8 +74,8 @@ parallel_text() {
   done
   begin "$SOURCE $TARGET $offline $*"
   obtain "$offline" "$group" "${archives[@]}"
-  step raw "Reading the corpus" unless_refused python -m fairseq_ext.data.extract \
-    "$FROM" "$WORK/raw" --languages "$SOURCE" "$TARGET" --parts "${@:2}"
+  step raw "Reading the corpus" unless_refused extract "$FROM" "$WORK/raw" \
+    --languages "$SOURCE" "$TARGET" --parts "${@:2}"
   step checked "Checking it" checked
 }
 
@@ -60,9 +86,9 @@ obtain() {
   if [ -z "$FROM" ]; then
     FROM=$(dirname "$OUT")/downloads/$2
     say "Downloading to $FROM"
-    python -m fairseq_ext.data.fetch "$FROM" "${@:3}"
+    data_module fetch "$FROM" "${@:3}"
   elif [ $# -gt 2 ]; then
-    step verified "Checking archives" python -m fairseq_ext.data.fetch --check "$FROM" "${@:3}"
+    step verified "Checking archives" data_module fetch --check "$FROM" "${@:3}"
   fi
 }
 
@@ -76,34 +102,25 @@ begin() {
 checked() {
   local part parts=()
   for part in "$WORK/raw"/*."$SOURCE"; do parts+=("$part" "${part%."$SOURCE"}.$TARGET"); done
-  unless_refused python -m fairseq_ext.data.check "${parts[@]}"
-}
-
-# unless_refused COMMAND...: what is refused leaves no work, so that corrected text is read next.
-unless_refused() {
-  "$@" && return
-  rm -r "$WORK"
-  exit 1
+  unless_refused check "${parts[@]}"
 }
 
 # tokenise_text FLAG...: WORK/tokens, by sacremoses; flags of fairseq_ext.data.tokenise.
 tokenise_text() {
-  step tokens "Tokenising" python -m fairseq_ext.data.tokenise "$WORK/raw" "$WORK/tokens" "$@"
+  step tokens "Tokenising" data_module tokenise "$WORK/raw" "$WORK/tokens" "$@"
 }
 
 # sort_pairs NAME VIEW... FLAG...: pairs held out or left out; see fairseq_ext.data.bitext.
 sort_pairs() {
   local name=$1
   shift
-  step "$name" "Sorting pairs" unless_refused python -m fairseq_ext.data.bitext "$@" \
-    --languages "$SOURCE" "$TARGET"
+  step "$name" "Sorting pairs" unless_refused bitext "$@" --languages "$SOURCE" "$TARGET"
 }
 
 # split_words FOLDER OUT: to pieces, by a joint BPE.
 split_words() {
   step split "Splitting words: $merges joint BPE merges, from the training text" \
-    python -m fairseq_ext.data.subwords "$1" "$WORK/bpe.codes" "$2" --merges "$merges" \
-    ${bpe:+--bpe "$bpe"}
+    data_module subwords "$1" "$WORK/bpe.codes" "$2" --merges "$merges" ${bpe:+--bpe "$bpe"}
 }
 
 # finish TEXT PIECES: binarised, with the tokenised text beside, a summary and a manifest. DICTIONARY
@@ -123,10 +140,11 @@ finish() {
 # complete PIECES FLAG...: a summary of the pieces that were binarised and a manifest, by flags of
 # fairseq_ext.data.summary; then all has its name.
 complete() {
-  step summary "What there is" python -m fairseq_ext.data.summary "$WORK" "$@" \
-    --about "$(basename "$0") ${ARGUMENTS[*]@Q}"
+  step summary "What there is" data_module summary "$WORK" "$@" \
+    --about "$(basename "$0") ${ARGUMENTS[*]@Q}" "${SETTINGS[@]/#/--setting=}"
   rm -rf "$WORK"/{raw,tokens,pieces,encoded,unpacked,short,srcdict}
   rm -rf "$WORK"/{source,inputs} "$WORK"/.[a-z]*
+  [ ! -d "$OUT" ] || rmdir "$OUT" # it was empty
   mv "$WORK" "$OUT"
   say "$OUT is ready."
 }
@@ -134,6 +152,6 @@ complete() {
 # binarised FLAG...: by fairseq-preprocess.
 binarised() {
   rm -f "$WORK"/dict.*.txt "$WORK"/{train,valid,test}.* # of a run that was interrupted
-  fairseq-preprocess "$@" --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
+  foreground fairseq-preprocess "$@" --destdir "$WORK" --workers "$CORES" &>"$WORK/binarise.log" ||
     die "Binarising failed: the reason is at the end of $WORK/binarise.log."
 }

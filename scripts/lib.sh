@@ -9,6 +9,11 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONUTF8=1
 [ -t 2 ] || export TQDM_DISABLE=1 # progress bars are for terminals
 CORES=$(getconf _NPROCESSORS_ONLN)
+# Who calls a data recipe himself means its options; scripts take data that are there as they are.
+CALLER=${FAIRSEQ_EXT_CALLER:-}
+export FAIRSEQ_EXT_CALLER=$0
+# Of a data recipe: what makes a difference for what it makes, and a file of what is complete.
+SETTINGS=() MADE=manifest.json LOCK=''
 
 say() { printf '%s\n' "$*"; }
 die() {
@@ -59,7 +64,8 @@ positive() {
 }
 
 # data_recipe DEFAULT [ARGUMENT [MB]]: what every data recipe starts with. Sets OUT, the folder that
-# it makes, and WORK, the one beside it in which it works; ends the script if OUT is there.
+# it makes, and WORK, the one beside it in which it works; ends the script if OUT is made already.
+# MB: what OUT and WORK need on the disk.
 data_recipe() {
   case "${2:-}" in
   -h | --help) usage ;;
@@ -67,11 +73,46 @@ data_recipe() {
   esac
   OUT=${2:-$ROOT/$1}
   OUT=${OUT%/} WORK=${OUT%/}.partial
-  if [ -e "$OUT" ]; then
-    say "$OUT is there already: delete it to prepare it again."
-    exit
-  fi
-  require_room "$OUT" "${3:-500}"
+  made_already
+  require_room "$OUT" $((${3:-500} - $(megabytes "$WORK")))
+}
+
+# made_already: ends the script if OUT holds data, which must have been made with these SETTINGS,
+# unless another script calls this one. An empty folder is as good as none.
+made_already() {
+  local found=("$OUT"/$MADE)
+  [ -e "$OUT" ] || return 0
+  [ ! -d "$OUT" ] || [ -n "$(ls -A "$OUT")" ] || return 0
+  [ -e "${found[0]}" ] ||
+    die "'$OUT' is there and was not made by a data recipe (it has no $MADE): delete it or give" \
+      "another folder."
+  [ -n "$CALLER" ] || same_settings
+  say "$OUT is there already: delete it to prepare it again."
+  exit
+}
+
+# same_settings: OUT was made with SETTINGS, as 'merges 4000', in so far as it is known. Where only one
+# of the commands names a folder of the corpus (--offline), it may be the same.
+same_settings() {
+  local new old known
+  known=$(recorded_in "$OUT")
+  for new in "${SETTINGS[@]}"; do
+    old=$(grep -- "^${new%% *} " <<<"$known") || continue
+    new=${new//\\/\\\\} # as JSON has it
+    new=${new//\"/\\\"}
+    [ "$old" = "$new" ] || [[ "$old" = "--offline " || "$new" = "--offline " ]] ||
+      die "'$OUT' was made with $(in_words "$old") and this command has $(in_words "$new"): delete it," \
+        "give another folder, or give the same options."
+  done
+}
+
+# in_words SETTING
+in_words() { [ "$1" = "${1% }" ] && say "'$1'" || say "no ${1% }"; }
+
+# recorded_in FOLDER: those that its manifest names, a line each.
+recorded_in() {
+  [ ! -e "$1/manifest.json" ] ||
+    sed -n '/^  "settings": \[$/,/^  \]/s/^    "\(.*\)",\{0,1\}$/\1/p' "$1/manifest.json"
 }
 
 # Environment.
@@ -166,11 +207,25 @@ produce() {
   mv "$out.part" "$out"
 }
 
-# work_from SOURCE: forget the work in WORK if it was begun from another source.
+# megabytes PATH: what it takes on the disk, 0 if it is not there.
+megabytes() { du -sk "$1" 2>/dev/null | awk '{ all = $1 } END { print int(all / 1024) }' || true; }
+
+# work_from SOURCE: forget the work in WORK if it was begun from another source. No other command
+# works there until this script ends.
 work_from() {
-  [ "$(cat "$WORK/source" 2>/dev/null)" = "$1" ] || rm -rf "$WORK"
   mkdir -p "$WORK"
+  lock_work
+  [ "$(cat "$WORK/source" 2>/dev/null)" != "$1" ] || return 0
+  find "$WORK" -mindepth 1 -delete
   printf '%s\n' "$1" >"$WORK/source"
+}
+
+# lock_work: what a script that was killed has left running ends first, if it ends soon.
+lock_work() {
+  [ -z "$LOCK" ] && command -v flock >/dev/null || return 0 # which Linux has
+  exec {LOCK}<"$WORK"
+  flock -w 3 "$LOCK" || [ $? != 1 ] ||
+    die "Another command works in '$WORK': wait until it has ended, or stop it."
 }
 
 # given_corpus NAME: its folder within the one given by the user; empty if none was given.

@@ -10,10 +10,11 @@
 #                   test1951.jsonl
 #   --pieces KIND   wordpiece (default, the paper's kind) or bpe
 #   --merges N      size of the vocabulary of WordPiece, or merges of BPE (default: 30522)
-#   --wordpiece FILE  a vocabulary to use, as BERT's vocab.txt
+#   --wordpiece FILE  a vocabulary of WordPiece to use, as BERT's vocab.txt, in place of --merges
 #   --bpe TOOL      for --pieces bpe: fastbpe (default if it is installed) or subword-nmt
 #   --valid N       pairs for validation, spread over that part (default 10000, as the paper)
-#   --positions S,T  tokens of an article and of a title, with </s> (default 128,64); the rest is cut
+#   --positions S,T  tokens of an article and of a title, with </s> (default 128,64); the rest is cut,
+#                    but for titles of the test part, which are references
 #
 # The corpus is tokenised and in lower case, with digits as #; its <unk> and UNK become the word unk.
 # Pairs with an empty side are left out of training. text/test.title is the reference for ROUGE.
@@ -23,9 +24,20 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/corpus.sh"
 pieces=wordpiece wordpiece='' valid=10000 positions=128,64
+SHARED='--offline= --merges= --bpe='
 EXTRA='--pieces= --wordpiece= --valid= --positions='
+
+refuse_conflicts() {
+  one_of --pieces "$pieces" wordpiece bpe
+  [ "$pieces" = wordpiece ] || [ -z "$wordpiece" ] ||
+    die "--wordpiece is a vocabulary of WordPiece and --pieces is bpe: give one of them."
+  [ "$pieces" = bpe ] || [ -z "$bpe" ] ||
+    die "--bpe is a tool of byte-pair encoding and --pieces is wordpiece: give --pieces bpe with it."
+  [ -z "$wordpiece" ] || [ -z "$merges" ] ||
+    die "--merges is the size of a vocabulary and --wordpiece has one already: give one of them."
+}
+
 corpus_recipe gigaword 30522 3000 "$@"
-one_of --pieces "$pieces" wordpiece bpe
 positive --valid "$valid"
 [[ "$positions" =~ ^[1-9][0-9]*,[1-9][0-9]*$ ]] ||
   die "--positions is '$positions' and must be two numbers, as in 128,64."
@@ -40,17 +52,19 @@ wordpieces() {
   if [ -n "$wordpiece" ]; then
     produce "$vocabulary" cat "$wordpiece"
   elif [ ! -e "$vocabulary" ]; then
-    python -m fairseq_ext.data.wordpiece learn --size "$merges" "$vocabulary" "$WORK/text"/train.*
+    data_module wordpiece learn --size "$merges" "$vocabulary" "$WORK/text"/train.*
   fi
   for path in "$WORK/text"/*; do
-    produce "$WORK/pieces/$(basename "$path")" \
-      python -m fairseq_ext.data.wordpiece apply "$vocabulary" <"$path"
+    produce "$WORK/pieces/$(basename "$path")" foreground applied "$vocabulary" "$path"
   done
-  produce "$WORK/srcdict" python -m fairseq_ext.data.wordpiece dict "$vocabulary"
+  produce "$WORK/srcdict" data_module wordpiece dict "$vocabulary"
 }
 
+# applied VOCABULARY FILE: prints its pieces, in the place of this shell.
+applied() { exec python -m fairseq_ext.data.wordpiece apply "$1" <"$2"; }
+
 begin "$FROM"
-step raw "Reading the corpus" unless_refused python -m fairseq_ext.data.gigaword extract "$FROM" "$WORK/raw" \
+step raw "Reading the corpus" unless_refused gigaword extract "$FROM" "$WORK/raw" \
   --valid "$valid"
 step checked "Checking it" checked
 sort_pairs text "$WORK/raw=$WORK/text" --longest 1000 --ratio 1000
@@ -62,5 +76,5 @@ wordpiece)
 bpe) split_words "$WORK/text" "$WORK/pieces" ;;
 esac
 step truncated "Cutting what is longer than $positions tokens" \
-  python -m fairseq_ext.data.gigaword truncate "$WORK/pieces" --positions ${positions//,/ }
+  data_module gigaword truncate "$WORK/pieces" --positions ${positions//,/ }
 finish "$WORK/text" "$WORK/pieces"

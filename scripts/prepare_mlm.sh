@@ -13,14 +13,16 @@
 #   OUT               the folder to make (default data-bin/CORPUS)
 #   --vocabulary N    tokens of a byte-level BPE learned from the training part (default 8000;
 #                     the papers have 52,000), or gpt2 for that of GPT-2 and RoBERTa: encoder.json,
-#                     vocab.bpe and dict.txt of $FAIRSEQ_EXT_CORPORA/gpt2_bpe if there, else downloads
+#                     vocab.bpe and dict.txt of $FAIRSEQ_EXT_CORPORA/gpt2_bpe if that folder is
+#                     there, else downloads
 #   --documents FORM  documents in the files of a FOLDER (default file):
 #                     file       each file is one; blank lines part paragraphs
 #                     blank      blank lines part documents, each line is a paragraph
 #                     wikitext   articles that begin with a line '= Title ='
 #                     gutenberg  as file, without Project Gutenberg's text before and after the book
 #   --offline DIR     takes what would be downloaded from there: wiki.{train,valid,test}.raw, plain or
-#                     .gz, or the .zip with them; encoder.json, vocab.bpe and dict.txt
+#                     .gz, or the .zip with them; encoder.json, vocab.bpe and dict.txt; all of them
+#                     there or in its folders
 #   --valid N         documents held out for validation, the last ones (default: 1 % of them, at
 #                     least 2 of 4 or more; of a single document, the last 1 % of its sentences).
 #                     Not for a corpus with a part for that: files with the word valid in their
@@ -63,22 +65,25 @@ find_corpus() {
 # wikitext: WORK/raw, out of a folder with its files or archive, or of a download.
 wikitext() {
   local folder part parts=()
-  require_room "$WORK" 3000
+  require_room "$WORK" $((3000 - $(megabytes "$WORK")))
   folder=${offline:-$(given_corpus wikitext-103)}
   obtain "$folder" wikitext-103 wikitext-103
   for part in train valid test; do parts+=("wiki.$part=wiki.$part.@"); done
-  step raw "Reading the corpus" unless_refused python -m fairseq_ext.data.extract \
-    "$FROM" "$WORK/raw" --languages raw --parts "${parts[@]}"
+  step raw "Reading the corpus" unless_refused extract "$FROM" "$WORK/raw" \
+    --languages raw --parts "${parts[@]}"
 }
 
-# gpt2: its BPE and dictionary, from a folder that has them or downloaded.
+# gpt2: its BPE and dictionary, from a folder that must have them, if one is given, or downloaded.
 gpt2() {
-  local from folder name
-  from=$(dirname "$OUT")/downloads/gpt2_bpe
-  for folder in "${FAIRSEQ_EXT_CORPORA:-}/gpt2_bpe" "$offline"; do
-    [ ! -e "$folder/encoder.json" ] || from=$folder
-  done
-  python -m fairseq_ext.data.fetch "$from" gpt2-{encoder.json,vocab.bpe,dict.txt}
+  local from name given=$offline files=(gpt2-{encoder.json,vocab.bpe,dict.txt})
+  [ -n "$given" ] || [ ! -d "${FAIRSEQ_EXT_CORPORA:-}/gpt2_bpe" ] ||
+    given=$FAIRSEQ_EXT_CORPORA/gpt2_bpe
+  if [ -n "$given" ]; then
+    from=$(data_module fetch --given "$given" "${files[@]}")
+  else
+    from=$(dirname "$OUT")/downloads/gpt2_bpe
+    data_module fetch "$from" "${files[@]}"
+  fi
   for name in encoder.json vocab.bpe; do produce "$WORK/bpe/$name" cat "$from/$name"; done
   produce "$WORK/encoded/dict.txt" gpt2_dictionary "$from/dict.txt"
 }
@@ -106,6 +111,11 @@ positive --valid "${valid:-1}"
   die "--offline is '$offline' and must be a folder with what would be downloaded."
 name=$corpus
 [ ! -d "$corpus" ] || name=$(basename "$(realpath "$corpus")")
+case "$corpus" in
+wikitext-103 | books) SETTINGS=("corpus $corpus") ;;
+*) SETTINGS=("corpus $(realpath "$corpus" 2>/dev/null || true)") ;;
+esac
+made_from prepare_mlm.sh --vocabulary --documents --valid --offline
 data_recipe "data-bin/$name" "${WORDS[1]:-}"
 find_corpus "$corpus"
 
@@ -114,12 +124,11 @@ begin "${SOURCES[*]} ${FAIRSEQ_EXT_CORPORA:-}"
 [ "$vocabulary" != gpt2 ] || gpt2
 if [ ! -d "$WORK/text" ]; then
   say "Cleaning the text and finding its sentences"
-  unless_refused python -m fairseq_ext.data.documents \
-    "$WORK/text" "${SOURCES[@]}" ${valid:+--valid "$valid"}
+  unless_refused documents "$WORK/text" "${SOURCES[@]}" ${valid:+--valid "$valid"}
 fi
 size=${vocabulary#gpt2}
 step encoded "Encoding with a byte-level BPE (--vocabulary $vocabulary)" unless_refused \
-  python -m fairseq_ext.data.byte_bpe "$WORK/text" "$WORK/bpe" "$WORK/encoded" ${size:+--size "$size"}
+  byte_bpe "$WORK/text" "$WORK/bpe" "$WORK/encoded" ${size:+--size "$size"}
 prefixes=()
 for part in $(ls "$WORK/text"); do prefixes+=("--${part}pref" "$WORK/encoded/$part"); done
 step binarised "Binarising" binarised --only-source --srcdict "$WORK/encoded/dict.txt" "${prefixes[@]}"

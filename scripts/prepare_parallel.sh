@@ -36,6 +36,7 @@ while [ $# -gt 0 ] && [[ "$1" != -* ]] && [ ${#languages[@]} -lt 2 ]; do
 done
 [ ${#languages[@]} = 2 ] && [[ "${1:-}" == [!-]* ]] ||
   die "SOURCE, TARGET and OUT are needed: see 'bash scripts/prepare_parallel.sh --help'."
+SETTINGS=("languages ${languages[*]}")
 EXTRA='--train= --valid= --test= --every= --tokenised --hyphens --lowercase --longest= --ratio='
 corpus_recipe parallel 10000 500 "$@"
 [ -n "$offline" ] || die "--offline is needed: the folder with the text."

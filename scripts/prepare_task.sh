@@ -38,6 +38,7 @@ OUT=${OUT%/}
 if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; then
   [ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
     die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
+  MADE='*.jsonl'
   data_recipe "data-bin/${WORDS[0]}" "$OUT"
   setup_environment
   python -m fairseq_ext.data.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"

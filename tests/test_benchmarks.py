@@ -377,6 +377,10 @@ def test_help_shows_an_example_that_parses(script, monkeypatch, capsys):
         ("Power Inc. Of", "Power Inc . Of", "an abbreviation keeps its period"),
         ("of &quot; the", "of &apos; the", "a right single quotation mark"),
         ("a b", "a c", "unexplained"),
+        ("e.g. x", "e.g . x", "an abbreviation keeps its period"),
+        ("a.b. x", "a. b. x", "unexplained"),
+        ("in 1984.", "in 1984 .", "unexplained"),
+        ("Co. Inc. x", "Co . Inc . x", "an abbreviation keeps its period"),
         ("Inc. of &quot; x", "Inc . of &apos; x", "no double quote; an abbreviation"),
     ],
 )
@@ -393,3 +397,22 @@ def test_lines_that_differ_are_counted(tmp_path):
     (tmp_path / "b").write_text("a  b\nInc . x\nd\n")
     found, total = recipes.differences(tmp_path / "a", tmp_path / "b")
     assert (found.total(), found["unexplained"], total) == (2, 1, 3)
+
+
+def test_pieces_that_differ_are_counted(tmp_path):
+    """Where tokens are the same."""
+    import recipes
+
+    texts = "ab\ncd e\nf\n", "ab\ncd e\ng\n", "a@@ b\ncd  e\nf\n", "ab\ncd e\ng\n"
+    paths = [tmp_path / name for name in "abcd"]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    assert recipes.differing_pieces(tuple(paths[:2]), tuple(paths[2:])) == (1, 2)
+
+
+def test_speeds_of_steps():
+    import recipes
+
+    row = Row("all", 20.0, {recipes.OURS: measure.Ratio(0.1, 0.25, 0.5)})
+    said = recipes.speeds([row], 1_000_000)
+    assert said == {"tokens a second, all": f"{recipes.CHAIN} 50,000, ours 200,000"}

@@ -1,5 +1,6 @@
 """Corpora as they are published: downloads, checksums, archives, forms of text."""
 
+import errno
 import gzip
 import hashlib
 import http.server
@@ -14,7 +15,7 @@ import pytest
 from fairseq_ext.data import extract, fetch
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.data.sources import SOURCES, Address
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished, UsageError
 
 CONTENT = bytes(range(256)) * 999
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -117,6 +118,24 @@ def test_what_is_there_is_checked(monkeypatch, tmp_path):
         fetch.main(check)
 
 
+def test_what_is_given_is_found_below(monkeypatch, tmp_path, capsys):
+    """Nothing is downloaded, nor put into the folder."""
+    for name in ("a", "b"):
+        monkeypatch.setitem(SOURCES, name, [Address("http://127.0.0.1:9/", DIGEST, f"{name}.bin")])
+        monkeypatch.setattr(fetch, "SOURCES", SOURCES)
+    put(tmp_path, deep__a_bin=CONTENT, a_bin=CONTENT)
+    command = [str(tmp_path), "a", "b", "--given"]
+    with pytest.raises(UsageError, match=r"has no b\.bin"):
+        fetch.main(command)
+    put(tmp_path, deep__b_bin=CONTENT)
+    fetch.main(command)
+    assert capsys.readouterr().out == f"{tmp_path / 'deep'}\n"
+    put(tmp_path, deep__b_bin=CONTENT[1:])
+    with pytest.raises(fetch.Mismatch, match=r"deep/b\.bin does not have the expected checksum"):
+        fetch.main(command)
+    assert len(list(tmp_path.rglob("*.bin"))) == 3
+
+
 def test_nothing_can_be_reached(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(SOURCES, "iwslt14", [Address("http://127.0.0.1:9/x", DIGEST, "x.bin")])
     with pytest.raises(SystemExit) as ended:
@@ -175,6 +194,15 @@ def test_files_archives_and_archives_in_archives(tmp_path):
     assert used == ["a.tgz", "b.zip", "v.en.gz", "v.de.gz"]
 
 
+def put(folder: Path, **files: bytes) -> Path:
+    """Files whose names have _ for a dot and __ for a slash."""
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return folder
+
+
 def test_an_archive_cannot_write_elsewhere(tmp_path):
     evil = {"../../t.en": b"one\n", str(tmp_path / "t.de"): b"eins\n"}
     tar(tmp_path / "corpus" / "a.tgz", **evil)
@@ -208,15 +236,58 @@ def test_archives_are_read_only_if_they_are_needed(tmp_path):
     assert [Path(x).name for x in lines_of(tmp_path / "work" / "inputs")] == ["t.en", "t.de"]
 
 
-def test_the_nearest_file_is_taken(tmp_path):
-    folder = tmp_path / "corpus"
-    for place in ("", "a", "b.partial"):
-        (folder / place).mkdir(parents=True, exist_ok=True)
-        for language in ("en", "de"):
-            (folder / place / f"t.{language}").write_text(f"{place}\n")
-    (folder / "t.de").unlink()
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        (["t_en", "a__t_en", "a__t_de", "b_partial__t_en", "b_partial__t_de"], "a"),
+        (["t_en_gz", "t_de_gz", "a__t_en", "a__t_de"], ""),
+        (["t_en", "t_en_gz", "t_de_gz", "a__b__t_en", "a__b__t_de"], ""),
+        (["b__t_en", "a__t_de", "a__b__t_en_gz", "a__b__t_de"], "a/b"),
+    ],
+)
+def test_the_nearest_folder_with_all_languages(tmp_path, names, place):
+    """Plain or .gz, and nothing of a recipe's work."""
+    put(tmp_path / "corpus", **{name: name.encode() for name in names})
     taken(tmp_path, train="t.@")
-    assert lines(tmp_path, "train.en") == [""] and lines(tmp_path, "train.de") == ["a"]
+    used = [Path(line) for line in lines_of(tmp_path / "work" / "inputs")]
+    assert [path.parent for path in used] == [tmp_path / "corpus" / place] * 2
+    assert {path.name.split(".")[1] for path in used} == {"en", "de"}
+
+
+def test_languages_in_different_folders(tmp_path):
+    put(tmp_path / "corpus", a__t_en=b"one\n", b__t_de=b"eins\n", b__c__t_de=b"zwei\n")
+    with pytest.raises(
+        UsageError, match=r"a/t\.en and .*b/t\.de are in different folders or .*; put"
+    ):
+        taken(tmp_path, train="t.@")
+
+
+def test_files_of_a_part_are_compared_one_by_one(tmp_path):
+    """Together they have equally many lines."""
+    put(tmp_path / "corpus", a_en=b"1\n2\n3\n", a_de=b"1\n2\n", b_en=b"1\n2\n", b_de=b"1\n2\n3\n")
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"corpus/a\.en has 3 lines and .*corpus/a\.de has 2"):
+            taken(tmp_path, train="a.@+b.@")
+    assert not list((tmp_path / "work" / "raw").iterdir())
+
+
+def test_carriage_returns_within_lines(tmp_path, caplog):
+    """As in News Commentary: no lines of their own, and no reason to refuse it."""
+    put(tmp_path / "corpus", t_en=b"one\rtwo\r\nthree\n\rfour\n", t_de=b"eins\r\nzwei\ndrei\n")
+    taken(tmp_path, train="t.@")
+    assert lines(tmp_path, "train.en") == ["one two", "three", " four"]
+    [said] = caplog.messages
+    assert "corpus/t.en: 2 lines hold carriage returns" in said
+
+
+def test_a_disk_that_is_full_is_no_damaged_archive(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    tar(tmp_path / "corpus" / "a.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
+    monkeypatch.setattr(extract, "_copy", full)
+    with pytest.raises(Unfinished, match=r"a\.tgz cannot be unpacked .No space left.*run the same"):
+        taken(tmp_path, train="t.@")
 
 
 def test_archives_of_one_name(tmp_path):

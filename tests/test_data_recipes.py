@@ -75,7 +75,9 @@ def test_iwslt14(tmp_path):
     valid = list(lines_of(tmp_path / "out/text/valid.en"))  # the title is the first pair
     assert valid[0] == PAIRS["en"][21].strip().lower().replace(".", " .").replace("  ", " ")
     assert (tmp_path / "out/dict.de.txt").read_text() != (tmp_path / "out/dict.en.txt").read_text()
-    assert "is there already" in run(*command).stdout
+    assert_refused(bash(ROOT / "scripts" / command[0], *command[1:]), "merges 60'", "merges 10000'")
+    again = [*command[:2], "--dictionaries", "separate", "--merges", 60]
+    assert "is there already" in run(*again).stdout
 
 
 @pytest.fixture
@@ -115,6 +117,53 @@ def test_an_interrupted_recipe_goes_on(tmp_path, news):
     assert again.returncode == 0, again.stderr
     assert "Tokenising" not in again.stdout and "Binarising" in again.stdout
     assert counts(tmp_path / "out", "en", "de")["test"] == 7
+
+
+FULL = """#!/bin/sh
+# Python, but for the check of the text, in which it comes to grief.
+case "$*" in *data.check*) {grief} ;; esac
+exec {python} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("grief", "code", "said", "kept"),
+    [
+        ("exec {python} {folder}/full.py", 1, "error: text cannot be written (No space left", True),
+        ("kill -9 $$", 137, "", True),
+        ("echo Traceback >&2; exit 1", 1, "Traceback", True),
+        ("echo error: bad >&2; exit 65", 1, "error: bad", False),
+    ],
+)
+def test_work_is_kept_unless_the_text_is_refused(tmp_path, news, grief, code, said, kept):
+    """A full disk, a signal, an error of ours: the next run goes on from there."""
+    folder = tmp_path / "bin"
+    known = {"python": sys.executable, "folder": folder}
+    text = FULL.format(grief=grief.format(**known), **known)
+    put(folder, {"python": text.encode(), "full.py": DISK.encode()})
+    (folder / "python").chmod(0o755)
+    path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [ROOT / "scripts/prepare_wmt14.sh", tmp_path / "out", "--offline", news]
+    done = bash(*command, PATH=path)
+    assert done.returncode == code and said in done.stderr, done.stderr
+    assert (tmp_path / "out.partial" / ".raw").exists() == kept
+
+
+DISK = """
+import errno
+from pathlib import Path
+from fairseq_ext.data import check, refusals
+from fairseq_ext.files import completed
+
+
+def full(arguments):
+    with completed(Path("text")):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+check.main = full
+refusals.main(["fairseq_ext.data.check"])
+"""
 
 
 def assert_refused_last(done: subprocess.CompletedProcess, said: str) -> None:
@@ -222,6 +271,11 @@ def test_what_is_no_parallel_text(tmp_path, change, said):
         (["prepare_iwslt14.sh", "--merges", "many"], ["--merges is 'many'"]),
         (["prepare_iwslt15.sh", "--offline", "/nowhere"], ["--offline is '/nowhere'"]),
         (["prepare_iwslt16.sh", "--sets", "all"], ["--sets is 'all'", "usual you"]),
+        (["prepare_gigaword.sh", "--pieces", "bpe", "--wordpiece", "x"], ["--wordpiece", "is bpe"]),
+        (["prepare_gigaword.sh", "--bpe", "fastbpe"], ["--bpe", "--pieces is wordpiece"]),
+        (["prepare_gigaword.sh", "--merges", "9", "--wordpiece", "x"], ["--merges", "--wordpiece"]),
+        (["prepare_gigaword.sh", "--dictionaries", "separate"], ["'--dictionaries'", "--help"]),
+        (["prepare_builtin.sh", "--offline", "/tmp"], ["'--offline'", "--help"]),
         (["prepare_gigaword.sh"], ["never downloaded", "--offline"]),
         (["prepare_gigaword.sh", "--pieces", "x"], ["--pieces is 'x'", "wordpiece bpe"]),
         (["prepare_gigaword.sh", "--positions", "9"], ["--positions is '9'", "128,64"]),

@@ -1,9 +1,14 @@
 """Steps of data recipes: tokens, byte-pair encoding, lengths, held-out pairs, summaries."""
 
+import errno
 import gzip
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -14,10 +19,20 @@ from hypothesis import strategies as st
 from sacremoses.util import xml_unescape
 from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 
-from fairseq_ext.data import bitext, gigaword, learn_bpe, subwords, summary, tokenise
+from fairseq_ext.data import (
+    bitext,
+    check,
+    gigaword,
+    learn_bpe,
+    lines,
+    refusals,
+    subwords,
+    summary,
+    tokenise,
+)
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.data.parallel import map_lines
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import completed, write_lines
 
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
@@ -67,8 +82,35 @@ def die(lines: list[str]) -> list[str]:
 
 
 def test_a_process_that_is_killed():
-    with pytest.raises(UsageError, match="a process that worked on the text was killed"):
+    with pytest.raises(Unfinished, match="a process that worked on the text was killed"):
         list(map_lines(die, ["x"] * 9000, 2))
+
+
+PROCESSES = """
+import multiprocessing, os, signal
+from fairseq_ext.data.parallel import map_lines
+lines = map_lines(list, (f"{n}" for n in range(100_000)), 2)
+next(lines)
+print(*(each.pid for each in multiprocessing.active_children()), flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_processes_end_with_the_one_that_started_them():
+    """However it ends; else they would wait for more lines for ever."""
+    done = subprocess.run([sys.executable, "-c", PROCESSES], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == -signal.SIGTERM and len(done.stdout.split()) == 2
+    deadline = time.monotonic() + 60
+    while left := [pid for pid in map(int, done.stdout.split()) if running(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 # Tokens.
@@ -301,10 +343,12 @@ def test_json_lines_without_a_summary(tmp_path):
 
 def test_lines_are_cut(tmp_path):
     write(tmp_path / "p" / "test.article", "a b c d", "a")
-    write(tmp_path / "p" / "test.title", "a b c d", "")
+    for part in ("valid", "test"):
+        write(tmp_path / "p" / f"{part}.title", "a b c d", "")
     gigaword.main(["truncate", str(tmp_path / "p"), "--positions", "4", "3"])
     assert list(lines_of(tmp_path / "p" / "test.article")) == ["a b c", "a"]
-    assert list(lines_of(tmp_path / "p" / "test.title")) == ["a b", ""]
+    assert list(lines_of(tmp_path / "p" / "valid.title")) == ["a b", ""]
+    assert list(lines_of(tmp_path / "p" / "test.title")) == ["a b c d", ""]  # references
 
 
 # Summaries.
@@ -330,9 +374,10 @@ def test_manifest(tmp_path):
     write(out / "inputs", str(source))
     write(out / "binarise.log", "noise")
     write(tmp_path / "pieces" / "train.de", "ein hund@@ e .")
-    summary.summarise(out, tmp_path / "pieces", "prepare_x.sh --merges 2")
+    settings = ["--merges 2", "--train a b"]
+    summary.summarise(out, tmp_path / "pieces", "prepare_x.sh --merges 2", settings=settings)
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["command"] == "prepare_x.sh --merges 2"
+    assert manifest["command"] == "prepare_x.sh --merges 2" and manifest["settings"] == settings
     assert set(manifest["outputs"]) == {"dict.de.txt", "text/train.de"}
     assert manifest["inputs"] == {str(source): summary.digest(source, "sha256")}
     assert manifest["text"]["train.de"]["unknown"] == 2
@@ -363,10 +408,47 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "with_name", lambda self, name: full)
     monkeypatch.setattr(Path, "unlink", lambda self, missing_ok: None)
     with (
-        pytest.raises(UsageError, match="file cannot be written .No space left.*run the same"),
+        pytest.raises(Unfinished, match="file cannot be written .No space left.*run the same"),
         completed(tmp_path / "file") as file,
     ):
         file.write("text")
+
+
+@pytest.mark.parametrize(("error", "code"), [(UsageError, 65), (Unfinished, None), (OSError, None)])
+def test_only_text_that_is_refused_has_the_code_of_a_refusal(monkeypatch, error, code):
+    def ended(arguments):
+        assert arguments == ["a", "b"]
+        raise error("said")
+
+    monkeypatch.setattr(check, "main", ended)
+    with pytest.raises(SystemExit if code else error) as found:
+        refusals.main(["fairseq_ext.data.check", "a", "b"])
+    assert code == getattr(found.value, "code", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a\nb\rc\n", "line 2: holds a carriage return"),
+        (b"a\nb\0c\n", "line 2: holds U.0000"),
+        (gzip.compress(b"a\n" * 9000)[:-9], "cannot be read after line"),
+    ],
+)
+def test_text_that_is_refused(tmp_path, content, said):
+    path = tmp_path / ("a.gz" if content[:2] == b"\x1f\x8b" else "a")
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=said) as found:
+        list(lines_of(path))
+    assert not isinstance(found.value, Unfinished)
+
+
+def test_a_disk_that_cannot_be_read(tmp_path, monkeypatch):
+    def broken(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(lines, "opened", broken)
+    with pytest.raises(Unfinished, match="cannot be read after line 0 .Input/output error"):
+        list(lines_of(tmp_path))
 
 
 def test_compressed_text_is_read(tmp_path):

@@ -51,7 +51,7 @@ GUTENBERG = (
     ("form", "text", "expected"),
     [
         ("file", "\n One\ntwo \n\n \nthree\n", ["One two", "three", ""]),
-        ("file", "\ufeffe\u0301\t a\u0085b\x0c\n\x00\n\nc", ["\u00e9 a b", "c", ""]),
+        ("file", "\ufeffe\u0301\t a\u0085b\x0c\n\x01\n\nc", ["\u00e9 a b", "c", ""]),
         ("file", "\n\n", [""]),
         ("blank", "One\ntwo\n\n\nthree", ["One", "two", "", "", "three", ""]),
         (

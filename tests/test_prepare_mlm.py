@@ -164,7 +164,8 @@ def test_bad_arguments(tmp_path, arguments, said):
 
 BAD = [
     ({"a.md": "text"}, "file", [], "no \\*.txt"),
-    ({"a.txt": "\n \n", "b.txt.gz": "\x00"}, "file", [], "no sentence .* 'train'"),
+    ({"a.txt": "\n \n", "b.txt.gz": "\x01"}, "file", [], "no sentence .* 'train'"),
+    ({"a.txt": "A.\nB\x00.\n"}, "file", [], "a.txt, line 2: holds U.0000"),
     ({"valid.txt": "Text."}, "file", [], "no sentence .* 'train'"),
     ({"a.txt": "Text.", "test.txt": " "}, "file", [], "no sentence .* 'test'"),
     ({"a.txt": "A\nb\udcfc\n"}, "file", [], "a.txt, line 2: .* UTF-8"),
@@ -248,11 +249,14 @@ def known(small, tmp_path) -> dict[str, str]:
 
 
 def test_wikitext_and_gpt2(small, known, tmp_path):
+    (small / "gpt2_bpe").mkdir()
+    for name in ("encoder.json", "vocab.bpe", "dict.txt"):
+        (small / name).rename(small / "gpt2_bpe" / name)
     done = prepare(*GPT2, tmp_path / "out", "--offline", small, **known)
     assert done.returncode == 0, done.stderr
     assert [each["documents"] for each in summary_of(tmp_path / "out").values()] == [2, 2, 2]
     assert "This is valid 1.5 .\n" in (tmp_path / "out/text/valid").read_text()
-    given = (small / "dict.txt").read_text()
+    given = (small / "gpt2_bpe" / "dict.txt").read_text()
     assert (tmp_path / "out/dict.txt").read_text() == given + "<mask> 0\n"
     assert sorted(path.name for path in (tmp_path / "out/bpe").iterdir()) == [
         "encoder.json",
@@ -281,9 +285,25 @@ def test_what_is_given_is_checked(small, known, tmp_path):
     (small / "vocab.bpe").write_text("#version: 0.2\n")
     done = bash(*recipe, "--vocabulary", "gpt2", **known)
     assert_refused(done, "given/vocab.bpe", "checksum")
+    (small / "vocab.bpe").unlink()
+    before = sorted(small.iterdir())
+    done = bash(*recipe, "--vocabulary", "gpt2", **known)
+    assert_refused(done, "given has no vocab.bpe")
+    assert sorted(small.iterdir()) == before  # nothing is downloaded into it
     assert_refused(prepare("books", "--offline", small), "--offline is for wikitext-103")
     nowhere = bash(WIKITEXT, tmp_path / "out", "--offline", tmp_path / "nowhere")
     assert_refused(nowhere, "--offline is", "must be a folder")
+
+
+def test_a_folder_of_corpora_is_not_written_to(tmp_path):
+    """GPT-2's BPE in it is taken as it is."""
+    for name in ("wikitext-103", "gpt2_bpe"):
+        (tmp_path / "corpora" / name).mkdir(parents=True)
+    for part in documents.PARTS:
+        write(tmp_path / "corpora/wikitext-103" / f"wiki.{part}.raw", ARTICLES.format(part))
+    done = prepare(*GPT2, tmp_path / "out", FAIRSEQ_EXT_CORPORA=str(tmp_path / "corpora"))
+    assert_refused(done, "gpt2_bpe has no encoder.json")
+    assert not list((tmp_path / "corpora/gpt2_bpe").iterdir())
 
 
 def test_a_corpus_that_is_missing(tmp_path):

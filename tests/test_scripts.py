@@ -1,8 +1,10 @@
 """The shell scripts: their help, what they refuse, and the recipes on a few real lines."""
 
 import gzip
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +24,8 @@ def bash(*command: object, **env: str) -> subprocess.CompletedProcess:
     """bash with the commands of this environment on PATH, and nothing to install."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     settings = {"PATH": path, "PYTHONPATH": str(ROOT), "FAIRSEQ_EXT_SKIP_INSTALL": "1", **env}
-    inherited = {k: v for k, v in os.environ.items() if k != "FAIRSEQ_EXT_CORPORA"}
+    ours = ("FAIRSEQ_EXT_CORPORA", "FAIRSEQ_EXT_CALLER")
+    inherited = {k: v for k, v in os.environ.items() if k not in ours}
     return subprocess.run(
         ["bash", *map(str, command)], env=inherited | settings, capture_output=True, text=True
     )
@@ -56,9 +59,11 @@ def test_help_is_the_comment_at_the_top(script):
 
 def accepted(script: Path) -> set[str]:
     """The options that a script reads."""
-    text, shared = script.read_text(), (ROOT / "scripts" / "study.sh").read_text()
-    text += shared if "study_options" in text else ""
-    calls = re.findall(r"^ *(?:study_)?options .*", text, re.M)
+    text, libraries = script.read_text(), ROOT / "scripts"
+    text += (libraries / "study.sh").read_text() if "study_options" in text else ""
+    if "\ncorpus_recipe" in text and "SHARED=" not in text:
+        text += (libraries / "corpus.sh").read_text()
+    calls = re.findall(r"^(?: *(?:study_)?options |.*\b(?:SHARED|EXTRA)=).*", text, re.M)
     return {option for call in calls for option in re.findall(r"[\s\"'](--[a-z]+)", call)}
 
 
@@ -127,6 +132,73 @@ def test_folder_without_the_corpus(tmp_path, script, folder):
 def test_too_little_room(tmp_path):
     assert_refused(lib(f'require_room "{tmp_path}" 999999999'), "999999999 MB", str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def recipe_of(out: Path, *settings: str, made="manifest.json") -> subprocess.CompletedProcess:
+    """What a data recipe begins with."""
+    given = " ".join(f"'{setting}'" for setting in settings)
+    return lib(f'SETTINGS=({given}) MADE="{made}"; data_recipe name "{out}" 1; echo goes on')
+
+
+MANIFEST = {"command": "x", "settings": ["recipe x", "--merges 600", "--every ", '--train "a b"']}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["--merges 5"], "was made with '--merges 600' and this command has '--merges 5': delete"),
+        (["--every 9"], "was made with no --every and this command has '--every 9': delete"),
+        (["recipe y", "--merges 5"], "was made with 'recipe x' and this command has 'recipe y'"),
+    ],
+)
+def test_data_of_another_command(tmp_path, settings, said):
+    (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST, indent=2))
+    assert_refused(recipe_of(tmp_path, *settings), said)
+    script = f'. "{ROOT}/scripts/lib.sh"; SETTINGS=("--merges 5"); data_recipe name "{tmp_path}"'
+    done = lib(f"bash -c '{script}'")  # scripts that train take what is there
+    assert (done.returncode, done.stderr) == (0, "") and "is there already" in done.stdout
+
+
+def test_data_of_the_same_command(tmp_path):
+    """Of what is not known of both it may be; the same folder need not be named again."""
+    manifest = MANIFEST | {"settings": [*MANIFEST["settings"], "--offline /a"]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest, indent=2))
+    done = recipe_of(tmp_path, *MANIFEST["settings"], "--offline ", "--new 1")
+    assert (done.returncode, done.stderr) == (0, "") and "is there already" in done.stdout
+    assert_refused(recipe_of(tmp_path, "--offline /b"), "--offline /a", "--offline /b")
+    for other in ({"command": "x"}, {"settings": []}):  # of earlier versions
+        (tmp_path / "manifest.json").write_text(json.dumps(other, indent=2))
+        assert "is there already" in recipe_of(tmp_path, "--merges 5").stdout
+
+
+def test_a_folder_that_no_recipe_made(tmp_path):
+    assert recipe_of(tmp_path).stdout == "goes on\n"  # it is empty
+    (tmp_path / "train.jsonl").touch()
+    assert_refused(recipe_of(tmp_path), "it has no manifest.json", "give another folder")
+    assert "is there already" in recipe_of(tmp_path, made="*.jsonl").stdout
+    assert_refused(recipe_of(tmp_path / "train.jsonl"), "train.jsonl' is there")
+
+
+def test_work_that_is_there_needs_no_room(tmp_path):
+    work = tmp_path / "out.partial"
+    work.mkdir()
+    (work / "text").write_bytes(bytes(4 << 20))
+    code = f'df() {{ echo head; echo x x x 2048; }}; data_recipe out "{tmp_path}/out"'
+    assert lib(f"{code} 6").returncode == 0
+    assert_refused(lib(f"{code} 7"), "2 MB of free space and 3 MB are needed")
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="this system has no flock")
+def test_one_command_at_a_time(tmp_path):
+    code = f'WORK="{tmp_path}/a.partial"; work_from x; echo works'
+    begun = f'. "{ROOT}/scripts/lib.sh"; {code}; sleep 600 & wait'
+    with subprocess.Popen(["bash", "-c", begun], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "works\n"
+        os.kill(first.pid, signal.SIGSTOP)
+        refused = lib(code)
+        os.kill(first.pid, signal.SIGCONT)
+        first.kill()
+    assert_refused(refused, "Another command works in", "a.partial")
 
 
 # Environment.
@@ -199,9 +271,12 @@ def test_nothing_half_written(tmp_path):
 # Commands.
 
 
-def test_a_command_ends_with_its_script():
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    script = f'. "{ROOT}/scripts/lib.sh"; foreground {sys.executable} -c "{code}"'
+@pytest.mark.parametrize("command", ["foreground python", "data_module x", "unless_refused x"])
+def test_a_command_ends_with_its_script(tmp_path, command):
+    (tmp_path / "python").write_text("#!/bin/sh\necho $$; exec sleep 60\n")
+    (tmp_path / "python").chmod(0o755)
+    libraries = f'. "{ROOT}/scripts/lib.sh"; . "{ROOT}/scripts/corpus.sh"'
+    script = f'{libraries}; PATH="{tmp_path}:$PATH"; {command}'
     with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True) as shell:
         pid = int(shell.stdout.readline())
         shell.terminate()
@@ -282,6 +357,15 @@ def test_work_of_another_source_is_not_taken_over(tmp_path):
     again = 'work_from a; touch "$WORK/x"; work_from a; ls "$WORK"; work_from b; ls "$WORK"'
     done = lib(f'WORK="{out}"; {again}')
     assert done.stdout.split() == ["source", "x", "source"]
+
+
+def test_a_full_disk_does_not_forget_whose_work_it_is(tmp_path):
+    """The source of work is written once."""
+    code = f'WORK="{tmp_path}/a b"; work_from x'
+    assert lib(code).returncode == 0
+    before = (tmp_path / "a b" / "source").stat().st_mtime_ns
+    assert lib(code).returncode == 0
+    assert (tmp_path / "a b" / "source").stat().st_mtime_ns == before
 
 
 @pytest.fixture(scope="module")

@@ -526,6 +526,9 @@ def test_a_missing_file(tmp_path, corpus, name, part):
 
 def test_a_folder_that_is_there_is_kept(tmp_path):
     (tmp_path / "cola").mkdir()
+    (tmp_path / "cola" / "notes").touch()
     with pytest.raises(UsageError, match="is there already"):
         main(["cola", str(FIXTURES), str(tmp_path / "cola")])
-    assert not list((tmp_path / "cola").iterdir())
+    assert [path.name for path in (tmp_path / "cola").iterdir()] == ["notes"]
+    (tmp_path / "cola" / "notes").unlink()  # an empty one is as good as none
+    assert counts(made("cola", FIXTURES, tmp_path)) == PUBLISHED["cola"]

@@ -1,8 +1,10 @@
 """scripts/train_gigaword.sh, shrunk: headlines through the real command line, in WordPiece."""
 
 import gzip
+import json
 import os
 import re
+import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -138,9 +140,30 @@ def test_headlines_of_text_that_is_typed_in(study, data):
     assert lines(out, "D") == lines(written, "D")
 
 
+def test_headlines_may_be_longer_than_those_that_models_are_trained_on(data, tmp_path):
+    """Positions are those that the data were made with; references are not cut."""
+    made = shutil.copytree(data, tmp_path / "made")
+    titles = (data / "pieces" / "test.title").read_text("utf-8").split("\n")
+    most = max(len(title.split()) for title in titles)  # without </s>
+    manifest = {"settings": [f"--positions 30,{most}"]}
+    (made / "manifest.json").write_text(json.dumps(manifest, indent=2))
+    done = recipe(
+        *(made, tmp_path / "out", "--variants", "una", "--seeds", 1, "--updates", 2),
+        *("--", "--cpu", "--warmup-updates", 1),
+    )
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "out" / "una" / "seed-1"
+    model = load_checkpoint(str(run / "checkpoint_last.pt"))["cfg"]["model"]
+    assert (model["max_source_positions"], model["max_target_positions"]) == (30, most)
+    said = (run / "generate-test.txt").read_text("utf-8")
+    assert len(lines(said, "D")) == LINES["test"]
+    assert max(len(line.split()) for line in lines(said, "H").values()) < most
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--positions", "128"], ["--positions is '128'", "as in 128,64"]),
         (["--variants", "una bert"], ["--variants has 'bert'", "sinkhorn-2"]),
         (["--variants", "sinkhorn-0"], ["--variants has 'sinkhorn-0'"]),
         (

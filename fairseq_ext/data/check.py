@@ -9,6 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from tqdm import tqdm
+
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
 
@@ -25,24 +27,30 @@ class Counts(NamedTuple):
     empty: int
 
 
+def require_equal(files: Sequence[Path], lines: Sequence[int]) -> None:
+    """Raise UsageError unless all files have as many lines as the first one."""
+    for file, number in zip(files[1:], lines[1:], strict=True):
+        if number != lines[0]:
+            raise UsageError(
+                f"{files[0]} has {lines[0]} lines and {file} has {number}: they must have the same "
+                "number, each line of one the translation of that line of the other"
+            )
+
+
 def check_parallel(a: Path, b: Path) -> Counts:
     """Read both files through, as a stream; raise UsageError unless they are a parallel corpus.
 
     A line that is empty on a side is no error: such lines are counted, with one warning.
     """
     lines, tokens, empty, first = [0, 0], [0, 0], 0, 0
-    for pair in zip_longest(lines_of(a), lines_of(b)):
+    for pair in tqdm(zip_longest(lines_of(a), lines_of(b)), f"checking {a.name}", unit=" lines"):
         sizes = [len(text.split()) if text is not None else 0 for text in pair]
         for side, text in enumerate(pair):
             lines[side] += text is not None
             tokens[side] += sizes[side]
         if None not in pair and 0 in sizes:
             empty, first = empty + 1, first or lines[0]
-    if lines[0] != lines[1]:
-        raise UsageError(
-            f"{a} has {lines[0]} lines and {b} has {lines[1]}: they must have the same number, "
-            "each line of one the translation of that line of the other"
-        )
+    require_equal([a, b], lines)
     if not lines[0]:
         raise UsageError(f"{a} and {b} are empty; give a corpus of at least one line")
     if empty:

@@ -161,9 +161,9 @@ def prepare(corpus: str, folder: Path, out: Path) -> Parts:
     """Make the folder `out` with a file PART.jsonl for each part, which are returned too.
 
     Raises:
-        UsageError: as `read`, or there is such a folder.
+        UsageError: as `read`, or there is such a folder and it is not empty.
     """
-    if out.exists():
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} is there already; delete it, or give another folder")
     parts = read(corpus, folder)
     work = out.with_name(f"{out.name}.partial")

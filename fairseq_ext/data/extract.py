@@ -2,8 +2,9 @@
 
 PART=PATTERN+PATTERN… names the files of a part, in which @ stands for the language: the first
 alternative that is there of A|B, looked for by name in a folder with its folders and archives
-(.tgz, .tar, .zip). Forms are known by names: train.tags.* are TED talks with tags, .xml and .sgm
-have segments, others one sentence a line.
+(.tgz, .tar, .zip). A file has all its languages in one folder, with equally many lines. Forms are
+known by names: train.tags.* are TED talks with tags, .xml and .sgm have segments, others one
+sentence a line.
 """
 
 import argparse
@@ -14,17 +15,20 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from tqdm import tqdm
 
-from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.check import require_equal
+from fairseq_ext.data.finding import files_below, find
+from fairseq_ext.data.lines import mended
 from fairseq_ext.data.summary import INPUTS
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import write_lines
+from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.files import completed, write_lines
 
 TARS = (".tgz", ".tar.gz", ".tar")
 ZIPS = (".zip",)
@@ -36,7 +40,7 @@ TITLE = re.compile(r"</?(?:title|description)>")
 SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>")
 
 
-# Finding files.
+# Archives.
 
 
 def members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
@@ -69,6 +73,7 @@ def unpack(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
 
     Raises:
         UsageError: an archive is damaged.
+        Unfinished: the disk is full.
     """
     used = []
     for archive in files_below(folder, "*"):
@@ -90,10 +95,12 @@ def _unpack(archive: Path, out: Path, patterns: Sequence[str]) -> Iterator[str]:
                 _copy(content, out / name)
                 yield name
     except DAMAGED as error:
-        raise UsageError(
-            f"{archive} cannot be unpacked ({error}); get it again, and make room if the disk is "
-            "full"
-        ) from error
+        if reason := getattr(error, "strerror", None):
+            raise Unfinished(
+                f"{archive} cannot be unpacked ({reason}); make room, or give a folder that can be "
+                "read, and run the same command again"
+            ) from error
+        raise UsageError(f"{archive} cannot be unpacked ({error}); get it again") from error
 
 
 def _copy(content: IO[bytes], path: Path) -> None:
@@ -103,43 +110,13 @@ def _copy(content: IO[bytes], path: Path) -> None:
     part.replace(path)
 
 
-def files_below(folder: Path, pattern: str) -> list[Path]:
-    """The nearest first; none of a recipe's work."""
-    found = (path.relative_to(folder) for path in folder.rglob(pattern) if path.is_file())
-    kept = (path for path in found if not any(p.endswith(".partial") for p in path.parts[:-1]))
-    return [folder / path for path in sorted(kept, key=lambda path: (len(path.parts), path))]
-
-
-def find(pattern: str, folders: Sequence[Path]) -> Path:
-    """The first file that fits an alternative of a pattern, as it is or with .gz.
-
-    Raises:
-        UsageError: there is none, or the pattern is no name.
-    """
-    if not all(name and "/" not in name for name in pattern.split("|")):
-        raise UsageError(f"'{pattern}' is no name of a file; give names without folders")
-    for alternative in pattern.split("|"):
-        for folder in folders:
-            for name in (alternative, f"{alternative}.gz"):
-                if found := _in(folder, name):
-                    return found[0]
-    raise UsageError(
-        f"{folders[0]} has no {' and no '.join(pattern.split('|'))} (plain, .gz or in an archive); "
-        "give the folder that has it"
-    )
-
-
-def _in(folder: Path, name: str) -> list[Path]:
-    return files_below(folder, name) if folder.is_dir() else []
-
-
 # Reading them.
 
 
 def sentences(path: Path) -> Iterator[str]:
     """The text of a file of any form."""
     name = path.name.removesuffix(".gz")
-    lines = lines_of(path)
+    lines = mended(path)
     if name.startswith("train.tags."):
         return (TITLE.sub("", line).strip() for line in lines if not ABOUT.match(line))
     if name.endswith((".xml", ".sgm")):
@@ -149,6 +126,9 @@ def sentences(path: Path) -> Iterator[str]:
 
 def _plain(segment: str) -> str:
     return html.unescape(segment).replace("’", "'").strip()
+
+
+Wanted = dict[str, list[list[str]]]  # part -> names of files, one for each language
 
 
 def extract(
@@ -161,38 +141,63 @@ def extract(
         inner: an archive within one of the archives.
 
     Raises:
-        UsageError: a file is missing or damaged.
+        UsageError: a file is missing, damaged or longer than that of another language.
     """
-    wanted = {
-        out / f"{part}.{language}": patterns.replace("@", language).split("+")
-        for part, patterns in parts.items()
-        for language in languages
-    }
-    if all(path.exists() for path in wanted):
+    paths = {part: [out / f"{part}.{language}" for language in languages] for part in parts}
+    if all(path.exists() for each in paths.values() for path in each):
         return
+    wanted = {
+        part: [[name.replace("@", language) for language in languages] for name in text.split("+")]
+        for part, text in parts.items()
+    }
     used: list[Path] = []
     try:
-        found = {path: [find(name, [folder]) for name in each] for path, each in wanted.items()}
+        found = _found(wanted, [folder])
     except UsageError:
         used, found = _with_archives(folder, out.parent / "unpacked", wanted, inner)
-    for path, files in found.items():
-        if not path.exists():
-            text = chain.from_iterable(map(sentences, files))
-            write_lines(path, tqdm(text, f"reading {path.name}", unit=" lines"))
-    plain = (path for each in found.values() for path in each if path.is_relative_to(folder))
+    for part, files in found.items():
+        if not all(path.exists() for path in paths[part]):
+            _write(paths[part], files, part)
+    read = (path for files in found.values() for each in zip(*files, strict=True) for path in each)
+    plain = (path for path in read if path.is_relative_to(folder))
     write_lines(out.with_name(INPUTS), map(str, dict.fromkeys([*used, *plain])))
 
 
+def _write(paths: Sequence[Path], files: Sequence[Sequence[Path]], part: str) -> None:
+    """A part, in all languages at once, out of its files."""
+    with ExitStack() as stack:
+        written = [stack.enter_context(completed(path)) for path in paths]
+        lines = chain.from_iterable(map(aligned, files))
+        for each in tqdm(lines, f"reading {part}", unit=" lines"):
+            for file, line in zip(written, each, strict=True):
+                file.write(f"{line}\n")
+
+
+def aligned(files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
+    """The lines of a file in all languages; raises UsageError if one has more than another."""
+    counts = [0] * len(files)
+    for lines in zip_longest(*map(sentences, files)):
+        counts = [count + (line is not None) for count, line in zip(counts, lines, strict=True)]
+        if None not in lines:
+            yield lines
+    require_equal(files, counts)
+
+
+def _found(wanted: Wanted, folders: Sequence[Path]) -> dict[str, list[list[Path]]]:
+    return {part: [find(names, folders) for names in each] for part, each in wanted.items()}
+
+
 def _with_archives(
-    folder: Path, unpacked: Path, wanted: dict[Path, list[str]], inner: str
-) -> tuple[list[Path], dict[Path, list[Path]]]:
+    folder: Path, unpacked: Path, wanted: Wanted, inner: str
+) -> tuple[list[Path], dict[str, list[list[Path]]]]:
     """The archives that are needed, and the files of each part."""
-    names = [name for each in wanted.values() for pattern in each for name in pattern.split("|")]
+    patterns = (pattern for each in wanted.values() for names in each for pattern in names)
+    names = [name for pattern in patterns for name in pattern.split("|")]
     names += [f"{name}.gz" for name in names]
     used = unpack(folder, unpacked, [*names, inner])
     if unpacked.is_dir():
         unpack(unpacked, unpacked, names)
-    return used, {p: [find(n, [folder, unpacked]) for n in each] for p, each in wanted.items()}
+    return used, _found(wanted, [folder, unpacked])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fairseq_ext.data.finding import find
 from fairseq_ext.data.sources import SOURCES, Address
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished, UsageError
 
 CHUNK = 1 << 20  # bytes
 PATIENCE = 20  # seconds without an answer
@@ -41,8 +42,15 @@ BROKEN = (
 
 
 def digest(path: Path, kind: str) -> str:
-    with path.open("rb") as file:
-        return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
+    found, size = hashlib.new(kind), path.stat().st_size
+    with (
+        path.open("rb") as file,
+        tqdm(desc=f"checking {path.name}", total=size, unit="B", unit_scale=True, delay=1) as bar,
+    ):
+        while chunk := file.read(CHUNK):
+            found.update(chunk)
+            bar.update(len(chunk))
+    return f"{kind}:{found.hexdigest()}"
 
 
 def check(path: Path, expected: str) -> None:
@@ -63,12 +71,27 @@ def there(addresses: Sequence[Address], folder: Path) -> Path | None:
     return None
 
 
+def given(names: Sequence[str], folder: Path) -> Path:
+    """The nearest folder, of this one and those in it, that has all of these files.
+
+    Raises:
+        Mismatch: one has another checksum.
+        UsageError: one is not there, or they are in different folders.
+    """
+    addresses = [SOURCES[name][0] for name in names]
+    found = find([address.name for address in addresses], [folder])
+    for path, address in zip(found, addresses, strict=True):
+        check(path, address.digest)
+    return found[0].parent
+
+
 def fetch(addresses: Sequence[Address], folder: Path) -> Path:
     """The file, downloaded from the first address that has it.
 
     Raises:
         Unavailable: none could be reached.
-        UsageError: what was downloaded has another checksum, or cannot be written.
+        Mismatch: what was downloaded has another checksum.
+        Unfinished: it cannot be written.
     """
     if path := there(addresses, folder):
         return path
@@ -80,7 +103,7 @@ def fetch(addresses: Sequence[Address], folder: Path) -> Path:
             wrong |= isinstance(error, Mismatch)
             reasons.append(str(error) if wrong else f"{address.url}: {error}")
         except OSError as error:
-            raise UsageError(
+            raise Unfinished(
                 f"{folder / address.name} cannot be written ({error.strerror}); make room and run "
                 "the same command again"
             ) from error
@@ -140,18 +163,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fairseq_ext.data.fetch", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where archives go")
     parser.add_argument("names", nargs="+", choices=SOURCES, metavar="NAME", help="of an archive")
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
         "--check",
         action="store_true",
         help="only check the archives that are there (text may be a part of what was published)",
     )
-    given = parser.parse_args(arguments)
+    kind.add_argument(
+        "--given",
+        action="store_true",
+        help="download nothing, print the folder in FOLDER that has the files, which are checked",
+    )
+    options = parser.parse_args(arguments)
     try:
-        for addresses in (SOURCES[name] for name in given.names):
-            if not given.check:
-                fetch(addresses, given.folder)
+        if options.given:
+            print(given(options.names, options.folder))
+            return
+        for addresses in (SOURCES[name] for name in options.names):
+            if not options.check:
+                fetch(addresses, options.folder)
             elif addresses[0].name.endswith(ARCHIVES):
-                there(addresses, given.folder)
+                there(addresses, options.folder)
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(UNAVAILABLE)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.data.check import check_parallel
-from fairseq_ext.data.extract import find
+from fairseq_ext.data.finding import find
 from fairseq_ext.data.lines import lines_of
 from fairseq_ext.data.summary import INPUTS
 from fairseq_ext.errors import UsageError
@@ -36,6 +36,7 @@ FILES = {
         "title": "task1_ref0.txt|test.tgt.txt|test1951.jsonl",
     },
 }
+REFERENCES = "test.title"
 RARE = re.compile(r"(?<!\S)(?:<unk>|UNK)(?!\S)")
 WORD = "unk"
 
@@ -78,7 +79,10 @@ def extract(folder: Path, out: Path, valid: int) -> None:
     Raises:
         UsageError: a file is missing or malformed.
     """
-    found = {(part, s): find(FILES[part][s], [folder]) for part in FILES for s in SIDES}
+    each = {part: find([names[side] for side in SIDES], [folder]) for part, names in FILES.items()}
+    found = {
+        (part, side): path for part in each for side, path in zip(SIDES, each[part], strict=True)
+    }
     size = check_parallel(found["valid", "article"], found["valid", "title"]).lines
     for (part, side), path in found.items():
         if (to := out / f"{part}.{side}").exists():
@@ -91,10 +95,15 @@ def extract(folder: Path, out: Path, valid: int) -> None:
 
 
 def truncate(folder: Path, limits: dict[str, int]) -> None:
-    """Cut the lines of each side's files to so many tokens."""
+    """Cut the lines of each side's files to so many tokens, but for the titles of the test part.
+
+    These are references, with which titles of any length are compared.
+    """
     for path in files_of(folder):
-        limit = limits[path.suffix[1:]]
-        write_lines(path, (" ".join(islice(line.split(), limit)) for line in lines_of(path)))
+        if path.name != REFERENCES:
+            limit = limits[path.suffix[1:]]
+            shown = tqdm(lines_of(path), f"cutting {path.name}", unit=" lines")
+            write_lines(path, (" ".join(islice(line.split(), limit)) for line in shown))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

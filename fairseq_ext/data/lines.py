@@ -1,13 +1,16 @@
 """Lines of text files, plain or .gz, read strictly: UTF-8, parted by line feeds alone."""
 
 import gzip
+import logging
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished, UsageError
+
+logger = logging.getLogger(__name__)
 
 Lines = list[str]
 
@@ -21,7 +24,8 @@ def opened(path: Path) -> BufferedIOBase:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
-def decoded(line: bytes, where: str) -> str:
+def characters(line: bytes, where: str) -> str:
+    """A line as it is; raises UsageError unless it is text in UTF-8."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -29,6 +33,16 @@ def decoded(line: bytes, where: str) -> str:
             f"{where}: byte {error.start + 1} (0x{line[error.start]:02x}) is not valid UTF-8; "
             "convert the file to UTF-8"
         ) from None
+    if "\0" in text:
+        raise UsageError(
+            f"{where}: holds U+0000, which text never does; convert the file to UTF-8 or remove it"
+        )
+    return text
+
+
+def decoded(line: bytes, where: str) -> str:
+    """As `characters`, of a line that holds no carriage return but in its end."""
+    text = characters(line, where)
     if "\r" in text.removesuffix("\n").removesuffix("\r"):
         raise UsageError(
             f"{where}: holds a carriage return, where fairseq would begin a new line; remove it"
@@ -36,20 +50,37 @@ def decoded(line: bytes, where: str) -> str:
     return text
 
 
-def lines_of(path: Path) -> Iterator[str]:
+def lines_of(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Iterator[str]:
     """The lines of a text file (plain or .gz), one at a time, without their ends.
 
-    Raises UsageError, naming file and line, for what cannot be read or is not UTF-8, and for a
-    carriage return within a line.
+    Raises:
+        UsageError: naming file and line, for what is damaged, is not UTF-8 or holds U+0000, and for
+            a carriage return within a line.
+        Unfinished: the disk cannot be read.
     """
     number = 0
     try:
         with opened(path) as stream:
             for number, line in enumerate(stream, 1):
-                yield decoded(line, f"{path}, line {number}").rstrip("\r\n")
+                yield decode(line, f"{path}, line {number}").rstrip("\r\n")
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path}: cannot be read after line {number} ({reason})") from error
+        reason = getattr(error, "strerror", None)
+        raise (Unfinished if reason else UsageError)(
+            f"{path}: cannot be read after line {number} ({reason or error})"
+        ) from error
+
+
+def mended(path: Path) -> Iterator[str]:
+    """As `lines_of`, with spaces for carriage returns within lines; a warning counts these lines.
+
+    Published corpora have some, as News Commentary.
+    """
+    count = 0
+    for line in lines_of(path, characters):
+        count += "\r" in line
+        yield line.replace("\r", " ")
+    if count:
+        logger.warning("%s: %d lines hold carriage returns, which become spaces", path, count)
 
 
 def batches(lines: Iterable[str], size: int) -> Iterator[Lines]:

@@ -1,13 +1,15 @@
 """Lines through a function, on all cores and as a stream: memory does not grow with the text."""
 
+import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from fairseq_ext.data.lines import Lines, batches
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished
 
 BATCH = 2000  # lines that a process is given at once
 AHEAD = 3  # batches for each process that are read before they are needed
@@ -28,7 +30,7 @@ def map_lines(
         processes: default: the cores.
 
     Raises:
-        UsageError: a process was killed.
+        Unfinished: a process was killed.
     """
     processes = processes or cores()
     found = batches(lines, BATCH)
@@ -36,16 +38,22 @@ def map_lines(
         for batch in found:
             yield from function(batch)
         return
-    pool = ProcessPoolExecutor(processes)
+    pool = ProcessPoolExecutor(processes, initializer=_end_with_parent)
     try:
         yield from _ahead(pool, function, found, processes * AHEAD)
     except BrokenProcessPool:
-        raise UsageError(
+        raise Unfinished(
             "a process that worked on the text was killed, perhaps for want of memory; give the "
             "machine less to do and run the same command again"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Else processes wait for ever for more work from one that was stopped."""
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _ahead(

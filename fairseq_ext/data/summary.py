@@ -122,7 +122,9 @@ def made(out: Path) -> list[Path]:
     ]
 
 
-def summarise(out: Path, text: Path, about: str, documents: bool = False) -> dict[str, Facts]:
+def summarise(
+    out: Path, text: Path, about: str, documents: bool = False, settings: Sequence[str] = ()
+) -> dict[str, Facts]:
     """Write the manifest of a folder.
 
     Args:
@@ -130,6 +132,7 @@ def summarise(out: Path, text: Path, about: str, documents: bool = False) -> dic
         text: folder of what was binarised, PART.LANGUAGE, or PART where there is one language.
         about: the command.
         documents: empty lines part documents.
+        settings: of the recipe, as "--merges 4000".
     """
     found = {}
     for path in (each for each in files_of(text) if each.name != "dict.txt"):
@@ -139,6 +142,7 @@ def summarise(out: Path, text: Path, about: str, documents: bool = False) -> dic
     inputs = map(Path, lines_of(out / INPUTS)) if (out / INPUTS).exists() else ()
     manifest = {
         "command": about,
+        "settings": list(settings),
         "versions": versions(),
         "inputs": hashes(inputs),
         "text": {name: _known(each) for name, each in found.items()},
@@ -158,8 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder of what was binarised")
     parser.add_argument("--about", default="", help="how it was made")
     parser.add_argument("--documents", action="store_true", help="empty lines part documents")
+    parser.add_argument("--setting", action="append", default=[], help="what it was made with")
     given = parser.parse_args(arguments)
-    found = summarise(given.out, given.text, given.about, given.documents)
+    found = summarise(given.out, given.text, given.about, given.documents, given.setting)
     print(table(found), end="")
 
 
