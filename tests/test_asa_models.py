@@ -51,6 +51,7 @@ def task():
     for i in range(40):
         words.add_symbol(f"w{i}")
     return Namespace(
+        cfg=Namespace(_name="translation"),
         source_dictionary=words,
         target_dictionary=words,
         max_positions=lambda: 16,
