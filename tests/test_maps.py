@@ -101,6 +101,16 @@ def test_models_side_by_side_have_one_scale():
         assert torch.equal(torch.as_tensor(image.get_array()), each) and image.norm.vmax == 1
 
 
+def test_titles_side_by_side_do_not_overlap():
+    titles = ["a model with a name that is longer than its map is wide"] * 2
+    figure = heatmaps.draw_beside(
+        [heatmaps.Picture(title, torch.eye(2), "ab", "xy") for title in titles], 2, "", ""
+    )
+    figure.draw_without_rendering()
+    left, right = (axes.title.get_window_extent() for axes in figure.axes[:2])
+    assert left.x1 < right.x0
+
+
 def test_a_grid_has_every_head_and_one_large():
     layers = {0: torch.rand(2, 3, 3), 1: torch.rand(3, 3, 3)}
     grid = heatmaps.Grid("model", layers, list("abc"), list("xyz"), (1, 2))

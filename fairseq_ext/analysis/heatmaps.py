@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 CELL = 0.27  # inches
 LABELS = 64  # on an axis; with more tokens cells are smaller and not all are labelled
+LETTER = 0.08  # inches of a letter in a title, on average
 SMALL = 1.1  # inches of a map in a grid
 NAMED = 12  # tokens, at most, that are labelled in a grid
 
@@ -57,7 +58,9 @@ def draw_beside(pictures: Sequence[Picture], across: int, ylabel: str, xlabel: s
     heights, widths = zip(*(_size(picture.weights) for picture in pictures), strict=True)
     down = ceil(len(pictures) / across)
     room = 1.2  # for labels
-    size = (across * (max(widths) + room) + room, down * (max(heights) + room))
+    lines = (line for picture in pictures for line in picture.title.split("\n"))
+    wide = max(max(widths) + room, LETTER * max(map(len, lines)))
+    size = (across * wide + room, down * (max(heights) + room))
     figure = Figure(figsize=size, layout="constrained")
     every = list(figure.subplots(down, across, squeeze=False).flat)
     most = max(float(picture.weights.max()) for picture in pictures)
