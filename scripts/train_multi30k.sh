@@ -20,7 +20,7 @@
 # Expected: 41.02 tokenised, lower-cased BLEU on test_2016_flickr in the literature (Transformer of
 # 4 + 4 layers, width 128; 4096 tokens a batch, dropout .3, 2,000 updates of warm-up to .005). Ours,
 # one seed: una 40.84, dna 41.11 (docs/results.md).
-# Cost: on one core 3.5 to 4.5 hours for each training.
+# Cost: on one core 3.5 to 5 hours for each training.
 
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/finetuning.sh"
