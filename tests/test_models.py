@@ -28,7 +28,7 @@ from fairseq_ext.attention import Listener
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
 from fairseq_ext.models.config import check_used, to_transformer_config
-from fairseq_ext.models.options import OPTIONS, USERS
+from fairseq_ext.models.options import DEFAULTS, USERS
 
 TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()}
 
@@ -283,7 +283,7 @@ def test_what_changes_nothing_is_refused():
     preset = {
         field.name: field.default for field in fields(MODEL_DATACLASS_REGISTRY["transformer_una"])
     }
-    check_used(preset, preset, OPTIONS, USERS)
+    check_used(preset, preset, DEFAULTS, USERS)
     for changed, said in [
         ({"sinkhorn_sweeps": 3}, "--sinkhorn-sweeps is 3, which has no effect with --encoder-norm"),
         ({"hna_init": 0.2}, "leave it out, or give --encoder-normaliser hybrid"),
@@ -292,11 +292,11 @@ def test_what_changes_nothing_is_refused():
         ({"role_definitions": "code"}, "or give --encoder-roles"),
     ]:
         with pytest.raises(UsageError, match=re.escape(said)):
-            check_used({**preset, **changed}, preset, OPTIONS, USERS)
+            check_used({**preset, **changed}, preset, DEFAULTS, USERS)
     used = {"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 3, "encoder_gaussian_heads": "2"}
-    check_used({**preset, **used, "encoder_gaussian_offsets": "-1"}, preset, OPTIONS, USERS)
+    check_used({**preset, **used, "encoder_gaussian_offsets": "-1"}, preset, DEFAULTS, USERS)
     headlines = {**preset, "hna_init": 0.1}  # of the preset
-    check_used(headlines, headlines, OPTIONS, USERS)
+    check_used(headlines, headlines, DEFAULTS, USERS)
 
 
 def test_stock_layer_pruning_works():

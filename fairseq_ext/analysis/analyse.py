@@ -49,8 +49,7 @@ def run(given: argparse.Namespace) -> None:
 def check_sentences(given: argparse.Namespace) -> None:
     if given.sentences is not None and given.sentences < 0:
         raise UsageError(f"--sentences is {given.sentences} and must be at least 0")
-    for text in given.sentence or [None]:
-        maps.check_sentence(Namespace(sentence=text, index=None, tokens=given.tokens))
+    maps.check_tokens(given)
     if given.sentence and given.sentences is not None:
         raise UsageError(
             f"--sentences {given.sentences} are of the split, and --sentence is given; leave one "

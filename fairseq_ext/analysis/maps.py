@@ -95,9 +95,13 @@ def add_tokens(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_sentence(given: argparse.Namespace) -> None:
+def check_tokens(given: argparse.Namespace) -> None:
     if given.tokens < 1:
         raise UsageError(f"--tokens is {given.tokens} and must be at least 1")
+
+
+def check_sentence(given: argparse.Namespace) -> None:
+    check_tokens(given)
     if given.sentence is not None and given.index is not None:
         raise UsageError(
             f"--index {given.index} is of a split, and --sentence is given; leave one of both out"

@@ -151,10 +151,6 @@ def users(task: str) -> Iterator[Users]:
         yield {"asa_divergence": ("asa_regression", ["batch"])}
 
 
-SWITCHES = [option("smart_mu", float, 0.0, "")]
-"""What is switched off by another value than its default."""
-
-
 def check(cfg: Any, task: str) -> None:
     """Raises UsageError for a number that has no meaning, and for what would have no effect.
 
@@ -170,4 +166,4 @@ def check(cfg: Any, task: str) -> None:
     given = {name: getattr(cfg, name) for name in ("asa_rival", *RIVALS)} | {"task": task}
     preset = {name: field.default for name, _, field in OPTIONS}
     for table in users(task):
-        check_used(given, preset, SWITCHES, table)
+        check_used(given, preset, {"smart_mu": 0.0}, table)

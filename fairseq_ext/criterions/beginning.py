@@ -14,7 +14,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.config import check_used
 from fairseq_ext.models.monitoring import Monitored
-from fairseq_ext.models.options import OPTIONS, USERS
+from fairseq_ext.models.options import DEFAULTS, USERS
 from fairseq_ext.patching import around
 
 
@@ -52,7 +52,7 @@ def check_all(model: Any, criterion: Any, cfg: Any) -> None:
     if isinstance(unwrapped(model), Monitored):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         preset = {field.name: field.default for field in fields(config)}
-        check_used(cfg.model, preset, OPTIONS, USERS)
+        check_used(cfg.model, preset, DEFAULTS, USERS)
 
 
 def check_empty_rows(model: Any, empty_rows: str) -> None:

@@ -20,25 +20,24 @@ def option(name: str, kind: Any, default: Any, help: str) -> Option:
 
 
 Users = Mapping[str, tuple[str, Sequence[str]]]
-"""Option -> another one, and the values of that with which it has an effect; none: all but its
-default."""
+"""Option -> another one, and the values of that with which it has an effect; none: all but the one
+that switches it off."""
 
 
 def check_used(
-    given: Mapping[str, Any], preset: Mapping[str, Any], options: Iterable[Option], users: Users
+    given: Mapping[str, Any], preset: Mapping[str, Any], idle: Mapping[str, Any], users: Users
 ) -> None:
     """Raises UsageError for an option that was changed and has no effect.
 
     Args:
         preset: what options have unless told otherwise.
-        options: those that are switched off by their defaults.
+        idle: the values that switch the others off.
     """
-    defaults = {name: str(field.default) for name, _, field in options}
     for name, (other, needed) in users.items():
         if name not in given or str(given[name]) == str(preset[name]):
             continue
         value = str(given[other])
-        if value not in needed if needed else value == defaults[other]:
+        if value not in needed if needed else value == str(idle[other]):
             flag, switch = (f"--{each.replace('_', '-')}" for each in (name, other))
             remedy = " or ".join(f"{switch} {each}" for each in needed) or switch
             raise UsageError(

@@ -130,6 +130,8 @@ ENCODER_OPTIONS = [option for option in OPTIONS if not option[0].startswith(_TWO
 HYBRID = ("hna_init", "hna_weight")
 """What hybrid weights are stored relative to."""
 
+DEFAULTS = {name: field.default for name, _, field in OPTIONS}
+
 USERS: Users = {
     **dict.fromkeys(HYBRID, ("encoder_normaliser", ["hybrid"])),
     "sinkhorn_sweeps": ("encoder_normaliser", ["sinkhorn"]),
