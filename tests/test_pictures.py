@@ -64,7 +64,8 @@ def test_plot_of_curves(runs):
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("updates", "loss")
     drawn = axes.get_lines()[: len(found)]
     for line, curve in zip(drawn, found, strict=True):
-        assert line.get_xydata().tolist() == [*map(list, zip(*curve[2:], strict=True))]
+        points = zip(curve.updates, curve.values, strict=True)
+        assert line.get_xydata().tolist() == [*map(list, points)]
     colours = [line.get_color() for line in drawn[::2]]
     assert colours == [line.get_color() for line in drawn[1::2]]
     assert colours[0] == colours[1] and len(set(colours)) == 3
@@ -105,14 +106,15 @@ def test_curves_become_a_file(runs, tmp_path):
     assert 900 < width < 1200 and 500 < height < 800
     assert {path.name for path in out.parent.iterdir()} == {"curves.png", "curves.csv"}
     rows = list(csv.DictReader(out.with_suffix(".csv").open()))
-    assert rows[0] == {"variant": "una", "kind": "training", "update": "10", "loss": "20.0"}
+    first = {"variant": "una", "run": str(runs[0]), "kind": "training"}
+    assert rows[0] == {**first, "update": "10", "loss": "20.0"}
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (["--metric", "accuracy"], r"has no accuracy in its log; it has bleu, epoch, loss"),
-        (["--metric", "ppl"], "has no ppl"),  # only infinite ones
+        (["--metric", "ppl"], "has no finite ppl in its log; it has bleu, epoch, loss"),
         (["--out", "curves.doc"], r"curves.doc is no picture; .* \.png"),
         (["--out", "/dev/null/curves.png"], "/dev/null is a file"),
         (["nowhere"], "nowhere has no train.log"),

@@ -57,7 +57,7 @@ def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
     for run, variant in zip(runs, variants(runs), strict=True):
         found, names = _values(run, metric)
         if not found:
-            what = f"nothing but nan as {metric}" if metric in names else f"no {metric}"
+            what = f"no finite {metric}" if metric in names else f"no {metric}"
             others = ", ".join(sorted(names - {metric}))
             raise UsageError(f"{run} has {what} in its log; it has {others}")
         if "train_inner" in found:
