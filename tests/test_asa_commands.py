@@ -322,7 +322,7 @@ PLAIN = "--criterion sentence_classification"
             "--arch roberta_una --criterion sentence_prediction_ag --freeze-encoder".split(),
             "_ag of",
         ),
-        ([*WITH_ASA, "--sinkhorn-sweeps", "2"], "--sinkhorn-sweeps is 2, which has no effect"),
+        ([*WITH_ASA, "--sinkhorn-sweeps", "2"], "--sinkhorn-sweeps 2 has no effect"),
         ([*WITH_ASA, "--freeze-encoder"], "in a frozen encoder; leave out --freeze-encoder"),
         (f"--arch roberta_asa {PLAIN}".split(), "--criterion sentence_classification does not"),
         (f"--arch roberta_una --asa-layers 1,9 {PLAIN}".split(), "--asa-layers is '1,9'; give"),

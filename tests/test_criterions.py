@@ -197,7 +197,7 @@ def test_a_guided_training(data_bin, tmp_path):
     assert values(tmp_path, "ag_alpha") == [10, 7.5, 5, 2.5]
     assert all(0 < value < 5 for value in values(tmp_path, "ag_loss"))
     text = (tmp_path / "train.log").read_text()
-    assert "encoder: heads 0 next, 1 prev, 2 period; layers 0, 1, 2, 3" in text
+    assert "encoder: heads 0 next, 1 prev, 2 period, in layers 0, 1, 2, 3" in text
     (valid,) = [r for line in text.split("\n") if (r := parse_line(line)) and r.kind == "valid"]
     assert {"loss", "nll_loss"} <= valid.values.keys()
     assert not [name for name in valid.values if name.startswith("ag")]

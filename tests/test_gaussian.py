@@ -311,7 +311,7 @@ BAD = [
         "--gaussian-sigma is 0; give .* above 0",
     ),
     ({"encoder_gaussian_heads": "4", "gaussian_sigma": "1,-2"}, "--gaussian-sigma is -2; give"),
-    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "wide"}, "--gaussian-sigma is 'wide'; give"),
+    ({"encoder_gaussian_heads": "4", "gaussian_sigma": "inf"}, "'inf'; give .*-sigma 1,2"),
     (
         {"encoder_gaussian_heads": "4", "encoder_gaussian_offsets": "nan"},
         "--encoder-gaussian-offsets is 'nan'; give numbers",
@@ -343,7 +343,11 @@ def test_a_training_goes_on_with_its_own_offsets(tmp_path):
     restore.check(str(path), before, False)
     for same in ({"encoder_gaussian_heads": "4"}, {"cross_layers": "0,1,2,3"}):
         restore.check(str(path), before | same, False)
-    for other in ({"encoder_gaussian_offsets": "0"}, {"cross_attention_heads": 1}):
+    for other in (
+        {"encoder_gaussian_offsets": "0"},
+        {"cross_attention_heads": 1},
+        {"encoder_attention_heads": 8},
+    ):
         with pytest.raises(UsageError, match=f"trained with {next(iter(other))}"):
             restore.check(str(path), before | other, False)
 

@@ -285,16 +285,27 @@ def test_what_changes_nothing_is_refused():
     }
     check_used(preset, preset, DEFAULTS, USERS)
     for changed, said in [
-        ({"sinkhorn_sweeps": 3}, "--sinkhorn-sweeps is 3, which has no effect with --encoder-norm"),
+        ({"sinkhorn_sweeps": 3}, "--sinkhorn-sweeps 3 has no effect with --encoder-norm"),
         ({"hna_init": 0.2}, "leave it out, or give --encoder-normaliser hybrid"),
         ({"encoder_gaussian_offsets": "-1"}, "leave it out, or give --encoder-gaussian-heads"),
         ({"asa_per_head": True}, "--asa-layers none; leave it out"),
         ({"role_definitions": "code"}, "or give --encoder-roles"),
+        ({"gaussian_sigma": "-1"}, "--decoder-gaussian-heads 0 and --cross-gaussian-heads 0;"),
+        *(
+            ({name: value, "no_cross_attention": True}, "out, or leave out --no-cross-attention")
+            for name, value in {
+                "cross_gaussian_heads": "all",
+                "cross_layers": "0",
+                "cross_attention_heads": 2,
+                "cross_normaliser": "doubly",
+            }.items()
+        ),
     ]:
         with pytest.raises(UsageError, match=re.escape(said)):
             check_used({**preset, **changed}, preset, DEFAULTS, USERS)
     used = {"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 3, "encoder_gaussian_heads": "2"}
-    check_used({**preset, **used, "encoder_gaussian_offsets": "-1"}, preset, DEFAULTS, USERS)
+    used |= {"encoder_gaussian_offsets": "-1", "gaussian_sigma": "2", "cross_layers": "last"}
+    check_used({**preset, **used}, preset, DEFAULTS, USERS)
     headlines = {**preset, "hna_init": 0.1}  # of the preset
     check_used(headlines, headlines, DEFAULTS, USERS)
 

@@ -83,6 +83,16 @@ def test_worked_padding_example():
     close(counted, [[11 / 29, 18 / 29], [11 / 23, 12 / 23]])  # what a padded query would do
 
 
+def test_worked_bound_that_a_padded_query_would_break():
+    scores = torch.zeros(1, 1, 4, 3, dtype=torch.float64)
+    scores[..., 3, :] = torch.tensor([0.0, 0.0, 30.0])
+    absent = torch.tensor([[False, False, False, True]])
+    right = weights("doubly", scores, absent)[0, 0, :3].sum(0)
+    close(right, [1.0, 1.0, 1.0])
+    wrong = weights("doubly", scores)[0, 0, :3].sum(0)
+    close(wrong, [1.5, 1.5, 5.6e-13], 1e-12)
+
+
 def test_worked_tight_bound():
     n = 8
     scores = torch.zeros(1, 1, n, n, dtype=torch.float64)

@@ -61,6 +61,9 @@ def test_hybrid_weights_relative_to_something_else_are_refused(tmp_path, caplog)
     with pytest.raises(UsageError, match="hna_init 0.1 .now 0.5.*give the same --hna-init"):
         restore.check(hybrid, options("roberta_hna_12"), True)
     restore.check(hybrid, options("roberta_hna_12", hna_init=0.1), False)
+    fewer = options("roberta_hna_12", hna_init=0.1, encoder_attention_heads=1)
+    with pytest.raises(UsageError, match="encoder_attention_heads .*give the same --enc"):
+        restore.check(hybrid, fewer, True)
     restore.check(hybrid, options("roberta_una_12"), True)
     assert "encoder_normaliser hybrid (now softmax)" in caplog.text
 

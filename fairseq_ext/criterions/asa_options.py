@@ -145,10 +145,10 @@ NUMBERS = "sentence_regression"  # the task that predicts them
 
 def users(task: str) -> Iterator[Users]:
     """With what options have an effect in a task of this name."""
-    yield {name: ("asa_rival", rivals) for name, rivals in RIVALS.items()}
-    yield {"asa_regression": ("task", [NUMBERS]), "smart_beta": ("smart_mu", [])}
+    yield {name: (["asa_rival"], rivals) for name, rivals in RIVALS.items()}
+    yield {"asa_regression": (["task"], [NUMBERS]), "smart_beta": (["smart_mu"], [])}
     if task == NUMBERS:  # by their squared difference, which is no divergence
-        yield {"asa_divergence": ("asa_regression", ["batch"])}
+        yield {"asa_divergence": (["asa_regression"], ["batch"])}
 
 
 def check(cfg: Any, task: str) -> None:

@@ -86,7 +86,7 @@ def check_guides(
     if wanted > fewest:
         raise UsageError(
             f"{flag} asks for {wanted} heads, but a layer has {fewest} that can be guided, "
-            "which hard-coded heads and those with a role cannot; give fewer"
+            "which hard-coded heads and those with a role cannot; guide fewer, or have fewer"
         )
     ahead = [guide.pattern for guide in guides if PATTERNS[guide.pattern].looks_ahead]
     if site == "decoder" and ahead:

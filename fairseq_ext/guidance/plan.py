@@ -17,6 +17,9 @@ from fairseq_ext.layer_choice import choose_layers
 
 # what the paper guides: for translation, and in an encoder alone
 TRANSLATION, FRACTION = "next:1,prev:1", 0.5
+PERIOD = ". \u2581."  # as in text, and in SentencePiece
+
+OF_PERIODS = ("--ag-period",)
 
 
 class Guided(NamedTuple):
@@ -33,11 +36,15 @@ class Guided(NamedTuple):
     marks: dict[str, list[int]]
 
     def __str__(self) -> str:
-        heads, said = next(iter(self.layers.values())), []
-        for pattern, start, stop in self.guides:
-            ours = heads[start] if stop == start + 1 else f"{heads[start]}-{heads[stop - 1]}"
-            said.append(f"{ours} {pattern}")
-        return f"heads {', '.join(said)}; layers {', '.join(map(str, self.layers))}"
+        alike: dict[str, list[int]] = {}
+        for layer, heads in self.layers.items():
+            said = ", ".join(f"{_span(heads[g.start : g.stop])} {g.pattern}" for g in self.guides)
+            alike.setdefault(said, []).append(layer)
+        return "; ".join(f"heads {h}, in layers {', '.join(map(str, n))}" for h, n in alike.items())
+
+
+def _span(heads: Sequence[int]) -> str:
+    return str(heads[0]) if len(heads) == 1 else f"{heads[0]}-{heads[-1]}"
 
 
 def plan(cfg: Any, task: Any) -> dict[str, Guided]:
@@ -49,9 +56,14 @@ def plan(cfg: Any, task: Any) -> dict[str, Guided]:
             "of fairseq_ext, such as --arch transformer_una"
         )
     return {
-        site: _plan_site(f"--ag-{site}-heads", words, site, places, cfg, task)
+        site: _plan_site(_flag(cfg, site, words), words, site, places, cfg, task)
         for site, words in _words(cfg, places).items()
     }
+
+
+def _flag(cfg: Any, site: str, words: str) -> str:
+    flag = f"--ag-{site}-heads"
+    return flag if getattr(cfg, f"ag_{site}_heads") is not None else f"{flag} (here: {words})"
 
 
 def _words(cfg: Any, places: Places) -> dict[str, str]:
@@ -64,18 +76,27 @@ def _words(cfg: Any, places: Places) -> dict[str, str]:
             f"--ag-fraction {cfg.ag_fraction:g} and --ag-encoder-heads {words['encoder']} both say "
             "which heads of the encoder are guided; give one of them"
         )
-    fewest = min(map(len, places["encoder"].values()), default=0)
+    free = places["encoder"]
+    fewest = min((len(free[layer]) for layer in _layers(cfg, "encoder", places)), default=0)
     fraction = FRACTION if cfg.ag_fraction is None else cfg.ag_fraction
     return {"encoder": split(fraction, fewest), **words}
 
 
+def _layers(cfg: Any, site: str, places: Places) -> list[int]:
+    """Those that are to be guided, of those there are."""
+    if not places[site]:
+        return []
+    said = f"layers with {site} attention"
+    return choose_layers("--ag-layers", cfg.ag_layers, places[site], of=said)
+
+
 def _plan_site(flag: str, words: str, site: str, places: Places, cfg: Any, task: Any) -> Guided:
     guides = parse_heads(flag, words)
-    if not places[site]:
-        raise UsageError(f"{flag} is given, but this --arch has no {site} attention; leave it out")
-    layers = choose_layers(
-        "--ag-layers", cfg.ag_layers, places[site], of=f"layers with {site} attention"
-    )
+    layers = _layers(cfg, site, places)
+    if not layers:
+        raise UsageError(
+            f"this --arch has no {site} attention for {flag}; guide that of another site, or none"
+        )
     check_guides(flag, site, guides, {layer: places[site][layer] for layer in layers})
     words_of_keys = task.target_dictionary if site == "decoder" else task.source_dictionary
     marks = {g.pattern: _marks(flag, g.pattern, cfg.ag_period, words_of_keys) for g in guides}

@@ -19,9 +19,9 @@ def option(name: str, kind: Any, default: Any, help: str) -> Option:
     return name, kind, field(default=default, metadata={"help": help})
 
 
-Users = Mapping[str, tuple[str, Sequence[str]]]
-"""Option -> another one, and the values of that with which it has an effect; none: all but the one
-that switches it off."""
+Users = Mapping[str, tuple[Sequence[str], Sequence[str]]]
+"""Option -> others, and the values of one of those with which it has an effect; none: all but the
+one that switches that off."""
 
 
 def check_used(
@@ -33,17 +33,28 @@ def check_used(
         preset: what options have unless told otherwise.
         idle: the values that switch the others off.
     """
-    for name, (other, needed) in users.items():
+    for name, (others, needed) in users.items():
         if name not in given or str(given[name]) == str(preset[name]):
             continue
-        value = str(given[other])
-        if value not in needed if needed else value == str(idle[other]):
-            flag, switch = (f"--{each.replace('_', '-')}" for each in (name, other))
-            remedy = " or ".join(f"{switch} {each}" for each in needed) or switch
+        values = {other: str(given[other]) for other in others if other in given}
+        if not any(v in needed if needed else v != str(idle[o]) for o, v in values.items()):
+            met = " and ".join(_said(other, value) for other, value in values.items())
             raise UsageError(
-                f"{flag} is {given[name]}, which has no effect with {switch} {value}; leave it "
-                f"out, or give {remedy}"
+                f"{_said(name, given[name])} has no effect with {met}; leave it out, or "
+                f"{_remedy(values, needed)}"
             )
+
+
+def _said(name: str, value: Any) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value in (True, "True") else f"{flag} {value}"
+
+
+def _remedy(others: Iterable[str], needed: Sequence[str]) -> str:
+    flags = [_said(other, True) for other in others]
+    if needed == ["False"]:
+        return f"leave out {flags[0]}"
+    return "give " + " or ".join(f"{f} {value}".strip() for f in flags for value in needed or [""])
 
 
 def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterator[Option]:

@@ -58,8 +58,9 @@ def _numbers(flag: str, text: str, layer: int, heads: int, layers: int) -> list[
     except ValueError:
         parts = [[math.nan]]
     if not all(math.isfinite(number) for part in parts for number in part):
+        example = "=-1,1" if flag.endswith("offsets") else " 1,2"
         raise UsageError(
-            f"{flag} is '{text}'; give numbers with commas between them, as in {flag}=-1,1"
+            f"{flag} is '{text}'; give numbers with commas between them, as in {flag}{example}"
         )
     if len(parts) not in (1, layers) or any(heads % len(part) for part in parts):
         raise UsageError(

@@ -18,13 +18,14 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import adversary_layers
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
-from fairseq_ext.models.options import HYBRID, OPTIONS
+from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTIONS
 from fairseq_ext.models.pretrained import DIGEST
 from fairseq_ext.patching import around
 
 logger = logging.getLogger(__name__)
 
 SITES = ("encoder", "decoder", "cross")
+HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 
 
 def install() -> None:
@@ -57,7 +58,7 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     adversaries come and go.
 
     Raises:
-        UsageError: it is another one, or its hybrid weights would become others.
+        UsageError: it is another one, or the weights of its heads would become others.
     """
     state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
@@ -65,19 +66,24 @@ def check(filename: str, model: Any, reset_optimizer: bool) -> None:
     names = [n for n, *_ in OPTIONS if not (reset_optimizer and n.startswith("asa_"))]
     differing = [name for name in names if _value(saved, name) != _value(current, name)]
     sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
-    if not differing or _attention(saved, sizes) == _attention(current, sizes):
+    heads = [n for n in HEADS if n in saved and saved[n] != sizes[n]]
+    if not heads and (not differing or _attention(saved, sizes) == _attention(current, sizes)):
         return
+    differing += heads
     said = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
     if not reset_optimizer:
         raise UsageError(
             f"{filename} was trained with {said}; give the same options to go on, "
             "--reset-optimizer to begin from its parameters all the same, or another --save-dir"
         )
-    both = [site for site in SITES if _hybrid(saved, site) and _hybrid(current, site)]
-    if both and set(differing) & set(HYBRID):
+    hybrid = any(_hybrid(saved, site) and _hybrid(current, site) for site in SITES)
+    gated = _value(saved, "head_gate") and _value(current, "head_gate")
+    bound = {*(HYBRID if hybrid else ()), *(heads if hybrid or gated else ())} & set(differing)
+    if bound:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(bound))
         raise UsageError(
-            f"{filename} was trained with {said}, and its hybrid weights are stored relative to "
-            "that; give the same --hna-init and --hna-weight"
+            f"{filename} was trained with {said}, and weights of its heads are stored relative to "
+            f"that; give the same {flags}"
         )
     logger.warning(
         "%s was trained with %s; those of its parameters that the model has are used all the same",
@@ -98,8 +104,7 @@ def _options(model: Any) -> Mapping[str, Any]:
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
     """An option as text or number; its default if the checkpoint is older, or fairseq's own."""
-    default = next(field.default for option, _, field in OPTIONS if option == name)
-    value = options.get(name, default)
+    value = options.get(name, DEFAULTS.get(name))
     return value if isinstance(value, int | float) else str(value)
 
 
