@@ -249,7 +249,11 @@ def plain_refusals() -> None:
     """Tracebacks for what a user can mend. Goes when fairseq says these in a sentence."""
     misfit = (
         "{given} does not fit this model ({reason} ...); give the --arch and sizes it was saved "
-        "with, or another checkpoint"
+        "with, or another --save-dir"
+    )
+    unlike = (
+        "{given} does not fit the model that its options and this data make ({reason} ...); give "
+        "the data that it was trained on, with its dictionary, and leave out --model-overrides"
     )
     too_long = "{reason}, or break the text into shorter samples"
     unknown = "{reason}; correct that key of the configuration, or leave it out"
@@ -257,7 +261,7 @@ def plain_refusals() -> None:
     task = "fairseq.tasks.fairseq_task:FairseqTask"
     for owner, name, start, sentence in (
         ("fairseq.trainer:Trainer", "load_checkpoint", "Cannot load model parameters", misfit),
-        ("fairseq.checkpoint_utils", "load_model_ensemble_and_task", "Error(s) in loading", misfit),
+        ("fairseq.checkpoint_utils", "load_model_ensemble_and_task", "Error(s) in loading", unlike),
         ("fairseq.checkpoint_utils", "verify_checkpoint_directory", "[Errno", unwritable),
         ("fairseq.dataclass.utils", "merge_with_parent", "Key '", unknown),
         (task, "filter_indices_by_size", "Size of sample", too_long),

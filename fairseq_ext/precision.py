@@ -8,17 +8,26 @@ from fairseq_ext.patching import around
 
 
 def check_precision(cfg: Any) -> None:
-    """Raise UsageError for --fp16 on a CPU, where fairseq's optimizer asks for CUDA.
+    """Raise UsageError for --fp16 on a CPU, where fairseq asks for CUDA (in its memory-efficient
+    form when gradients overflow), and for 16 bits with an optimizer that takes no flat tensor.
 
-    Goes when `FP16Optimizer` runs without it.
+    Goes when fairseq runs without CUDA, and says so itself before it reads the data.
     """
     import torch
 
     common = cfg.common
+    if not (common.fp16 or common.bf16):
+        return
     on_cpu = common.cpu or not torch.cuda.is_available()
-    if common.fp16 and not common.memory_efficient_fp16 and on_cpu and not common.tpu:
+    if common.fp16 and on_cpu and not common.tpu:
+        flag = "--memory-efficient-fp16" if common.memory_efficient_fp16 else "--fp16"
+        raise UsageError(f"{flag} needs a GPU; on a CPU give --bf16, or neither")
+    efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    flat = not (efficient or common.fp16_no_flatten_grads)
+    if flat and getattr(cfg.optimizer, "_name", None) == "lamb":
         raise UsageError(
-            "--fp16 needs a GPU; on a CPU give --memory-efficient-fp16 or --bf16, or neither"
+            "--optimizer lamb needs the norm of each parameter, which 16 bits lose in one flat "
+            "tensor; add --fp16-no-flatten-grads"
         )
 
 

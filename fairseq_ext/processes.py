@@ -1,19 +1,26 @@
 """Several processes, on CPUs too: flags with which fairseq trains nothing, or each the whole."""
 
 import os
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
+
+from omegaconf import DictConfig
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patching import around
 
 
 def bf16_without_tpu(cfg: Any) -> None:
-    """--bf16 implies --tpu on the command line. Goes when fairseq's options no longer do that."""
+    """--bf16 implies --tpu on the command line, and every part of the configuration has a copy.
+    Goes when fairseq's options no longer do that."""
     from fairseq.distributed import utils
 
-    if cfg.common.bf16 and utils.xm is None:
-        cfg.common.tpu = False
+    if not cfg.common.bf16 or utils.xm is not None:
+        return
+    for part in cfg.values():
+        if isinstance(part, DictConfig | Namespace) and "tpu" in part:
+            part.tpu = False
 
 
 LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # what fairseq looks for

@@ -60,7 +60,7 @@ settings_of() {
     ;;
   _large)
     defaults 125000 .00176 10 3125
-    optimizer="lamb --weight-decay 0.01" often=512
+    optimizer="lamb --weight-decay 0.01 --fp16-no-flatten-grads" often=512
     ;;
   *) die "--size is '$1' and must be _tiny, _8, _12, _16 or _large." ;;
   esac

@@ -417,6 +417,8 @@ def test_dropped_layers_change_no_key_of_a_log(rival, penalty):
     for _ in range(40):
         loss, log, [(_, output)] = case.outputs(case.sample(PLACES))
         assert log.keys() == expected and loss.isfinite()
+        counts = [value for key, value in log.items() if key.startswith(("asa_kept", "asa_units"))]
+        assert all(map(torch.is_tensor, counts))  # numbers are summed apart from tensors
         layers.add(len(output[1]["counts"]))
         logs.append(log)
     assert layers == ({0} if rival == "two_pass" else {0, 1, 2, 3})

@@ -316,4 +316,4 @@ def test_other_refusals_are_sentences(stock, data_bin):
     wide = ["--model-overrides", "{'encoder_ffn_embed_dim': 64}"]
     args = ["--user-dir", PLUGIN, "--path", stock, *GENERATE, *wide]
     done = fairseq("generate", data_bin, *args, check=False)
-    assert done.returncode == 1 and "does not fit this model" in done.stderr.split("\n")[-2]
+    assert done.returncode == 1 and "does not fit the model" in done.stderr.split("\n")[-2]

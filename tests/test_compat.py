@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,12 +21,15 @@ from conftest import PLUGIN
 from conftest import fairseq as run_fairseq
 from fairseq import file_utils, options
 from fairseq.data import BucketPadLengthDataset, ListDataset, data_utils
+from fairseq.dataclass.configs import CommonConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from fairseq_cli import preprocess
+from omegaconf import OmegaConf
 
-from fairseq_ext import compat, processes, safe_loading
+from fairseq_ext import compat, precision, processes, safe_loading
 from fairseq_ext.errors import UsageError
 
 FLAGS = "-s de -t en --arch transformer --max-tokens 128 --cpu --num-workers 0 --optimizer adam"
@@ -106,6 +110,43 @@ def test_bf16_and_length_buckets_train_on_a_cpu(train, tmp_path):
     assert state["optimizer_history"][-1]["num_updates"] == 2
     weights = state["model"]["encoder.embed_tokens.weight"]  # saved in 32 bits
     assert torch.equal(weights, weights.bfloat16().float())
+
+
+def test_bf16_is_a_tpu_in_no_part(monkeypatch):
+    """fairseq says so to every part that asks, and a TPU's processes are not begun."""
+    flags = "data --bf16 --user-dir x --task masked_lm --criterion masked_lm --arch roberta_base"
+    monkeypatch.setattr("fairseq.utils.import_user_module", lambda args: None)
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(parser, input_args=f"{flags} --optimizer adam".split())
+    )
+    assert cfg.criterion.tpu and cfg.distributed_training.tpu  # else there is no need for it
+    processes.bf16_without_tpu(cfg)
+    assert not any(part.tpu for part in cfg.values() if hasattr(part, "tpu"))
+    assert cfg.common.bf16 and cfg.criterion.tpu is False
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"fp16": True, "cpu": True}, "--fp16 needs a GPU; on a CPU give --bf16"),
+        (
+            {"fp16": True, "memory_efficient_fp16": True, "cpu": True},
+            "--memory-efficient-fp16 needs a GPU",
+        ),
+        ({"bf16": True}, "--optimizer lamb needs .*; add --fp16-no-flatten-grads"),
+        ({"bf16": True, "fp16_no_flatten_grads": True}, None),
+        ({"bf16": True, "memory_efficient_bf16": True}, None),
+        ({}, None),
+    ],
+)
+def test_precisions_that_cannot_be(given, says):
+    cfg = SimpleNamespace(
+        common=OmegaConf.merge(OmegaConf.structured(CommonConfig), given),
+        optimizer=SimpleNamespace(_name="lamb"),
+    )
+    with pytest.raises(UsageError, match=says) if says else nullcontext():
+        precision.check_precision(cfg)
 
 
 def test_buckets_end_at_lengths_that_occur():
@@ -203,9 +244,8 @@ def test_a_python_that_cannot_filter_unpacks_nothing(tmp_path, monkeypatch):
 
 
 def test_restoring_another_architecture_is_one_sentence(run, data, train):
-    with pytest.raises(
-        UsageError, match=r"checkpoint_last\.pt does not fit this model .*layers\.1"
-    ):
+    said = r"checkpoint_last\.pt does not fit this model .*layers\.1.* or another --save-dir"
+    with pytest.raises(UsageError, match=said):
         train("--restore-file", data / "model" / "checkpoint_last.pt", "--encoder-layers", 2)
 
 
@@ -226,7 +266,7 @@ def config(cpu=True, tpu=False, optimizer="adam", **flags):
     training |= {"distributed_world_size": 1, "distributed_rank": 0}
     training |= {"distributed_init_method": None, "distributed_no_spawn": False, **flags}
     return SimpleNamespace(
-        common=SimpleNamespace(cpu=cpu, tpu=tpu, fp16=False),
+        common=SimpleNamespace(cpu=cpu, tpu=tpu, fp16=False, bf16=False),
         distributed_training=SimpleNamespace(**training),
         optimizer=optimizer,
     )

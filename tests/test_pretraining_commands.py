@@ -192,9 +192,7 @@ def test_hydra_and_the_command_line_agree(text_bin, tmp_path):
     assert last.startswith("error: Key 'encodr_layers' not in 'RobertaUnaTinyConfig'; correct")
 
 
-@pytest.mark.parametrize(
-    "flag", ["--memory-efficient-fp16", "--bf16", "--memory-efficient-bf16", "--amp"]
-)
+@pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16", "--amp"])
 def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
     run(text_bin, tmp_path, 2, "masked_lm_sop_ag", flag, arch="roberta_dna_tiny")
     assert values(tmp_path, "loss")[-1] < 13
@@ -207,7 +205,7 @@ def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
 @pytest.mark.parametrize(
     ("objective", "options", "says"),
     [
-        ("masked_lm", ["--fp16"], "--fp16 needs a GPU; on a CPU give --memory-efficient-fp16"),
+        ("masked_lm", ["--fp16"], "--fp16 needs a GPU; on a CPU give --bf16"),
         ("masked_lm_ag", ["--max-positions", "32"], "up to 64 tokens, and --max-positions is 32"),
         ("masked_lm_nsp", ["--segments", "0"], "embeddings for 0; give --segments 2"),
         ("masked_lm_sop", ["--arch", "roberta_base"], "with an --arch like roberta_una_8"),
@@ -217,6 +215,7 @@ def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
         ("masked_lm_nsp", ["--sample-break-mode", "eos"], "--sample-break-mode is for blocks"),
         ("masked_lm_nsp", ["--criterion", "masked_lm_ag"], "is not for --task masked_lm_nsp"),
         ("replaced_token_detection", ["--criterion", "masked_lm"], "is not for --task replaced"),
+        ("masked_lm_nsp", ["--criterion", "cross_entropy"], "give --criterion masked_lm_nsp"),
         (
             "masked_lm",
             ["--sample-break-mode", "eos", "--tokens-per-sample", "16"],

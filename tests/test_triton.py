@@ -7,7 +7,7 @@ own, in which this file runs again.
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -219,6 +219,20 @@ def test_it_declines_without_triton_or_gpu(monkeypatch):
         patch.setattr(doubly_triton, "find_spec", lambda name: None)
         assert not doubly_triton.suits(x, x, Mask())
     doubly_triton._runs_on.cache_clear()
+
+
+def test_it_declines_without_a_compiler(monkeypatch, caplog):
+    def target():
+        raise RuntimeError("Failed to find C compiler")
+
+    runtime = ModuleType("triton.runtime")
+    runtime.driver = SimpleNamespace(active=SimpleNamespace(get_current_target=target))
+    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
+    monkeypatch.setitem(sys.modules, "triton.runtime", runtime)
+    assert not doubly_triton._driver()
+    assert "slower and takes more memory: Failed to find C compiler" in caplog.text
+    runtime.driver.active.get_current_target = lambda: "cuda"
+    assert doubly_triton._driver()
 
 
 def test_products_of_float32_are_rounded_only_if_the_user_says_so():

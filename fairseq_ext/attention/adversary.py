@@ -54,7 +54,7 @@ class _Step(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return torch.heaviside(x, x.new_tensor(0.5))
+        return torch.heaviside(x, x.new_full((), 0.5))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

@@ -136,7 +136,8 @@ class Attention(MultiheadAttention):
             return output, None
         maps = _unfold(weights, frame.beam)  # [B, heard, T, S]
         if wanted and inputs.listener is not None:
-            picked = maps[:, [heard.index(head) for head in wanted]]
+            all_of_them = wanted == heard  # no copy, and no indices sent to a GPU
+            picked = maps if all_of_them else maps[:, [heard.index(head) for head in wanted]]
             inputs.listener.hear(self.site, self.layer, picked)
         if not need_weights:
             return output, None

@@ -63,9 +63,10 @@ class TwoPass:
         apart = self.divergence.total(step.compared(step.output), step.compared(extra["second"]))
         counts: Counts = extra["counts"]
         logged: Log = {"asa_divergence": apart.detach()}
+        nothing = torch.zeros((), device=apart.device)  # as of others, of a layer that was dropped
         for name, of in {"": list(counts.values()), **self.of_layers(counts)}.items():
-            logged[f"asa_kept{name}"] = sum(count.kept.detach().sum() for count in of)
-            logged[f"asa_units{name}"] = sum(count.units.sum() for count in of)
+            logged[f"asa_kept{name}"] = sum((count.kept.detach().sum() for count in of), nothing)
+            logged[f"asa_units{name}"] = sum((count.units.sum() for count in of), nothing)
         return self.alpha * apart + self.price(counts, step.weights), logged
 
     def of_layers(self, counts: Counts) -> dict[str, list[Count]]:

@@ -89,7 +89,7 @@ class RobertaEncoder(stock.RobertaEncoder):
         width = args.encoder_embed_dim
         self.embed_segments = nn.Embedding(args.segments, width) if args.segments else None
         for module in self.modules():
-            if isinstance(module, nn.LayerNorm):
+            if hasattr(module, "normalized_shape"):  # apex has a LayerNorm of its own
                 module.eps = args.layer_norm_eps
 
     def build_encoder(self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding):

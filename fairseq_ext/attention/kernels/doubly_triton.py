@@ -14,6 +14,7 @@ none of them adds atomically, so two runs agree bit for bit.
 Tensors are [T, B * H, D] in memory, as fairseq's projections leave them: no copies there.
 """
 
+import logging
 import math
 import os
 from functools import cache
@@ -25,6 +26,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.attention.blockers import Mask
+
+logger = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # By bytes of a query, up to: rows of a program, rows it takes at a time, warps. Chosen from what
@@ -42,13 +45,29 @@ def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
 
 @cache
 def _runs_on(device: torch.device) -> bool:
-    """Triton is for GPUs from Ampere on; torch's builds for CPUs come without it."""
+    """Triton is for GPUs from Ampere on; torch's builds for CPUs come without it. It needs a C
+    compiler and Python's headers."""
     if find_spec("triton") is None:
         return False
     if os.environ.get("TRITON_INTERPRET") == "1":
         return True
     supported = device.type == "cuda" and torch.version.hip is None
-    return supported and torch.cuda.get_device_capability(device) >= (8, 0)
+    return supported and torch.cuda.get_device_capability(device) >= (8, 0) and _driver()
+
+
+def _driver() -> bool:
+    from triton.runtime import driver
+
+    try:
+        driver.active.get_current_target()  # compiled when it is first asked for
+    except Exception as error:
+        logger.warning(
+            "Triton does not run here, so that doubly-normalised attention is slower and takes "
+            "more memory: %s",
+            error,
+        )
+        return False
+    return True
 
 
 def attend(
