@@ -2,6 +2,7 @@
 
 import logging
 import math
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -81,6 +82,15 @@ def test_sentences(tmp_path):
     assert task.labels == ["a", "b"] and task.dataset("train").seed == task.cfg.seed == 1
     assert rows_of(task, one) == ["<s> the cat ##s </s>"] and one.target == 1
     assert rows_of(task, other) == ["<s> </s>"] and other.target == 0
+
+
+@pytest.mark.parametrize(
+    "criterion", ["cross_entropy", "masked_lm", "sentence_prediction", "sequence_tagging"]
+)
+def test_criterions_of_other_tasks_are_refused(tmp_path, criterion):
+    task = task_on("sentence_classification", tmp_path, SENTENCES)
+    with pytest.raises(UsageError, match=f"--criterion {criterion} is not for --task sentence_cl"):
+        task.build_criterion(Namespace(_name=criterion))
 
 
 def test_pairs(tmp_path):

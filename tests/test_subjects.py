@@ -295,8 +295,10 @@ def test_text_that_cannot_be_had(hybrid, call, said):
 
 
 def test_checkpoints_that_cannot_be_read(hybrid, data_bin, tmp_path):
-    with pytest.raises(UsageError, match="there is no checkpoint"):
+    with pytest.raises(UsageError, match="is not there; give the path of a checkpoint"):
         Subject(tmp_path / "checkpoint_last.pt")
+    with pytest.raises(UsageError, match="is a folder; give the path of a checkpoint"):
+        Subject(tmp_path)
     with pytest.raises(UsageError, match="neither dictionaries nor examples"):
         Subject(hybrid.checkpoint, tmp_path)
     shutil.copy(data_bin / "dict.de.txt", tmp_path)

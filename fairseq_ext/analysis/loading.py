@@ -35,7 +35,8 @@ def short_name(checkpoint: Path) -> str:
 def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
     """Architecture, model, task, configuration."""
     if not checkpoint.is_file():
-        raise UsageError(f"there is no checkpoint {checkpoint}; give the path of one")
+        what = "is a folder" if checkpoint.is_dir() else "is not there"
+        raise UsageError(f"{checkpoint} {what}; give the path of a checkpoint")
     state = load_checkpoint_to_cpu(str(checkpoint))
     if state.get("args") is not None:  # from before fairseq 0.11
         state |= {"cfg": convert_namespace_to_omegaconf(state["args"]), "args": None}

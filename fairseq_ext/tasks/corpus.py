@@ -11,6 +11,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.patching import around
 
 OBJECTIVES = ("masked_lm", "replaced_token_detection")
+GENERAL = ("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")  # fairseq's default
 
 
 def install() -> None:
@@ -64,7 +65,8 @@ def load_dictionary(cfg: Any) -> Dictionary:
 
 def check_criterion(task: str, criterion: str) -> None:
     """Raise UsageError for the criterion of another task on text."""
-    if criterion.startswith(OBJECTIVES) and not criterion.startswith(task):
+    other = criterion.startswith(OBJECTIVES) and not criterion.startswith(task)
+    if other or criterion.startswith(GENERAL):
         raise UsageError(
             f"--criterion {criterion} is not for --task {task}; give --criterion {task}, or "
             f"{task}_ag"

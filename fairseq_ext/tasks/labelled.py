@@ -28,6 +28,7 @@ from fairseq_ext.models.word_vectors import begin_with
 logger = logging.getLogger(__name__)
 
 FOLDED = ("train", "valid")
+ADVERSARIAL = ("sentence_prediction_", "sentence_ranking_")  # fairseq's names, of our criterions
 LAST = "checkpoint_last.pt"  # fairseq's --restore-file, which lies in --save-dir
 NAMES = {
     "room": "--tokens-per-sample",
@@ -248,6 +249,16 @@ class LabelledTask(FairseqTask):
         """Whether a checkpoint is there, with which training will go on."""
         folder = self.cfg.save_dir if self.cfg.restore_file == LAST else "."
         return Path(folder, self.cfg.restore_file).is_file()
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """As in fairseq; raises UsageError for the criterion of another task."""
+        name = str(cfg._name)
+        if not name.startswith((self.cfg._name, *ADVERSARIAL)):
+            raise UsageError(
+                f"--criterion {name} is not for --task {self.cfg._name}; give --criterion "
+                f"{self.cfg._name}"
+            )
+        return super().build_criterion(cfg, from_checkpoint)
 
     def build_head(self, args: Any) -> nn.Module:
         """The head, for an encoder with these options."""

@@ -56,7 +56,9 @@ class SpanExtractionTask(LabelledTask):
     fields = {
         "text": TEXT,
         "question": TEXT,
-        "answers": Field('a list like [{"text": "...", "start": 0}]', are_answers, target=True),
+        "answers": Field(
+            'a list like [{"text": "...", "start": 0}], or []', are_answers, target=True
+        ),
     }
 
     def begin(self) -> None:
