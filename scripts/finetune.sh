@@ -16,7 +16,7 @@
 #                          the script that its authors used)
 #                   dna    its Table 5, by corpus (-- --tokens-per-sample N for encoders with fewer
 #                          positions)
-#   --epochs, --lr  instead of those
+#   --epochs, --lr  instead of those (dna takes --lr alone)
 #   --seeds       repetitions (default: 3)
 #   --folds       cross-validation (default: 10 for cr, mpqa, mr and subj, else none)
 #   --jobs        trainings side by side (default: 1)
@@ -90,6 +90,8 @@ case "$corpus" in cr | mpqa | mr | subj) folds=${folds:-10} ;; esac
 positive --seeds "$seeds"
 positive --jobs "$jobs"
 positive --epochs ${epochs:+"$epochs"}
+[ "$settings" != dna ] || [ -z "$epochs" ] ||
+  die "--epochs is '$epochs' and not for --settings dna, whose length is in updates: leave it out."
 positive --folds ${folds:+"$folds"}
 setup_environment
 corpus_task "$corpus"

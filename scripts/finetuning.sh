@@ -37,25 +37,36 @@ repeated() {
 examples() { awk 'END { print NR }' "$1/train.jsonl"; }
 
 # encoder_flags CHECKPOINT: sets ENCODER, the flags of a fine-tuning that starts from it, which may
-# have $SEED in its path.
+# have $SEED in its path: its attention, but no adversaries; the last one is the architecture.
 encoder_flags() {
-  local name
-  name=$(
+  local found
+  found=$(
     python - "${1//\$SEED/1}" <<'PY'
 import logging, sys
 
 logging.disable()
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.architectures import MECHANISMS
+from fairseq_ext.models.options import DEFAULTS
 from fairseq_ext.models.pretrained import options_of
 
 options = options_of(sys.argv[1])
 if not options:
     raise UsageError(f"there is no checkpoint {sys.argv[1]}; give the path of an encoder")
-print("_".join((options.get("_name") or options.get("arch") or "roberta_una").split("_")[:2]))
+arch = (options.get("_name") or options.get("arch") or "").split("_")
+mechanism = arch[1] if arch[0] == "roberta" and arch[1:2] in (["dna"], ["hna"]) else "una"
+KEPT = ("encoder_normaliser", "sinkhorn_sweeps", "encoder_gaussian_heads")
+KEPT += ("encoder_gaussian_offsets", "gaussian_sigma", "encoder_roles", "role_definitions")
+preset = DEFAULTS | MECHANISMS[mechanism]
+for name in (*KEPT, "head_gate"):
+    value, flag = options.get(name, preset[name]), "--" + name.replace("_", "-")
+    if str(value) != str(preset[name]):
+        print(flag if value is True else f"{flag}={value}")
+print(f"--arch\nroberta_{mechanism}")
 PY
   ) || exit 1
-  case "$name" in roberta_dna | roberta_hna) ;; *) name=roberta_una ;; esac
-  ENCODER=(--finetune-from-model "$1" --arch "$name")
+  mapfile -t ENCODER <<<"$found"
+  ENCODER=(--finetune-from-model "$1" "${ENCODER[@]}")
 }
 
 # training_flags EXAMPLES EPOCHS LR BATCH [UPDATES]: sets FLAGS, for so many epochs or updates, and

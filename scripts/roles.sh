@@ -165,12 +165,26 @@ unguided() {
   done
 }
 
+# parsed: FLAGS and GENERATE read annotations, which are there.
+parsed() {
+  local split found
+  for split in train valid test; do
+    found=("$data/$split".*.annotations)
+    [ -e "${found[0]}" ] ||
+      die "--roles is '$names' and '$data' has no annotations of its $split part: make them with" \
+        "'fairseq-ext annotate', or leave dependency and major out."
+  done
+  FLAGS+=(--task translation_roles)
+  GENERATE+=' --task translation_roles'
+}
+
 translate() {
   local numbers
   seeds=${seeds:-3} updates=${updates:-1800}
   study_data roles/translate test
-  names=${roles:-rare,separator,relative} # fairseq's own task, which has no parses
+  names=${roles:-rare,separator,relative}
   translation_flags "$updates" test
+  [[ ! "$names" =~ dependency|major ]] || parsed
   case "$size" in _tiny | _iwslt_de_en) FLAGS+=(--encoder-attention-heads 8) ;; esac
   study "transformer=--arch transformer_una$size" \
     "roles=--arch transformer_roles$size --encoder-roles $names $guided" -- \

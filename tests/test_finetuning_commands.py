@@ -457,6 +457,33 @@ def test_the_recipe(corpora, encoder, tmp_path):
         assert state["cfg"]["model"]["encoder_embed_dim"] == WIDTH
 
 
+ATTENTION = {
+    ("roberta_asa_tiny", "asa_layers", "all", "head_gate", False): ["--arch", "roberta_una"],
+    ("roberta_roles_tiny", "encoder_roles", "relative", "head_gate", True): [
+        *("--encoder-roles=relative", "--head-gate", "--arch", "roberta_una")
+    ],
+    ("roberta_dna", "encoder_gaussian_heads", "2", "encoder_gaussian_offsets", "-1,0"): [
+        *("--encoder-gaussian-heads=2", "--encoder-gaussian-offsets=-1,0", "--arch", "roberta_dna")
+    ],
+    ("roberta_hna_12", "encoder_normaliser", "sinkhorn", "sinkhorn_sweeps", 2): [
+        *("--encoder-normaliser=sinkhorn", "--sinkhorn-sweeps=2", "--arch", "roberta_hna")
+    ],
+}
+
+
+@pytest.mark.parametrize("given", ATTENTION, ids=lambda given: given[0])
+def test_recipes_take_over_the_attention_of_an_encoder(given, tmp_path):
+    name, *pairs = given
+    model = {"_name": name, **dict(zip(pairs[::2], pairs[1::2], strict=True))}
+    state = {"cfg": {"model": model}, "model": {}, "optimizer_history": []}
+    torch.save(state, tmp_path / "seed 1.pt")
+    code = f'. "{ROOT}/scripts/lib.sh"; . "{ROOT}/scripts/finetuning.sh"; '
+    code += 'encoder_flags "$1"; printf "%s\\n" "${ENCODER[@]}"'
+    done = bash("-c", code, "-", tmp_path / "seed $SEED.pt")
+    expected = ["--finetune-from-model", f"{tmp_path}/seed $SEED.pt", *ATTENTION[given]]
+    assert done.stdout.split("\n")[:-1] == expected, done.stderr
+
+
 def test_the_recipe_of_task_attention(encoder, tmp_path):
     """scripts/task_attention.sh: each variant with its own flags, and the sum of their times."""
     for name, example in (("sst-5", classification), ("sts", regression)):

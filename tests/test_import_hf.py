@@ -403,6 +403,21 @@ def test_an_encoder_of_our_own(pretrained, hugging_face, tmp_path, capsys):
     assert set(differing(before, tensors(tmp_path / "again"))) <= {*left_out}
 
 
+def test_a_head_that_was_not_trained_is_left_out(pretrained, hugging_face, tmp_path, capsys):
+    """After replaced-token detection."""
+    state = torch.load(pretrained / "run" / "model.pt", weights_only=True)
+    state["cfg"]["task"]["_name"] = "replaced_token_detection"
+    torch.save(state, tmp_path / "model.pt")
+    main(["export-hf", str(tmp_path / "model.pt"), str(tmp_path / "out")])
+    assert "encoder.lm_head.dense.weight" in capsys.readouterr().out.split("left out: ")[1]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["RobertaModel"]
+    _, found = saved(tmp_path / "out")
+    assert not any("lm_head" in name for name in found)
+    main(["import-hf", str(tmp_path / "out"), str(tmp_path / "again")])
+    check_states(hugging_face, tmp_path / "out", tmp_path / "again", TEXTS, head=False)
+
+
 EXPORTS = {
     "attention": ("model", {"encoder_normaliser": "doubly"}, "--encoder-normaliser doubly"),
     "hard-coded heads": ("model", {"encoder_gaussian_heads": "2"}, "--encoder-gaussian-heads 2"),

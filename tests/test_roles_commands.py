@@ -7,9 +7,13 @@ import sys
 from argparse import Namespace
 
 import pytest
-from conftest import PLUGIN, TASK, TRAIN, fairseq, train
+from conftest import PLUGIN, ROOT, TASK, TRAIN, fairseq, train
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from test_scripts import assert_refused, bash
 
 from fairseq_ext.data import word_vocabulary
+from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.sentences import SentenceClassificationTask
 
 ROLES = ["--encoder-roles", "dependency,major,relative"]
@@ -94,10 +98,53 @@ def test_labelled_text_needs_no_other_task(labelled, tmp_path):
     fairseq("train", *given)
     verb = [sys.executable, "-m", "fairseq_ext.cli", "predict", tmp_path / "checkpoint_last.pt"]
     done = subprocess.run([*map(str, verb)], input="a dog\n", capture_output=True, text=True)
-    assert done.returncode == 1 and "needs parses" in done.stderr.split("\n")[-2]
+    said = done.stderr.split("\n")[-2]
+    assert (
+        done.returncode == 1 and "trained with roles that need parses (dependency, major)" in said
+    )
+    assert "with fairseq-validate" in said and "--model-overrides" not in said
     shutil.rmtree(shutil.copytree(labelled, tmp_path / "bare") / "train.annotations")
     done = fairseq("train", tmp_path / "bare", *given[1:], check=False)
     assert done.returncode == 1 and "fairseq-ext annotate" in done.stderr
+
+
+def begun(*given):
+    """The task of fairseq-train with these arguments, which has built its model."""
+    args = options.parse_args_and_arch(options.get_training_parser(), [*map(str, given)])
+    cfg = convert_namespace_to_omegaconf(args)
+    task = tasks.setup_task(cfg.task)
+    task.build_model(cfg.model)
+    return task
+
+
+def other_vocabulary(folder, data):
+    """Words of two examples alone."""
+    (folder / "other").mkdir()
+    two = (data / "train.jsonl").read_text().split("\n")[:2]
+    (folder / "other" / "train.jsonl").write_text("\n".join([*two, ""]))
+    word_vocabulary.main([str(folder / "other")])
+    return ["--vocabulary", folder / "other"]
+
+
+@pytest.mark.parametrize("lacking", ["vocabulary", "valid"])
+def test_annotations_are_read_for_roles_that_need_them(labelled, tmp_path, lacking):
+    """Other encoders train on the same folder, whatever it is annotated for."""
+    data = shutil.copytree(labelled, tmp_path / "data")
+    given, says = [data, *CLASSIFY[2:]], "valid.annotations"  # the plugin is loaded here
+    if lacking == "valid":
+        shutil.rmtree(data / "valid.annotations")
+    else:
+        given, says = [*given, *other_vocabulary(tmp_path, data)], "made with another dictionary"
+    for role in ("none", "rare"):
+        plain = begun(*given, "--arch", "roberta_una_tiny", "--encoder-roles", role)
+        for split in ("train", "valid"):
+            plain.load_dataset(split)
+            batch = plain.dataset(split).collater([plain.dataset(split)[0]])
+            assert "annotations" not in batch["net_input"]
+    parsed = begun(*given)
+    with pytest.raises(UsageError, match=says):
+        for split in ("train", "valid"):
+            parsed.load_dataset(split)
 
 
 def test_a_batch_has_the_annotations_of_its_examples(labelled):
@@ -166,3 +213,27 @@ def test_a_run_goes_on_only_with_its_roles(checkpoint, annotated):
         assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
     done = fairseq("train", annotated, *common, "--max-update", 21, *ROLES, "--head-gate")
     assert '"encoder3_gate3": ' in done.stdout
+
+
+def translate(data, out, *more):
+    given = ["--data", data, "--out", out, "--seeds", 1, "--updates", 2, *more]
+    given += ["--roles", "dependency,relative", "--", "--cpu", "--max-tokens", 600]
+    return bash(ROOT / "scripts" / "roles.sh", "translate", *given)
+
+
+def test_the_recipe_of_translation_reads_parses(annotated, real_lines, tmp_path):
+    """All of its models are of one task."""
+    data = shutil.copytree(annotated, tmp_path / "data")
+    (data / "text").mkdir()
+    shutil.copy(real_lines / "test.en", data / "text")
+    done = translate(data, tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {"transformer", "roles", "training-only"}
+    assert {line.split(" ")[0] for line in done.stdout.split("\n")} >= names
+    output = {name: tmp_path / "out" / name / "seed-1" / "generate-test.txt" for name in names}
+    assert output["roles"].read_text() != output["training-only"].read_text()
+    (parses,) = data.glob("test.*.annotations")
+    shutil.rmtree(parses)
+    done = translate(data, tmp_path / "more")
+    assert_refused(done, "'dependency,relative'", "no annotations of its test part")
+    assert not (tmp_path / "more").exists()

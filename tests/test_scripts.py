@@ -87,6 +87,10 @@ def accepted(script: Path) -> set[str]:
         (["asa.sh", "tune"], ["'tune'", "finetune, tau, pretrain or translate"]),
         (["asa.sh", "finetune", "rte"], ["finetune needs 2 words", "--help"]),
         (["asa.sh", "translate", "--seeds", "0"], ["--seeds is '0'"]),
+        (
+            ["finetune.sh", "rte", "mlm=x.pt", "--settings", "dna", "--epochs", "2"],
+            ["--epochs is '2' and not for --settings dna"],
+        ),
         (["roles.sh", "tag"], ["'tag'", "classify, ablate or translate"]),
         (["roles.sh", "classify"], ["classify takes corpora and 0 are given"]),
         (["roles.sh", "ablate", "cr", "mr"], ["ablate takes one corpus and 2 are given"]),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -87,7 +88,7 @@ def negative_pearson(predicted: Tensor, right: Tensor) -> Tensor:
     """-cov(p, r) / (sd(p) sd(r)) over a batch [B] (Jia 2024); 0 where one of them is constant."""
     predicted, right = predicted - predicted.mean(), right - right.mean()
     scale = predicted.norm() * right.norm()
-    return -(predicted @ right) / scale.clamp(min=1e-8)
+    return -(predicted @ right) / torch.where(scale > 1e-8, scale, torch.inf)
 
 
 def squared_error(predicted: Tensor, right: Tensor) -> Tensor:

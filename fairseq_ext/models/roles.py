@@ -1,5 +1,6 @@
 """Which heads of an encoder are guided by which roles, from the words of the options."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq.data import Dictionary
@@ -70,9 +71,15 @@ def used_roles(text: str, layers: int) -> set[str]:
     return {name for part in roles_of_layers(text, layers) for name in part} - {NO_ROLE}
 
 
+def parsed_roles(options: Mapping[str, Any]) -> list[str]:
+    """Those of a model with these options that need parses; none if it cannot have roles."""
+    text = options.get("encoder_roles", NO_ROLE)
+    return sorted(used_roles(text, options.get("encoder_layers", 1)) & set(PARSED))
+
+
 def check_annotated(roles: str, layers: int, task: Any) -> None:
     """Raises UsageError if roles need parses that the task does not have."""
-    parsed = sorted(used_roles(roles, layers) & set(PARSED))
+    parsed = parsed_roles({"encoder_roles": roles, "encoder_layers": layers})
     if parsed and not getattr(task, "annotated", False):
         raise UsageError(
             f"{FLAG} has {' and '.join(parsed)}, for which the text has to be parsed; annotate it "

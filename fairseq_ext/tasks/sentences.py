@@ -14,6 +14,7 @@ from fairseq_ext.data.labelled import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
+from fairseq_ext.models.roles import parsed_roles
 from fairseq_ext.models.task_attention import TaskAttention, initialiser
 from fairseq_ext.models.task_heads import (
     Linear,
@@ -77,11 +78,13 @@ class SentenceTask(LabelledTask):
         sentences: 1 or 2, as the training examples have.
         inner: width of the map before the dot product, in widths of the encoder.
         cross_layers: blocks of attention between two sentences, by default.
+        parsed: whether the model, which is built before data are read, looks at annotations.
     """
 
     inner: int
     cross_layers: int
     sentences = 1
+    parsed = True
     KEPT = (*LabelledTask.KEPT, "sentences")
 
     def begin(self) -> None:
@@ -119,12 +122,17 @@ class SentenceTask(LabelledTask):
         """`fairseq-ext annotate` has been here; of pairs there are no annotations."""
         return self.sentences == 1 and self._annotations("train").is_dir()
 
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        self.parsed = bool(parsed_roles(vars(model.args)))
+        return model
+
     def _annotations(self, name: str) -> Path:
         return Path(self.cfg.data) / f"{name}.annotations"
 
     def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
         super().load_dataset(split, combine, **unused)
-        if not self.annotated:
+        if not (self.parsed and self.annotated):
             return
         name, places = self.places(split)
         texts = [example.values["text"] for example in self._file(name)]

@@ -1,7 +1,8 @@
 """Turn a fairseq checkpoint of a BERT-like encoder into a Hugging Face folder.
 
 OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model has segments, else a
-RoBERTa. They know softmax attention alone. Heads of fine-tuning and adversaries are left out.
+RoBERTa. They know softmax attention alone. Adversaries are left out, heads of fine-tuning, and that
+for masked language modelling if replaced-token detection left it untrained.
 """
 
 import argparse
@@ -40,8 +41,6 @@ ACCEPTED = {
 
 FINE_TUNED = ("task_head.", "classification_heads.")
 
-UNUSED = (*FINE_TUNED, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
-
 CLASSES = {"bert": "Bert", "roberta": "Roberta"}
 
 
@@ -77,7 +76,9 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     saved = read(checkpoint)
     model, parameters = part(saved, "model"), adversaries.without(saved["model"])
     check_options(model, checkpoint)
-    state = {n: value.float() for n, value in parameters.items() if not n.startswith(UNUSED)}
+    left_out = heads_left_out(part(saved, "task"))
+    unused = (*left_out, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
+    state = {n: value.float() for n, value in parameters.items() if not n.startswith(unused)}
     # RoBERTa's head for masked language modelling has gelu, whatever the layers have
     bert = hf.SEGMENTS in state or model["activation_fn"] != "gelu"
     kind, head = "bert" if bert else "roberta", hf.OUTPUT_BIAS in state
@@ -96,7 +97,14 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     hf.write_json(config, work / "config.json")
     write_tokenizer(tokenizer, special, longest, work)
-    return [name for name in parameters if name.startswith(FINE_TUNED)]
+    return [name for name in parameters if name.startswith(left_out)]
+
+
+def heads_left_out(task: Mapping[str, Any]) -> tuple[str, ...]:
+    """How names of their parameters begin; the one for masked language modelling stays, unless the
+    task did not train it."""
+    trained = (task.get("_name") or task.get("task")) != "replaced_token_detection"
+    return FINE_TUNED if trained else (*FINE_TUNED, f"{hf.OUTPUT}.")
 
 
 def part(saved: dict, name: str) -> Mapping[str, Any]:

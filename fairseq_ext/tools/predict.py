@@ -25,6 +25,8 @@ from tqdm import tqdm
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.data.lines import decoded, lines_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.pretrained import options_of
+from fairseq_ext.models.roles import parsed_roles
 from fairseq_ext.tasks.labelled import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
@@ -75,6 +77,7 @@ def load(checkpoint: Path) -> tuple[Any, LabelledTask]:
     """A fine-tuned model and its task, from the checkpoint alone."""
     if not checkpoint.is_file():
         raise UsageError(f"there is no checkpoint {checkpoint}; give one of fairseq-train")
+    check_unparsed(checkpoint)
     (model,), _, task = load_model_ensemble_and_task([str(checkpoint)])
     if not isinstance(task, LabelledTask):
         raise UsageError(
@@ -82,6 +85,16 @@ def load(checkpoint: Path) -> tuple[Any, LabelledTask]:
             "checkpoint of fine-tuning"
         )
     return model.eval(), task
+
+
+def check_unparsed(checkpoint: Path) -> None:
+    """Raise UsageError if its model needs what new text does not have."""
+    if parsed := parsed_roles(options_of(str(checkpoint))):
+        raise UsageError(
+            f"{checkpoint} was trained with roles that need parses ({', '.join(parsed)}), which "
+            "new text does not have; validate it on an annotated split with fairseq-validate, or "
+            "train one with --encoder-roles rare,separator,relative"
+        )
 
 
 def lines(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
