@@ -74,12 +74,15 @@ def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
     module = import_module(VERBS[verb])
     parser.epilog = f"example:\n{module.EXAMPLE}"
     module.add_arguments(parser)
-    parser.set_defaults(run=module.run)
+    parser.set_defaults(run=module.run, refuse=parser.error)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
-    given = build_parser(arguments[:1]).parse_args(arguments)
+    given, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
+    refuse = vars(given).pop("refuse")  # with the usage of the verb
+    if unknown:
+        refuse(f"unrecognized arguments: {' '.join(unknown)}")
     given.run(given)
 
 

@@ -54,6 +54,14 @@ def test_a_refusal_is_one_sentence_and_an_exit_code(program, tmp_path):
     assert done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
+def test_an_unknown_flag_is_told_with_the_usage_of_its_verb(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["score", "a", "--metrik", "bleu"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith("usage: fairseq-ext score")
+    assert "unrecognized arguments: --metrik bleu" in said
+
+
 def test_no_verb_is_no_traceback(capsys):
     with pytest.raises(SystemExit) as ended:
         main([])

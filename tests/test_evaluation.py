@@ -310,6 +310,11 @@ def test_language_is_that_of_the_reference(name, language, tmp_path):
     assert score.language(given) == "vi"
 
 
+def test_a_language_that_is_no_code(run_score):
+    with pytest.raises(UsageError, match="--target-lang is German and must be a code"):
+        run_score("out.txt", "--reference", "raw.de", "--target-lang", "German")
+
+
 def test_a_sum_gives_the_score_of_any_part(generated):
     """What resampling relies on."""
     for kind in METRICS.values():

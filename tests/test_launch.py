@@ -93,7 +93,10 @@ BAD = {
     "--cpu contradicts --gpus 2": "--gpus 2 -- fairseq-train data --cpu",
     "not --nodes 2 alone": "--nodes 2 -- fairseq-train data",
     "not --node-rank 0 --master a:1 alone": "--node-rank 0 --master a:1 -- fairseq-train data",
-    "0 to N - 1": "--nodes 2 --node-rank 2 --master a:1 -- fairseq-train data",
+    "0 to N - 1": "--nodes 2 -- fairseq-train data",
+    "--node-rank is 2 and must be 0 to 1 of --nodes 2": (
+        "--nodes 2 --node-rank 2 --master a:1 -- fairseq-train data"
+    ),
     "--distributed-world-size 3 does not fit 2 processes on GPUs": (
         "-- fairseq-train data --distributed-world-size 3"
     ),

@@ -112,6 +112,10 @@ def test_a_page_without_maps_says_why(runs, tmp_path):
         (["--out", "report.pdf"], "report.pdf and must end with .html"),
         (["--out", "/dev/null/report.html"], "/dev/null is a file"),
         (["--metric", "accuracy"], "has no accuracy"),
+        (
+            ["--curves", "loss", "lost"],
+            "--curves has lost, which no run has logged; they have .*ppl",
+        ),
         (["--by", "loss"], "--by is for --test"),
         (["--baseline", "una"], "--baseline is una"),
         (["nowhere"], "nowhere has no train.log"),

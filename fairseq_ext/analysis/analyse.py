@@ -20,7 +20,7 @@ from fairseq_ext.errors import UsageError
 EXAMPLE = """\
   fairseq-ext analyse checkpoints/study/hna/seed-1/checkpoint_best.pt \\
     --data data-bin/multi30k.en-de --split test --out analysis
-  fairseq-ext analyse encoders/minilm/model.pt --data data-bin/mine --limit 500 --out analysis"""
+  fairseq-ext analyse checkpoints/mine/checkpoint_best.pt --limit 500 --out analysis"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,12 +10,14 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel as StockRoberta
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer.transformer_legacy import TransformerModel as LegacyTransformer
+from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import REPETITION
 from fairseq_ext.models.roberta import RobertaModel
 from fairseq_ext.models.transformer import TransformerModel
+from fairseq_ext.tasks.labelled import LabelledTask
 
 STOCK = {
     TransformerModelBase: "transformer_una",
@@ -43,7 +45,7 @@ def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
     name, ours = _architecture(state["cfg"].model, checkpoint)
     _set(state["cfg"].model, {"_name": ours, "arch": ours})
     if data is not None:
-        _check_data(data)
+        _check_data(data, state["cfg"].task)
         _set(state["cfg"].task, {"data": str(data)})
     strict, paths = not _headless(state["model"]), [str(checkpoint)]
     try:
@@ -76,11 +78,20 @@ def _architecture(cfg: Any, checkpoint: Path) -> tuple[str, str]:
     )
 
 
-def _check_data(data: Path) -> None:
-    if not any([*data.glob("dict*.txt"), *data.glob("*/dict.txt"), *data.glob("*.jsonl")]):
+def _check_data(data: Path, cfg: Any) -> None:
+    binarised = any([*data.glob("dict*.txt"), *data.glob("*/dict.txt")])
+    labelled = any(data.glob("*.jsonl"))
+    if not binarised and not labelled:
         raise UsageError(
             f"{data} has neither dictionaries nor examples; give a folder made by "
             "fairseq-preprocess or scripts/prepare_task.sh"
+        )
+    task = getattr(cfg, "_name", None) or cfg.task
+    if not binarised and not issubclass(TASK_REGISTRY.get(task, LabelledTask), LabelledTask):
+        raise UsageError(
+            f"{data} has labelled examples, which a model of --task {task} does not read; give a "
+            "folder made by fairseq-preprocess with its dictionary, or a checkpoint fine-tuned on "
+            "the examples"
         )
 
 

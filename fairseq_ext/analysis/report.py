@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".html")
     parser.add_argument("--title", default="Runs compared", help="default: Runs compared")
     parser.add_argument(
-        "--curves", nargs="+", default=CURVES, metavar="NAME", help=f"default: {' '.join(CURVES)}"
+        "--curves",
+        nargs="+",
+        metavar="NAME",
+        help=f"as logged; default: {' '.join(CURVES)}, of those that there are",
     )
     parser.add_argument(
         "--data", type=Path, metavar="DATA_BIN", help="for maps; default: what checkpoints name"
@@ -65,6 +68,7 @@ def run(given: argparse.Namespace) -> None:
     maps.check_sentence(given)
     check_writable(given.out.parent, 0)
     runs = read_runs(given.runs)
+    check_curves(given)
     parts = chain(
         scores(table.tabulate(given, runs)),
         over_training(given),
@@ -75,6 +79,16 @@ def run(given: argparse.Namespace) -> None:
     )
     write_page(given.out, given.title, parts)
     print(f"{given.out} is ready")
+
+
+def check_curves(given: argparse.Namespace) -> None:
+    for metric in given.curves or ():
+        if not any(has(run, metric) for run in given.runs):
+            names = {name for run in given.runs for each in read_log(run) for name in each.values}
+            raise UsageError(
+                f"--curves has {metric}, which no run has logged; they have "
+                f"{', '.join(sorted(names))}"
+            )
 
 
 def scores(found: table.Table) -> Iterator[str]:
@@ -88,7 +102,7 @@ def scores(found: table.Table) -> Iterator[str]:
 
 def over_training(given: argparse.Namespace) -> Iterator[str]:
     yield "<h2>Over training</h2>"
-    for metric in given.curves:
+    for metric in given.curves or CURVES:
         logged = [run for run in given.runs if has(run, metric)]
         if logged:
             every = curves.read_curves(logged, metric)

@@ -85,7 +85,7 @@ class Gaussian(nn.Module):
     def _log_density(self, away: Tensor, heads: slice) -> Tensor:
         """away: [..., T, S] -> [..., h, T, S]."""
         offsets, sigmas = (
-            torch.tensor(numbers[heads], device=away.device)[:, None, None]
+            torch.tensor(numbers[heads]).to(away.device, non_blocking=True)[:, None, None]
             for numbers in (self.offsets, self.sigmas)
         )
         return -0.5 * ((away - offsets) / sigmas).square() - sigmas.log() - HALF_LOG_2_PI

@@ -34,7 +34,8 @@ class SequenceTagging(LabelledCriterion):
     name, bit = "sequence_tagging", math.log(2)
 
     def size(self, sample: Sample) -> int:
-        return max(1, int(sample["target"].ne(IGNORED).sum()))
+        rows = [row for item in sample["items"] for row in item.target]  # a GPU is not waited for
+        return max(1, sum(int((row != IGNORED).sum()) for row in rows))
 
     def loss(self, scores: Tensor, sample: Sample) -> Tensor:
         return F.cross_entropy(

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.comet import MODEL
 from fairseq_ext.evaluation.layout import as_text, column
 from fairseq_ext.evaluation.metrics import (
@@ -83,7 +84,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def language(given: argparse.Namespace) -> str:
-    return given.target_lang or _ending(given.reference)
+    chosen = given.target_lang
+    if chosen and not re.fullmatch("[a-z]{2,3}", chosen):
+        raise UsageError(f"--target-lang is {chosen} and must be a code, such as de or vi")
+    return chosen or _ending(given.reference)
 
 
 def _ending(path: Path | None) -> str:

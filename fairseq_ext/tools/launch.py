@@ -144,10 +144,15 @@ def _place(given: argparse.Namespace) -> list[str]:
     several = {"nodes": given.nodes, "node-rank": given.node_rank, "master": given.master}
     said = [f"--{name} {value}" for name, value in several.items() if value is not None]
     alone = said in ([], ["--nodes 1"])
-    if not alone and (len(said) < 3 or given.node_rank >= given.nodes):
+    if not alone and len(said) < 3:
         raise UsageError(
             "several nodes take --nodes N, --node-rank from 0 to N - 1 and --master HOST:PORT, "
             f"not {' '.join(said)} alone; give all three on each node"
+        )
+    if not alone and given.node_rank >= given.nodes:
+        raise UsageError(
+            f"--node-rank is {given.node_rank} and must be 0 to {given.nodes - 1} of --nodes "
+            f"{given.nodes}; give each node its own"
         )
     if alone or given.nodes == 1:
         return ["--standalone", "--local-addr", "127.0.0.1"]
