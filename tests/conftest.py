@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.kernels import doubly_cpu
@@ -25,22 +26,20 @@ def every_form(request, monkeypatch):
         monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
 
 
-def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT, **env: str):
+def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT):
     """Run `fairseq-<command>`; stdout and stderr as text."""
-    done = start(command, *args, cwd=cwd, **env)
-    out, err = done.communicate(timeout=300)
-    result = subprocess.CompletedProcess(done.args, done.returncode, out, err)
-    if check and result.returncode:
-        raise AssertionError(f"{result.args} exited {result.returncode}\n{out}\n{err}")
-    return result
+    done = warm.run(f"fairseq-{command}", [str(argument) for argument in args], cwd)
+    if check and done.returncode:
+        raise AssertionError(f"{done.args} exited {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
 
 
-def start(command: str, *args: object, cwd: Path = ROOT, stdin=None, **env: str):
+def start(command: str, *args: object, cwd: Path = ROOT, stdin=None):
     """`fairseq-<command>`, started."""
     return subprocess.Popen(
         [Path(sys.executable).parent / f"fairseq-{command}", *map(str, args)],
         cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
