@@ -1,7 +1,7 @@
 """Files that get their names when they are complete."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -12,24 +12,36 @@ from fairseq_ext.errors import Unfinished
 def completed(path: Path) -> Iterator[TextIO]:
     """A text file to write, UTF-8 with line feeds as they are; named ``path`` at the end.
 
+    A link stays, and what it points to is replaced; devices and pipes are written as they are.
+
     Raises:
         Unfinished: it cannot be written, as on a full disk; nothing of it is left.
     """
-    part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        part.replace(path)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("w", encoding="utf-8", newline="") as file:
+                yield file
+        else:
+            with _replaced(path.resolve()) as file:
+                yield file
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise Unfinished(
             f"{path} cannot be written ({error.strerror}); make room or give another place, and "
             "run the same command again"
         ) from error
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[TextIO]:
+    part = path.with_name(f".{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        part.replace(path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

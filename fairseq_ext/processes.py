@@ -43,8 +43,16 @@ def check_processes(cfg: Any) -> None:
     if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         _check_torchrun(cfg.distributed_training, on_cpu)
     if on_cpu and cfg.distributed_training.distributed_world_size > 1:
-        slurm = not SLURM.isdisjoint(os.environ)
-        _check_cpu(cfg, started=launched or slurm or torch.cuda.device_count() > 0)
+        _check_cpu(cfg, started=launched or _by_slurm() or torch.cuda.device_count() > 0)
+
+
+def _by_slurm() -> bool:
+    """Whether Slurm starts the processes; where it starts one a node, fairseq wants one for each
+    GPU instead."""
+    if SLURM.isdisjoint(os.environ):
+        return False
+    nodes, tasks = (int(os.environ.get(f"SLURM_{name}", 1)) for name in ("NNODES", "NTASKS"))
+    return int(os.environ.get("SLURM_NTASKS_PER_NODE", tasks // nodes)) > 1
 
 
 def _check_torchrun(flags: Any, on_cpu: bool) -> None:

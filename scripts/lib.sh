@@ -3,12 +3,13 @@
 # FAIRSEQ_EXT_SKIP_INSTALL=1 (use the commands on PATH as they are), OMP_NUM_THREADS (default 1).
 
 set -euo pipefail
+unset CDPATH # with it, cd prints
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Two OpenMP threads next to other work can make training and decoding many times slower.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONUTF8=1
 [ -t 2 ] || export TQDM_DISABLE=1 # progress bars are for terminals
-CORES=$(getconf _NPROCESSORS_ONLN)
+CORES=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # those that this process may use
 # Who calls a data recipe himself means its options; scripts take data that are there as they are.
 CALLER=${FAIRSEQ_EXT_CALLER:-}
 export FAIRSEQ_EXT_CALLER=$0
@@ -72,7 +73,9 @@ data_recipe() {
   -*) die "Unknown option '$2': the only argument is the output folder (default: $1)." ;;
   esac
   OUT=${2:-$ROOT/$1}
-  OUT=${OUT%/} WORK=${OUT%/}.partial
+  OUT=${OUT%/}
+  [ ! -L "$OUT" ] || OUT=$(realpath -m "$OUT") # which is renamed in the end
+  WORK=$OUT.partial
   made_already
   require_room "$OUT" $((${3:-500} - $(megabytes "$WORK")))
 }
@@ -226,6 +229,12 @@ lock_work() {
   exec {LOCK}<"$WORK"
   flock -w 3 "$LOCK" || [ $? != 1 ] ||
     die "Another command works in '$WORK': wait until it has ended, or stop it."
+}
+
+# one_at_a_time FOLDER: waits for other scripts that make something in it, as side by side they may.
+one_at_a_time() {
+  mkdir -p "$1"
+  ! command -v flock >/dev/null || { exec {LOCK}<"$1" && flock "$LOCK"; }
 }
 
 # given_corpus NAME: its folder within the one given by the user; empty if none was given.

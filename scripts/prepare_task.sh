@@ -39,6 +39,7 @@ if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; the
   [ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
     die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
   MADE='*.jsonl'
+  one_at_a_time "$(dirname "$OUT")"
   data_recipe "data-bin/${WORDS[0]}" "$OUT"
   setup_environment
   python -m fairseq_ext.data.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"

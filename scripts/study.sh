@@ -35,7 +35,8 @@ scoring() {
     die "--data is '$data', which has no $1.*.idx: give a folder that fairseq-preprocess wrote."
   target=$(basename "${found[0]}")
   target=${target#*-} target=${target%%.*}
-  SCORING=(--target-lang "$target" --gen-subset "$1")
+  SCORING=(--gen-subset "$1")
+  [[ ! "${target%%[_-]*}" =~ ^[a-z]{2,3}$ ]] || SCORING+=(--target-lang "${target%%[_-]*}") # of pt_BR
   [ ! -e "$data/text/$1.$target" ] || SCORING+=(--reference "$data/text/$1.$target")
 }
 

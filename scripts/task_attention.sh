@@ -77,24 +77,25 @@ study() {
     "${FLAGS[@]}" "${REST[@]}"
 }
 
-# times MODE: the training time of each variant over all corpora, and its ratio to that of mean.
+# times RUN...: the training time of each variant over the corpora, and its ratio to that of mean.
 times() {
-  python - "$out" "$1" "${corpora[@]}" <<'PY'
+  python - "$@" <<'PY'
 import sys
 from pathlib import Path
 
 from fairseq_ext.evaluation.runs import facts
 
-out, mode, *corpora = sys.argv[1:]
-spent: dict[str, dict[str, float]] = {}
-for corpus in corpora:
-    for run in (Path(out) / corpus / mode).glob("*/seed-*"):
-        seconds = spent.setdefault(run.parent.name, {})
-        seconds[corpus] = seconds.get(corpus, 0) + facts(run / "checkpoint_last.pt").seconds
-whole = {name: sum(each.values()) for name, each in spent.items() if len(each) == len(corpora)}
-for name, seconds in whole.items():
-    ratio = f", {seconds / whole['mean']:.3f} of mean" if "mean" in whole else ""
-    print(f"{mode} {name}: {seconds:,.0f} s of training over {', '.join(corpora)}{ratio}")
+modes: dict[str, dict[str, dict[str, float]]] = {}
+for run in map(Path, sys.argv[1:]):
+    corpus, mode, variant, _ = run.parts[-4:]
+    seconds = modes.setdefault(mode, {}).setdefault(variant, {})
+    seconds[corpus] = seconds.get(corpus, 0) + facts(run / "checkpoint_last.pt").seconds
+for mode, spent in modes.items():
+    corpora = list(dict.fromkeys(corpus for each in spent.values() for corpus in each))
+    whole = {name: sum(each.values()) for name, each in spent.items() if len(each) == len(corpora)}
+    for name, seconds in whole.items():
+        ratio = f", {seconds / whole['mean']:.3f} of mean" if "mean" in whole else ""
+        print(f"{mode} {name}: {seconds:,.0f} s of training over {', '.join(corpora)}{ratio}")
 PY
 }
 
@@ -116,7 +117,7 @@ encoder_flags "${WORDS[0]}"
 require_room "$out" 2000
 mapfile -t numbers < <(seq "$seeds")
 for corpus in "${corpora[@]}"; do [ -n "$data" ] || corpus_data "$corpus"; done
-data=${data:-$ROOT/data-bin} repetitions=$seeds
+data=${data:-$ROOT/data-bin} repetitions=$seeds ALL=()
 
 for corpus in "${corpora[@]}"; do
   corpus_task "$corpus"
@@ -125,10 +126,11 @@ for corpus in "${corpora[@]}"; do
     RUNS=()
     study "$corpus" "$mode"
     [ ${#RUNS[@]} -gt 0 ] || continue
+    ALL+=("${RUNS[@]}")
     say
     say "$corpus, $mode:"
     compare "$out/$corpus/$mode" "${METRICS[@]}"
   done
 done
 say
-for mode in $modes; do times "$mode"; done
+times "${ALL[@]}"

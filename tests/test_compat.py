@@ -278,7 +278,8 @@ TCP = {"distributed_init_method": "tcp://127.0.0.1:1"}
 ALONE = {"distributed_no_spawn": True}
 LAUNCHED = {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "1"}
 TORCHRUN = {**LAUNCHED, "LOCAL_RANK": "1"}
-SLURM = {"SLURM_JOB_NODELIST": "node[1-2]"}
+NODES = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_NTASKS": "2"}
+SLURM = {**NODES, "SLURM_NTASKS": "4"}
 GPU = {"cpu": False, "gpus": 2}
 
 
@@ -293,6 +294,9 @@ GPU = {"cpu": False, "gpus": 2}
         ({**TWO, **GLOO, **ALONE}, {}, "starts no process"),
         ({**TWO, **GLOO, **TCP, **ALONE}, {}, None),
         ({**TWO, **GLOO}, SLURM, None),
+        ({**TWO, **GLOO}, {**NODES, "SLURM_NTASKS_PER_NODE": "2"}, None),
+        ({**TWO, **GLOO}, NODES, "starts no process for --distributed-world-size 2"),
+        ({**TWO, **GLOO}, {"SLURM_STEP_NODELIST": "node1"}, "starts no process"),
         ({**TWO, **TCP, **ALONE}, {}, "do not work with --distributed-backend nccl"),
         ({**TWO, **TCP, **ALONE, **GLOO, "ddp_backend": "c10d"}, {}, "--ddp-backend c10d"),
         ({**TWO, **TCP, **ALONE, "distributed_backend": "gloo", "optimizer": None}, {}, None),
@@ -316,7 +320,7 @@ def test_process_flags(flags, env, message, monkeypatch):
     gpus = flags.pop("gpus", 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    for name in *TORCHRUN, *SLURM, "SLURM_STEP_NODELIST":
+    for name in *TORCHRUN, *SLURM, "SLURM_STEP_NODELIST", "SLURM_NTASKS_PER_NODE":
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)

@@ -401,6 +401,27 @@ def test_a_file_has_its_name_when_it_is_complete(tmp_path):
     assert path.read_bytes() == b"one\n"
 
 
+def test_a_link_stays(tmp_path):
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "link").symlink_to("file")
+    write_lines(tmp_path / "link", ["one"])
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "one\n"
+
+
+def test_a_pipe_is_written_as_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_lines(tmp_path / "pipe", ["one"])
+    assert os.read(reader, 100) == b"one\n" and (tmp_path / "pipe").is_fifo()
+    os.close(reader)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("before")
+    with pytest.raises(Unfinished, match="file/x cannot be written"):
+        write_lines(tmp_path / "file" / "x", ["one"])
+
+
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
     full = Path("/dev/full")
     if not full.exists():

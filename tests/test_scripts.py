@@ -138,6 +138,27 @@ def test_too_little_room(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_place_of_the_scripts_is_found_in_any_environment():
+    done = bash("-c", f'cd "{ROOT}"; . scripts/lib.sh; say "$ROOT"', CDPATH=f".:{ROOT}")
+    assert done.stdout == f"{ROOT}\n"
+
+
+def test_cores_are_those_that_may_be_used():
+    done = lib('say "$CORES"', OMP_NUM_THREADS="1")
+    assert int(done.stdout) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("target", "language"),
+    [("de", "de"), ("pt_BR", "pt"), ("zh-Hans", "zh"), ("title", None)],
+)
+def test_the_language_of_the_target(tmp_path, target, language):
+    (tmp_path / f"test.en-{target}.{target}.idx").write_text("")
+    code = f'. "{ROOT}/scripts/study.sh"; data={tmp_path}; scoring test; say "${{SCORING[*]}}"'
+    flags = f" --target-lang {language}" if language else ""
+    assert lib(code).stdout == f"--gen-subset test{flags}\n"
+
+
 def recipe_of(out: Path, *settings: str, made="manifest.json") -> subprocess.CompletedProcess:
     """What a data recipe begins with."""
     given = " ".join(f"'{setting}'" for setting in settings)
@@ -181,6 +202,13 @@ def test_a_folder_that_no_recipe_made(tmp_path):
     assert_refused(recipe_of(tmp_path), "it has no manifest.json", "give another folder")
     assert "is there already" in recipe_of(tmp_path, made="*.jsonl").stdout
     assert_refused(recipe_of(tmp_path / "train.jsonl"), "train.jsonl' is there")
+
+
+def test_data_behind_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    done = lib(f'data_recipe name "{tmp_path}/out" 1; say "$OUT $WORK"')
+    assert done.stdout == f"{tmp_path}/disk {tmp_path}/disk.partial\n"
 
 
 def test_work_that_is_there_needs_no_room(tmp_path):

@@ -164,6 +164,14 @@ def test_a_failure_stops_no_other_run_and_is_made_good_later(out, capsys):
     assert log.count("num_updates=2") == 2 and log.count("no paper") == 1
 
 
+def test_a_run_without_a_folder_stops_no_other(out):
+    (out / "a").mkdir(parents=True)
+    (out / "a/seed-1").write_text("")
+    with pytest.raises(UsageError, match=r"1 of 2 runs are not done \(a/seed-1: .*File exists"):
+        sweep(out, "a=", "b=")
+    assert calls(out / "b/seed-1")
+
+
 def test_an_error_is_not_taken_from_an_earlier_attempt(out):
     with pytest.raises(UsageError, match="no paper"):
         sweep(out, "a=--do fail-first")
@@ -176,6 +184,8 @@ def test_other_flags_are_refused_before_anything_is_done(out):
     sweep(out, "a=", flags="--lr 1 --max-update 5")
     with pytest.raises(UsageError, match="with --lr 1 and without --lr 2 --clip 3;"):
         sweep(out, "new=", "a=", flags="--lr 2 --clip 3 --max-update 5")
+    with pytest.raises(UsageError, match="trained with the same flags in another order;"):
+        sweep(out, "a=", flags="--max-update 5 --lr 1")
     (out / "a/seed-1/train.done").unlink()
     with pytest.raises(UsageError, match="was trained by another command"):
         sweep(out, "new=", "a=", flags="--lr 1 --max-update 5")
@@ -317,6 +327,15 @@ def test_an_average_generates(out, capsys):
     average_is = f"fairseq-ext average {run} --last 5 --at-most --output {run}/averaged.pt --force"
     assert average == average_is
     assert generate.startswith(f"fairseq-generate DATA --path {run}/averaged.pt")
+
+
+def test_an_average_is_of_epochs_where_there_are_both(out, capsys):
+    options, flags = "--dry-run --average 5 --generate ''", "--save-interval-updates 9"
+    sweep(out, "a=", "b=--no-epoch-checkpoints", options=options, flags=flags)
+    of_epochs = [
+        " --by epoch" in line for line in capsys.readouterr().out.split("\n") if "--last" in line
+    ]
+    assert of_epochs == [True, False]
 
 
 @pytest.mark.parametrize(

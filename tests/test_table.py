@@ -215,6 +215,13 @@ def test_values_are_those_of_the_best_checkpoint(tmp_path):
     assert runs.logged(runs.read_run(path, "b"), "loss") == 5.5
 
 
+def test_values_of_a_subset_with_any_name(tmp_path):
+    run = make(tmp_path / "a", **{"dataset.valid_subset": "valid-mm"})
+    path = run / "train.log"
+    path.write_text(path.read_text().replace("| valid |", "| valid-mm |"))
+    assert runs.logged(runs.read_run(run, "a"), "loss") == 4.5
+
+
 def test_values_of_training_are_those_of_its_last_epoch(tmp_path):
     run = runs.read_run(make(tmp_path / "a"), "a")
     assert runs.logged(run, "train.loss") == 7.5
@@ -341,7 +348,20 @@ def test_sorted_by_the_means_of_the_first_metric(tmp_path, table, sort, order):
     rows, notes = table(*paths, "--metric", "train.loss", "accuracy", "--sort", sort)
     assert [row["variant"] for row in rows] == order
     assert "train.loss: from the log, of the last epoch of training" in notes
-    assert "accuracy: from the log, of the validation with the best checkpoint" in notes
+    assert "accuracy: from the log, of the best validation" in notes
+
+
+def test_a_training_that_diverged(tmp_path, table):
+    losses = {"a/seed-1": 4, "a/seed-2": "nan", "b/seed-1": 3, "b/seed-2": 7}
+    paths = [make(tmp_path / name) for name in losses]
+    for path, loss in zip(paths, losses.values(), strict=True):
+        log = (path / "train.log").read_text()
+        (path / "train.log").write_text(log.replace("loss 7.5", f"loss {loss}"))
+    loss = ["--metric", "train.loss", "--sort", "highest"]
+    rows, notes = table(*paths, *loss, "--test", "t", "--baseline", "b")
+    assert [row["variant"] for row in rows] == ["b", "a"]
+    assert rows[1]["train.loss standard error"] == "nan"
+    assert any(note.endswith("p unknown since a value is not finite") for note in notes), notes
 
 
 # Tests of differences.
@@ -510,6 +530,14 @@ def test_no_repetitions(tmp_path, capsys, second, said):
     one, other = make(tmp_path / "a/seed-1"), make(tmp_path / "a/seed-2", **second)
     refused(capsys, said, one, other)
     cli.main(["table", str(make(tmp_path / "a")), str(make(tmp_path / "b", **second))])
+
+
+@pytest.mark.parametrize("path", ["pretrained/seed-{}/last.pt", "enc{}.pt", "mlm/run_{}/last.pt"])
+def test_repetitions_of_encoders_of_their_own(tmp_path, table, path):
+    name = "checkpoint.finetune_from_model"
+    both = [make(tmp_path / f"a/seed-{n}", **{name: path.format(n)}) for n in (1, 2)]
+    (row,), _ = table(*both)
+    assert row["n"] == "2"
 
 
 def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):

@@ -3,6 +3,8 @@
 import gzip
 import json
 import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -355,6 +357,18 @@ def test_recipe(tmp_path):
     assert counts(load(out)) == PUBLISHED["squad-2.0"]
     again = bash(RECIPE, "squad-2.0", out, FAIRSEQ_EXT_CORPORA=str(FIXTURES))
     assert again.returncode == 0 and "is there already" in again.stdout
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="this system has no flock")
+def test_side_by_side_one_makes_it_and_the_others_take_it(tmp_path):
+    def call(_: int) -> subprocess.CompletedProcess:
+        return bash(RECIPE, "cola", tmp_path / "cola", FAIRSEQ_EXT_CORPORA=str(FIXTURES))
+
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(call, range(3)))
+    assert [each.returncode for each in done] == [0] * 3, done
+    assert sum("is there already" in each.stdout for each in done) == 2
+    assert counts(load(tmp_path / "cola")) == PUBLISHED["cola"]
 
 
 def test_interrupted_work_is_begun_again(tmp_path, monkeypatch):

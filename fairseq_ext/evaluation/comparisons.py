@@ -151,6 +151,8 @@ def _shown(found: Comparison, digits: int) -> str:
     if found.interval:
         low, high = (f"{end:+.{digits}f}" for end in found.interval)
         text += f", {LEVEL:.0%} interval {low} to {high}"
+    if not math.isfinite(found.difference):
+        return f"{text}, p unknown since a value is not finite"
     return f"{text}, p {_rounded(found.p)}"
 
 

@@ -48,11 +48,15 @@ class Spread(NamedTuple):
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
+    """None of a single value; NaN if one is not finite, as of a training that diverged."""
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    deviation = standard_deviation(values)
+    return None if deviation is None else deviation / math.sqrt(len(values))
 
 
 SPREADS = {

@@ -10,7 +10,7 @@ from fairseq_ext.errors import UsageError
 
 LOG = "train.log"  # in the folder of a run
 
-LINE = re.compile(r"^(?:[^|]*\| INFO \| |\[[^]]*\]\[)([\w.]+)(?: \| |\]\[INFO\] - )(.*)$")
+LINE = re.compile(r"^(?:[^|]*\| INFO \| |\[[^]]*\]\[)([\w./-]+)(?: \| |\]\[INFO\] - )(.*)$")
 FINISHED = re.compile(r"(?:\| |\[INFO\] - )done training in ")
 NUMBERS = re.compile(r"(\w+)[= ](-?[\d.,]+(?:e[+-]?\d+)?|nan|-?inf)(?=, | \||$)")  # simple, tqdm
 # Folder of a run that is one of several of a variant: seed-N, fold-N or seed-N-fold-M.

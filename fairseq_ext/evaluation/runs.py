@@ -177,7 +177,8 @@ def _general(run: Run, key: str) -> Any:
     """A setting; what is named after the repetition has the same name in all."""
     value = run.facts.settings[key]
     for part in _parts(run) if isinstance(value, str) else []:
-        value = re.sub(rf"\b{part}\b", "*", value)
+        number = part.rpartition("-")[2]  # also of a path such as enc$SEED.pt
+        value = re.sub(rf"(?<=[A-Za-z_/-]){number}(?!\d)", "*", value)
     return value
 
 
@@ -197,8 +198,8 @@ def speed(run: Run) -> float:
 def logged(run: Run, name: str) -> float:
     """A value of the log: train.NAME of the last epoch, others of the best validation.
 
-    ``name`` as in the log, or SUBSET.NAME for another subset than the first; the best validation
-    is that in which training found its best checkpoint. Raises UsageError if there is no value.
+    ``name`` as in the log, or SUBSET.NAME for another subset than the first; the best is that by
+    --best-checkpoint-metric. Raises UsageError if there is no value.
     """
     subset, _, value = name.rpartition(".")
     where, values = _last_epoch(run) if subset == EPOCH else _best_validation(run, subset)

@@ -33,7 +33,7 @@ def paired_t(system: Sequence[float], baseline: Sequence[float]) -> Comparison:
 
     differences = np.subtract(system, baseline)
     mean = float(differences.mean())
-    if np.ptp(differences) <= ROUNDING * abs(mean):
+    if not math.isfinite(mean) or np.ptp(differences) <= ROUNDING * abs(mean):
         return Comparison(mean, None, math.nan)
     result = stats.ttest_rel(system, baseline)
     interval = result.confidence_interval(LEVEL)

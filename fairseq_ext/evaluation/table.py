@@ -4,8 +4,8 @@ VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT: one row, mean ± s
 --spread deviation standard deviation) over n of them; they may differ in --seed, folds in their
 data too, and in nothing else. --metric takes what `fairseq-ext score` has, of
 RUN/generate-SUBSET.txt, and any value that was logged: train.NAME is that of the last epoch of
-training, any other from the validation in which training found its best checkpoint. Updates and
-time are of the whole training, tokens/s is the median over its log.
+training, any other from the validation that is best by --best-checkpoint-metric. Updates and time
+are of the whole training, tokens/s is the median over its log.
 
 --test compares each variant with --baseline, metric by metric if --by names several: t, over
 matched repetitions; bootstrap and randomisation, over the sentences of each matched pair of
@@ -31,6 +31,7 @@ from fairseq_ext.evaluation.layout import FORMATS, SPREADS, Column, column, mean
 from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
 from fairseq_ext.evaluation.score import add_options, language, texts_of
 from fairseq_ext.evaluation.translation import Texts, check_same_references
+from fairseq_ext.files import completed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +92,8 @@ def run(given: argparse.Namespace) -> None:
     if given.output is None:
         print(text, end="")
     else:
-        write(text, given.output)
+        with completed(given.output) as file:
+            file.write(text)
     if given.bars:
         save(bars(found), given.bars)
         save_numbers(found.records(), given.bars)
@@ -186,7 +188,7 @@ def measure(given: argparse.Namespace, runs: Sequence[Run]) -> tuple[dict[str, M
 
 def _moment(name: str) -> str:
     trained = name.startswith(f"{EPOCH}.")
-    return "the last epoch of training" if trained else "the validation with the best checkpoint"
+    return "the last epoch of training" if trained else "the best validation"
 
 
 def compared(given: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Measure]) -> list[str]:
@@ -204,15 +206,17 @@ def compared(given: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Mea
 def ranked(
     sort: str | None, runs: Mapping[str, Sequence[Run]], measures: Mapping[str, Measure]
 ) -> Mapping[str, Sequence[Run]]:
-    """The variants in the order of their means by the first metric, or as they were given."""
+    """The variants in the order of their means by the first metric, those that diverged last; or
+    as they were given."""
     if not sort:
         return runs
     values = next(iter(measures.values())).values
 
-    def mean(variant: str) -> float:
-        return statistics.mean(values[run.folder] for run in runs[variant])
+    def place(variant: str) -> tuple[bool, float]:
+        mean = statistics.mean(values[run.folder] for run in runs[variant])
+        return not math.isfinite(mean), -mean if sort == "highest" else mean
 
-    return {name: runs[name] for name in sorted(runs, key=mean, reverse=sort == "highest")}
+    return {name: runs[name] for name in sorted(runs, key=place)}
 
 
 def read_texts(given: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Texts]:
@@ -257,15 +261,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
-
-
-def write(text: str, output: Path) -> None:
-    """A file that has its name only when it is complete."""
-    part = output.with_name(f".{output.name}.part")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, "utf-8")
-        part.replace(output)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UsageError(f"{output} cannot be written ({error.strerror}); give another") from error

@@ -252,6 +252,7 @@ def _settings(state: dict) -> dict[str, Any]:
 
 def write(state: dict, output: Path) -> None:
     """Save a checkpoint under its name only when it is complete."""
+    output = output.resolve()  # a link stays
     unfinished = output.with_name(f"{output.name}.unfinished")
     try:
         torch.save(state, unfinished)

@@ -179,7 +179,7 @@ def _work(waiting: deque[Run], failed: dict[str, str], env: dict[str, str]) -> I
         try:
             yield from run.carry_out(env)
             print(f"{run.name}: done", flush=True)
-        except UsageError as error:
+        except (UsageError, OSError) as error:
             failed[run.name] = str(error)
             print(f"{run.name}: {error}", flush=True)
 
@@ -247,11 +247,12 @@ def _reason(code: int, lines: list[str]) -> str:
 
 
 def _difference(before: str, now: str) -> str:
-    """What one command has and the other has not."""
+    """What one command has and the other has not, or that the order differs."""
     old, new = (re.split(r" (?=--)", command.strip()) for command in (before, now))
     parts = [("with", old, new), ("without", new, old)]
     missing = [(word, [flag for flag in a if flag not in b]) for word, a, b in parts]
-    return " and ".join(f"{word} {' '.join(flags)}" for word, flags in missing if flags)
+    said = " and ".join(f"{word} {' '.join(flags)}" for word, flags in missing if flags)
+    return said or "with the same flags in another order"
 
 
 def _lines(log: Path, start: int) -> list[str]:

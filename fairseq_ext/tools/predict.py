@@ -25,6 +25,7 @@ from tqdm import tqdm
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.data.lines import decoded, lines_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import write_lines
 from fairseq_ext.models.pretrained import options_of
 from fairseq_ext.models.roles import parsed_roles
 from fairseq_ext.tasks.labelled import LabelledTask
@@ -223,10 +224,4 @@ def write(output: Path | None, said: Iterable[str]) -> None:
         return
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"--output is {output}, which cannot be a file; give one in a folder")
-    work = output.with_name(f"{output.name}.part")
-    try:
-        with work.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in said)
-        work.replace(output)
-    finally:
-        work.unlink(missing_ok=True)
+    write_lines(output, said)

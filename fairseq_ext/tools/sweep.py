@@ -116,7 +116,7 @@ def plan(given: argparse.Namespace) -> list[Run]:
         steps = [Step(folder, "train", "train", _completed(train))]
         checkpoint = given.checkpoint or LAST
         if given.average:
-            steps.append(_averaging(folder, given.average))
+            steps.append(_averaging(folder, given.average, chosen))
             checkpoint = AVERAGED
         if given.generate is not None:
             steps.append(_generation(steps[0], checkpoint, given.generate, seed))
@@ -157,8 +157,10 @@ def _completed(train: list[str]) -> list[str]:
     return train + [part for flag in missing for part in (flag, DEFAULTS[flag])]
 
 
-def _averaging(folder: Path, last: int) -> Step:
+def _averaging(folder: Path, last: int, train: list[str]) -> Step:
     flags = ["$RUN", "--last", str(last), "--at-most", "--output", f"$RUN/{AVERAGED}", "--force"]
+    if "--no-epoch-checkpoints" not in train and _value(train, "--save-interval-updates"):
+        flags += ["--by", "epoch"]  # there are those of updates too
     return Step(folder, "average", "average", flags)
 
 
