@@ -20,13 +20,19 @@
 #           without one gets it
 #
 # cr, mpqa, mr and subj are for cross-validation and have train.jsonl only. Where files have no part
-# for validation (quora, trec, mrpc without dev.tsv), or only a piece of a corpus is there
+# for validation (quora/quora-part.csv, trec, mrpc without dev.tsv), or only a piece of a corpus is there
 # (glue-qnli/dev-part.tsv, hellaswag/val-part.jsonl), every tenth example becomes valid.jsonl, and
 # with it those that share with it: a pair (quora, mrpc), a text (trec, hellaswag), a question or a
 # sentence (qnli). pawsx-en/dev-part.tsv alone makes valid.jsonl of paws-wiki.
 # Cost: seconds; mnli, the largest, 10 seconds and 0.6 GB of memory (measured at its size).
 
 . "$(dirname "$0")/lib.sh"
+
+# with_train: what --words is taken from is there, or nothing yet.
+with_train() {
+  [ -z "$words" ] || [ -e "$OUT/train.jsonl" ] || ! compgen -G "$OUT/*.jsonl" >/dev/null ||
+    die "'$OUT' has no train.jsonl, from which --words would take them: leave --words out."
+}
 
 words=''
 options "WORD --words=" "$@"
@@ -35,6 +41,7 @@ options "WORD --words=" "$@"
 [[ "$words" =~ ^[0-9]*$ ]] || die "--words is '$words' and must be a number, 0 for all words."
 OUT=${WORDS[1]:-$ROOT/data-bin/${WORDS[0]}}
 OUT=${OUT%/}
+with_train
 if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; then
   [ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
     die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
@@ -44,6 +51,7 @@ if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; the
   setup_environment
   python -m fairseq_ext.data.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
 fi
+with_train
 if [ -n "$words" ]; then
   setup_environment
   python -m fairseq_ext.data.word_vocabulary "$OUT" --words "$words"

@@ -1,12 +1,13 @@
 """Annotations on disk."""
 
+import errno
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.roles.annotations import Annotations, write
 
 SYMBOLS = ["<s>", "a", "b"]
@@ -42,6 +43,17 @@ def test_writing_again(written):
     write(written, RECORDS[:1], SYMBOLS, "again")
     assert len(Annotations.open(written, SYMBOLS, LENGTHS[:1])) == 1
     assert [path.name for path in written.parent.iterdir()] == [written.name]
+
+
+def test_a_full_disk_is_named(written, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    before = files(written.parent)
+    with pytest.raises(Unfinished, match="annotations cannot be written .No space left"):
+        write(written, RECORDS[:1], SYMBOLS, "again")
+    assert files(written.parent) == before
 
 
 def test_writing_that_fails_leaves_what_was_there(written):

@@ -25,7 +25,8 @@ DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT at /file; /cut ends early, /missing is not there. Refuses Python's name."""
+    """Serves CONTENT at /file; /cut ends early, /missing is not there, /page is another page.
+    Refuses Python's name."""
 
     def do_GET(self):
         begin = int(self.headers.get("Range", "bytes=0-")[6:-1])
@@ -34,6 +35,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(403)
         elif self.path == "/missing":
             self.send_error(404)
+        elif self.path == "/page":
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(b"<html>too many have asked for it</html>")
         elif begin >= len(CONTENT):
             self.send_error(416)
         else:
@@ -83,6 +89,23 @@ def test_what_is_complete_but_has_no_name_yet(server, tmp_path):
     (tmp_path / "x.bin.part").write_bytes(CONTENT)
     fetch.fetch([Address(f"{server.url}/file", DIGEST, "x.bin")], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+
+
+def test_what_is_complete_is_not_asked_for(server, tmp_path):
+    (tmp_path / "x.bin.part").write_bytes(CONTENT)
+    fetch.fetch([Address(f"{server.url}/file", DIGEST, "x.bin")], tmp_path)
+    assert not server.asked
+
+
+@pytest.mark.parametrize("digest", [DIGEST, ""])
+def test_a_web_page_is_no_file(server, tmp_path, digest):
+    """What is there already is kept, and another address is asked."""
+    (tmp_path / "x.bin.part").write_bytes(CONTENT[:99])
+    page, file = (Address(f"{server.url}/{path}", digest, "x.bin") for path in ("page", "file"))
+    with pytest.raises(fetch.Unavailable, match="/page: .*it sends a web page instead"):
+        fetch.fetch([page], tmp_path)
+    assert fetch.fetch([page, file], tmp_path).read_bytes() == CONTENT
+    assert server.asked[-1] == ("/file", 99)
 
 
 def test_a_checksum_that_differs(server, tmp_path):

@@ -463,6 +463,11 @@ def test_text_that_is_refused(tmp_path, content, said):
     assert not isinstance(found.value, Unfinished)
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "text").write_text("\ufeffone\n\ufefftwo\n", "utf-8")
+    assert list(lines_of(tmp_path / "text")) == ["one", "\ufefftwo"]
+
+
 def test_a_disk_that_cannot_be_read(tmp_path, monkeypatch):
     def broken(path):
         raise OSError(errno.EIO, "Input/output error")

@@ -52,6 +52,7 @@ GUTENBERG = (
     [
         ("file", "\n One\ntwo \n\n \nthree\n", ["One two", "three", ""]),
         ("file", "\ufeffe\u0301\t a\u0085b\x0c\n\x01\n\nc", ["\u00e9 a b", "c", ""]),
+        ("file", "One\rtwo\nthree", ["One two three", ""]),
         ("file", "\n\n", [""]),
         ("blank", "One\ntwo\n\n\nthree", ["One", "two", "", "", "three", ""]),
         (

@@ -5,11 +5,12 @@ import struct
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fairseq_ext import cli
 from fairseq_ext.analysis import curves
-from fairseq_ext.analysis.pictures import drawn
+from fairseq_ext.analysis.pictures import colours, drawn
 from fairseq_ext.errors import UsageError
 
 
@@ -82,6 +83,13 @@ def test_limits_leave_out_how_a_loss_begins(runs):
 def test_a_constant_metric_and_one_without_validation(runs, tmp_path):
     cli.main(["curves", *map(str, runs), "--metric", "bleu", "--out", str(tmp_path / "bleu.svg")])
     assert "<svg" in (tmp_path / "bleu.svg").read_text()
+
+
+@pytest.mark.parametrize("count", [2, 7, 8, 30])
+def test_every_name_has_a_colour_of_its_own(count):
+    names = list(map(str, range(count)))
+    found = colours([*names, *names])
+    assert list(found) == names and len({to_hex(each) for each in found.values()}) == count
 
 
 def test_powers_are_set_and_names_are_not():

@@ -2,11 +2,13 @@
 
 import shutil
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import PLUGIN, fairseq, train, train_encoder
 from fairseq.checkpoint_utils import load_model_ensemble
+from fairseq.data import Dictionary
 from labelled import write_examples, write_vocabulary
 from naive import normalise
 
@@ -187,6 +189,16 @@ def test_words_of_a_translation_model(hybrid, data_bin, tmp_path):
     (tmp_path / "split" / "wordpiece.txt").write_text("[UNK]\nei\n##n\nmann\n", "utf-8")
     split = Subject(hybrid.checkpoint, tmp_path / "split").words(["ein", "mann"])
     assert split.spans == [[0, 1], [2]] and split.numbers[2] == hybrid.source.index("mann")
+
+
+def test_symbols_that_are_bytes_are_shown_as_text():
+    """As those of an imported RoBERTa."""
+    dictionary = Dictionary()
+    numbers = [dictionary.add_symbol(symbol) for symbol in ("the", "ĠcafÃ©", "<mask>")]
+    subject = SimpleNamespace(source=dictionary, translates=False, by_id=False)
+    subject.by_bytes = Subject.by_bytes.func(subject)
+    shown = [Subject.label(subject, number) for number in (dictionary.bos(), *numbers)]
+    assert shown == ["<s>", "the", "\u2581café", "<mask>"]
 
 
 def test_words_of_an_encoder(encoder):

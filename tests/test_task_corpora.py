@@ -467,9 +467,23 @@ def test_bad_files(tmp_path, corpus, name, old, new, said):
 EWT, YES = "ud-english-ewt/en_ewt-ud-train.conllu", "1\tYes\t_\t_\t_\t_\t0\troot\t_\t_\n"
 
 
+def test_quora_as_published(tmp_path, caplog):
+    """Some rows have no label, and some not all columns."""
+    (tmp_path / "corpora/quora").mkdir(parents=True)
+    header = "\tid\tsentence1\tsentence2\tis_duplicate\n"
+    rows = ['1\ta\tHow?\t"Say ""how""?"\t1.0\n', "2\tb\tHow?\tWhy?\t\n", "3\tc\tHow?\n"]
+    for part in ("train", "dev"):
+        (tmp_path / f"corpora/quora/quora-{part}.csv").write_text(header + "".join(rows), "utf-8")
+    found = made("quora", tmp_path / "corpora", tmp_path)
+    example = {"text": "How?", "pair": 'Say "how"?', "label": "1"}
+    assert found == {"train": [example], "valid": [example]}
+    assert "2 lines do not have all columns: left out" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("corpus", "name", "content", "said"),
     [
+        ("hellaswag", "hellaswag/val-part.jsonl", '{"ctx": "\\ud83d"}', [":1 holds half of a"]),
         ("wnut-17", "wnut17/wnut17train.conll", "a\tO\n\t\nb\tO\tO\n", [":3", "a word, a tab"]),
         ("wnut-17", "wnut17/wnut17train.conll", "a\tO\nb\n", [":2", "'b'"]),
         ("wnut-17", "wnut17/wnut17train.conll", "a\tE-person\n", [":1", "B-TYPE"]),

@@ -120,6 +120,23 @@ def test_another_vocabulary_is_kept(tmp_path):
         write(tmp_path)
 
 
+def test_an_interrupted_vocabulary_is_completed(tmp_path):
+    write_vocabulary(folder_of(tmp_path, TOKENISED), WORDS)
+    before = (tmp_path / "dict.txt").read_bytes()
+    (tmp_path / "dict.txt").unlink()
+    with pytest.raises(UsageError, match=r"tokenizer\.json is there already; delete it"):
+        write(tmp_path, 1)
+    write_vocabulary(tmp_path, WORDS)
+    assert (tmp_path / "dict.txt").read_bytes() == before
+
+
+def test_the_recipe_without_a_training_part(tmp_path):
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final/valid.jsonl").touch()
+    done = bash(ROOT / "scripts/prepare_task.sh", "paws-wiki", tmp_path / "final", "--words", 3)
+    assert_refused(done, "final' has no train.jsonl", "leave --words out")
+
+
 def test_the_recipe(tmp_path):
     """A folder that is there without a vocabulary gets one."""
     recipe, out = ROOT / "scripts/prepare_task.sh", tmp_path / "subj"

@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.analysis.pictures import COLOURS, check_picture, save, save_numbers
+from fairseq_ext.analysis.pictures import check_picture, colours, save, save_numbers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
 
@@ -99,14 +99,14 @@ def draw_curves(curves: Sequence[Curve], metric: str) -> "Figure":
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot(xlabel="updates", ylabel=metric)
-    colours = dict(zip(dict.fromkeys(c.variant for c in curves), cycle(COLOURS), strict=False))
+    shown = colours(curve.variant for curve in curves)
     styles = _styles({curve.kind for curve in curves})
     for curve in curves:
-        axes.plot(curve.updates, curve.values, color=colours[curve.variant], **styles[curve.kind])
+        axes.plot(curve.updates, curve.values, color=shown[curve.variant], **styles[curve.kind])
     _limit(axes, curves)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    keys = [axes.plot([], [], color=c, lw=4, label=name)[0] for name, c in colours.items()]
+    keys = [axes.plot([], [], color=c, lw=4, label=name)[0] for name, c in shown.items()]
     keys += [axes.plot([], [], color="0.4", label=k, **s)[0] for k, s in styles.items()]
     axes.legend(handles=keys, frameon=False)
     return figure

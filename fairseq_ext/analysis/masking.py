@@ -7,13 +7,12 @@ averaged. Beside the picture are its numbers, as CSV.
 
 import argparse
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.analysis.pictures import COLOURS, check_picture, save, save_numbers
+from fairseq_ext.analysis.pictures import check_picture, colours, save, save_numbers
 from fairseq_ext.criterions.asa import SHARE, shares_of_layers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
@@ -107,7 +106,7 @@ def draw(shares: Mapping[str, Shares]) -> "Figure":
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
-    for (name, share), colour in zip(shares.items(), cycle(COLOURS), strict=False):
+    for (name, share), colour in zip(shares.items(), colours(shares).values(), strict=True):
         layers = sorted(layer for layer in share if layer != ALL)
         if layers:  # else the masks are naive
             left.plot(layers, [share[i] for i in layers], marker="o", color=colour, label=name)

@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,17 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DPI = 150
 
 POWER = r"$\mathdefault"  # how matplotlib writes numbers on logarithmic axes
+
+
+def colours(names: Iterable[str]) -> dict[str, Any]:
+    """One for each name; of more than there are `COLOURS`, from a scale."""
+    each = list(dict.fromkeys(names))
+    if len(each) <= len(COLOURS):
+        return dict(zip(each, COLOURS, strict=False))
+    from matplotlib import colormaps
+
+    scale = colormaps["nipy_spectral"]
+    return {name: scale(number / len(each)) for number, name in enumerate(each)}
 
 
 def check_picture(out: Path) -> None:

@@ -24,7 +24,7 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.models.transformer import TransformerModel
-from fairseq_ext.roles.pieces import READ, are_numbers
+from fairseq_ext.roles.pieces import READ, are_numbers, mark
 from fairseq_ext.tasks.replaced_tokens import ReplacedTokenDetectionTask
 
 SITES = {
@@ -254,13 +254,20 @@ class Subject:
         return predicted, source if site == "cross" else read
 
     def label(self, number: int | Tensor) -> str:
-        """A source token; that of a byte-level BPE as text, if the tokeniser is at hand."""
+        """A source token; that of a byte-level BPE as text, if numbers have their tokeniser."""
         symbol = self.source[int(number)]
         if self.by_id and symbol.isdecimal():
             symbol = self.vocabulary.tokenizer.id_to_token(int(symbol)) or symbol
-            text = READ["\u0120"](symbol).text.decode(errors="replace")
-            return f"\u2581{text}" if symbol.startswith("\u0120") else text
-        return symbol
+        elif not self.by_bytes:
+            return symbol
+        text = READ["\u0120"](symbol).text.decode(errors="replace")
+        return f"\u2581{text}" if symbol.startswith("\u0120") else text
+
+    @cached_property
+    def by_bytes(self) -> bool:
+        """Symbols are the tokens of a byte-level BPE, as of an imported RoBERTa."""
+        known = self.source.symbols[self.source.nspecial :]
+        return not self.translates and mark(known) == "\u0120"
 
     @cached_property
     def by_id(self) -> bool:

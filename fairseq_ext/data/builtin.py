@@ -17,6 +17,7 @@ from fairseq_ext.data import grammar, lexicon
 from fairseq_ext.data.check import check_writable
 from fairseq_ext.data.grammar import Clause, Pair, Phrase, Slot, say_english, say_german
 from fairseq_ext.data.lexicon import BE, MODALS, Adjective, Verb
+from fairseq_ext.files import write_lines
 
 SIZES = {"train": 12_000, "valid": 500, "test": 500}
 WORDS = range(4, 17)
@@ -203,10 +204,7 @@ def write(folder: Path, seed: int = 1) -> dict[str, int]:
     splits = corpus(seed)
     for split, pairs in splits.items():
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
-            path = folder / f"{split}.{language}"
-            temporary = path.with_name(path.name + ".tmp")
-            temporary.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
-            temporary.replace(path)
+            write_lines(folder / f"{split}.{language}", lines)
     return {split: len(pairs) for split, pairs in splits.items()}
 
 

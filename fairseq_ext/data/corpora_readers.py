@@ -24,6 +24,7 @@ Reader = Callable[[Path, bool], Iterator[Example]]
 Row = tuple[str, dict[str, Any]]  # "FILE:LINE", and the columns there by their names
 Value = Callable[[str, str], Any]  # of a label in a row, and the row's place
 
+HALF = re.compile("[\ud800-\udfff]")
 LETTERS = "ABCD"  # of RACE's choices
 
 
@@ -31,17 +32,22 @@ def numbered(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file, each after its place "FILE:LINE"."""
     number = 0
     for number, line in enumerate(lines_of(path), 1):
-        yield f"{path}:{number}", line.removeprefix("\ufeff") if number == 1 else line
+        yield f"{path}:{number}", line
     if not number:
         raise UsageError(f"{path} is empty; get the file again")
 
 
 def parsed(text: str, path: Path, first_line: int = 1) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         where = f"{path}:{first_line + error.lineno - 1}"
         raise UsageError(f"{where} is not JSON ({error.msg}); get the file again") from None
+    if "\\ud" in text.lower() and HALF.search(json.dumps(value, ensure_ascii=False)):
+        raise UsageError(
+            f"{path}:{first_line} holds half of a surrogate pair, which is no character; correct it"
+        )
+    return value
 
 
 # Labels.
@@ -90,11 +96,13 @@ class Tabs(NamedTuple):
         names: of the columns, for files without a header.
         quoted: columns are quoted as in CSV; otherwise quotation marks are text.
         drops: lines that do not have all columns are left out, not refused.
+        filled: a column in which these lines have something.
     """
 
     names: str = ""
     quoted: bool = False
     drops: bool = False
+    filled: str = ""
 
     def __call__(self, path: Path) -> Iterator[Row]:
         rows = ((where, self.split(line, where)) for where, line in numbered(path))
@@ -103,8 +111,9 @@ class Tabs(NamedTuple):
         if self.names and not {*self.names.split()} & {*header}:
             header, rows = self.names.split(), chain([first], rows)
         for where, columns in rows:
-            if len(columns) == len(header):
-                yield where, dict(zip(header, columns, strict=True))
+            row = dict(zip(header, columns, strict=False))
+            if len(columns) == len(header) and row.get(self.filled, True):
+                yield where, row
             elif self.drops:
                 dropped += 1
             else:

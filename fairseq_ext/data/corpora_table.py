@@ -108,6 +108,7 @@ PAWS = Sentences(Tabs(names="sentence1 sentence2 label"), BINARY, "sentence1", "
 SST5 = Sentences(CSV, digits(5), "sentence", label="sentiment")
 STS = Sentences(CSV, similarity, "sentence1", "sentence2", "similarity")
 QUORA = Sentences(CSV, renamed({"0.0": "0", "1.0": "1"}), "sentence1", "sentence2", "is_duplicate")
+QUORA_WHOLE = QUORA._replace(rows=CSV._replace(drops=True, filled="is_duplicate"))
 ABBREVIATED = renamed({"e": "entailment", "n": "neutral", "c": "contradiction"})
 ANLI = Sentences(json_lines, ABBREVIATED, "context", "hypothesis")
 GENRES = Sentences(genres, classes("answers email newsgroup reviews weblog"))
@@ -177,7 +178,10 @@ CORPORA = {
         Layout("sst5-cased", parts("ids-sst-{}.csv", "train dev"), SST5),
         Layout("sentclass", parts("stsa.fine.{}"), DIGIT_FIRST[5]),
     ),
-    "quora": labelled(Layout("quora", {"train": "quora-part.csv"}, QUORA, SAME_PAIR)),
+    "quora": labelled(
+        Layout("quora", parts("quora-{}.csv", "train dev"), QUORA_WHOLE),
+        Layout("quora", {"train": "quora-part.csv"}, QUORA, SAME_PAIR),
+    ),
     "sts": scored(Layout("sts", parts("sts-{}.csv", "train dev"), STS)),
     "anli": labelled(Layout("anli_v1.0", parts("R1/{0}.jsonl R2/{0}.jsonl R3/{0}.jsonl"), ANLI)),
     "paws-qqp": labelled(Layout("paws_qqp", parts("{}.tsv", "train dev_and_test"), PAWS)),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
 from tqdm import tqdm
 
-from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.lines import lines_of, mended
 from fairseq_ext.data.summary import INPUTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
@@ -131,7 +131,7 @@ def part_of(name: str) -> str:
 def paragraphs(of: Iterable[Source]) -> Iterator[str]:
     for source in of:
         text = False
-        for paragraph in FORMS[source.form](map(clean, lines_of(source.path))):
+        for paragraph in FORMS[source.form](map(clean, mended(source.path))):
             text = text or bool(paragraph)
             yield paragraph
         yield ""

@@ -53,9 +53,14 @@ def digest(path: Path, kind: str) -> str:
     return f"{kind}:{found.hexdigest()}"
 
 
+def is_right(path: Path, expected: str) -> bool:
+    """Whether a file has this checksum, as in sha256:…"""
+    return digest(path, expected.partition(":")[0]) == expected
+
+
 def check(path: Path, expected: str) -> None:
-    """Raise Mismatch unless a file has this checksum, as in sha256:…, if there is one."""
-    if expected and digest(path, expected.partition(":")[0]) != expected:
+    """Raise Mismatch unless a file has this checksum, if there is one."""
+    if expected and not is_right(path, expected):
         raise Mismatch(
             f"{path} does not have the expected checksum {expected}, so it is damaged or another "
             "version; get it again"
@@ -118,9 +123,13 @@ def _download(address: Address, folder: Path) -> Path:
     part, path = folder / f"{address.name}.part", folder / address.name
     request = urllib.request.Request(address.url, headers={"User-Agent": AGENT})
     begun = part.stat().st_size if part.exists() else 0
+    if begun and address.digest and is_right(part, address.digest):
+        return part.replace(path)
     if begun:
         request.add_header("Range", f"bytes={begun}-")
     with _opened(request, part) as answer:
+        if answer.headers.get_content_type() == "text/html":
+            raise urllib.error.URLError("it sends a web page instead")
         resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         _save(answer, part, begun if resumed else 0)
     try:

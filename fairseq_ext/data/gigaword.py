@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.check import check_parallel
 from fairseq_ext.data.finding import find
-from fairseq_ext.data.lines import lines_of
+from fairseq_ext.data.lines import lines_of, mended
 from fairseq_ext.data.summary import INPUTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import files_of, write_lines
@@ -48,7 +48,7 @@ def normal(line: str) -> str:
 
 def sentences(path: Path, side: str) -> Iterator[str]:
     """The articles or titles of a file: a line each, or JSON lines with `text` and `summaries`."""
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(mended(path), 1):
         yield normal(line if ".jsonl" not in path.name else _field(line, side, path, number))
 
 

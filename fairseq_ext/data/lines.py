@@ -3,6 +3,7 @@
 import gzip
 import logging
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from itertools import islice
@@ -51,7 +52,8 @@ def decoded(line: bytes, where: str) -> str:
 
 
 def lines_of(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Iterator[str]:
-    """The lines of a text file (plain or .gz), one at a time, without their ends.
+    """The lines of a text file (plain or .gz), one at a time, without their ends and without a byte
+    order mark.
 
     Raises:
         UsageError: naming file and line, for what is damaged, is not UTF-8 or holds U+0000, and for
@@ -62,6 +64,7 @@ def lines_of(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Itera
     try:
         with opened(path) as stream:
             for number, line in enumerate(stream, 1):
+                line = line.removeprefix(BOM_UTF8) if number == 1 else line
                 yield decode(line, f"{path}, line {number}").rstrip("\r\n")
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None)

@@ -36,20 +36,23 @@ def write_vocabulary(folder: Path, most: int = 0) -> Counter:
         The words that are kept, with their counts.
 
     Raises:
-        UsageError: there is no train.jsonl, no word in it, or a vocabulary is there already.
+        UsageError: there is no train.jsonl, no word in it, or another vocabulary is there already.
     """
     if most < 0:
         raise UsageError(f"--words is {most}; give how many words to keep, or 0 for all")
     dictionary, tokeniser = folder / "dict.txt", folder / "tokenizer.json"
-    if there := next((path for path in (dictionary, tokeniser) if path.exists()), None):
-        raise UsageError(f"{there} is there already; delete it to make another vocabulary")
+    if dictionary.exists():
+        raise UsageError(f"{dictionary} is there already; delete it to make another vocabulary")
     texts = list(texts_of(folder / "train.jsonl"))
     check_writable(folder, 0)
     split = splitter(texts)
     words = kept(count(texts, split), most)
     if not words:
         raise UsageError(f"{folder}/train.jsonl has no word; give text to take a vocabulary from")
-    write_lines(tokeniser, [tokenizer(words, split).to_str()])
+    made = tokenizer(words, split).to_str()
+    if tokeniser.exists() and tokeniser.read_text("utf-8") != f"{made}\n":
+        raise UsageError(f"{tokeniser} is there already; delete it to make another vocabulary")
+    write_lines(tokeniser, [made])
     write_lines(dictionary, (f"{word} {n}" for word, n in [*words.items(), ("<mask>", 0)]))
     return words
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.roles.masks import BLANK, EXACT, MAJOR, NONE
 
 VERSION = 1
@@ -97,6 +97,9 @@ def write(
 
     Returns:
         What about.json says.
+
+    Raises:
+        Unfinished: it cannot be written.
     """
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -106,6 +109,11 @@ def write(
         about = {"version": VERSION, **about, "dictionary": _of(symbols), "parser": parser}
         (part / "about.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
         _replace(part, folder)
+    except OSError as error:
+        raise Unfinished(
+            f"{folder} cannot be written ({error.strerror}); make room and run the same command "
+            "again"
+        ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return about

@@ -29,12 +29,17 @@ class Piece(NamedTuple):
 
 
 def pieces(symbols: Sequence[str]) -> list[Piece]:
-    """That of each symbol; the mark that most have, if enough do, says how words were split."""
+    """That of each symbol."""
+    read = READ[mark(symbols)]
+    return [read(symbol) for symbol in symbols]
+
+
+def mark(symbols: Sequence[str]) -> str:
+    """The one that most have, if enough do, which says how words were split; else none."""
     found = {mark: sum(s.startswith(mark) for s in symbols) for mark in MARKS[1:]}
     found["@@"] = sum(s.endswith("@@") and s != "@@" for s in symbols)
-    mark = max(MARKS, key=found.__getitem__)
-    split = found[mark] > LEAST * len(symbols)
-    return [READ[mark if split else ""](symbol) for symbol in symbols]
+    most = max(MARKS, key=found.__getitem__)
+    return most if found[most] > LEAST * len(symbols) else ""
 
 
 def are_numbers(symbols: Sequence[str]) -> bool:
