@@ -160,6 +160,18 @@ def fresh_items() -> None:
     LRUCacheDataset.set_epoch = set_epoch
 
 
+def fresh_workers() -> None:
+    """Processes that load data (--num-workers) live on, and are told of no new epoch: what is drawn
+    in each, like masks, stays as in the first. Goes when `EpochBatchIterator` tells them.
+    """
+
+    def start(original: Callable, iterator: Any, *args: Any, **kwargs: Any) -> None:
+        original(iterator, *args, **kwargs)
+        iterator.persistent_workers = False
+
+    around("fairseq.data.iterators:EpochBatchIterator", "__init__", start)
+
+
 def run_metrics() -> None:
     """What the "default" metrics add up over a run is lost when it goes on: at the start of an
     epoch it is not read, and otherwise read to where nothing is added any more. And a training
@@ -279,6 +291,7 @@ REMEDIES = (
     task_states,
     same_batches,
     fresh_items,
+    fresh_workers,
     run_metrics,
     safe_checkpoints,
     safe_settings,

@@ -20,7 +20,8 @@ import torch
 from conftest import PLUGIN
 from conftest import fairseq as run_fairseq
 from fairseq import file_utils, options
-from fairseq.data import BucketPadLengthDataset, ListDataset, data_utils
+from fairseq.data import BucketPadLengthDataset, FairseqDataset, ListDataset, data_utils
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import CommonConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
@@ -164,6 +165,45 @@ def test_every_sentence_is_in_a_batch_once(limit):
         np.arange(50), None, lengths, required_batch_size_multiple=8, **limit
     )
     assert np.concatenate(batches).tolist() == list(range(50))
+
+
+class Epochs(FairseqDataset):
+    """Items are the epoch in which they were read."""
+
+    epoch = 1
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+    def collater(self, samples: list[int]) -> list[int]:
+        return samples
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_processes_that_load_data_hear_of_new_epochs(workers, reuse):
+    data = Epochs()
+
+    def begun() -> EpochBatchIterator:
+        data.set_epoch(1)
+        batches = [[0], [1], [2]]
+        return EpochBatchIterator(
+            data, data.collater, batches, num_workers=workers, buffer_size=2, reuse_dataloader=reuse
+        )
+
+    iterator = begun()
+    assert [[*iterator.next_epoch_itr()] for _ in range(2)] == [[[1]] * 3, [[2]] * 3]
+    third = iterator.next_epoch_itr()
+    assert next(third) == [3]
+    resumed = begun()
+    resumed.load_state_dict(iterator.state_dict())
+    assert [[*resumed.next_epoch_itr()] for _ in range(2)] == [[[3]] * 2, [[4]] * 3]
 
 
 def test_a_copy_that_is_cut_short_leaves_the_last_checkpoint_as_it_was(tmp_path, monkeypatch):

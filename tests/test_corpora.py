@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 import tracemalloc
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.data import builtin, check, lexicon, lines
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import Unfinished, UsageError
 
 SHA256 = "c59d6e6d7765e5a8563b42308b1c1b75b755cd934b8367498654cfce4731bc4f"
 
@@ -96,15 +97,15 @@ def test_the_corpus_is_written_and_passes_the_check(tmp_path, corpus, capsys):
         )
 
 
-def test_nothing_half_written_under_a_final_name(tmp_path, monkeypatch):
-    def full(path: Path, text: str, *args, **kwargs):
-        path.write_bytes(text[:10].encode())
-        raise OSError("no space left")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="no space"):
-        builtin.write(tmp_path)
-    assert not (tmp_path / "train.en").exists()
+def test_nothing_half_written_under_a_final_name(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(Unfinished, match=r"train\.en cannot be written"):
+            builtin.write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_counts_of_plain_and_compressed_files(tmp_path):
