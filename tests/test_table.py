@@ -532,7 +532,9 @@ def test_no_repetitions(tmp_path, capsys, second, said):
     cli.main(["table", str(make(tmp_path / "a")), str(make(tmp_path / "b", **second))])
 
 
-@pytest.mark.parametrize("path", ["pretrained/seed-{}/last.pt", "enc{}.pt", "mlm/run_{}/last.pt"])
+@pytest.mark.parametrize(
+    "path", ["seed-{}/last.pt", "enc{}.pt", "run_{}/last.pt", "try-2/of_1/{}/last.pt"]
+)
 def test_repetitions_of_encoders_of_their_own(tmp_path, table, path):
     name = "checkpoint.finetune_from_model"
     both = [make(tmp_path / f"a/seed-{n}", **{name: path.format(n)}) for n in (1, 2)]

@@ -34,6 +34,7 @@ ELSEWHERE = """
 """.split()
 # ... and what makes them repetitions.
 REPEATED = {"seed": ["seed"], "fold": ["seed", "fold", "data", "train_subset", "valid_subset"]}
+NUMBER = re.compile(r"((?<=[A-Za-z_/-])\d+)")  # after a name or in a path, not of 1e-3 or 0.1
 
 
 class Facts(NamedTuple):
@@ -153,7 +154,7 @@ def _check_alike(one: Run, other: Run) -> None:
     ours, theirs = one.facts.settings, other.facts.settings
     differing = sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
     for key in differing:
-        if _name(key) not in ELSEWHERE + free and _general(one, key) != _general(other, key):
+        if _name(key) not in ELSEWHERE + free and not _alike(one, other, key):
             flag = f"--{_name(key).replace('_', '-')}"
             raise UsageError(
                 f"{one.folder} was trained with {flag} {ours[key]} and {other.folder} with "
@@ -173,13 +174,20 @@ def _name(key: str) -> str:
     return {"model": "arch"}.get(part, part) if name == "_name" else name
 
 
-def _general(run: Run, key: str) -> Any:
-    """A setting; what is named after the repetition has the same name in all."""
-    value = run.facts.settings[key]
-    for part in _parts(run) if isinstance(value, str) else []:
-        number = part.rpartition("-")[2]  # also of a path such as enc$SEED.pt
-        value = re.sub(rf"(?<=[A-Za-z_/-]){number}(?!\d)", "*", value)
-    return value
+def _alike(one: Run, other: Run, key: str) -> bool:
+    """Whether a setting is one: with $SEED in its path, say, or in a name such as enc$SEED.pt."""
+    ours, theirs = one.facts.settings[key], other.facts.settings[key]
+    if not (isinstance(ours, str) and isinstance(theirs, str)):
+        return ours == theirs
+    numbers = {*zip(_numbers(one), _numbers(other), strict=False)}
+    pieces = [NUMBER.split(text) for text in (ours, theirs)]
+    return len(pieces[0]) == len(pieces[1]) and all(
+        a == b or (a, b) in numbers for a, b in zip(*pieces, strict=True)
+    )
+
+
+def _numbers(run: Run) -> list[str]:
+    return [part.rpartition("-")[2] for part in _parts(run)]
 
 
 def _parts(run: Run) -> list[str]:
