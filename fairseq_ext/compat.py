@@ -270,11 +270,16 @@ def plain_refusals() -> None:
     too_long = "{reason}, or break the text into shorter samples"
     unknown = "{reason}; correct that key of the configuration, or leave it out"
     unwritable = "cannot write checkpoints to {given} ({reason}); choose another --save-dir"
+    unquantised = (
+        "--quant-noise-scalar quantises plain linear maps, embeddings and convolutions, and this "
+        "model has {reason}; leave it out"
+    )
     task = "fairseq.tasks.fairseq_task:FairseqTask"
     for owner, name, start, sentence in (
         ("fairseq.trainer:Trainer", "load_checkpoint", "Cannot load model parameters", misfit),
         ("fairseq.checkpoint_utils", "load_model_ensemble_and_task", "Error(s) in loading", unlike),
         ("fairseq.checkpoint_utils", "verify_checkpoint_directory", "[Errno", unwritable),
+        ("fairseq.quantization_utils", "quantize_model_scalar", "<class", unquantised),
         ("fairseq.dataclass.utils", "merge_with_parent", "Key '", unknown),
         (task, "filter_indices_by_size", "Size of sample", too_long),
     ):

@@ -82,7 +82,7 @@ defaults() {
 # guided [FLAG...]: the criterion with guidance, fading over the whole training.
 guided() {
   say "--criterion ${objective}_ag --ag-alpha $alpha --ag-decay-updates $updates" \
-    "--ag-period=$period $*"
+    "$([[ "$*" != *period* ]] || say "--ag-period=$period")" "$@"
 }
 
 # times NUMBER FACTOR

@@ -322,6 +322,12 @@ PLAIN = "--criterion sentence_classification"
             "--arch roberta_una --criterion sentence_prediction_ag --freeze-encoder".split(),
             "_ag of",
         ),
+        (
+            "--arch roberta_una --criterion sentence_prediction_ag --freeze-encoder "
+            "--pooling attention".split(),
+            "_ag of",
+        ),
+        ([*WITH_ASA, "--quant-noise-scalar", "0.1"], "--quant-noise-scalar quantises plain"),
         ([*WITH_ASA, "--sinkhorn-sweeps", "2"], "--sinkhorn-sweeps 2 has no effect"),
         ([*WITH_ASA, "--freeze-encoder"], "in a frozen encoder; leave out --freeze-encoder"),
         (f"--arch roberta_asa {PLAIN}".split(), "--criterion sentence_classification does not"),

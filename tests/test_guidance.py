@@ -11,6 +11,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance import PATTERNS, View, pattern
 from fairseq_ext.guidance.heads import Guide, parse_heads, split
 from fairseq_ext.guidance.loss import sentence_losses
+from fairseq_ext.guidance.plan import PERIOD as PERIODS
 from fairseq_ext.guidance.plan import Guided, plan
 from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
 
@@ -381,7 +382,7 @@ def test_heads_in_words():
 
 def options(**given):
     usual = {f"ag_{site}_heads": None for site in SITES}
-    usual |= {"ag_fraction": None, "ag_layers": "all", "ag_period": "."}
+    usual |= {"ag_fraction": None, "ag_layers": "all", "ag_period": PERIODS}
     return Namespace(**usual | given)
 
 
@@ -414,6 +415,7 @@ def task_with(places=None, words=("w", ".")):
         ({"ag_layers": "top"}, ["--ag-layers", "'top'", "encoder attention 0, 1"]),
         ({"ag_encoder_heads": "period:1", "ag_period": "!"}, ["period", "!", "--ag-period SYMBOL"]),
         ({"ag_encoder_heads": "period:1", "ag_period": ""}, ["--ag-period is empty"]),
+        ({"ag_period": "!"}, ["--ag-period ! has no effect without the pattern period"]),
     ],
 )
 def test_heads_that_cannot_be_guided(given, says):

@@ -7,6 +7,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from labelled import (
     HIDDEN,
     WORDS,
@@ -18,6 +19,7 @@ from labelled import (
     write_examples,
     write_vocabulary,
 )
+from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
 from fairseq_ext.data import byte_bpe
@@ -544,6 +546,57 @@ def test_an_encoder_with_one_segment_is_refused(tmp_path):
     path = write_encoder(tmp_path / "odd.pt", segments=1)
     with pytest.raises(UsageError, match=r"odd\.pt has 1 segment; give an encoder with 0 or 2"):
         task_on("sentence_classification", tmp_path, SENTENCES, pretrained=path)
+
+
+# Models.
+
+
+def built(task, **options):
+    cls = ARCH_MODEL_REGISTRY["roberta_una_tiny"]
+    cfg = OmegaConf.structured(getattr(cls, "__dataclass"))
+    cfg.update({"_name": "roberta_una_tiny", "encoder_layers": 1, **options})
+    return task.build_model(cfg)
+
+
+def test_an_encoder_from_scratch_has_the_segments_that_it_was_given(tmp_path):
+    task = task_on("sentence_classification", tmp_path, PAIRS)
+    model = built(task, segments=2)
+    assert rows_of(task, items_of(task)[0]) == ["<s> the cat </s> a dog </s>"]
+    model(**batch_of(task)["net_input"], task_head=True)[0].sum().backward()
+    assert model.encoder.embed_segments.weight.grad[1].any()
+    again = task_on("sentence_classification", tmp_path, PAIRS)
+    with pytest.raises(UsageError, match="--segments is 1, and must be 0 or 2"):
+        built(again, segments=1)
+    path = write_encoder(tmp_path / "bert.pt", segments=2)
+    task = task_on("sentence_classification", tmp_path, PAIRS, pretrained=path)
+    with pytest.raises(UsageError, match="--segments is 0, and must be .* leave it out"):
+        built(task, segments=0)
+
+
+def test_the_options_of_heads_of_two_layers(tmp_path):
+    task = task_on("sentence_classification", tmp_path, SENTENCES)
+    given = {"pooler_activation_fn": "relu", "spectral_norm_classification_head": True}
+    head, x = built(task, **given).task_head.output, torch.randn(3, 128)
+    for _ in range(20):
+        head(x)  # each is a step of power iteration
+    head.eval()
+    found = head.out_proj(head.dense(x).relu())
+    torch.testing.assert_close(head(x), found, atol=0, rtol=0)
+    assert torch.linalg.matrix_norm(head.out_proj.weight.detach(), 2) == pytest.approx(1, abs=0.1)
+    task = task_on("sentence_classification", tmp_path, SENTENCES, output="linear")
+    for name, value in given.items():
+        with pytest.raises(UsageError, match="heads of two layers, and this one has none"):
+            built(task, **{name: value})
+
+
+@pytest.mark.parametrize("kind", ["train", "valid"])
+def test_further_files_of_a_split_are_refused(tmp_path, kind):
+    task = task_on("sentence_classification", tmp_path, SENTENCES)
+    write_examples(tmp_path / f"{kind}.jsonl", SENTENCES)
+    write_examples(tmp_path / f"{kind}1.jsonl", SENTENCES)
+    task.load_dataset(kind)
+    with pytest.raises(UsageError, match=f"{kind}1.jsonl would not be read.*append them to {kind}"):
+        task.load_dataset(kind, combine=True)
 
 
 # Checkpoints.

@@ -233,7 +233,7 @@ def setup(name, arch="roberta_una_tiny", **options):
     if name.startswith("masked"):
         usual["tpu"] = False
     if name.endswith("_ag"):
-        usual |= {"ag_alpha": "10", "max_update": 100, "ag_period": "w3"}
+        usual |= {"ag_alpha": "10", "max_update": 100}
     criterion = build_criterion(OmegaConf.create(usual | options), task)
     model.train()
     model.set_num_updates(0)

@@ -166,6 +166,21 @@ def test_heads_beside_the_main_output():
     )
 
 
+def test_a_head_with_spectral_normalisation_is_loaded_again():
+    """Its weight has another name in checkpoints than fairseq looks for."""
+    made, again = (build(spectral_norm_classification_head=True) for _ in range(2))
+    for model in (made, again):
+        model.register_classification_head("pair", num_classes=2)
+    features = torch.randn(2, 5, 128)
+    for _ in range(3):  # each is a step of power iteration
+        made.classification_heads["pair"](features)
+    state = made.state_dict()
+    again.upgrade_state_dict(state)
+    again.load_state_dict(state, strict=True)
+    said = [model.eval().classification_heads["pair"](features) for model in (made, again)]
+    torch.testing.assert_close(*said, atol=0, rtol=0)
+
+
 def test_a_frozen_head_leaves_the_embeddings_to_train():
     for untied in (False, True):
         model = build(untie_weights_roberta=untied)

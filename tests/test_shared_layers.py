@@ -212,6 +212,7 @@ def test_data_parallelism(tmp_path, checkpointed):
         ({"encoder_layers_to_keep": "0,1", "decoder_layers_to_keep": "0,2"}, "layers-to-keep"),
         ({"cross_attention_heads": 1}, "--cross-attention-heads is 1"),
         ({"quant_noise_pq": 0.1}, "--quant-noise-pq"),
+        ({"quant_noise_scalar": 0.1}, "--quant-noise-scalar"),
         ({"encoder_gaussian_heads": "all"}, "hard-coded heads everywhere, and self_attn.q_proj"),
         ({"cross_gaussian_heads": "2"}, "hard-coded heads everywhere, and encoder_attn.q_proj"),
         ({"base_layers": 1}, "--base-layers"),

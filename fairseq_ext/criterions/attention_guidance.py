@@ -14,7 +14,7 @@ from fairseq_ext.attention import Listener
 from fairseq_ext.criterions.terms import Log, Sample, Step, Term
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
-from fairseq_ext.guidance.plan import plan
+from fairseq_ext.guidance.plan import PERIOD, plan
 from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
 from fairseq_ext.models.config import Option, option
 
@@ -89,7 +89,7 @@ class AttentionGuidance(Term):
             "of the squared distances in a sentence: mean over rows, columns and the heads of a "
             "pattern, for which 10 and 100 were tuned, or the paper's plain sum",
         ),
-        option("ag_period", str, ". \u2581.", "symbols that count as period, separated by spaces"),
+        option("ag_period", str, PERIOD, "symbols that count as period, separated by spaces"),
         ("max_update", int, II("optimization.max_update")),
     ]
 

@@ -35,7 +35,7 @@ def check(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
     if "ag" in getattr(criterion, "terms", ()) and not any(
         parameter.requires_grad
-        for module in model.modules()
+        for module in model.encoder.modules()  # the only one that is ever frozen
         if isinstance(module, Attention)
         for parameter in module.parameters()
     ):

@@ -55,10 +55,17 @@ def plan(cfg: Any, task: Any) -> dict[str, Guided]:
             "--criterion asks to guide attention, but this --arch has none that can be; choose one "
             "of fairseq_ext, such as --arch transformer_una"
         )
-    return {
+    found = {
         site: _plan_site(_flag(cfg, site, words), words, site, places, cfg, task)
         for site, words in _words(cfg, places).items()
     }
+    asked = {guide.pattern for guided in found.values() for guide in guided.guides}
+    if cfg.ag_period != PERIOD and not any(PATTERNS[p].symbols == OF_PERIODS for p in asked):
+        raise UsageError(
+            f"--ag-period {cfg.ag_period} has no effect without the pattern period; leave it out, "
+            "or give heads to that pattern"
+        )
+    return found
 
 
 def _flag(cfg: Any, site: str, words: str) -> str:
@@ -107,7 +114,7 @@ def _plan_site(flag: str, words: str, site: str, places: Places, cfg: Any, task:
 def _marks(flag: str, name: str, period: str, dictionary: Any) -> list[int]:
     """The ids of the symbols that a pattern asks for."""
     asked = PATTERNS[name].symbols
-    symbols = period.split() if asked == ("--ag-period",) else asked
+    symbols = period.split() if asked == OF_PERIODS else asked
     known = [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
     if asked and not known:
         raise UsageError(

@@ -24,6 +24,7 @@ from fairseq_ext.models.config import (
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import ENCODER_OPTIONS
 from fairseq_ext.models.roles import check_annotated
+from fairseq_ext.models.task_heads import mlp
 from fairseq_ext.models.transformer import Disturbance, TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task says how many
@@ -49,8 +50,8 @@ OPTIONS: list[Option] = [
         "segments",
         Optional[int],  # noqa: UP045
         None,
-        "segments that have an embedding, BERT's token types (default: 2 if the task makes pairs, "
-        "else 0)",
+        "segments that have an embedding, BERT's token types (default: those of the checkpoint "
+        "that is fine-tuned, 2 for pre-training on pairs, else 0)",
     ),
     option(
         "layer_norm_eps",
@@ -159,14 +160,6 @@ class RobertaEncoder(stock.RobertaEncoder):
             parameter.requires_grad = parameter is shared
 
 
-class TokenHead(stock.RobertaClassificationHead):
-    """A head like those for sentences, over every token: [B, S, C] -> [B, S, classes]."""
-
-    def forward(self, features: Tensor, **unused: Any) -> Tensor:
-        x = self.activation_fn(self.dense(self.dropout(features)))
-        return self.out_proj(self.dropout(x))
-
-
 class RobertaModel(Monitored, stock.RobertaModel):
     """The common base of our architectures; each is registered with its own configuration."""
 
@@ -218,7 +211,12 @@ class RobertaModel(Monitored, stock.RobertaModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """As in fairseq; the head attached stays where a checkpoint has none, or another's."""
+        end = ".out_proj.weight"  # which fairseq looks for, and spectral normalisation renames
+        named = {k[: -len("_orig")]: x for k, x in state_dict.items() if k.endswith(f"{end}_orig")}
+        state_dict.update(named)
         super().upgrade_state_dict_named(state_dict, name)
+        for key in named:
+            state_dict.pop(key, None)
         if self.task_head is None:
             return
         prefix = f"{name}." if name else ""
@@ -233,17 +231,7 @@ class RobertaModel(Monitored, stock.RobertaModel):
 
     def register_token_head(self, name: str, classes: int) -> None:
         """A head for all tokens, with GELU as in ELECTRA, among the classification heads."""
-        width, dropout = self.args.encoder_embed_dim, self.args.pooler_dropout
-        self.classification_heads[name] = TokenHead(
-            width,
-            width,
-            classes,
-            "gelu",
-            dropout,
-            self.args.quant_noise_pq,
-            self.args.quant_noise_pq_block_size,
-            self.args.spectral_norm_classification_head,
-        )
+        self.classification_heads[name] = mlp(self.args, classes, "gelu")
 
     def forward(
         self,

@@ -50,10 +50,10 @@ def check_shareable(cfg: TransformerConfig) -> None:
             f"{FLAG} makes one stack of layers with {cfg.decoder.attention_heads} heads, and "
             f"--cross-attention-heads is {cfg.cross_attention_heads}; leave that out"
         )
-    if cfg.quant_noise.pq:
+    if cfg.quant_noise.pq or cfg.quant_noise.scalar:
         raise UsageError(
-            f"{FLAG} does not go with --quant-noise-pq, which changes parameters whenever they are "
-            "used; leave one of them out"
+            f"{FLAG} does not go with --quant-noise-pq and --quant-noise-scalar, which change "
+            "parameters whenever they are used; leave one of them out"
         )
 
 

@@ -1,11 +1,16 @@
 """Heads of fine-tuning: what is read off an encoder's output, [B, S, C] with padding [B, S]."""
 
 import math
+from argparse import Namespace
 from collections.abc import Callable
+from typing import Any
 
+from fairseq.models.roberta.model import RobertaClassificationHead
 from torch import Tensor, nn
 
 Pooling = Callable[[Tensor, Tensor], Tensor]
+POOLER = {"pooler_activation_fn": "tanh", "spectral_norm_classification_head": False}
+"""Options of `Mlp` alone, as they are unless told otherwise."""
 
 
 def first(features: Tensor, padding: Tensor) -> Tensor:
@@ -24,16 +29,22 @@ def highest(features: Tensor, padding: Tensor) -> Tensor:
     return features.masked_fill(padding.unsqueeze(-1), -math.inf).amax(1)
 
 
-class Mlp(nn.Module):
-    """RoBERTa's: dropout, linear, tanh, dropout, linear."""
+class Mlp(RobertaClassificationHead):
+    """RoBERTa's, over whatever it is given: dropout, linear, activation, dropout, linear."""
 
-    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.dense, self.out_proj = nn.Linear(width, width), nn.Linear(width, classes)
+    def forward(self, x: Tensor, **unused: Any) -> Tensor:
+        return self.out_proj(self.dropout(self.activation_fn(self.dense(self.dropout(x)))))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out_proj(self.dropout(self.dense(self.dropout(x)).tanh()))
+
+def mlp(args: Namespace, classes: int, activation: str | None = None) -> Mlp:
+    """As the options of an encoder say; with another activation, if one is given."""
+    given, width = {**POOLER, **vars(args)}, args.encoder_embed_dim
+    return Mlp(
+        *(width, width, classes, activation or given["pooler_activation_fn"], args.pooler_dropout),
+        given.get("quant_noise_pq", 0),
+        given.get("quant_noise_pq_block_size", 8),
+        given["spectral_norm_classification_head"],
+    )
 
 
 class Linear(nn.Module):

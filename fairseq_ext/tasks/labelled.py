@@ -2,16 +2,12 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar
 
 import numpy as np
-from fairseq import models
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_ext.data.annotated import Annotated
@@ -20,9 +16,9 @@ from fairseq_ext.data.labelled import Item, LabelledDataset
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.pretrained import check_dictionary, options_of
 from fairseq_ext.models.roberta import POSITIONS
+from fairseq_ext.models.task_heads import POOLER, Mlp
 from fairseq_ext.models.word_vectors import begin_with
 
 logger = logging.getLogger(__name__)
@@ -35,41 +31,6 @@ NAMES = {
     "separators": "separators between sentences",
     "part": "--folds and --fold",
 }
-
-COMMON: list[Option] = [
-    option("data", str, MISSING, "folder with train.jsonl, valid.jsonl, ..."),
-    option(
-        "vocabulary",
-        Optional[str],  # noqa: UP045 (argparse)
-        None,
-        "folder with dict.txt and the tokeniser of the encoder (default: the data's)",
-    ),
-    option(
-        "tokens_per_sample",
-        Optional[int],  # noqa: UP045
-        None,
-        "tokens of a row, at most; longer ones lose their end (default: the encoder's positions)",
-    ),
-    option("strict", bool, False, "refuse what is too long"),
-    option(
-        "folds",
-        int,
-        0,
-        "cross-validation in so many parts of train.jsonl; there needs to be no valid.jsonl",
-    ),
-    option("fold", int, 1, "the part that is held out, from 1"),
-    option("freeze_encoder", bool, False, "train the head alone (Jia's 'pretrain')"),
-    option(
-        "word_vectors",
-        Optional[str],  # noqa: UP045
-        None,
-        "file in GloVe's text form, plain or .gz, whose vectors embeddings begin with",
-    ),
-    ("seed", int, field(default=II("common.seed"))),
-    ("save_dir", str, field(default=II("checkpoint.save_dir"))),
-    ("restore_file", str, field(default=II("checkpoint.restore_file"))),
-    ("pretrained", Optional[str], field(default=II("checkpoint.finetune_from_model"))),  # noqa: UP045
-]
 
 
 class LabelledTask(FairseqTask):
@@ -122,8 +83,7 @@ class LabelledTask(FairseqTask):
         self.room = cfg.tokens_per_sample
         if self.room is None:
             self.room = positions or POSITIONS
-        self.segments = encoder.get("segments") or 0
-        self.separators = 1 if self.segments else 2  # as in BERT, as in RoBERTa
+        self._set_segments(encoder.get("segments") or 0)
         self._check_encoder(encoder, positions)
         check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
         self.labels = self.labels_of(self._file("train"))  # of all folds
@@ -139,6 +99,9 @@ class LabelledTask(FairseqTask):
             )
         if self.segments == 1:
             raise UsageError(f"{self.cfg.pretrained} has 1 segment; give an encoder with 0 or 2")
+
+    def _set_segments(self, segments: int) -> None:
+        self.segments, self.separators = segments, 1 if segments else 2  # as in BERT, in RoBERTa
 
     def _check_word_vectors(self) -> None:
         if self.cfg.word_vectors and self.cfg.pretrained:
@@ -197,6 +160,12 @@ class LabelledTask(FairseqTask):
         raise NotImplementedError
 
     def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
+        further = Path(self.cfg.data) / f"{split}1.jsonl"
+        if combine and further.exists():
+            raise UsageError(
+                f"{further} would not be read, since the examples of {split} are those of one "
+                f"file; append them to {split}.jsonl, or give the file another name"
+            )
         examples, rows = self.examples(split), self.rows()
         self.datasets[split] = self.dataset_of(examples, rows)
         logger.info("Loaded %s with #samples: %d", split, len(examples))
@@ -231,7 +200,7 @@ class LabelledTask(FairseqTask):
     # Model.
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        model = models.build_model(cfg, self, from_checkpoint)
+        model = super().build_model(cfg, from_checkpoint)
         if not hasattr(model, "attach"):
             raise UsageError(
                 f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
@@ -240,10 +209,35 @@ class LabelledTask(FairseqTask):
         if self.cfg.word_vectors and not (from_checkpoint or self._goes_on()):
             embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
             begin_with(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
+        segments = getattr(model.args, "segments", 0)
+        if not from_checkpoint and segments != self.segments:
+            self._take_segments(segments)
         model.attach(self.build_head(model.args))
+        if not from_checkpoint:
+            self._check_head(model)
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
+
+    def _take_segments(self, segments: int) -> None:
+        """Of an encoder that starts from scratch, the model decides."""
+        if self.pretrained or segments == 1:
+            raise UsageError(
+                f"--segments is {segments}, and must be 0 or 2, and that of the encoder which "
+                "training starts from; leave it out"
+            )
+        self._set_segments(segments)
+
+    def _check_head(self, model: Any) -> None:
+        """Raise UsageError for options of a head that this one is not."""
+        if any(isinstance(module, Mlp) for module in model.task_head.modules()):
+            return
+        if all(getattr(model.args, name, usual) == usual for name, usual in POOLER.items()):
+            return
+        raise UsageError(
+            "--pooler-activation-fn and --spectral-norm-classification-head are of heads of two "
+            "layers, and this one has none; leave them out"
+        )
 
     def _goes_on(self) -> bool:
         """Whether a checkpoint is there, with which training will go on."""
@@ -303,10 +297,3 @@ class LabelledTask(FairseqTask):
                     f"the checkpoint was trained with other {NAMES.get(name, name)} than now; go "
                     "on with the same, or begin in another --save-dir"
                 )
-
-
-def register(name: str, options: Iterable[Option] = ()) -> Any:
-    """Register a task with the common options and its own."""
-    class_name = "".join(part.capitalize() for part in name.split("_")) + "Config"
-    config = make_dataclass(class_name, [*COMMON, *options], bases=(FairseqDataclass,))
-    return register_task(name, dataclass=config)

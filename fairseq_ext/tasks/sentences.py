@@ -18,16 +18,17 @@ from fairseq_ext.models.roles import parsed_roles
 from fairseq_ext.models.task_attention import TaskAttention, initialiser
 from fairseq_ext.models.task_heads import (
     Linear,
-    Mlp,
     Pooling,
     Product,
     SentenceHead,
     first,
     highest,
     mean,
+    mlp,
 )
 from fairseq_ext.roles.annotations import Annotations
-from fairseq_ext.tasks.labelled import LabelledTask, register
+from fairseq_ext.tasks.labelled import LabelledTask
+from fairseq_ext.tasks.labelled_options import register
 
 POOLINGS: dict[str, Pooling] = {"first": first, "mean": mean, "max": highest}
 
@@ -171,8 +172,10 @@ class SentenceTask(LabelledTask):
         if apart:
             output: nn.Module = Product(width, self.inner * width, dropout)
             output = nn.Sequential(output, Scores()) if self.labels else output
+        elif self.cfg.output == "linear":
+            output = Linear(width, classes, dropout)
         else:
-            output = {"mlp": Mlp, "linear": Linear}[self.cfg.output](width, classes, dropout)
+            output = mlp(args, classes)
         if self.cfg.pooling != "attention":
             return SentenceHead(POOLINGS[self.cfg.pooling], output)
         blocks = TaskAttention(

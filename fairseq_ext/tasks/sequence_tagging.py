@@ -15,7 +15,8 @@ from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled import LabelledTask, register
+from fairseq_ext.tasks.labelled import LabelledTask
+from fairseq_ext.tasks.labelled_options import register
 
 OUTSIDE = "O"
 

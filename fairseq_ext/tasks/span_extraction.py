@@ -15,7 +15,8 @@ from fairseq_ext.data.windows import Window, best_span, span, windows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled import LabelledTask, register
+from fairseq_ext.tasks.labelled import LabelledTask
+from fairseq_ext.tasks.labelled_options import register
 
 OPTIONS: list[Option] = [
     option("stride", int, 128, "pieces of the passage from one window to the next"),
