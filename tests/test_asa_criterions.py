@@ -236,6 +236,20 @@ def test_the_loss_is_that_of_the_equations(name, variant):
     assert torch.equal(log["loss"], base.detach())
 
 
+@pytest.mark.parametrize("rival", ["two_pass", "smart"])
+def test_a_prefix_without_a_loss_is_not_compared(rival):
+    options = {"ignore_prefix_size": 1, "asa_rival": rival, "model": {"asa_layers": "none"}}
+    case = build("label_smoothed_cross_entropy", **options)
+    sample, seen = case.sample(PLACES), []
+    part = case.criterion.parts[0].rival
+    whole = part.divergence
+    part.divergence = whole._replace(
+        of_scores=lambda p, q: seen.append(len(p)) or whole.of_scores(p, q)
+    )
+    case.outputs(sample)
+    assert set(seen) == {sample["ntokens"] - len(PLACES)}
+
+
 @pytest.mark.parametrize(
     ("name", "tau"),
     [

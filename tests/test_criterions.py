@@ -167,6 +167,40 @@ def test_auto_alpha_is_chosen_once():
     assert log["ag_alpha"] / size == chosen / 2
 
 
+def dropping(**options):
+    """A guided encoder that drops layers, and the encoder's layers."""
+    others = {"ag_alpha": "auto", "ag_decoder_heads": None, "ag_cross_heads": None}
+    model, criterion = setup(model={"encoder_layerdrop": 0.5}, **others | options)
+    return model, criterion, model.encoder.layers
+
+
+def test_auto_alpha_waits_for_what_it_compares():
+    """A dropped layer says nothing, and neither does a batch without targets."""
+    model, criterion, layers = dropping(ag_layers="0", ag_encoder_heads="next:1")
+    chosen = criterion.parts[0].task.state.state_dict
+    layers.p = 1.0
+    _, size, log = criterion(model, sample())
+    assert log["ag_alpha"] == size and log["ag_loss"] == 0
+    layers.p, empty = 0.0, sample()
+    empty["target"].fill_(PAD)
+    criterion(model, empty)
+    assert not chosen
+    _, size, log = criterion(model, sample())
+    assert log["ag_alpha"] == chosen["ag_alpha"] * size > size
+
+
+def test_auto_alpha_is_of_all_guided_layers(monkeypatch):
+    model, criterion, layers = dropping(ag_encoder_heads="next:4")
+    totals = []
+    monkeypatch.setattr(criterion.parts[0], "_choose", lambda step, total: totals.append(total))
+    for layers.p, seed in [(0.0, 0), *((0.5, seed) for seed in range(5))]:
+        torch.manual_seed(seed)
+        criterion(model, sample())
+    whole, *others = (total.item() for total in totals if total)  # none, if all are dropped
+    assert len(set(others)) > 2
+    assert others == pytest.approx([whole] * len(others), rel=0.2)
+
+
 # Through fairseq's commands.
 
 CRITERION = "--criterion label_smoothed_cross_entropy_ag".split()

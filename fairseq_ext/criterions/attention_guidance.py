@@ -15,7 +15,7 @@ from fairseq_ext.criterions.terms import Log, Sample, Step, Term
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.guidance.plan import PERIOD, plan
-from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
+from fairseq_ext.guidance.schedule import CHOICES, build_schedule, choose_alpha, parse_alpha
 from fairseq_ext.models.config import Option, option
 
 logger = logging.getLogger(__name__)
@@ -118,8 +118,10 @@ class AttentionGuidance(Term):
         )
         total = (step.weights * losses).sum()
         if self.alpha is None:
-            self.alpha = self._choose(step, total)
-        alpha = self.alpha * share
+            layers = [(site, i) for site, guided in self.guided.items() for i in guided.layers]
+            heard = sum(layer in maps for layer in layers)  # without those that LayerDrop drops
+            self.alpha = self._choose(step, total.detach() * len(layers) / max(1, heard))
+        alpha = share * (CHOICES[0] if self.alpha is None else self.alpha)
         return alpha * total, {"ag_loss": total.detach(), "ag_alpha": alpha * step.size}
 
     @staticmethod
@@ -140,15 +142,18 @@ class AttentionGuidance(Term):
             views["cross"] = View(source, keys, queries)
         return views
 
-    def _choose(self, step: Step, total: Tensor) -> float:
-        """alpha_0 by the paper's rule, the same in all processes, or as chosen before a resume."""
+    def _choose(self, step: Step, total: Tensor) -> float | None:
+        """alpha_0 by the paper's rule, the same in all processes, or as chosen before a resume;
+        None if this batch has nothing to choose it by: no target, or no guided layer."""
         chosen = self.task.state.state_dict.get("ag_alpha", 0) if step.updates else 0
-        sums = torch.stack([step.loss.detach().double(), total.detach().double()])
+        sums = torch.stack([step.loss.detach().double(), total.double()])
         facts = torch.cat([sums, sums.new_tensor([step.size, chosen, chosen > 0])])
         if distributed.get_data_parallel_world_size() > 1:
             distributed.all_reduce(facts, group=distributed.get_data_parallel_group())
         loss, guidance, size, chosen, times = facts.tolist()
         alpha = chosen / times if times else choose_alpha(loss, guidance)
+        if alpha is None:
+            return None
         logger.info(
             "attention guidance: --ag-alpha auto takes %g (loss of the task %.3g, of guidance %.3g "
             "at update %d)%s",

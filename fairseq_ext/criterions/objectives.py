@@ -44,8 +44,10 @@ def equal_rows(base: Any, sample: Sample) -> Tensor:
 
 
 def of_tokens(base: Any, sample: Sample, output: Any) -> list[Compared]:
-    """Predictions of all tokens of the target."""
-    return [Compared(output[0][sample["target"].ne(base.padding_idx)])]
+    """Predictions of all tokens of the target, but those of --ignore-prefix-size."""
+    counted = sample["target"].ne(base.padding_idx)
+    counted[:, : getattr(base, "ignore_prefix_size", 0)] = False
+    return [Compared(output[0][counted])]
 
 
 def of_masked_tokens(base: Any, sample: Sample, output: Any) -> list[Compared]:

@@ -48,8 +48,9 @@ def parse_alpha(text: str) -> float | None:
     return alpha
 
 
-def choose_alpha(task: float, guidance: float) -> float:
-    """The paper's rule: of 1, 10, 100, what brings both losses closest in size at the start."""
+def choose_alpha(task: float, guidance: float) -> float | None:
+    """The paper's rule: of 1, 10, 100, what brings both losses closest in size at the start; None
+    if one of them says nothing."""
     if not (task > 0 and guidance > 0):
-        return CHOICES[0]
+        return None
     return min(CHOICES, key=lambda alpha: abs(math.log(task / (alpha * guidance))))
