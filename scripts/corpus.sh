@@ -6,8 +6,9 @@ DICTIONARY='' SHARED='--offline= --merges= --bpe= --dictionaries=' EXTRA='' dict
 
 # corpus_recipe NAME MERGES MB ARGUMENT...: reads the options that these recipes share, unless SHARED
 # names fewer, and those named in EXTRA; sets OUT, WORK, offline, merges, bpe and dictionaries; ends
-# the script if OUT is made already. MB is what it needs on the disk. A script may have a function
-# refuse_conflicts, for options without effect; merges is empty in it unless it was given.
+# the script if OUT is made already. MB is what the corpus as published needs on the disk. A script
+# may have a function refuse_conflicts, for options without effect; merges is empty in it unless it
+# was given.
 corpus_recipe() {
   offline='' merges='' bpe='' WORDS=()
   options "WORD $SHARED $EXTRA" "${@:4}"
@@ -21,7 +22,7 @@ corpus_recipe() {
   [ -z "$offline" ] || [ -d "$offline" ] ||
     die "--offline is '$offline' and must be a folder with the files of the corpus."
   made_from "$(basename "$0")" $SHARED $EXTRA
-  data_recipe "data-bin/$1" "${WORDS[0]:-}" "$3"
+  data_recipe "data-bin/$1" "${WORDS[0]:-}" "$(needed "$3" "$offline")"
 }
 
 # made_from RECIPE OPTION...: adds them to SETTINGS, but for --bpe, whose tools make the same pieces.

@@ -213,6 +213,14 @@ produce() {
 # megabytes PATH: what it takes on the disk, 0 if it is not there.
 megabytes() { du -sk "$1" 2>/dev/null | awk '{ all = $1 } END { print int(all / 1024) }' || true; }
 
+# needed MB [FOLDER]: MB, which a corpus as published needs on the disk while it is prepared, or less
+# if FOLDER holds a smaller one: ten times its archives cover every stage of them.
+needed() {
+  local all=$1
+  [ -z "${2:-}" ] || all=$((100 + 10 * $(megabytes "$2/")))
+  echo $((all < $1 ? all : $1))
+}
+
 # work_from SOURCE: forget the work in WORK if it was begun from another source. No other command
 # works there until this script ends.
 work_from() {

@@ -65,7 +65,7 @@ find_corpus() {
 # wikitext: WORK/raw, out of a folder with its files or archive, or of a download.
 wikitext() {
   local folder part parts=()
-  require_room "$WORK" $((3000 - $(megabytes "$WORK")))
+  require_room "$WORK" $(($(needed 3000 "$offline") - $(megabytes "$WORK")))
   folder=${offline:-$(given_corpus wikitext-103)}
   obtain "$folder" wikitext-103 wikitext-103
   for part in train valid test; do parts+=("wiki.$part=wiki.$part.@"); done

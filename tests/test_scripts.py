@@ -220,6 +220,12 @@ def test_work_that_is_there_needs_no_room(tmp_path):
     assert_refused(lib(f"{code} 7"), "2 MB of free space and 3 MB are needed")
 
 
+def test_a_small_corpus_needs_little_room(tmp_path):
+    (tmp_path / "text").write_bytes(bytes(4 << 20))
+    code = f'needed 500; needed 500 "{tmp_path}"; needed 120 "{tmp_path}"'
+    assert lib(code).stdout.split() == ["500", "140", "120"]
+
+
 @pytest.mark.skipif(not shutil.which("flock"), reason="this system has no flock")
 def test_one_command_at_a_time(tmp_path):
     code = f'WORK="{tmp_path}/a.partial"; work_from x; echo works'
