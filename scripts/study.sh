@@ -24,6 +24,7 @@ study_data() {
   [ -n "$data" ] || bash "$ROOT/scripts/prepare_${corpus%%.*}.sh" "$ROOT/data-bin/$corpus"
   data=${data:-$ROOT/data-bin/$corpus}
   scoring "$2"
+  [ -z "$REFERENCE" ] || whole
   out=${out:-$ROOT/checkpoints/$1/$(basename "$data")$size}
   require_room "$out" 500
 }
@@ -37,7 +38,37 @@ scoring() {
   target=${target#*-} target=${target%%.*}
   SCORING=(--gen-subset "$1")
   [[ ! "${target%%[_-]*}" =~ ^[a-z]{2,3}$ ]] || SCORING+=(--target-lang "${target%%[_-]*}") # of pt_BR
-  [ ! -e "$data/text/$1.$target" ] || SCORING+=(--reference "$data/text/$1.$target")
+  if [ -e "$data/text/$1.$target" ]; then
+    SCORING+=(--reference "$data/text/$1.$target")
+    REFERENCE=''
+  else
+    REFERENCE=${found[0]%.idx}
+  fi
+}
+
+# whole: ends the script if the binarised REFERENCE lacks words, as its last table would.
+whole() {
+  python - "$REFERENCE" <<'PY'
+import logging, sys
+from pathlib import Path
+
+logging.disable()
+from fairseq.data import Dictionary, data_utils
+
+from fairseq_ext.errors import UsageError
+
+path = Path(sys.argv[1])
+split, language = path.name.split(".")[0], path.suffix[1:]
+words = Dictionary.load(str(path.parent / f"dict.{language}.txt"))
+sentences = data_utils.load_indexed_dataset(str(path), words)
+lacking = sum(bool((sentence == words.unk()).any()) for sentence in sentences)
+if lacking:
+    raise UsageError(
+        f"{lacking} of the {len(sentences)} sentences of {path} have words that are not in the "
+        f"dictionary, so nothing can be scored against them; put their text into "
+        f"{path.parent}/text/{split}.{language}"
+    )
+PY
 }
 
 # chosen NAME...: sets VARIANTS, what the script's function `variant` prints of each.

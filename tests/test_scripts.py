@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import fairseq
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
@@ -157,6 +158,23 @@ def test_the_language_of_the_target(tmp_path, target, language):
     code = f'. "{ROOT}/scripts/study.sh"; data={tmp_path}; scoring test; say "${{SCORING[*]}}"'
     flags = f" --target-lang {language}" if language else ""
     assert lib(code).stdout == f"--gen-subset test{flags}\n"
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_references_that_lack_words(tmp_path, lacking):
+    """Said before anything is trained, since the last table would be refused."""
+    (tmp_path / "test.de").write_text("a a b b\n" + lacking * "c a\n")
+    prefixes = f"--trainpref {tmp_path}/test --testpref {tmp_path}/test --destdir {tmp_path}"
+    flags = f"-s de -t en --only-source --thresholdsrc 2 --workers 1 {prefixes}"
+    fairseq("preprocess", *flags.split())
+    for suffix in ("idx", "bin"):
+        (tmp_path / f"test.de-en.de.{suffix}").rename(tmp_path / f"test.en-de.de.{suffix}")
+    code = f'. "{ROOT}/scripts/study.sh"; study_options 1 "" --data "{tmp_path}"; study_data x test'
+    done = lib(f'{code}; say "${{SCORING[*]}}"')
+    if lacking:
+        assert_refused(done, "1 of the 2 sentences", f"{tmp_path}/text/test.de")
+    else:
+        assert done.stdout == "--gen-subset test --target-lang de\n"
 
 
 def recipe_of(out: Path, *settings: str, made="manifest.json") -> subprocess.CompletedProcess:
