@@ -298,7 +298,7 @@ def test_the_logistic_loss_over_all_real_tokens():
     expected, correct = 0.0, 0
     for b, sentence in enumerate(SENTENCES):
         for position in range(len(sentence)):
-            p = 1 / (1 + math.exp(-scores[b, position, 0]))
+            p = 1 / (1 + math.exp(-scores[b, position, 0].item()))
             expected -= math.log(p if position in MASKED[b] else 1 - p)
             correct += (p > 0.5) == (position in MASKED[b])
     assert loss.item() == pytest.approx(expected, rel=1e-5)
