@@ -266,6 +266,22 @@ def test_cross_attention_projects_its_keys_once():
             ),
             "groups of 3 heads in all for 4 heads",
         ),
+        (
+            lambda: attend(make("doubly"), torch.randn(1, 2, 16), Inputs(causal=True)),
+            "cannot be causal",
+        ),
+        (
+            lambda: Inputs(blocked=torch.zeros(1, 4, 2, 2, dtype=torch.bool)),
+            "is .1, 4, 2, 2.; give",
+        ),
+        (
+            lambda: make(site="cross")(
+                *(torch.randn(3, n, 16) for n in (4, 2, 2)), attn_mask=torch.zeros(3, 3)
+            ),
+            "repeat the keys",
+        ),
+        (lambda: Inputs(blocked=torch.zeros(2, dtype=torch.bool)), "or .B, 1, T, S."),
+        (lambda: Attention(16, 4, site="encoder", add_zero_attn=True), "add_zero_attn is not"),
         (lambda: attend(make(), torch.randn(1, 2, 16), before_softmax=True), "Listener"),
         (lambda: attend(make(), torch.randn(1, 2, 16), attn_mask=torch.randn(2, 2)), "a bool"),
         (

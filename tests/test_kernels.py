@@ -147,7 +147,6 @@ def test_the_module_takes_the_kernel_when_nobody_listens(kind, monkeypatch):
 @pytest.mark.parametrize(
     "inputs",
     [
-        {"inputs": Inputs(causal=True)},
         {"inputs": Inputs(blocked=torch.ones(12, 12, dtype=torch.bool).triu(3))},
         {"dropout": 0.5},
         {"dtype": torch.bfloat16},

@@ -1,12 +1,14 @@
 """What one forward pass tells the attention modules: `Inputs` per stack, `Frame` per call."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from fairseq_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from fairseq_ext.attention.second_pass import SecondPass
@@ -52,13 +54,17 @@ class Inputs:
     Args:
         padding: [B, S] bool, True where a key is padding; None when there is none.
         causal: a query may not attend to keys after its own position.
-        blocked: bool, broadcastable to [B, H, T, S]; further positions that may not be attended.
+        blocked: bool, [T, S] or [B, 1, T, S]; further positions that may not be attended, by any
+            head.
         listener: who observes the maps.
         first: position of the first query, if the keys are others (> 0 token by token).
         query_padding: [B, T] bool, padding among such queries; None if none stands before a token.
         passes: what is attended to is several passes over B sentences, all rows of one after all of
             the other. This is each one's `SecondPass`, or None.
         sentences: what role-guided heads know of the keys.
+
+    Raises:
+        UsageError: `blocked` has another shape.
     """
 
     padding: Tensor | None = None
@@ -70,6 +76,13 @@ class Inputs:
     passes: "Sequence[SecondPass | None]" = (None,)
     sentences: "Sentences | None" = None
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        shape = [] if self.blocked is None else list(self.blocked.shape)
+        if len(shape) not in (0, 2, 4) or shape[1:-2] not in ([], [1]):
+            raise UsageError(
+                f"A mask of attention is {shape}; give one for all heads, [T, S] or [B, 1, T, S]."
+            )
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """make(), computed for the first layer that needs it and shared by the others."""
@@ -87,6 +100,21 @@ class Inputs:
     def wanted(self, site: str, layer: int) -> Sequence[int]:
         """Heads whose maps the listener wants from this place."""
         return (self.listener and self.listener.wants(site, layer)) or ()
+
+
+def as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
+    """`Inputs` of what fairseq gives an attention module: padding [B, S] and a mask [T, S]."""
+    inputs = padding
+    if not isinstance(inputs, Inputs):
+        inputs = Inputs(None if inputs is None else inputs.bool())
+    if attn_mask is None:
+        return inputs
+    if attn_mask.dtype != torch.bool:
+        if not ((attn_mask == 0) | (attn_mask <= -1e4)).all():
+            raise UsageError("attn_mask adds numbers to scores; give one of 0 and -inf, or a bool.")
+        attn_mask = attn_mask < 0
+    blocked = attn_mask if inputs.blocked is None else inputs.blocked | attn_mask
+    return replace(inputs, blocked=blocked)
 
 
 @dataclass(frozen=True)

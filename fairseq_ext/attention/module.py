@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.blockers import USUAL
 from fairseq_ext.attention.heads import Heads, check_groups, runs
-from fairseq_ext.attention.inputs import Frame, Inputs
+from fairseq_ext.attention.inputs import Frame, Inputs, as_inputs
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.second_pass import SecondPass
 from fairseq_ext.errors import UsageError
@@ -40,8 +40,9 @@ class Attention(MultiheadAttention):
         oldest: where what a cache must keep begins, if it need not be all.
 
     Raises:
-        UsageError: H does not divide C, the groups do not add up to H, or a normaliser that looks
-            across queries stands where queries must not see each other.
+        UsageError: H does not divide C, the groups do not add up to H, a normaliser that looks
+            across queries stands where queries must not see each other, or an argument of fairseq's
+            is not supported.
     """
 
     def __init__(
@@ -61,6 +62,9 @@ class Attention(MultiheadAttention):
                 f"{site} attention: {num_heads} heads do not divide the width {embed_dim}; "
                 "choose a number of heads that does."
             )
+        for name in ("add_bias_kv", "add_zero_attn", "xformers_att_config"):
+            if stock.get(name):
+                raise UsageError(f"{name} is not supported; leave it out.")
         kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
         super().__init__(embed_dim, num_heads, **kind, **stock)
         self.site, self.layer, self.adversary = site, layer, adversary
@@ -108,7 +112,8 @@ class Attention(MultiheadAttention):
         Args:
             query: [T, B, C]. key, value: [S, B, C], or with fewer sentences than the queries have
                 hypotheses: then each is that of as many in a row.
-            attn_mask: [T, S], boolean (True = blocked) or additive (0 or large and negative).
+            attn_mask: [T, S], boolean (True = blocked) or additive (0 or large and negative). One
+                that hides the future does so only from softmax and hard-coded heads.
 
         Returns:
             output [T, B, C] and, if asked for, the weights before dropout, in float32 or wider:
@@ -116,7 +121,12 @@ class Attention(MultiheadAttention):
         """
         if before_softmax:
             raise UsageError("before_softmax is not supported; observe maps with a Listener.")
-        inputs = _as_inputs(key_padding_mask, attn_mask)
+        inputs = as_inputs(key_padding_mask, attn_mask)
+        if inputs.causal and any(group.normaliser.across_queries for group in self.groups):
+            raise UsageError(
+                "A normaliser that looks across queries cannot be causal: it would let a token see "
+                "the future; use softmax."
+            )
         q, k, v, frame = self._project(query, key, value, inputs, incremental_state, static_kv)
         need_weights = need_weights or need_head_weights
         wanted = self._wanted(inputs)
@@ -221,6 +231,10 @@ class Attention(MultiheadAttention):
                 k = torch.cat([old["prev_key"], k], 2)
                 v = torch.cat([old["prev_value"], v], 2)
         beam = query.size(1) // v.size(0)
+        if beam > 1 and not (inputs.blocked is None and inputs.query_padding is None):
+            raise UsageError(
+                "Hypotheses share keys, which no mask is supported for; repeat the keys."
+            )
         q = _fold(self._split_heads(self.q_proj, query), beam)
         padding = inputs.padding
         if state is not None:
@@ -304,17 +318,3 @@ def _fold(x: Tensor, beam: int) -> Tensor:
 def _unfold(x: Tensor, beam: int) -> Tensor:
     """[B, H, beam * T, D] -> [B * beam, H, T, D]."""
     return x if beam == 1 else x.unflatten(2, (beam, -1)).transpose(1, 2).flatten(0, 1)
-
-
-def _as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
-    inputs = padding
-    if not isinstance(inputs, Inputs):
-        inputs = Inputs(None if inputs is None else inputs.bool())
-    if attn_mask is None:
-        return inputs
-    if attn_mask.dtype != torch.bool:
-        if not ((attn_mask == 0) | (attn_mask <= -1e4)).all():
-            raise UsageError("attn_mask adds numbers to scores; give one of 0 and -inf, or a bool.")
-        attn_mask = attn_mask < 0
-    blocked = attn_mask if inputs.blocked is None else inputs.blocked | attn_mask
-    return replace(inputs, blocked=blocked)
