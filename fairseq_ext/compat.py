@@ -204,6 +204,19 @@ def safe_checkpoints() -> None:
         replace([module], "torch", safe_loading.SafeTorch(loader))
 
 
+def overridden_names() -> None:
+    """An override of `_name` is the model's. Goes when fairseq does not give it to the task too."""
+    from omegaconf import open_dict
+
+    def overwrite(original: Callable, cfg: Any, overrides: dict[str, Any]) -> None:
+        original(cfg, {key: value for key, value in overrides.items() if key != "_name"})
+        if "_name" in overrides:
+            with open_dict(cfg):
+                cfg.model._name = overrides["_name"]
+
+    around("fairseq.checkpoint_utils", "overwrite_args_by_name", overwrite)
+
+
 def safe_settings() -> None:
     """Models `eval` settings saved in a checkpoint. Goes when fairseq reads them as literals."""
     import fairseq  # noqa: F401  (imports every model, task and criterion)
@@ -299,6 +312,7 @@ REMEDIES = (
     fresh_workers,
     run_metrics,
     safe_checkpoints,
+    overridden_names,
     safe_settings,
     safe_archives,
     plain_refusals,

@@ -320,6 +320,20 @@ def test_stock_layer_pruning_works():
     )
 
 
+@pytest.mark.parametrize("asa_layers", ["upper", "none"])
+def test_layers_that_remain_keep_their_adversaries_or_lose_them(asa_layers):
+    full = build("transformer_asa_tiny", encoder_layers=4)
+    kept = {"encoder_layers_to_keep": "1,3", "decoder_layers_to_keep": "0,1"}
+    pruned = build("transformer_asa_tiny", asa_layers=asa_layers, **kept)
+    pruned.load_state_dict(full.state_dict(), model_cfg=Namespace(arch="any", **kept))
+    layers = {i for i in range(2) if pruned.encoder.layers[i].self_attn.adversary is not None}
+    assert layers == ({1} if asa_layers == "upper" else set())
+    for i in layers:
+        found, given = (model.encoder.layers[n] for model, n in ((pruned, i), (full, 3)))
+        pair = found.self_attn.adversary.state_dict(), given.self_attn.adversary.state_dict()
+        torch.testing.assert_close(*pair, atol=0, rtol=0)
+
+
 def test_alignments_are_made_only_when_somebody_reads_them():
     model = build()
     assert model.train()(**BATCH)[1]["attn"] == [None]

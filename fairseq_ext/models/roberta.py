@@ -23,6 +23,7 @@ from fairseq_ext.models.config import (
 )
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import ENCODER_OPTIONS
+from fairseq_ext.models.pruning import Prunable
 from fairseq_ext.models.roles import check_annotated
 from fairseq_ext.models.task_heads import mlp
 from fairseq_ext.models.transformer import Disturbance, TransformerEncoder
@@ -160,7 +161,7 @@ class RobertaEncoder(stock.RobertaEncoder):
             parameter.requires_grad = parameter is shared
 
 
-class RobertaModel(Monitored, stock.RobertaModel):
+class RobertaModel(Monitored, Prunable, stock.RobertaModel):
     """The common base of our architectures; each is registered with its own configuration."""
 
     def __init__(self, args: Namespace, encoder: RobertaEncoder) -> None:

@@ -22,6 +22,7 @@ from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
 from fairseq_ext.models.monitoring import Monitored
 from fairseq_ext.models.options import check_supported
 from fairseq_ext.models.passes import through, twice
+from fairseq_ext.models.pruning import Prunable
 from fairseq_ext.models.roles import build_symbols, check_annotated
 from fairseq_ext.models.shared_layers import check_shareable, share_layers
 
@@ -223,7 +224,7 @@ class TransformerDecoder(TransformerDecoderBase):
         return x.transpose(0, 1)
 
 
-class TransformerModel(Monitored, TransformerModelBase):
+class TransformerModel(Monitored, Prunable, TransformerModelBase):
     """The common base of our architectures; each is registered with its own configuration."""
 
     @classmethod
