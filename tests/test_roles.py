@@ -156,6 +156,13 @@ def test_a_masked_word_is_a_word_and_never_rare():
     assert view.begins[0].tolist() == [True, True, True, True, False]
 
 
+@pytest.mark.parametrize("tag", ["__en__", "[en_XX]"])
+def test_the_language_of_a_sentence_is_never_rare(tag):
+    counts = {tag: 1, "__main__": 3}
+    view = read(f"{tag} dog runs __main__", lambda word: counts.get(word, 9), around=False)
+    assert looks("rare", view)[0] == {3}
+
+
 SPLIT = {
     "The quick fox never cha@@ sed dogs !": [1, 2, 3, 4, 5, 5, 6, 7],
     "The qui@@ ck f@@ o@@ x never chased dogs !": [1, 2, 2, 3, 3, 3, 4, 5, 6, 7],

@@ -1,5 +1,7 @@
 """A dictionary as roles see it: which symbols end sentences, begin words, separate, are rare."""
 
+import re
+
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
@@ -10,6 +12,7 @@ from fairseq_ext.roles.masks import DEFINITIONS, NEVER, Definitions, Sentences
 from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
 
 MASK = "<mask>"
+LANGUAGE = re.compile(r"__\w+__|\[\w+\]")  # as multilingual tasks add them, counted once
 WHOLE = Piece(b"", True, True)  # special symbols
 
 
@@ -25,7 +28,8 @@ class Symbols(nn.Module):
         self.pad, rule = dictionary.pad(), DEFINITIONS[definitions]
         symbols, special = dictionary.symbols, dictionary.nspecial
         found = [WHOLE] * special + pieces(symbols[special:])
-        found = [WHOLE if s == MASK else piece for s, piece in zip(symbols, found, strict=True)]
+        each = zip(symbols, dictionary.count, found, strict=True)
+        found = [WHOLE if _is_tag(symbol, count) else piece for symbol, count, piece in each]
         ends = [number in (dictionary.bos(), dictionary.eos()) for number in range(len(symbols))]
         self.register_buffer("ends", torch.tensor(ends), persistent=False)
         tables = {
@@ -90,6 +94,10 @@ def _rarity(dictionary: Dictionary, found: list[Piece], rule: Definitions) -> li
     ]
     rarity[dictionary.unk()] = 0 if rule.unknown else -max(dictionary.count) - 1
     return rarity
+
+
+def _is_tag(symbol: str, count: int) -> bool:
+    return symbol == MASK or (count == 1 and LANGUAGE.fullmatch(symbol) is not None)
 
 
 def _can_be_rare(piece: Piece) -> bool:
