@@ -29,7 +29,8 @@ study_data() {
   require_room "$out" 500
 }
 
-# scoring SPLIT: sets SCORING, what `fairseq-ext table` has to know of a part of the data.
+# scoring SPLIT: sets SCORING, what `fairseq-ext table` has to know of a part of the data, and
+# REFERENCE, the binarised sentences that it scores against if their text is not there, else empty.
 scoring() {
   local target found=("$data/$1".*-*.*.idx)
   [ -e "${found[0]}" ] ||
