@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_ext.attention import (
     NORMALISERS,
-    Frame,
+    AttentionContext,
     Heads,
     Inputs,
     build_normaliser,
@@ -48,7 +48,7 @@ class Problem:
     """Tensors as fairseq lays them out: q, k and v [B, H, T, D] are views of [T, B, C]."""
 
     qkv: tuple[Tensor, Tensor, Tensor]
-    frame: Frame
+    context: AttentionContext
     grad: Tensor  # [T, B, C]
 
     @property
@@ -58,7 +58,7 @@ class Problem:
     @property
     def padding(self) -> Tensor | None:
         """[B, 1, 1, S] or None."""
-        mask = self.frame.key_padding
+        mask = self.context.key_padding
         return None if mask is None else mask[:, None, None]
 
 
@@ -73,8 +73,8 @@ def build_problem(length: int, given: argparse.Namespace) -> Problem:
     )
     padding = ragged(batch, length, given.padding).to(given.device) if given.padding else None
     inputs = Inputs(padding)
-    frame = Frame(inputs, length, length, 0, q.device, padding, inputs.absent())
-    return Problem((q, k, v), frame, torch.randn(length, batch, heads * WIDTH, **place))
+    context = AttentionContext(inputs, length, length, 0, q.device, padding, inputs.absent())
+    return Problem((q, k, v), context, torch.randn(length, batch, heads * WIDTH, **place))
 
 
 def ragged(batch: int, length: int, share: float) -> Tensor:
@@ -98,7 +98,7 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
         heads, q = problem.heads, problem.qkv[0]
         normaliser = build_normaliser(name, heads, **(DEFAULTS | options))
         group = Heads(heads, normaliser=normaliser).to(q.device, q.dtype)
-        arguments = (*problem.qkv, problem.frame, slice(0, heads), False, 0.0)
+        arguments = (*problem.qkv, problem.context, slice(0, heads), False, 0.0)
         return lambda: group.attend(*arguments)[0], group.parameters()
 
     return build
@@ -107,7 +107,7 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
 def gaussian(problem: Problem) -> Candidate:
     """Hard-coded heads."""
     group = hard_coded(problem.heads)
-    arguments = (*problem.qkv, problem.frame, slice(0, problem.heads), False, 0.0)
+    arguments = (*problem.qkv, problem.context, slice(0, problem.heads), False, 0.0)
     return lambda: group.attend(*arguments)[0], ()
 
 

@@ -1,7 +1,7 @@
 """Tokens and byte-pair encoding of parallel text: our steps against the usual chain.
 
 The chain is Moses' normalize-punctuation.perl and tokenizer.perl (with a thread for each core),
-then subword-nmt's learn-bpe and apply-bpe; ours are fairseq_ext.data.tokenise and .subwords with
+then subword-nmt's learn-bpe and apply-bpe; ours are fairseq_ext.prepare.tokenise and .subwords with
 fastBPE. Both sides of the same text, as commands, start-up included. What comes out is compared
 line by line: the tokens, then the pieces of the lines that have the same tokens.
 """
@@ -21,11 +21,10 @@ from tempfile import TemporaryDirectory
 import measure
 from measure import AGAIN, Aim, Quiet, Row, Table
 
-from fairseq_ext.data.lines import lines_of
-from fairseq_ext.data.parallel import cores
-from fairseq_ext.data.subwords import best_tool
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import lines_of, write_lines
+from fairseq_ext.prepare.process_pool import cores
+from fairseq_ext.prepare.subwords import best_tool
 
 EXAMPLE = (
     "python benchmarks/recipes.py --moses mosesdecoder/scripts/tokenizer --merges 10000 "

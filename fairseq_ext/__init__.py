@@ -1,23 +1,18 @@
-"""Attention mechanisms for fairseq: importing this package registers all of them.
+"""Attention mechanisms for fairseq, as a plugin: `--user-dir fairseq_ext`.
 
-`fairseq-ext` and the steps of data recipes register nothing by themselves: fairseq and torch take
-longer to import than most of them to run.
+Importing the package registers its architectures, criterions and tasks if fairseq is loaded, as it
+is when fairseq imports a user directory. Otherwise nothing heavy is imported, so that `fairseq-ext`
+and the steps of data recipes start fast; what is loaded later registers at its first
+`--user-dir`. In Python, `import fairseq_ext.registry` registers everything.
 """
 
 import sys
-from pathlib import Path
 
-from fairseq_ext.errors import plain_errors
+from fairseq_ext.deferred import register_on_user_dir
 
+__version__ = "0.2.0"
 
-def _program() -> str:
-    """The module or the script that Python runs."""
-    if sys.argv[:1] == ["-m"]:  # while it looks for the module
-        return sys.orig_argv[-len(sys.argv)]
-    return Path(*sys.argv[:1]).name
-
-
-if _program().startswith(("fairseq_ext.cli", "fairseq_ext.data.")) or _program() == "fairseq-ext":
-    plain_errors()
+if "fairseq" in sys.modules:
+    from fairseq_ext import registry  # noqa: F401
 else:
-    from fairseq_ext import registration  # noqa: F401
+    register_on_user_dir()

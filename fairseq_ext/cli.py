@@ -31,10 +31,10 @@ VERBS = {
     "columns": "fairseq_ext.analysis.columns",
     "heads": "fairseq_ext.analysis.heads",
     "weights": "fairseq_ext.analysis.weights",
-    "probe": "fairseq_ext.analysis.probes",
-    "align": "fairseq_ext.analysis.alignment",
-    "collapse": "fairseq_ext.analysis.collapse",
-    "boxes": "fairseq_ext.analysis.boxes",
+    "probe": "fairseq_ext.analysis.coreference.probe",
+    "align": "fairseq_ext.analysis.align",
+    "collapse": "fairseq_ext.analysis.demos.collapse",
+    "boxes": "fairseq_ext.analysis.demos.boxes",
 }
 
 # Those that build no model of fairseq, and so start without it.
@@ -70,7 +70,7 @@ def _docstring(module: str) -> str:
 
 def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb not in QUICK:
-        import_module("fairseq_ext.registration")
+        import_module("fairseq_ext.registry")
     module = import_module(VERBS[verb])
     parser.epilog = f"example:\n{module.EXAMPLE}"
     module.add_arguments(parser)

@@ -50,21 +50,21 @@ step() {
   touch "$WORK/.$1"
 }
 
-# data_module NAME ARGUMENT...: of fairseq_ext.data.
-data_module() { foreground python -m "fairseq_ext.data.$1" "${@:2}"; }
+# prepare_step NAME ARGUMENT...: of fairseq_ext.prepare.
+prepare_step() { foreground python -m "fairseq_ext.prepare.$1" "${@:2}"; }
 
 # unless_refused NAME ARGUMENT...: the same. Text that it refuses leaves no work, so that corrected
 # text is read next; what else ends it leaves the work, to go on from.
 unless_refused() {
   local status=0
-  data_module refusals "fairseq_ext.data.$1" "${@:2}" || status=$?
+  prepare_step step "fairseq_ext.prepare.$1" "${@:2}" || status=$?
   [ "$status" != 65 ] || { rm -r "$WORK" && exit 1; }
   return "$status"
 }
 
 # parallel_text SOURCE TARGET GROUP ARCHIVE... -- PART=PATTERN...: WORK/raw/PART.LANGUAGE out of the
 # files in the folder given by --offline, or of archives that are downloaded (GROUP is a folder for
-# them). Patterns are those of fairseq_ext.data.extract.
+# them). Patterns are those of fairseq_ext.prepare.extract.
 parallel_text() {
   SOURCE=$1 TARGET=$2
   local archives=() group=$3
@@ -87,9 +87,9 @@ obtain() {
   if [ -z "$FROM" ]; then
     FROM=$(dirname "$OUT")/downloads/$2
     say "Downloading to $FROM"
-    data_module fetch "$FROM" "${@:3}"
+    prepare_step fetch "$FROM" "${@:3}"
   elif [ $# -gt 2 ]; then
-    step verified "Checking archives" data_module fetch --check "$FROM" "${@:3}"
+    step verified "Checking archives" prepare_step fetch --check "$FROM" "${@:3}"
   fi
 }
 
@@ -106,12 +106,12 @@ checked() {
   unless_refused check "${parts[@]}"
 }
 
-# tokenise_text FLAG...: WORK/tokens, by sacremoses; flags of fairseq_ext.data.tokenise.
+# tokenise_text FLAG...: WORK/tokens, by sacremoses; flags of fairseq_ext.prepare.tokenise.
 tokenise_text() {
-  step tokens "Tokenising" data_module tokenise "$WORK/raw" "$WORK/tokens" "$@"
+  step tokens "Tokenising" prepare_step tokenise "$WORK/raw" "$WORK/tokens" "$@"
 }
 
-# sort_pairs NAME VIEW... FLAG...: pairs held out or left out; see fairseq_ext.data.bitext.
+# sort_pairs NAME VIEW... FLAG...: pairs held out or left out; see fairseq_ext.prepare.bitext.
 sort_pairs() {
   local name=$1
   shift
@@ -121,7 +121,7 @@ sort_pairs() {
 # split_words FOLDER OUT: to pieces, by a joint BPE.
 split_words() {
   step split "Splitting words: $merges joint BPE merges, from the training text" \
-    data_module subwords "$1" "$WORK/bpe.codes" "$2" --merges "$merges" ${bpe:+--bpe "$bpe"}
+    prepare_step subwords "$1" "$WORK/bpe.codes" "$2" --merges "$merges" ${bpe:+--bpe "$bpe"}
 }
 
 # finish TEXT PIECES: binarised, with the tokenised text beside, a summary and a manifest. DICTIONARY
@@ -139,9 +139,9 @@ finish() {
 }
 
 # complete PIECES FLAG...: a summary of the pieces that were binarised and a manifest, by flags of
-# fairseq_ext.data.summary; then all has its name.
+# fairseq_ext.prepare.manifest; then all has its name.
 complete() {
-  step summary "What there is" data_module summary "$WORK" "$@" \
+  step summary "What there is" prepare_step manifest "$WORK" "$@" \
     --about "$(basename "$0") ${ARGUMENTS[*]@Q}" "${SETTINGS[@]/#/--setting=}"
   rm -rf "$WORK"/{raw,tokens,pieces,encoded,unpacked,short,srcdict}
   rm -rf "$WORK"/{source,inputs} "$WORK"/.[a-z]*

@@ -3,7 +3,7 @@
 # corpus_task NAME: sets TASK, METRIC (of the log, the higher the better) and METRICS, by the table
 # of corpora.
 corpus_task() {
-  TASK=$(python -m fairseq_ext.data.corpora --list | awk -v name="$1" '$1 == name { print $2 }')
+  TASK=$(python -m fairseq_ext.prepare.corpora --list | awk -v name="$1" '$1 == name { print $2 }')
   case "$TASK" in
   sentence_classification) METRIC=accuracy METRICS=(accuracy f1 mcc) ;;
   sentence_regression) METRIC=pearson METRICS=(pearson spearman) ;;

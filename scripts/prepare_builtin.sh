@@ -16,7 +16,7 @@ SHARED='--merges= --bpe= --dictionaries='
 corpus_recipe builtin.en-de 1000 500 "$@"
 SOURCE=en TARGET=de
 begin builtin
-data_module builtin "$WORK/raw"
+prepare_step toy.corpus "$WORK/raw"
 tokenise_text --lowercase
 split_words "$WORK/tokens" "$WORK/pieces"
 finish "$WORK/tokens" "$WORK/pieces"

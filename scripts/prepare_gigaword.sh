@@ -52,16 +52,16 @@ wordpieces() {
   if [ -n "$wordpiece" ]; then
     produce "$vocabulary" cat "$wordpiece"
   elif [ ! -e "$vocabulary" ]; then
-    data_module wordpiece learn --size "$merges" "$vocabulary" "$WORK/text"/train.*
+    prepare_step wordpiece learn --size "$merges" "$vocabulary" "$WORK/text"/train.*
   fi
   for path in "$WORK/text"/*; do
     produce "$WORK/pieces/$(basename "$path")" foreground applied "$vocabulary" "$path"
   done
-  produce "$WORK/srcdict" data_module wordpiece dict "$vocabulary"
+  produce "$WORK/srcdict" prepare_step wordpiece dict "$vocabulary"
 }
 
 # applied VOCABULARY FILE: prints its pieces, in the place of this shell.
-applied() { exec python -m fairseq_ext.data.wordpiece apply "$1" <"$2"; }
+applied() { exec python -m fairseq_ext.prepare.wordpiece apply "$1" <"$2"; }
 
 begin "$FROM"
 step raw "Reading the corpus" unless_refused gigaword extract "$FROM" "$WORK/raw" \
@@ -76,5 +76,5 @@ wordpiece)
 bpe) split_words "$WORK/text" "$WORK/pieces" ;;
 esac
 step truncated "Cutting what is longer than $positions tokens" \
-  data_module gigaword truncate "$WORK/pieces" --positions ${positions//,/ }
+  prepare_step gigaword truncate "$WORK/pieces" --positions ${positions//,/ }
 finish "$WORK/text" "$WORK/pieces"

@@ -36,7 +36,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/corpus.sh"
 
-# find_corpus NAME: sets SOURCES, arguments of fairseq_ext.data.documents.
+# find_corpus NAME: sets SOURCES, arguments of fairseq_ext.prepare.documents.
 find_corpus() {
   local part books wikitext
   case "$1" in
@@ -79,10 +79,10 @@ gpt2() {
   [ -n "$given" ] || [ ! -d "${FAIRSEQ_EXT_CORPORA:-}/gpt2_bpe" ] ||
     given=$FAIRSEQ_EXT_CORPORA/gpt2_bpe
   if [ -n "$given" ]; then
-    from=$(data_module fetch --given "$given" "${files[@]}")
+    from=$(prepare_step fetch --given "$given" "${files[@]}")
   else
     from=$(dirname "$OUT")/downloads/gpt2_bpe
-    data_module fetch "$from" "${files[@]}"
+    prepare_step fetch "$from" "${files[@]}"
   fi
   for name in encoder.json vocab.bpe; do produce "$WORK/bpe/$name" cat "$from/$name"; done
   produce "$WORK/encoded/dict.txt" gpt2_dictionary "$from/dict.txt"

@@ -5,7 +5,7 @@
 # Usage: bash scripts/prepare_task.sh CORPUS [OUT] [--words N]
 #
 #   CORPUS  one of these, whose files lie in $FAIRSEQ_EXT_CORPORA as they are published, plain or .gz
-#           (`python -m fairseq_ext.data.corpora --list` prints which folders and parts):
+#           (`python -m fairseq_ext.prepare.corpora --list` prints which folders and parts):
 #             sst-2, rte, mrpc, qnli, cola, mnli, qqp, sts-b, wnli    GLUE, e.g. SST-2/train.tsv
 #             squad-1.1, squad-2.0                                    squad/train-v1.1.json
 #             race, dream, hellaswag                                  RACE/train/middle/*.txt
@@ -49,11 +49,11 @@ if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; the
   one_at_a_time "$(dirname "$OUT")"
   data_recipe "data-bin/${WORDS[0]}" "$OUT"
   setup_environment
-  python -m fairseq_ext.data.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
+  python -m fairseq_ext.prepare.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
 fi
 with_train
 if [ -n "$words" ]; then
   setup_environment
-  python -m fairseq_ext.data.word_vocabulary "$OUT" --words "$words"
+  python -m fairseq_ext.prepare.word_vocabulary "$OUT" --words "$words"
 fi
 say "$OUT is ready."

@@ -11,8 +11,8 @@ import warm
 
 from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.kernels import doubly_cpu
-from fairseq_ext.data import byte_bpe
-from fairseq_ext.data.builtin import corpus
+from fairseq_ext.prepare import byte_bpe
+from fairseq_ext.prepare.toy.corpus import corpus
 
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "fairseq_ext"

@@ -13,9 +13,9 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 
-from fairseq_ext.data.labelled import Item
-from fairseq_ext.data.special import OF_BERT
-from fairseq_ext.tasks.labelled import LabelledTask
+from fairseq_ext.data.labelled_dataset import Item
+from fairseq_ext.data.tokenisers import OF_BERT
+from fairseq_ext.tasks.labelled_task import LabelledTask
 
 WORDS = "the a cat dog sat ran ##s ##n ##y ! ? .".split()
 HIDDEN = "\u200b"  # a word of which BERT's normaliser leaves nothing

@@ -9,7 +9,7 @@ from torch import Tensor
 def normalise(
     kind: str,
     scores: Tensor,
-    blocked: Tensor,
+    masked: Tensor,
     absent: Tensor,
     *,
     u: Tensor | float = 0.5,
@@ -19,11 +19,11 @@ def normalise(
 
     Args:
         kind: "softmax", "doubly", "hybrid" or "sinkhorn".
-        scores: [T, S]. blocked: [T, S] bool. absent: [T] bool, padded queries.
+        scores: [T, S]. masked: [T, S] bool. absent: [T] bool, padded queries.
     """
-    e = torch.where(blocked, torch.zeros_like(scores), scores.exp())
+    e = torch.where(masked, torch.zeros_like(scores), scores.exp())
     if kind == "hybrid":
-        doubly, softmax = (normalise(n, scores, blocked, absent) for n in ("doubly", "softmax"))
+        doubly, softmax = (normalise(n, scores, masked, absent) for n in ("doubly", "softmax"))
         return u * doubly + (1 - u) * softmax
     for _ in range({"softmax": 0, "doubly": 1, "sinkhorn": sweeps}[kind]):
         columns = []
@@ -44,10 +44,10 @@ def attend(kind: str, q: Tensor, k: Tensor, v: Tensor, padding: Tensor, **option
     for b in range(q.size(0)):
         for h in range(q.size(1)):
             scores = q[b, h] @ k[b, h].T / q.size(-1) ** 0.5
-            blocked = padding[b].expand_as(scores)
+            masked = padding[b].expand_as(scores)
             u = options.get("u", 0.5)
             u = u[h] if isinstance(u, Tensor) else u
-            w = normalise(kind, scores, blocked, padding[b], u=u, sweeps=options.get("sweeps", 1))
+            w = normalise(kind, scores, masked, padding[b], u=u, sweeps=options.get("sweeps", 1))
             out[b, h] = w @ v[b, h]
     return out
 

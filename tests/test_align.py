@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import alignment
-from fairseq_ext.analysis.alignment import DIAGONAL, MEAN, Gold, Job, Pair, Wanted, align, scores
+from fairseq_ext.analysis import align as alignment
+from fairseq_ext.analysis.align import DIAGONAL, MEAN, Gold, Job, Pair, Wanted, align, scores
 from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.analysis.tokens import Words
 from fairseq_ext.errors import UsageError

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from test_conllu import UD, needs_corpora
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
+from fairseq_ext.data.annotations import bits, record
 from fairseq_ext.data.conllu import Sentence, read
-from fairseq_ext.roles.alignment import align, words_of
-from fairseq_ext.roles.annotations import bits, record
-from fairseq_ext.roles.masks import EXACT, MAJOR
 from fairseq_ext.roles.pieces import MARKS, READ, Piece
-from fairseq_ext.roles.texts import tokens_of
+from fairseq_ext.roles.role_masks import EXACT, MAJOR
+from fairseq_ext.roles.word_alignment import align, words_of
+from fairseq_ext.tools.prepared_text import tokens_of
 
 DASHED, HASHED, BARRED, BYTES = MARKS
 

@@ -15,11 +15,11 @@ from test_annotations import files
 from test_conllu import UD, conllu, needs_corpora
 
 from fairseq_ext import cli
-from fairseq_ext.data import byte_bpe
+from fairseq_ext.data.annotations import Annotations
 from fairseq_ext.data.conllu import read
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles import matching
-from fairseq_ext.roles.annotations import Annotations
+from fairseq_ext.prepare import byte_bpe
+from fairseq_ext.tools import parse_matching as matching
 
 
 def binarise(folder: Path, name: str, lines: list[str], words: str) -> Path:

@@ -13,7 +13,7 @@ from fairseq.data import (
 )
 
 from fairseq_ext.data.annotated import Annotated
-from fairseq_ext.roles.masks import BLANK
+from fairseq_ext.roles.role_masks import BLANK
 
 LENGTHS = [3, 7, 1, 5, 6, 2]
 

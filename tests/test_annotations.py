@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairseq_ext.data.annotations import Annotations, write
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.roles.annotations import Annotations, write
 
 SYMBOLS = ["<s>", "a", "b"]
 RECORDS = [np.array([[0, -1, 3], [1, 0, 0]]), np.zeros((0, 3)), np.array([[-1, -1, 0]])]

@@ -14,7 +14,7 @@ from fairseq_ext.attention import Adversary, Attention, Heads, Inputs
 from fairseq_ext.attention.adversary import step
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
-from fairseq_ext.criterions.divergence import (
+from fairseq_ext.criterions.adversarial.divergence import (
     Compared,
     Divergence,
     across_batch,

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from test_scripts import assert_refused, bash
 
 from fairseq_ext import cli
-from fairseq_ext.criterions.asa import learned_rates
-from fairseq_ext.data.builtin import corpus
+from fairseq_ext.criterions.adversarial.term import learned_rates
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log
+from fairseq_ext.prepare.toy.corpus import corpus
 
 PAIRS = [
     [" ".join(re.findall(r"\w+|[^\w\s]", sentence.lower())) for sentence in pair]

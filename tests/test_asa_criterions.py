@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from fairseq_ext.attention import Adversary
-from fairseq_ext.criterions.asa import Adversaries
-from fairseq_ext.criterions.asa_options import OPTIONS
-from fairseq_ext.data.labelled import IGNORED
+from fairseq_ext.criterions.adversarial.options import OPTIONS
+from fairseq_ext.criterions.adversarial.term import Adversaries
+from fairseq_ext.data.labelled_dataset import IGNORED
 
 PAD, EOS = 1, 2
 SOURCES = [[0, 5, 6, 7, 8, 9, EOS], [0, 10, 11, EOS], [0, 12, 5, 7, EOS], [0, 6, 5, 7, 9, 8, EOS]]

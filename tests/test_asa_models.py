@@ -5,6 +5,7 @@ from argparse import Namespace
 from functools import partial
 
 import pytest
+import restore
 import torch
 from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
@@ -12,11 +13,10 @@ from fairseq.models import build_model
 from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Adversary, Listener, SecondPass
+from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
 from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
-from fairseq_ext.criterions.divergence import Compared, Divergence, kl
+from fairseq_ext.criterions.adversarial.divergence import Compared, Divergence, kl
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import restore
 from fairseq_ext.models.adversaries import layers_with_adversary
 
 PAD, EOS = 1, 2
@@ -101,10 +101,10 @@ def run(model, tokens=None, rows=range(3), **keywords):
     return model(tokens, *further, **keywords)
 
 
-def learn(model, second=None, listener=None):
+def learn(model, second=None, recorder=None):
     """Outputs of both passes, counts, maps, and all gradients of a loss on all of them."""
     model.zero_grad()
-    out, extra = run(model, second=second, listener=listener)
+    out, extra = run(model, second=second, recorder=recorder)
     results = {"first": out, "second": extra["second"][0], "maps": extra.get("attention_maps", {})}
     results["kept"] = {layer: count.kept for layer, count in extra["counts"].items()}
     sums = [results["first"], results["second"], *results["kept"].values()]
@@ -156,8 +156,10 @@ VARIANTS = {
 }
 
 
-def listener():
-    return Listener(lambda site, layer: [0, 2] if (site, layer % 2) == ("encoder", 1) else None)
+def recorder():
+    return AttentionRecorder(
+        lambda site, layer: [0, 2] if (site, layer % 2) == ("encoder", 1) else None
+    )
 
 
 def of(model, **options):
@@ -169,15 +171,15 @@ def of(model, **options):
 @pytest.mark.parametrize("variant", VARIANTS)
 @EMPTY
 def test_together_is_in_sequence(kind, variant, empty):
-    """With a listener, who hears the first pass alone; and the first pass is what it is alone."""
+    """With a recorder, who hears the first pass alone; and the first pass is what it is alone."""
     model = build(kind, **VARIANTS[variant])
     both = [
-        learn(model, of(model, together=together, empty_rows=empty), listener())
+        learn(model, of(model, together=together, empty_rows=empty), recorder())
         for together in (True, False)
     ]
     for one, other in zip(*both, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
-    clean, extra = run(model, listener=listener())
+    clean, extra = run(model, recorder=recorder())
     assert len(extra["attention_maps"]) == 2 and "second" not in extra and "counts" not in extra
     expected = {"first": clean, "maps": extra["attention_maps"]}
     found = {name: both[0][0][name] for name in expected}
@@ -249,7 +251,7 @@ def test_activation_checkpointing_keeps_the_gradient(kind, together, second):
         model = build(kind, checkpoint_activations=checkpointed, attention_dropout=0.1)
         options = {"first": 0, "sample": True} if second is Adversarial else {"rate": 0.2}
         torch.manual_seed(7)
-        found.append(learn(model, second(**options, together=together), listener()))
+        found.append(learn(model, second(**options, together=together), recorder()))
     torch.testing.assert_close(*found, **CLOSE)
 
 
@@ -262,7 +264,7 @@ def test_dropped_layers(kind):
         both = []
         for second in passes:
             torch.manual_seed(seed)
-            both.append(learn(model, second, listener()))
+            both.append(learn(model, second, recorder()))
         torch.testing.assert_close(*both, rtol=1e-6, atol=1e-7)
         results, _ = both[0]
         left.add(tuple(results["kept"]))

@@ -17,10 +17,10 @@ from test_asa_criterions import (
 )
 from torch import nn
 
-from fairseq_ext.criterions.asa import learned_rates
-from fairseq_ext.criterions.beginning import check
-from fairseq_ext.criterions.noise import Noise
+from fairseq_ext.criterions.adversarial.embedding_noise import Noise
+from fairseq_ext.criterions.adversarial.term import learned_rates
 from fairseq_ext.errors import UsageError
+from fairseq_ext.training_checks import check_model as check
 
 PLAIN = {"asa_layers": "none"}
 STEPS = pytest.mark.parametrize("steps", [1, 2, 3])

@@ -5,7 +5,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from naive import multi_head
 
-from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
+from fairseq_ext.attention import Attention, AttentionRecorder, Heads, Inputs, build_normaliser
 from fairseq_ext.attention.dropout import dropout
 from fairseq_ext.errors import UsageError
 
@@ -77,11 +77,13 @@ def test_softmax_equals_fairseqs_attention_and_shares_its_parameters(side):
 def test_observing_changes_nothing_and_costs_only_the_observed_heads(kind):
     module, x = make(kind), torch.randn(2, 5, 16)
     padding = padded_on_the("left", [5, 3], 5)
-    listener = Listener(lambda site, layer: [2, 0] if (site, layer) == ("encoder", 0) else None)
+    recorder = AttentionRecorder(
+        lambda site, layer: [2, 0] if (site, layer) == ("encoder", 0) else None
+    )
     plain = attend(module, x, padding)
-    heard = attend(module, x, Inputs(padding, listener=listener))
+    heard = attend(module, x, Inputs(padding, recorder=recorder))
     torch.testing.assert_close(heard[~padding], plain[~padding])
-    (maps,) = listener.maps.values()
+    (maps,) = recorder.maps.values()
     _, every_head = attend(module, x, padding, need_weights=True, need_head_weights=True)
     _, mean = attend(module, x, padding, need_weights=True)
     assert every_head.shape == (4, 2, 5, 5)
@@ -94,9 +96,9 @@ def test_observing_changes_nothing_and_costs_only_the_observed_heads(kind):
 def test_a_detached_listener_keeps_no_graph():
     wants = lambda site, layer: [0]  # noqa: E731
     for detach in (True, False):
-        listener = Listener(wants, detach=detach)
-        attend(make(), torch.randn(1, 3, 16), Inputs(listener=listener))
-        assert listener.maps["encoder", 0].requires_grad is not detach
+        recorder = AttentionRecorder(wants, detach=detach)
+        attend(make(), torch.randn(1, 3, 16), Inputs(recorder=recorder))
+        assert recorder.maps["encoder", 0].requires_grad is not detach
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,7 +187,7 @@ def test_heads_nobody_observes_stay_on_the_fused_kernel(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
     module, x = make(), torch.randn(1, 40, 16)
     attend(module, x)
-    attend(module, x, Inputs(listener=Listener(lambda *_: [0, 2, 2])))
+    attend(module, x, Inputs(recorder=AttentionRecorder(lambda *_: [0, 2, 2])))
     attend(module, x, need_weights=True)
     assert seen == [4, 1, 1]
 
@@ -193,10 +195,10 @@ def test_heads_nobody_observes_stay_on_the_fused_kernel(monkeypatch):
 def test_a_query_without_a_key_falls_back_to_what_padding_leaves():
     module, x = make(), torch.randn(1, 4, 16)
     padding = padded_on_the("right", [3], 4)
-    blocked = torch.zeros(4, 4, dtype=torch.bool)
-    blocked[1] = blocked[2, 0] = True
+    masked = torch.zeros(4, 4, dtype=torch.bool)
+    masked[1] = masked[2, 0] = True
     every = {"need_weights": True, "need_head_weights": True}
-    _, weights = attend(module, x, Inputs(padding, blocked=blocked), **every)
+    _, weights = attend(module, x, Inputs(padding, masked=masked), **every)
     _, free = attend(module, x, Inputs(padding), **every)
     torch.testing.assert_close(weights[..., :2, :], free[..., :2, :])
     assert weights[..., 3].abs().max() == 0 and weights[..., 2, 0].abs().max() == 0
@@ -216,8 +218,8 @@ def test_a_mask_of_the_call_is_added_to_the_inputs():
     torch.testing.assert_close(both, attend(module, x, Inputs(padding, causal=True)))
     first = torch.zeros(5, 5, dtype=torch.bool)
     first[1:, 0] = True
-    joined = attend(module, x, Inputs(padding, blocked=first), attn_mask=later)
-    torch.testing.assert_close(joined, attend(module, x, Inputs(padding, blocked=first | later)))
+    joined = attend(module, x, Inputs(padding, masked=first), attn_mask=later)
+    torch.testing.assert_close(joined, attend(module, x, Inputs(padding, masked=first | later)))
 
 
 def cached(module, x, incremental, **kw):
@@ -271,7 +273,7 @@ def test_cross_attention_projects_its_keys_once():
             "cannot be causal",
         ),
         (
-            lambda: Inputs(blocked=torch.zeros(1, 4, 2, 2, dtype=torch.bool)),
+            lambda: Inputs(masked=torch.zeros(1, 4, 2, 2, dtype=torch.bool)),
             "is .1, 4, 2, 2.; give",
         ),
         (
@@ -280,13 +282,13 @@ def test_cross_attention_projects_its_keys_once():
             ),
             "repeat the keys",
         ),
-        (lambda: Inputs(blocked=torch.zeros(2, dtype=torch.bool)), "or .B, 1, T, S."),
+        (lambda: Inputs(masked=torch.zeros(2, dtype=torch.bool)), "or .B, 1, T, S."),
         (lambda: Attention(16, 4, site="encoder", add_zero_attn=True), "add_zero_attn is not"),
-        (lambda: attend(make(), torch.randn(1, 2, 16), before_softmax=True), "Listener"),
+        (lambda: attend(make(), torch.randn(1, 2, 16), before_softmax=True), "AttentionRecorder"),
         (lambda: attend(make(), torch.randn(1, 2, 16), attn_mask=torch.randn(2, 2)), "a bool"),
         (
             lambda: attend(
-                make(), torch.randn(1, 2, 16), Inputs(listener=Listener(lambda *_: [1, 4]))
+                make(), torch.randn(1, 2, 16), Inputs(recorder=AttentionRecorder(lambda *_: [1, 4]))
             ),
             "has heads 0 to 3",
         ),

@@ -225,7 +225,7 @@ def test_rivals_of_adversaries(tmp_path):
         state = each.model.state_dict()
         shared = {key: x for key, x in state.items() if "adversary" not in key}
         torch.testing.assert_close(shared, naive)
-    layers = {name: each.task.adversaries for name, each in built.items()}
+    layers = {name: each.task.model_report.adversary_layers for name, each in built.items()}
     assert layers["asa"] == layers["sequence"] == [0, 1] and layers["upper"] == [1]
     assert not any(layers[name] for name in ("naive", "two_pass", "freelb_2", "smart_2"))
     cfg = {name: each.cfg.criterion for name, each in built.items()}

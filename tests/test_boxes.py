@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import boxes
+from fairseq_ext.analysis.demos import boxes
 from fairseq_ext.errors import UsageError
 
 QUIET = tqdm(disable=True)

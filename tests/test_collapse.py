@@ -10,7 +10,7 @@ import torch
 from naive import normalise
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import collapse
+from fairseq_ext.analysis.demos import collapse
 from fairseq_ext.attention import build_normaliser
 from fairseq_ext.errors import UsageError
 

@@ -24,8 +24,8 @@ from invariants import (
     run,
 )
 
-from fairseq_ext.data.builtin import corpus
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare.toy.corpus import corpus
 
 MECHANISMS = {  # of 8 heads the first two are hard-coded, the next two have roles or are guided
     "ag": "--ag-encoder-heads next:1,prev:1 --ag-alpha 10",

@@ -9,13 +9,13 @@ from torch import nn
 from fairseq_ext.attention import (
     Adversary,
     Attention,
+    AttentionRecorder,
     Heads,
     Inputs,
-    Listener,
     build_normaliser,
     gaussian_heads,
 )
-from fairseq_ext.attention.blockers import USUAL
+from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import DEPTH, Adversarial
 from fairseq_ext.roles import Roles, Sentences, allowed
 
@@ -59,11 +59,14 @@ def test_columns_are_normalised_over_the_queries_that_may_see_the_key(kind, left
         1,
         normaliser=build_normaliser(kind, 1, **OPTIONS),
         scorer=lambda q, k, frame, heads: scores.log().expand(1, 1, 5, 5),
-        blockers=(*USUAL, Roles(("relative",))),
+        masks=(*DEFAULT_MASKS, Roles(("relative",))),
     )
-    module, heard = Attention(4, 1, site="encoder", groups=[heads]), Listener(lambda *place: [0])
+    module, heard = (
+        Attention(4, 1, site="encoder", groups=[heads]),
+        AttentionRecorder(lambda *place: [0]),
+    )
     view, x = three_tokens(left), torch.randn(5, 1, 4)
-    module(x, x, x, Inputs(~view.real, listener=heard, sentences=view), need_weights=False)
+    module(x, x, x, Inputs(~view.real, recorder=heard, sentences=view), need_weights=False)
     found = heard.maps["encoder", 0][0, 0, real]
     torch.testing.assert_close(found[:, real], torch.tensor(WORKED[kind]), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.sum(-1), torch.ones(3))
@@ -79,11 +82,11 @@ def attention(groups, adversary=None):
 
 def with_roles(kind, names, adversary=None):
     """Four heads with a normaliser, the first ones with roles."""
-    counts = {(*USUAL, Roles(names)): len(names), USUAL: 4 - len(names)}
+    counts = {(*DEFAULT_MASKS, Roles(names)): len(names), DEFAULT_MASKS: 4 - len(names)}
     return attention(
         [
-            Heads(n, normaliser=build_normaliser(kind, n, **OPTIONS), blockers=blockers)
-            for blockers, n in counts.items()
+            Heads(n, normaliser=build_normaliser(kind, n, **OPTIONS), masks=masks)
+            for masks, n in counts.items()
             if n
         ],
         adversary,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.analysis.conll2012 import head_of, kind_of
-from fairseq_ext.analysis.coreference import HEADER, read
-from fairseq_ext.analysis.mentions import Mention, Text, span, windows, with_distractors
-from fairseq_ext.analysis.sieves import BASELINES, agree, features, rules
+from fairseq_ext.analysis.coreference.conll2012 import head_of, kind_of
+from fairseq_ext.analysis.coreference.corpora import HEADER, read
+from fairseq_ext.analysis.coreference.mentions import Mention, Text, span, windows, with_distractors
+from fairseq_ext.analysis.coreference.sieves import BASELINES, agree, features, rules
 from fairseq_ext.errors import UsageError
 
 FIXTURES = Path(__file__).parent / "fixtures" / "coreference"

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.data import builtin, check, lexicon, lines
+from fairseq_ext import files
 from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.prepare import check
+from fairseq_ext.prepare.toy import corpus as builtin
+from fairseq_ext.prepare.toy import lexicon
 
 SHA256 = "c59d6e6d7765e5a8563b42308b1c1b75b755cd934b8367498654cfce4731bc4f"
 
@@ -117,8 +120,8 @@ def test_counts_of_plain_and_compressed_files(tmp_path):
 def test_lines_end_at_line_feeds_only(tmp_path):
     odd = "a\x85b c\u2028d\x0be\n"
     a, b = written(tmp_path, a=(odd * 2).encode(), b=b"x\r\ny\r\n")
-    assert list(lines.lines_of(a)) == [odd[:-1]] * 2
-    assert list(lines.lines_of(b)) == ["x", "y"]
+    assert list(files.lines_of(a)) == [odd[:-1]] * 2
+    assert list(files.lines_of(b)) == ["x", "y"]
     assert check.check_parallel(a, b).lines == 2
 
 
@@ -196,7 +199,7 @@ def test_not_writable_even_for_root():
 
 def test_commands(tmp_path):
     def run(*arguments) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "fairseq_ext.data.check", *map(str, arguments)]
+        command = [sys.executable, "-m", "fairseq_ext.prepare.check", *map(str, arguments)]
         root = Path(__file__).parent.parent
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)

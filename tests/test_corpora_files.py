@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.data import extract, fetch
-from fairseq_ext.data.lines import lines_of
-from fairseq_ext.data.sources import SOURCES, Address
 from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.files import lines_of
+from fairseq_ext.prepare import extract, fetch
+from fairseq_ext.prepare.sources import SOURCES, Address
 
 CONTENT = bytes(range(256)) * 999
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

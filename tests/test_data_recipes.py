@@ -12,7 +12,7 @@ from fairseq.data import Dictionary, data_utils
 from test_corpora_files import tar
 from test_scripts import ROOT, assert_refused, bash, builtin
 
-from fairseq_ext.data.lines import lines_of
+from fairseq_ext.files import lines_of
 
 PAIRS = {language: builtin("train", language) for language in ("en", "de")}
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
@@ -162,7 +162,7 @@ def full(arguments):
 
 
 check.main = full
-refusals.main(["fairseq_ext.data.check"])
+refusals.main(["fairseq_ext.prepare.check"])
 """
 
 

@@ -19,21 +19,13 @@ from hypothesis import strategies as st
 from sacremoses.util import xml_unescape
 from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 
-from fairseq_ext.data import (
-    bitext,
-    check,
-    gigaword,
-    learn_bpe,
-    lines,
-    refusals,
-    subwords,
-    summary,
-    tokenise,
-)
-from fairseq_ext.data.lines import lines_of
-from fairseq_ext.data.parallel import map_lines
+from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import completed, write_lines
+from fairseq_ext.files import completed, lines_of, write_lines
+from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, subwords, tokenise
+from fairseq_ext.prepare import manifest as summary
+from fairseq_ext.prepare import step as refusals
+from fairseq_ext.prepare.process_pool import map_lines
 
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
 needs_corpora = pytest.mark.skipif(not CORPORA, reason="FAIRSEQ_EXT_CORPORA is not set")
@@ -88,7 +80,7 @@ def test_a_process_that_is_killed():
 
 PROCESSES = """
 import multiprocessing, os, signal
-from fairseq_ext.data.parallel import map_lines
+from fairseq_ext.prepare.process_pool import map_lines
 lines = map_lines(list, (f"{n}" for n in range(100_000)), 2)
 next(lines)
 print(*(each.pid for each in multiprocessing.active_children()), flush=True)
@@ -443,7 +435,7 @@ def test_only_text_that_is_refused_has_the_code_of_a_refusal(monkeypatch, error,
 
     monkeypatch.setattr(check, "main", ended)
     with pytest.raises(SystemExit if code else error) as found:
-        refusals.main(["fairseq_ext.data.check", "a", "b"])
+        refusals.main(["fairseq_ext.prepare.check", "a", "b"])
     assert code == getattr(found.value, "code", None)
 
 

@@ -11,9 +11,9 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from nltk.tokenize.punkt import PunktSentenceTokenizer
 
-from fairseq_ext.data import byte_bpe, documents
 from fairseq_ext.data.vocabulary import load_bpe
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare import byte_bpe, documents
 
 RECIPE = ROOT / "scripts/prepare_mlm.sh"
 STRANGE = [

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import naive
 import pytest
+import restore
 import torch
 import torch.nn.functional as F
 from conftest import PLUGIN, TASK, fairseq, train
@@ -15,7 +16,7 @@ from omegaconf import OmegaConf
 from fairseq_ext.attention import Attention, Heads, Inputs, build_normaliser, gaussian_heads
 from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import hard_coded, restore
+from fairseq_ext.models import hard_coded
 from fairseq_ext.models.options import OPTIONS
 
 
@@ -110,15 +111,15 @@ def naive_output(module, x, padding, causal):
     scorer, heads = module.groups[0].scorer, module.num_heads
     hard, rows = len(scorer.offsets), []
     for b in range(x.size(0)):
-        blocked = padding[b].expand(x.size(1), -1)
+        masked = padding[b].expand(x.size(1), -1)
         if causal:
-            blocked = blocked | torch.ones_like(blocked).triu(1)
+            masked = masked | torch.ones_like(masked).triu(1)
         v = module.v_proj(x[b]).chunk(heads, -1)
         out = []
         for h in range(heads):
             if h < hard:
-                weights = naive.gaussian(*blocked.shape, scorer.offsets[h], scorer.sigmas[h])
-                weights = torch.where(blocked, 0, weights)
+                weights = naive.gaussian(*masked.shape, scorer.offsets[h], scorer.sigmas[h])
+                weights = torch.where(masked, 0, weights)
             else:
                 q, k = (
                     p(x[b]).chunk(heads - hard, -1)[h - hard]
@@ -126,7 +127,7 @@ def naive_output(module, x, padding, causal):
                 )
                 scores = q @ k.T / module.head_dim**0.5
                 none = torch.zeros_like(padding[b])
-                weights = naive.normalise("softmax", scores, blocked, none)
+                weights = naive.normalise("softmax", scores, masked, none)
             out.append(weights @ v[h])
         rows.append(module.out_proj(torch.cat(out, -1)))
     return torch.stack(rows)
@@ -196,12 +197,12 @@ def test_the_fast_form_is_a_grouped_convolution():
 def test_what_else_is_blocked_is_honoured():
     torch.manual_seed(0)
     module, x = attention([-1, 1]), torch.randn(6, 1, 4)
-    blocked = torch.rand(6, 6) < 0.4
-    out, _ = module(x, x, x, Inputs(blocked=blocked), need_weights=False)
-    full, weights = module(x, x, x, Inputs(blocked=blocked), need_head_weights=True)
+    masked = torch.rand(6, 6) < 0.4
+    out, _ = module(x, x, x, Inputs(masked=masked), need_weights=False)
+    full, weights = module(x, x, x, Inputs(masked=masked), need_head_weights=True)
     torch.testing.assert_close(out, full)
-    open_rows = ~blocked.all(-1)
-    assert not weights[:, 0][:, open_rows][:, blocked[open_rows]].any()
+    open_rows = ~masked.all(-1)
+    assert not weights[:, 0][:, open_rows][:, masked[open_rows]].any()
 
 
 def test_no_dropout_on_hard_coded_heads():

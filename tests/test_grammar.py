@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairseq_ext.data import grammar, lexicon
-from fairseq_ext.data.grammar import Clause, Phrase
+from fairseq_ext.prepare.toy import grammar, lexicon
+from fairseq_ext.prepare.toy.grammar import Clause, Phrase
 
 
 def find(rows: list, english: str):

@@ -9,11 +9,11 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance import PATTERNS, View, pattern
-from fairseq_ext.guidance.heads import Guide, parse_heads, split
 from fairseq_ext.guidance.loss import sentence_losses
 from fairseq_ext.guidance.plan import PERIOD as PERIODS
 from fairseq_ext.guidance.plan import Guided, plan
 from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
+from fairseq_ext.guidance.selection import Guide, parse_heads, split
 
 PAD, EOS, PERIOD = 1, 2, 7
 MARKS = {"delim": [0, EOS], "period": [PERIOD]}
@@ -392,7 +392,9 @@ def task_with(places=None, words=("w", ".")):
         dictionary.add_symbol(word)
     learned = {site: {0: range(4), 1: range(4)} for site in SITES}
     return Namespace(
-        source_dictionary=dictionary, target_dictionary=dictionary, guidable=places or learned
+        source_dictionary=dictionary,
+        target_dictionary=dictionary,
+        model_report=Namespace(guidable=places or learned),
     )
 
 

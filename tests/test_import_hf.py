@@ -21,13 +21,12 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 from torch import Tensor, nn
 
 from fairseq_ext.cli import main
-from fairseq_ext.data import byte_bpe
-from fairseq_ext.data.builtin import corpus
-from fairseq_ext.data.byte_bpe import load_bpe
-from fairseq_ext.data.special import OF_BERT, SYMBOLS
+from fairseq_ext.data.tokenisers import OF_BERT, SYMBOLS, load_bpe
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import FIRST_POSITION
+from fairseq_ext.prepare import byte_bpe
+from fairseq_ext.prepare.toy.corpus import corpus
 from fairseq_ext.tools import hf_format, hf_vocabulary, import_hf
 
 NEAR = {"rtol": 0, "atol": 1e-4}

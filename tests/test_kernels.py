@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from fairseq_ext.attention import Attention, Heads, Inputs, Listener, build_normaliser
-from fairseq_ext.attention.blockers import Mask, as_bias
+from fairseq_ext.attention import Attention, AttentionRecorder, Heads, Inputs, build_normaliser
 from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.attention.masks import Mask, as_bias
 from fairseq_ext.attention.normalisers import Call
 
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 1}
@@ -28,15 +28,15 @@ def both(kind, q, k, v, keys=None, queries=None):
     normaliser = build_normaliser(kind, q.size(1), **OPTIONS).to(q.dtype)
     real = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool) if queries is None else ~queries
     probe = torch.randn_like(q) * real[:, None, :, None]
-    blocked = None if keys is None else keys[:, None, None]
+    masked = None if keys is None else keys[:, None, None]
 
     def plain(q, k, v):
         scores = q @ k.mT * q.size(-1) ** -0.5
-        bias = None if blocked is None else as_bias(blocked, scores.dtype)
+        bias = None if masked is None else as_bias(masked, scores.dtype)
         return normaliser.weights(scores, bias, queries, slice(None)) @ v
 
     def fused(q, k, v):
-        out = normaliser.fused(Call(q, k, v, Mask(blocked), queries, slice(None), 0.0))
+        out = normaliser.fused(Call(q, k, v, Mask(masked), queries, slice(None), 0.0))
         assert out is not None
         return out
 
@@ -138,7 +138,7 @@ def test_the_module_takes_the_kernel_when_nobody_listens(kind, monkeypatch):
     padding = padded([12, 7, 0], 12, "left")
     fused, _ = module(x, x, x, Inputs(padding), need_weights=False)
     assert len(calls) == 1 and fused.isfinite().all()
-    heard = Inputs(padding, listener=Listener(lambda *_: [0, 1]))
+    heard = Inputs(padding, recorder=AttentionRecorder(lambda *_: [0, 1]))
     plain, _ = module(x, x, x, heard, need_weights=False)
     assert len(calls) == 1
     torch.testing.assert_close(fused.transpose(0, 1)[~padding], plain.transpose(0, 1)[~padding])
@@ -147,7 +147,7 @@ def test_the_module_takes_the_kernel_when_nobody_listens(kind, monkeypatch):
 @pytest.mark.parametrize(
     "inputs",
     [
-        {"inputs": Inputs(blocked=torch.ones(12, 12, dtype=torch.bool).triu(3))},
+        {"inputs": Inputs(masked=torch.ones(12, 12, dtype=torch.bool).triu(3))},
         {"dropout": 0.5},
         {"dtype": torch.bfloat16},
         {"kind": "sinkhorn", "sinkhorn_sweeps": 2},

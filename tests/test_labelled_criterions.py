@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 
-from fairseq_ext.criterions.labelled import _value
+from fairseq_ext.criterions.labelled_criterion import _value
 from fairseq_ext.criterions.sentences import (
     MultipleChoice,
     SentenceClassification,
@@ -26,8 +26,8 @@ from fairseq_ext.criterions.sentences import (
 from fairseq_ext.criterions.sequence_tagging import SequenceTagging
 from fairseq_ext.criterions.span_extraction import SpanExtraction
 from fairseq_ext.data.examples import Example
-from fairseq_ext.data.labelled import IGNORED
-from fairseq_ext.data.special import SYMBOLS
+from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.tokenisers import SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask

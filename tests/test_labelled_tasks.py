@@ -22,12 +22,12 @@ from labelled import (
 from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
-from fairseq_ext.data import byte_bpe
 from fairseq_ext.data.examples import Example
-from fairseq_ext.data.labelled import IGNORED
+from fairseq_ext.data.labelled_dataset import IGNORED
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import DIGEST
+from fairseq_ext.prepare import byte_bpe
 
 SENTENCES = [{"text": "the cats", "label": "b"}, {"text": "", "label": "a"}]
 PAIRS = [

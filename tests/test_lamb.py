@@ -7,7 +7,7 @@ import torch
 from conftest import PLUGIN, TASK, fairseq, train
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.optim.lamb import Lamb, _betas
+from fairseq_ext.patches.lamb import Lamb, _betas
 
 OPTIONS = {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.02}
 

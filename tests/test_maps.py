@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import heatmaps, maps, pages, pictures
+from fairseq_ext.analysis import heatmaps, maps, pages
 from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import pictures
 
 
 def size_of_png(path: Path) -> tuple[int, int]:

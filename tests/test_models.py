@@ -24,11 +24,11 @@ from omegaconf.errors import ConfigAttributeError
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_ext.attention import Listener
+from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
 from fairseq_ext.models.config import check_used, to_transformer_config
-from fairseq_ext.models.options import DEFAULTS, USERS
+from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
 
 TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()}
 
@@ -183,10 +183,10 @@ def everything(site, layer):
 def guided(model, **options):
     """Loss on the attention maps alone, and its gradients."""
     model.zero_grad()
-    listener = Listener(everything)
-    _, extra = model(**BATCH, listener=listener, **options)
-    assert extra["attention_maps"] is listener.maps
-    maps = listener.maps
+    recorder = AttentionRecorder(everything)
+    _, extra = model(**BATCH, recorder=recorder, **options)
+    assert extra["attention_maps"] is recorder.maps
+    maps = recorder.maps
     loss = sum((m.square().sum() for m in maps.values()), torch.zeros(()))
     loss.backward()
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
@@ -283,7 +283,7 @@ def test_what_changes_nothing_is_refused():
     preset = {
         field.name: field.default for field in fields(MODEL_DATACLASS_REGISTRY["transformer_una"])
     }
-    check_used(preset, preset, DEFAULTS, USERS)
+    check_used(preset, preset, DEFAULTS, OPTION_REQUIREMENTS)
     for changed, said in [
         ({"sinkhorn_sweeps": 3}, "--sinkhorn-sweeps 3 has no effect with --encoder-norm"),
         ({"hna_init": 0.2}, "leave it out, or give --encoder-normaliser hybrid"),
@@ -302,12 +302,12 @@ def test_what_changes_nothing_is_refused():
         ),
     ]:
         with pytest.raises(UsageError, match=re.escape(said)):
-            check_used({**preset, **changed}, preset, DEFAULTS, USERS)
+            check_used({**preset, **changed}, preset, DEFAULTS, OPTION_REQUIREMENTS)
     used = {"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 3, "encoder_gaussian_heads": "2"}
     used |= {"encoder_gaussian_offsets": "-1", "gaussian_sigma": "2", "cross_layers": "last"}
-    check_used({**preset, **used}, preset, DEFAULTS, USERS)
+    check_used({**preset, **used}, preset, DEFAULTS, OPTION_REQUIREMENTS)
     headlines = {**preset, "hna_init": 0.1}  # of the preset
-    check_used(headlines, headlines, DEFAULTS, USERS)
+    check_used(headlines, headlines, DEFAULTS, OPTION_REQUIREMENTS)
 
 
 def test_stock_layer_pruning_works():
@@ -363,7 +363,7 @@ def test_a_loss_on_maps_alone_works_under_data_parallelism(tmp_path):
         parallel = DistributedDataParallel(model, find_unused_parameters=True)
         for _ in range(2):
             model.zero_grad()
-            _, extra = parallel(**BATCH, listener=Listener(everything))
+            _, extra = parallel(**BATCH, recorder=AttentionRecorder(everything))
             sum(m.square().sum() for m in extra["attention_maps"].values()).backward()
         for name, grad in expected.items():
             torch.testing.assert_close(dict(model.named_parameters())[name].grad, grad)
@@ -372,10 +372,10 @@ def test_a_loss_on_maps_alone_works_under_data_parallelism(tmp_path):
 
 
 def test_a_listener_hears_the_last_forward_pass():
-    model, listener = build(), Listener(everything)
-    model(**BATCH, listener=listener)
+    model, recorder = build(), AttentionRecorder(everything)
+    model(**BATCH, recorder=recorder)
     shorter = {**BATCH, "src_tokens": SOURCE[:, 2:]}
-    maps = model(**shorter, listener=listener)[1]["attention_maps"]
+    maps = model(**shorter, recorder=recorder)[1]["attention_maps"]
     assert maps["encoder", 0].shape == (2, 2, 4, 4)
 
 

@@ -8,7 +8,7 @@ from naive import normalise
 from torch.autograd import gradcheck
 
 from fairseq_ext.attention import build_normaliser
-from fairseq_ext.attention.blockers import as_bias
+from fairseq_ext.attention.masks import as_bias
 from fairseq_ext.attention.normalisers import Hybrid, Sinkhorn
 from fairseq_ext.errors import UsageError
 
@@ -17,10 +17,10 @@ KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 ALL = slice(None)
 
 
-def weights(kind, scores, absent=None, blocked=None, **options):
+def weights(kind, scores, absent=None, masked=None, **options):
     """[B, H, T, S] weights by our normaliser."""
     normaliser = build_normaliser(kind, scores.size(1), **(OPTIONS | options))
-    bias = None if blocked is None else as_bias(blocked, scores.dtype)
+    bias = None if masked is None else as_bias(masked, scores.dtype)
     return normaliser.weights(scores, bias, absent, ALL)
 
 
@@ -120,11 +120,11 @@ def test_constants_per_key_do_not_matter_and_per_query_do():
 @pytest.mark.parametrize(("t", "s"), [(5, 5), (3, 7), (6, 2)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_twin(kind, t, s, dtype):
-    """Outputs and the gradients of scores and u, with blocked keys and padded queries."""
+    """Outputs and the gradients of scores and u, with masked keys and padded queries."""
     torch.manual_seed(t * s)
     scores = torch.randn(2, 3, t, s, dtype=torch.float64, requires_grad=True)
-    blocked = torch.zeros(2, 1, t, s, dtype=torch.bool)
-    blocked[1, :, :, -1] = True
+    masked = torch.zeros(2, 1, t, s, dtype=torch.bool)
+    masked[1, :, :, -1] = True
     absent = torch.zeros(2, t, dtype=torch.bool)
     absent[1, -1] = True
     real = ~absent[:, None, :, None]  # nothing reads what a padded query got
@@ -132,7 +132,7 @@ def test_twin(kind, t, s, dtype):
 
     ours = build_normaliser(kind, 3, **OPTIONS).to(dtype)
     mine = scores.detach().to(dtype).requires_grad_()
-    out = ours.weights(mine, as_bias(blocked, dtype), absent, ALL)
+    out = ours.weights(mine, as_bias(masked, dtype), absent, ALL)
     (out * probe.to(dtype)).sum().backward()
 
     u = torch.full((3,), 0.3, dtype=torch.float64, requires_grad=True)
@@ -140,7 +140,7 @@ def test_twin(kind, t, s, dtype):
         [
             torch.stack(
                 [
-                    normalise(kind, scores[b, h], blocked[b, 0], absent[b], u=u[h], sweeps=3)
+                    normalise(kind, scores[b, h], masked[b, 0], absent[b], u=u[h], sweeps=3)
                     for h in range(3)
                 ]
             )
@@ -177,13 +177,13 @@ def test_theorem_2_no_key_is_explained_away(seed, t, s, spread, u):
     """Column sums are at least 1/S under DNAS and u/S under HNAS, S = real keys."""
     torch.manual_seed(seed)
     scores = spread * torch.randn(1, 1, t, s + 1)
-    blocked = torch.arange(s + 1) == s
+    masked = torch.arange(s + 1) == s
     absent = torch.rand(1, t) < 0.3
     absent[:, 0] = False
     real = ~absent[0], slice(0, s)
-    doubly = weights("doubly", scores, absent, blocked[None])[0, 0][real].sum(0)
+    doubly = weights("doubly", scores, absent, masked[None])[0, 0][real].sum(0)
     raw = {"hna_init": u, "hna_weight": "raw"}
-    hybrid = weights("hybrid", scores, absent, blocked[None], **raw)[0, 0][real].sum(0)
+    hybrid = weights("hybrid", scores, absent, masked[None], **raw)[0, 0][real].sum(0)
     assert doubly.min() >= (1 - 1e-4) / s
     assert hybrid.min() >= (1 - 1e-4) * u / s
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from fairseq_ext import cli
 from fairseq_ext.analysis import curves
-from fairseq_ext.analysis.pictures import colours, drawn
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.pictures import colours, drawn
 
 
 def size_of_png(path: Path) -> tuple[int, int]:

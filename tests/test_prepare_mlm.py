@@ -14,8 +14,8 @@ from fairseq.data import Dictionary, TokenBlockDataset, data_utils
 from test_documents import STRANGE, assert_as_fairseq, hashes, stock, write
 from test_scripts import assert_refused, bash
 
-from fairseq_ext.data import byte_bpe, documents, fetch
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare import byte_bpe, documents, fetch
 
 RECIPE = ROOT / "scripts/prepare_mlm.sh"
 WIKITEXT = RECIPE.with_name("prepare_wikitext103.sh")

@@ -4,11 +4,11 @@ from argparse import Namespace
 from dataclasses import fields
 
 import pytest
+import restore
 import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import restore
 from fairseq_ext.models.pretrained import SIZES, adopt
 
 

@@ -13,11 +13,11 @@ from test_coreference import FIXTURES, HEADER, gap_row, write
 from test_scripts import assert_refused, bash
 
 from fairseq_ext import cli
-from fairseq_ext.analysis.antecedents import ALL, AMONG, Answers, Asked, Job, answers
-from fairseq_ext.analysis.coreference import read
-from fairseq_ext.analysis.mentions import Mention, Text, span
-from fairseq_ext.analysis.probes import names_of, validation_loss
-from fairseq_ext.analysis.sieves import previous_word
+from fairseq_ext.analysis.coreference.antecedents import ALL, AMONG, Answers, Asked, Job, answers
+from fairseq_ext.analysis.coreference.corpora import read
+from fairseq_ext.analysis.coreference.mentions import Mention, Text, span
+from fairseq_ext.analysis.coreference.probe import names_of, validation_loss
+from fairseq_ext.analysis.coreference.sieves import previous_word
 from fairseq_ext.analysis.subjects import Heard, Subject
 from fairseq_ext.analysis.tokens import Words
 from fairseq_ext.analysis.words import with_special

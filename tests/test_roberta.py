@@ -8,7 +8,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Listener
+from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import FAMILIES
 
@@ -196,10 +196,10 @@ def test_maps_reach_the_listener_with_their_gradient(mechanism):
     results = []
     for saved in (False, True):
         model = build(f"roberta_{mechanism}_tiny", checkpoint_activations=saved)
-        listener = Listener(lambda site, layer: [0, 5])
-        extra = model(TOKENS, listener=listener)[1]
-        assert extra["attention_maps"] is listener.maps and len(listener.maps) == 4
-        sum(map_.square().sum() for map_ in listener.maps.values()).backward()
+        recorder = AttentionRecorder(lambda site, layer: [0, 5])
+        extra = model(TOKENS, recorder=recorder)[1]
+        assert extra["attention_maps"] is recorder.maps and len(recorder.maps) == 4
+        sum(map_.square().sum() for map_ in recorder.maps.values()).backward()
         results.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
     torch.testing.assert_close(*results)
     assert results[0]["encoder.sentence_encoder.layers.0.self_attn.q_proj.weight"].abs().max() > 0

@@ -11,22 +11,22 @@ from omegaconf import OmegaConf
 
 from fairseq_ext.attention import (
     Attention,
+    AttentionRecorder,
     Heads,
     Inputs,
-    Listener,
     build_normaliser,
     gaussian_heads,
     normalisers,
 )
-from fairseq_ext.attention.blockers import USUAL
 from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import Magnitude, SecondPass
-from fairseq_ext.criterions.beginning import check_empty_rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.heads import learned_heads
+from fairseq_ext.guidance.selection import learned_heads
 from fairseq_ext.roles import ROLES, Roles, Sentences, Symbols, allowed
-from fairseq_ext.roles.masks import EXACT, MAJOR, NEVER, NONE
 from fairseq_ext.roles.pieces import pieces
+from fairseq_ext.roles.role_masks import EXACT, MAJOR, NEVER, NONE
+from fairseq_ext.training_checks import check_empty_rows
 
 # The quick fox never chased dogs !, between START and END
 HEADS = [3, 3, 5, 5, 0, 5, 5]  # from 1, 0: the root
@@ -242,11 +242,13 @@ def test_outputs_and_gradients_are_those_of_the_naive_twin(names, heard):
     view = Sentences(
         **{name: torch.cat([value, value.flip(1)]) for name, value in vars(view).items()}
     )
-    roles = Heads(n, normaliser=softmax(n), blockers=(*USUAL, Roles(names)))
+    roles = Heads(n, normaliser=softmax(n), masks=(*DEFAULT_MASKS, Roles(names)))
     module = attention([roles, Heads(4 - n, normaliser=softmax(4 - n))], gated=True)
     module.gate.data.normal_()
     x = torch.randn(11, 2, 16, dtype=torch.double, requires_grad=True)
-    inputs = Inputs(~view.real, listener=Listener(lambda site, layer: heard), sentences=view)
+    inputs = Inputs(
+        ~view.real, recorder=AttentionRecorder(lambda site, layer: heard), sentences=view
+    )
     masks = [allowed(name, view) for name in names]
     masks += [view.real[:, None].expand(-1, 11, -1)] * (4 - n)
     wanted = naive.masked_heads(module, x, masks) * view.real.T[..., None]
@@ -293,10 +295,10 @@ def test_models_differ_by_what_heads_see_alone():
 
 @pytest.mark.parametrize("kind", ["softmax", "doubly", "hybrid", "sinkhorn"])
 def test_maps_of_guided_heads_are_zero_elsewhere(kind):
-    heard = Listener(lambda site, layer: range(4) if site == "encoder" else ())
+    heard = AttentionRecorder(lambda site, layer: range(4) if site == "encoder" else ())
     roles = "relative,none/separator,relative/rare/none,relative"
     model = build(encoder_roles=roles, encoder_normaliser=kind)
-    run(model, listener=heard)
+    run(model, recorder=heard)
     view = model.encoder.symbols(TOKENS)
     places = {(0, 0): "relative", (1, 0): "separator", (1, 1): "relative", (2, 0): "rare"}
     for (layer, head), role in {**places, (3, 1): "relative"}.items():
@@ -385,10 +387,10 @@ def test_kernels_know_the_masks(kind, monkeypatch):
     model = build(encoder_normaliser=kind, encoder_roles="relative,rare,separator").eval()
     tokens = torch.randint(4, 12, (2, 80))
     tokens[:, -1], tokens[1, :9] = 2, 1
-    listener = Listener(lambda site, layer: range(4) if site == "encoder" else ())
+    recorder = AttentionRecorder(lambda site, layer: range(4) if site == "encoder" else ())
     with torch.no_grad():
         fused = model.encoder(tokens)["encoder_out"][0]
-        mapped = model.encoder(tokens, listener=listener)["encoder_out"][0]
+        mapped = model.encoder(tokens, recorder=recorder)["encoder_out"][0]
     real = tokens.T != 1
     torch.testing.assert_close(fused[real], mapped[real], atol=2e-5, rtol=2e-5)
 
@@ -412,7 +414,7 @@ def test_no_second_pass_looks_past_the_masks():
 
 def test_magnitude_counts_what_a_head_may_look_at():
     """Of three neighbours two thirds are two: the third one keeps all the weight."""
-    roles = Heads(4, normaliser=softmax(4), blockers=(*USUAL, Roles(("relative",) * 4)))
+    roles = Heads(4, normaliser=softmax(4), masks=(*DEFAULT_MASKS, Roles(("relative",) * 4)))
     module, view = attention([roles]), sentence(padding=0)
     x = torch.randn(9, 1, 16, dtype=torch.double)
     second = Magnitude(2 / 3)

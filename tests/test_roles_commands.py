@@ -12,8 +12,8 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from test_scripts import assert_refused, bash
 
-from fairseq_ext.data import word_vocabulary
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare import word_vocabulary
 from fairseq_ext.tasks.sentences import SentenceClassificationTask
 
 ROLES = ["--encoder-roles", "dependency,major,relative"]

@@ -18,10 +18,10 @@ from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.metrics import METRICS
 from fairseq_ext.evaluation.rouge import Rouge
+from fairseq_ext.evaluation.rouge_scorer import RougeScorer, RougeScorerConfig
 from fairseq_ext.evaluation.significance import confidence
-from fairseq_ext.evaluation.subwords import refuse_subwords
+from fairseq_ext.evaluation.subword_marks import refuse_subwords
 from fairseq_ext.evaluation.translation import detokenise, read_output, written
-from fairseq_ext.scoring.rouge import RougeScorer, RougeScorerConfig
 
 NAMES = [f"rouge-{kind}{end}" for end in ("", "-unstemmed") for kind in "12l"]
 

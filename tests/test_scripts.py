@@ -379,7 +379,7 @@ def real_lines(corpora: Path, name: str, language: str) -> list[str]:
 
 
 def builtin(split: str, language: str) -> list[str]:
-    from fairseq_ext.data.builtin import corpus
+    from fairseq_ext.prepare.toy.corpus import corpus
 
     return [f"{pair[language == 'de']}\n" for pair in corpus()[split]]
 

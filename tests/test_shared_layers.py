@@ -4,6 +4,7 @@ import copy
 from argparse import Namespace
 
 import pytest
+import restore
 import torch
 import torch.distributed as dist
 from conftest import train
@@ -16,10 +17,10 @@ from omegaconf import OmegaConf
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_ext import cli
-from fairseq_ext.attention import Listener
+from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
-from fairseq_ext.models import layers, restore
+from fairseq_ext.models import layers
 from fairseq_ext.safe_loading import load_checkpoint
 
 SOURCE = torch.tensor([[1, 1, 5, 6, 7, 2], [8, 9, 10, 11, 12, 2]])
@@ -153,8 +154,8 @@ def test_activation_checkpointing():
     results = []
     for model in (plain, saved):
         model.zero_grad()
-        listener = Listener(lambda site, layer: [1])
-        logits, extra = model(**BATCH, listener=listener)
+        recorder = AttentionRecorder(lambda site, layer: [1])
+        logits, extra = model(**BATCH, recorder=recorder)
         (logits.sum() + sum(m.square().sum() for m in extra["attention_maps"].values())).backward()
         results.append({name: p.grad for name, p in model.named_parameters()})
     torch.testing.assert_close(*results)

@@ -6,7 +6,7 @@ from test_commands import generate, hypotheses
 from test_data_recipes import run
 
 from fairseq_ext import cli
-from fairseq_ext.data.lines import lines_of
+from fairseq_ext.files import lines_of
 
 SIZES = {"train": 300, "valid": 40, "test": 30}
 NEWS = dict(zip(SIZES, ("newstest2009", "newstest2013", "newstest2014"), strict=True))

@@ -13,7 +13,7 @@ from labelled import write_examples, write_vocabulary
 from naive import normalise
 
 from fairseq_ext.analysis.subjects import Subject
-from fairseq_ext.attention import Attention, Listener
+from fairseq_ext.attention import Attention, AttentionRecorder
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
 
@@ -53,10 +53,10 @@ def test_maps_are_those_that_losses_hear(which, request):
     subject = request.getfixturevalue(which)
     batch = next(subject.batches("valid"))
     found = subject.maps(batch)
-    listener = Listener(lambda site, layer: range(subject.heads[site][layer]))
-    subject.model(**batch["net_input"], listener=listener)
-    assert {(s, i) for s, layers in found.items() for i in layers} == listener.maps.keys()
-    for (site, layer), heard in listener.maps.items():
+    recorder = AttentionRecorder(lambda site, layer: range(subject.heads[site][layer]))
+    subject.model(**batch["net_input"], recorder=recorder)
+    assert {(s, i) for s, layers in found.items() for i in layers} == recorder.maps.keys()
+    for (site, layer), heard in recorder.maps.items():
         assert torch.equal(found[site][layer], heard.detach())
         real = batch["net_input"]["src_tokens"].ne(subject.source.pad())
         rows = found[site][layer].sum(-1)

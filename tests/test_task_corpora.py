@@ -11,10 +11,10 @@ import pytest
 from conftest import ROOT
 from test_scripts import assert_refused, bash
 
-from fairseq_ext.data import corpora as prepared
-from fairseq_ext.data.corpora import EVERY, groups, main, summary
-from fairseq_ext.data.corpora_table import CORPORA, SAME_PAIR, SAME_SIDE
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare import corpora as prepared
+from fairseq_ext.prepare.corpora import EVERY, groups, main, summary
+from fairseq_ext.prepare.corpora_table import CORPORA, SAME_PAIR, SAME_SIDE
 
 RECIPE = ROOT / "scripts/prepare_task.sh"
 FIXTURES = ROOT / "tests/fixtures/corpora"

@@ -12,7 +12,8 @@ import pytest
 from conftest import PLUGIN, ROOT, fairseq, start
 from test_scripts import assert_refused, bash
 
-from fairseq_ext.data import wordpiece
+from fairseq_ext.data.wordpiece import Pieces, decode
+from fairseq_ext.prepare import wordpiece
 from fairseq_ext.safe_loading import load_checkpoint
 
 LINES = {"train": 40, "valid": 8, "test": 8}
@@ -56,7 +57,7 @@ def data(tmp_path_factory) -> Path:
     (folder / "dict").write_text(
         "".join(f"{line}\n" for line in wordpiece.dictionary(vocabulary)), "utf-8"
     )
-    split = wordpiece.Pieces(vocabulary)
+    split = Pieces(vocabulary)
     for part, count in LINES.items():
         for side, language in enumerate(("article", "title")):
             lines = [row[side] for row in rows[begin : begin + count]]
@@ -120,7 +121,7 @@ def lines(text: str, kind: str) -> dict[int, str]:
 def test_headlines_are_whole_words(study, data):
     said = (study[0] / "hna" / "seed-1" / "generate-test.txt").read_text("utf-8")
     words, pieces, targets = (lines(said, kind) for kind in "DHT")
-    assert words == {number: wordpiece.decode(line) for number, line in pieces.items()}
+    assert words == {number: decode(line) for number, line in pieces.items()}
     assert len(words) == LINES["test"]
     text, split = ((data / name / "test.title").read_text("utf-8") for name in ("text", "pieces"))
     assert text != split

@@ -14,8 +14,8 @@ import torch
 from naive import normalise
 
 from fairseq_ext.attention import build_normaliser
-from fairseq_ext.attention.blockers import Mask
 from fairseq_ext.attention.kernels import doubly_triton
+from fairseq_ext.attention.masks import Mask
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 GPU = torch.cuda.is_available()
@@ -23,7 +23,7 @@ BFLOAT16 = pytest.param(
     torch.bfloat16,
     marks=pytest.mark.skipif(not GPU, reason="Triton's interpreter multiplies bfloat16 wrongly"),
 )
-USUAL, SMALL = doubly_triton.BLOCKS, {512: (16, 16, 4)}
+DEFAULT_MASKS, SMALL = doubly_triton.BLOCKS, {512: (16, 16, 4)}
 # numpy's, of the branch that is not taken
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
@@ -67,7 +67,7 @@ def both(device, q, k, v, u=None, keys=None, queries=None):
     The loss sees padded queries as well: their output is a constant.
     """
     masks = [x if x is None else x.to(device) for x in (keys, queries)]
-    blocked = None if keys is None else masks[0][:, None, None]
+    masked = None if keys is None else masks[0][:, None, None]
     nothing = [torch.zeros(x.size(0), x.size(2), dtype=torch.bool) for x in (k, q)]
     known = [none if x is None else x for x, none in zip((keys, queries), nothing, strict=True)]
     leaves = [x for x in (q, k, v, u) if x is not None]
@@ -78,8 +78,8 @@ def both(device, q, k, v, u=None, keys=None, queries=None):
         return out, *torch.autograd.grad((out * probe).sum(), leaves)
 
     def kernels(q, k, v, u=None):
-        assert doubly_triton.suits(q, k, Mask(blocked))
-        return doubly_triton.attend(q, k, v, blocked, masks[1], u)
+        assert doubly_triton.suits(q, k, Mask(masked))
+        return doubly_triton.attend(q, k, v, masked, masks[1], u)
 
     ours = run(kernels, [x.to(device).requires_grad_() for x in leaves], probe.to(device))
     twins = run(
@@ -111,7 +111,7 @@ def test_outputs_and_gradients(hybrid, t, s, d, device):
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_with_the_usual_blocks(hybrid, device, monkeypatch):
-    monkeypatch.setattr(doubly_triton, "BLOCKS", USUAL)
+    monkeypatch.setattr(doubly_triton, "BLOCKS", DEFAULT_MASKS)
     found, expected = both(device, *draw(1, 1, 70, 90, 64), shares(hybrid, 1))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 

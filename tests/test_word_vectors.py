@@ -11,9 +11,9 @@ from test_labelled_tasks import write_encoder
 from test_sentence_baselines import FLAGS, ORDERED
 from test_sentence_baselines import build as build_model
 
-from fairseq_ext.data import byte_bpe
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.word_vectors import read
+from fairseq_ext.prepare import byte_bpe
 
 NUMBERS = {"the": 4, "cat": 5, ". . .": 6, "at name@x.org": 7, "<unk>": 3}
 SIZES = {"encoder_layers": 1, "encoder_ffn_embed_dim": 8, "encoder_attention_heads": 2}

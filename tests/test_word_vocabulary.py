@@ -8,8 +8,8 @@ from labelled import WORDS, build, write_examples, write_vocabulary
 from test_scripts import assert_refused, bash
 
 from fairseq_ext.data.vocabulary import Vocabulary
-from fairseq_ext.data.word_vocabulary import write_vocabulary as write
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare.word_vocabulary import write_vocabulary as write
 
 FIXTURES = ROOT / "tests/fixtures/corpora"
 TOKENISED = [

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from fairseq_ext.data import wordpiece
-from fairseq_ext.data.bpe import WordPieceBPE, WordPieceConfig
+from fairseq_ext.data.wordpiece import Pieces, decode, load
+from fairseq_ext.data.wordpiece_bpe import WordPieceBPE, WordPieceConfig
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare import wordpiece
 
 TEXT = """\
 japan 's nec corp. said wednesday it sold ## computers for #,###.# billion yen .
@@ -38,7 +39,7 @@ def vocabulary():
 
 @pytest.fixture(scope="module")
 def pieces(vocabulary):
-    return wordpiece.Pieces(vocabulary)
+    return Pieces(vocabulary)
 
 
 def naive(word, vocabulary):
@@ -71,7 +72,7 @@ def random_lines(alphabet):
 def test_words_come_back(pieces, vocabulary, data):
     line = data.draw(random_lines(characters(vocabulary)))
     [split] = pieces.encode([line])
-    assert wordpiece.decode(split) == line
+    assert decode(split) == line
     assert set(split.split()) <= set(vocabulary)
 
 
@@ -86,16 +87,16 @@ def test_pieces_are_the_longest(pieces, vocabulary, data):
 
 def test_masked_digits_and_what_looks_special(pieces):
     for line in (*LINES, "## #,###.# ### ##th #### # <unk> <s> <pad> </s> x##y"):
-        assert wordpiece.decode(pieces.encode([line])[0]) == line
+        assert decode(pieces.encode([line])[0]) == line
     assert pieces.encode(["## #"])[0] == "# ### #"
     assert "<unk>" not in pieces.encode(["<unk> <unk>"])[0].split()
-    assert wordpiece.decode("##x a ##b <unk> ##c # ### # ####") == "x ab <unk>c ## ###"
-    assert wordpiece.decode("") == pieces.encode([""])[0] == ""
+    assert decode("##x a ##b <unk> ##c # ### # ####") == "x ab <unk>c ## ###"
+    assert decode("") == pieces.encode([""])[0] == ""
 
 
 def test_unknown_words(pieces):
     split = pieces.encode(["日本 said xx日", "a" * 101, "a" * 100])
-    assert list(map(wordpiece.decode, split)) == ["[UNK] said [UNK]", "[UNK]", "a" * 100]
+    assert list(map(decode, split)) == ["[UNK] said [UNK]", "[UNK]", "a" * 100]
 
 
 def test_white_space_of_any_kind_parts_words(pieces):
@@ -144,7 +145,7 @@ def test_vocabulary_of_bert(english):
     [path] = Path(found.__file__).parent.rglob("vocab.txt")
     usual = Tokenizer(WordPiece.from_file(str(path), unk_token="[UNK]"))
     words = sorted({word for line in english for word in line.lower().split()} | {"日", "x[y]"})
-    ours = wordpiece.Pieces(wordpiece.load(path)).encode(words)
+    ours = Pieces(load(path)).encode(words)
     assert ours == [" ".join(usual.encode(word).tokens) for word in words]
     assert sum("##" in line for line in ours) > 20
 
@@ -153,7 +154,7 @@ def test_vocabulary_of_bert(english):
 
 
 def run(*arguments, given=b""):
-    command = [sys.executable, "-m", "fairseq_ext.data.wordpiece", *map(str, arguments)]
+    command = [sys.executable, "-m", "fairseq_ext.prepare.wordpiece", *map(str, arguments)]
     return subprocess.run(command, input=given, capture_output=True)
 
 

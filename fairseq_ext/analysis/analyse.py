@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from fairseq_ext.analysis import columns, heads, maps, pages, streams, weights
 from fairseq_ext.analysis.heatmaps import draw_grids
-from fairseq_ext.analysis.pictures import save
 from fairseq_ext.analysis.statistics import ColumnSums
 from fairseq_ext.analysis.subjects import SITES, Subject
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.pictures import save
 
 EXAMPLE = """\
   fairseq-ext analyse checkpoints/study/hna/seed-1/checkpoint_best.pt \\

@@ -13,10 +13,10 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.analysis import streams
-from fairseq_ext.analysis.pictures import COLOURS, save
 from fairseq_ext.analysis.statistics import ColumnSums
 from fairseq_ext.analysis.subjects import SITES
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.pictures import COLOURS, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

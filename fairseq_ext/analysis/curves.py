@@ -12,9 +12,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.analysis.pictures import check_picture, colours, save, save_numbers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
+from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

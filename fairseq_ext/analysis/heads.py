@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.analysis import streams
-from fairseq_ext.analysis.pictures import save
 from fairseq_ext.analysis.statistics import HeadStatistics
 from fairseq_ext.analysis.subjects import SITES, Subject
+from fairseq_ext.evaluation.pictures import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

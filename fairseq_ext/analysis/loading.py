@@ -17,7 +17,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import REPETITION
 from fairseq_ext.models.roberta import RobertaModel
 from fairseq_ext.models.transformer import TransformerModel
-from fairseq_ext.tasks.labelled import LabelledTask
+from fairseq_ext.tasks.labelled_task import LabelledTask
 
 STOCK = {
     TransformerModelBase: "transformer_una",

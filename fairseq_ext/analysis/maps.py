@@ -21,10 +21,10 @@ from torch import Tensor
 
 from fairseq_ext.analysis import pages, streams
 from fairseq_ext.analysis.heatmaps import LABELS, Grid, Picture, draw_beside, draw_grids, draw_map
-from fairseq_ext.analysis.pictures import check_picture, save
 from fairseq_ext.analysis.subjects import SITES, Subject
-from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.pictures import check_picture, save
+from fairseq_ext.files import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

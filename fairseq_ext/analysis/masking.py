@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.analysis.pictures import check_picture, colours, save, save_numbers
-from fairseq_ext.criterions.asa import SHARE, shares_of_layers
+from fairseq_ext.criterions.adversarial.term import SHARE, shares_of_layers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.logs import read_log, variants
+from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

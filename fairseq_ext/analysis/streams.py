@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
-from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import records_as_csv
-from fairseq_ext.files import completed
+from fairseq_ext.files import check_writable, completed
 
 Row = Mapping[str, Any]
 
@@ -61,13 +60,13 @@ def subjects(given: argparse.Namespace) -> Iterator[Subject]:
 def collect(subject: Subject, given: argparse.Namespace, *collectors: Collector) -> int:
     """One pass over the split; how many sentences there were."""
 
-    def hear(heard: Heard) -> None:
+    def record(heard: Heard) -> None:
         for collector in collectors:
             collector.add(heard)
 
     seen = 0
     for batch in subject.batches(given.split, given.limit, given.max_tokens):
-        subject.listen(batch, hear)
+        subject.listen(batch, record)
         seen += len(batch["net_input"]["src_tokens"])
     if not seen:
         raise UsageError(

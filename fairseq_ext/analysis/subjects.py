@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from fairseq_ext.analysis.loading import load, short_name
 from fairseq_ext.analysis.tokens import Words, of_pieces, of_text, splitter
-from fairseq_ext.attention import Attention, Listener
+from fairseq_ext.attention import Attention, AttentionRecorder
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import View
@@ -101,7 +101,7 @@ class Subject:
         if not self.translates:
             inputs["features_only"] = True  # a fine-tuned encoder has no other output
         with torch.no_grad():
-            return self.model(**inputs, listener=_Tap(self.heads, heard))
+            return self.model(**inputs, recorder=_Tap(self.heads, heard))
 
     def maps(self, batch: Mapping[str, Any]) -> dict[str, dict[int, Tensor]]:
         """site -> layer -> [B, H, T, S], the maps of a batch."""
@@ -289,12 +289,12 @@ class Heard(NamedTuple):
     view: View
 
 
-class _Tap(Listener):
+class _Tap(AttentionRecorder):
     """Hands maps on instead of keeping them, so that one layer's are in memory at a time."""
 
     def __init__(self, heads: Mapping[str, Mapping[int, int]], hear: Callable) -> None:
         super().__init__(lambda site, layer: range(heads[site][layer]), detach=True)
         self._hear = hear
 
-    def hear(self, site: str, layer: int, maps: Tensor) -> None:
+    def record(self, site: str, layer: int, maps: Tensor) -> None:
         self._hear(site, layer, maps)

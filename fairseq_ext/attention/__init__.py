@@ -8,8 +8,8 @@ D width of a head, C = H * D. Masks are boolean and True means *may not be atten
 """
 
 from fairseq_ext.attention.adversary import Adversary
-from fairseq_ext.attention.heads import Heads, gaussian_heads
-from fairseq_ext.attention.inputs import Frame, Inputs, Listener
+from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
+from fairseq_ext.attention.head_groups import Heads, gaussian_heads
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
 from fairseq_ext.attention.second_pass import SecondPass
@@ -17,10 +17,10 @@ from fairseq_ext.attention.second_pass import SecondPass
 __all__ = [
     "Adversary",
     "Attention",
-    "Frame",
+    "AttentionContext",
     "Heads",
     "Inputs",
-    "Listener",
+    "AttentionRecorder",
     "NORMALISERS",
     "SecondPass",
     "build_normaliser",

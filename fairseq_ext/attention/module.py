@@ -10,9 +10,9 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import USUAL
-from fairseq_ext.attention.heads import Heads, check_groups, runs
-from fairseq_ext.attention.inputs import Frame, Inputs, as_inputs
+from fairseq_ext.attention.context import AttentionContext, Inputs, as_inputs
+from fairseq_ext.attention.head_groups import Heads, check_groups, runs
+from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.second_pass import SecondPass
 from fairseq_ext.errors import UsageError
@@ -77,7 +77,7 @@ class Attention(MultiheadAttention):
         self.groups: Iterable[Heads] = nn.ModuleList(groups)  # type: ignore[assignment]
         owners = [group for group in groups for _ in range(group.n)]
         self.learned = [head for head, group in enumerate(owners) if group.learned]
-        self.free = [head for head in self.learned if owners[head].blockers == USUAL]
+        self.free = [head for head in self.learned if owners[head].masks == DEFAULT_MASKS]
         windows = [group.window or 0 for group in groups]
         self.oldest = -max(windows) if self.self_attention and all(windows) else None
         if len(self.learned) < num_heads:
@@ -112,7 +112,7 @@ class Attention(MultiheadAttention):
         Args:
             query: [T, B, C]. key, value: [S, B, C], or with fewer sentences than the queries have
                 hypotheses: then each is that of as many in a row.
-            attn_mask: [T, S], boolean (True = blocked) or additive (0 or large and negative). One
+            attn_mask: [T, S], boolean (True = masked) or additive (0 or large and negative). One
                 that hides the future does so only from softmax and hard-coded heads.
 
         Returns:
@@ -120,35 +120,37 @@ class Attention(MultiheadAttention):
             [B, T, S] averaged over heads, or [H, B, T, S] with `need_head_weights`.
         """
         if before_softmax:
-            raise UsageError("before_softmax is not supported; observe maps with a Listener.")
+            raise UsageError(
+                "before_softmax is not supported; observe maps with a AttentionRecorder."
+            )
         inputs = as_inputs(key_padding_mask, attn_mask)
         if inputs.causal and any(group.normaliser.across_queries for group in self.groups):
             raise UsageError(
                 "A normaliser that looks across queries cannot be causal: it would let a token see "
                 "the future; use softmax."
             )
-        q, k, v, frame = self._project(query, key, value, inputs, incremental_state, static_kv)
+        q, k, v, context = self._project(query, key, value, inputs, incremental_state, static_kv)
         need_weights = need_weights or need_head_weights
         wanted = self._wanted(inputs)
         heard = list(range(self.num_heads)) if need_weights else wanted
         count = len(inputs.passes)
         split = query.chunk(count, 1), q.chunk(count), k.chunk(count), v.chunk(count)
         done = [
-            self._attend(second, *rows, frame, heard)
+            self._attend(second, *rows, context, heard)
             for second, rows in zip(inputs.passes, zip(*split, strict=True), strict=True)
         ]
-        out = _unfold(_join([out for out, _ in done], 0), frame.beam)
+        out = _unfold(_join([out for out, _ in done], 0), context.beam)
         if self.gate is not None:
             out = out * (1 + self.gate)[:, None, None]
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
         weights = done[0][1]
         if weights is None:
             return output, None
-        maps = _unfold(weights, frame.beam)  # [B, heard, T, S]
-        if wanted and inputs.listener is not None:
+        maps = _unfold(weights, context.beam)  # [B, heard, T, S]
+        if wanted and inputs.recorder is not None:
             all_of_them = wanted == heard  # no copy, and no indices sent to a GPU
             picked = maps if all_of_them else maps[:, [heard.index(head) for head in wanted]]
-            inputs.listener.hear(self.site, self.layer, picked)
+            inputs.recorder.record(self.site, self.layer, picked)
         if not need_weights:
             return output, None
         return output, maps.transpose(0, 1) if need_head_weights else maps.mean(1)
@@ -160,20 +162,20 @@ class Attention(MultiheadAttention):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        frame: Frame,
+        context: AttentionContext,
         heard: list[int],
     ) -> tuple[Tensor, Tensor | None]:
         """Output [B, H, T, D] of one pass over x [T, B, C] and, unless it is a second one, the maps
         [B, heard, T, S] of some heads."""
         bias = None
         if second is not None:
-            bias, heard = second.bias(self, x, frame), []
+            bias, heard = second.bias(self, x, context), []
         drop = self.dropout_module
         rate = drop.p if self.training or drop.apply_during_inference else 0.0
         done = []
         for group, of_all, of_learned, of_group, observed in runs(self.groups, set(heard)):
             own = q[:, of_learned], k[:, of_learned], v[:, of_all]
-            here = frame if bias is None else replace(frame, bias=bias(of_all))
+            here = context if bias is None else replace(context, bias=bias(of_all))
             done.append(group.attend(*own, here, of_group, observed, rate))
         out = _join([out for out, _ in done], 1)
         return out, _join([w for _, w in done if w is not None], 1) if heard else None
@@ -204,7 +206,7 @@ class Attention(MultiheadAttention):
         wanted = sorted(set(inputs.wanted(self.site, self.layer)))
         if wanted and not 0 <= wanted[0] <= wanted[-1] < self.num_heads:
             raise UsageError(
-                f"A listener wants heads {wanted} of {self.site} layer {self.layer}, "
+                f"A recorder wants heads {wanted} of {self.site} layer {self.layer}, "
                 f"which has heads 0 to {self.num_heads - 1}."
             )
         return wanted
@@ -217,7 +219,7 @@ class Attention(MultiheadAttention):
         inputs: Inputs,
         state: State | None,
         static_kv: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Frame]:
+    ) -> tuple[Tensor, Tensor, Tensor, AttentionContext]:
         """q [B, h, T, D] and k [B, h, S, D] of learned heads; v [B, H, S, D]; all that is cached.
 
         Hypotheses of a sentence are queries of it: B then counts sentences, T is larger.
@@ -231,7 +233,7 @@ class Attention(MultiheadAttention):
                 k = torch.cat([old["prev_key"], k], 2)
                 v = torch.cat([old["prev_value"], v], 2)
         beam = query.size(1) // v.size(0)
-        if beam > 1 and not (inputs.blocked is None and inputs.query_padding is None):
+        if beam > 1 and not (inputs.masked is None and inputs.query_padding is None):
             raise UsageError(
                 "Hypotheses share keys, which no mask is supported for; repeat the keys."
             )
@@ -240,7 +242,7 @@ class Attention(MultiheadAttention):
         if state is not None:
             padding = self._cache(state, old, k, v, padding, static_kv, beam)
         own, queries = self.self_attention, query.size(0) * beam
-        frame = Frame(
+        context = AttentionContext(
             inputs=inputs,
             queries=queries,
             keys=v.size(2),
@@ -251,7 +253,7 @@ class Attention(MultiheadAttention):
             cross=not own,
             beam=beam,
         )
-        return q, k, v, frame
+        return q, k, v, context
 
     def _cache(
         self,

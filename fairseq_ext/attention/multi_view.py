@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import as_bias
 from fairseq_ext.attention.dropout import dropout as drop
+from fairseq_ext.attention.masks import as_bias
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.errors import UsageError
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.attention.blockers import Mask, as_bias
 from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
+from fairseq_ext.attention.masks import Mask, as_bias
 from fairseq_ext.errors import UsageError
 
 SMALLEST = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
@@ -26,7 +26,7 @@ class Call:
 
     Args:
         q: [B, h, T, D]. k, v: [B, h, S, D]. The scores are q k^T / sqrt(D).
-        mask: what is blocked.
+        mask: what is masked.
         query_padding: [B, T] bool, queries that do not exist; None if all do.
         heads: which heads of the group these are.
         dropout: probability, of the weights.
@@ -58,7 +58,7 @@ class Normaliser(nn.Module):
 
         Args:
             scores: [B, heads, T, S], float32 or float64.
-            bias: what is blocked, to be added to the scores; see `blockers.bias`.
+            bias: what is masked, to be added to the scores; see `masks.bias`.
             query_padding: [B, T] bool, queries that do not exist; None if all do.
             heads: which heads of the group these are.
         """
@@ -85,7 +85,7 @@ class Softmax(Normaliser):
         small = call.q.size(2) * call.k.size(2) <= SMALLEST
         if call.q.device.type == "cpu" and (small or call.dropout):  # SDPA drops out slowly there
             return None
-        allowed = None if call.mask.blocked is None else ~call.mask.blocked
+        allowed = None if call.mask.masked is None else ~call.mask.masked
         return F.scaled_dot_product_attention(
             call.q,
             call.k,
@@ -143,7 +143,7 @@ class Sinkhorn(Normaliser):
                 scores = scores.log_softmax(-1)
             scores = plus(plus(scores, absent), partly).log_softmax(-2)
             if partly is not None:
-                partly = bias = partly.detach()  # what is blocked stays so; one gradient
+                partly = bias = partly.detach()  # what is masked stays so; one gradient
             scores = plus(scores, bias)
         return scores.softmax(-1)
 
@@ -221,7 +221,7 @@ def _doubly(call: Call, u: Tensor | None = None) -> Tensor | None:
         if kernel.suits(call.q, call.k, call.mask):
             try:
                 return kernel.attend(
-                    call.q, call.k, call.v, call.mask.blocked, call.query_padding, u
+                    call.q, call.k, call.v, call.mask.masked, call.query_padding, u
                 )
             except doubly_cpu.Inexact:
                 return None

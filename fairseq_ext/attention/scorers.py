@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.attention.inputs import Frame
+from fairseq_ext.attention.context import AttentionContext
 from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.errors import UsageError
 
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 TAIL = 5.33  # sigmas; 1e-7 of a normal distribution lies outside
 
-Scorer = Callable[[Tensor, Tensor, Frame, slice], Tensor]
-"""(q [B, h, T, D], k [B, h, S, D], frame, which heads of the group) -> scores [B, h, T, S]."""
+Scorer = Callable[[Tensor, Tensor, AttentionContext, slice], Tensor]
+"""(q [B, h, T, D], k [B, h, S, D], context, which heads of the group) -> scores [B, h, T, S]."""
 
 
-def dot_product(q: Tensor, k: Tensor, frame: Frame, heads: slice) -> Tensor:
+def dot_product(q: Tensor, k: Tensor, context: AttentionContext, heads: slice) -> Tensor:
     """q k^T / sqrt(D) (Vaswani et al. 2017, Eq. 1); what the fused kernels compute."""
     return (q * q.size(-1) ** -0.5) @ k.transpose(-1, -2)
 
@@ -46,21 +46,21 @@ class Gaussian(nn.Module):
                 raise UsageError(f"{flag} is {number:g}; give a number above 0, such as 1")
         self.offsets, self.sigmas, self.ratio = tuple(offsets), tuple(sigmas), ratio
 
-    def forward(self, q: None, k: None, frame: Frame, heads: slice) -> Tensor:
+    def forward(self, q: None, k: None, context: AttentionContext, heads: slice) -> Tensor:
         """[1 or B, h, T, S], float32; B if the number of padded tokens on the left differs."""
         ours = self.offsets[heads], self.sigmas[heads], self.ratio
 
         def make() -> Tensor:
-            return self._log_density(frame.distances(self.ratio)[:, None], heads)
+            return self._log_density(context.distances(self.ratio)[:, None], heads)
 
-        return frame.inputs.once(("gaussian", *ours, frame.queries, frame.keys), make)
+        return context.inputs.once(("gaussian", *ours, context.queries, context.keys), make)
 
-    def fused(self, v: Tensor, frame: Frame, heads: slice) -> Tensor | None:
+    def fused(self, v: Tensor, context: AttentionContext, heads: slice) -> Tensor | None:
         """The output [B, h, T, D] of self-attention; None for other attention."""
-        if frame.cross or frame.queries != frame.keys:
+        if context.cross or context.queries != context.keys:
             return None
-        if frame.key_padding is not None:
-            v = v.masked_fill(frame.key_padding[:, None, :, None], 0)
+        if context.key_padding is not None:
+            v = v.masked_fill(context.key_padding[:, None, :, None], 0)
         reach = self._reach(heads)
 
         def block(first_row: int, rows: int, keys: int) -> Tensor:
@@ -70,12 +70,12 @@ class Gaussian(nn.Module):
                 i, j = (torch.arange(n, device=v.device, dtype=torch.float32) for n in (rows, keys))
                 away = j - (i + first_row)[:, None]
                 weights = self._log_density(away, heads).exp().to(v.dtype)
-                return weights.masked_fill(away > 0, 0) if frame.inputs.causal else weights
+                return weights.masked_fill(away > 0, 0) if context.inputs.causal else weights
 
-            ours = self.offsets[heads], self.sigmas[heads], frame.inputs.causal, v.dtype
-            return frame.inputs.once(("toeplitz", *ours, first_row, rows, keys), make)
+            ours = self.offsets[heads], self.sigmas[heads], context.inputs.causal, v.dtype
+            return context.inputs.once(("toeplitz", *ours, first_row, rows, keys), make)
 
-        low, high = reach[0], 0 if frame.inputs.causal else reach[1]
+        low, high = reach[0], 0 if context.inputs.causal else reach[1]
         return toeplitz.attend(v, block, low, high)
 
     def window(self) -> int:

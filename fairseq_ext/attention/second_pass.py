@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.attention.adversary import reverse
-from fairseq_ext.attention.inputs import Bias, Frame
+from fairseq_ext.attention.context import AttentionContext, Bias
 from fairseq_ext.attention.normalisers import plus
 
 DEPTH = 1e4
@@ -82,32 +82,32 @@ class SecondPass:
         self.together, self.hide, self.padded_rows = together, EMPTY_ROWS[empty_rows], padded_rows
         self.counts: dict[int, Count] = {}
 
-    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias | None:
+    def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias | None:
         """What it adds in a layer, given the input [T, B, C] of its attention; None: nothing."""
         return None
 
-    def masked(self, layer: int, keep: Tensor, frame: Frame) -> LayerBias:
+    def masked(self, layer: int, keep: Tensor, context: AttentionContext) -> LayerBias:
         """The bias of what to keep, m [B, 1 or H, T, S], counted."""
-        keep = self._real(keep, frame)
+        keep = self._real(keep, context)
         # activation checkpointing runs a layer twice; the first count carries the gradient
-        self.counts.setdefault(layer, self._count(keep, frame))
+        self.counts.setdefault(layer, self._count(keep, context))
         shared = keep.size(1) == 1
         return lambda heads: partial(self.hide, keep if shared else keep[:, heads])
 
-    def _real(self, keep: Tensor, frame: Frame) -> Tensor:
+    def _real(self, keep: Tensor, context: AttentionContext) -> Tensor:
         """Without padded keys."""
-        if frame.key_padding is None:
+        if context.key_padding is None:
             return keep
-        return keep.masked_fill(frame.key_padding[:, None, None], 0)
+        return keep.masked_fill(context.key_padding[:, None, None], 0)
 
-    def _count(self, keep: Tensor, frame: Frame) -> Count:
-        absent = None if self.padded_rows else frame.query_padding
+    def _count(self, keep: Tensor, context: AttentionContext) -> Count:
+        absent = None if self.padded_rows else context.query_padding
         kept = keep.mean(1).sum(-1)  # [B, T]
         if absent is not None:
             kept = kept.masked_fill(absent, 0)
         kept = kept.sum(-1)
-        queries = _places(absent, frame.queries, kept)
-        return Count(kept, queries * _places(frame.key_padding, frame.keys, kept))
+        queries = _places(absent, context.queries, kept)
+        return Count(kept, queries * _places(context.key_padding, context.keys, kept))
 
 
 class Adversarial(SecondPass):
@@ -122,11 +122,11 @@ class Adversarial(SecondPass):
         super().__init__(**options)
         self.first, self.sample = first, sample
 
-    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias | None:
+    def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias | None:
         if attention.adversary is None:
             return None
         keep = reverse(attention.adversary(x, self.sample))
-        return self.masked(attention.layer, keep, frame)
+        return self.masked(attention.layer, keep, context)
 
 
 class Bernoulli(SecondPass):
@@ -140,12 +140,12 @@ class Bernoulli(SecondPass):
         super().__init__(**options)
         self.rate = rate
 
-    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias:
+    def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias:
         dtype = torch.promote_types(x.dtype, torch.float32)
         keep = torch.rand(
-            (x.size(1), 1, frame.queries, frame.keys), dtype=dtype, device=x.device
+            (x.size(1), 1, context.queries, context.keys), dtype=dtype, device=x.device
         ).ge(self.rate)
-        return self.masked(attention.layer, keep.to(dtype), frame)
+        return self.masked(attention.layer, keep.to(dtype), context)
 
 
 class Magnitude(SecondPass):
@@ -159,15 +159,15 @@ class Magnitude(SecondPass):
         super().__init__(**options)
         self.share = share
 
-    def bias(self, attention: Any, x: Tensor, frame: Frame) -> LayerBias:
+    def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias:
         heads, kept = [], []  # of each group so far: how many, what they keep
 
         def largest(scores: Tensor, closed: Tensor | None) -> Biased:
             ranks = plus(scores.detach(), closed).argsort(-1, descending=True).argsort(-1)
             keys = scores.size(-1) if closed is None else closed.eq(0).sum(-1, keepdim=True)
             keep = ranks.ge(torch.as_tensor(self.share * keys).round()).to(scores.dtype)
-            keep = self._real(keep.expand(x.size(1), -1, -1, -1), frame)
-            count = self._count(keep, frame)
+            keep = self._real(keep.expand(x.size(1), -1, -1, -1), context)
+            count = self._count(keep, context)
             heads.append(keep.size(1))
             kept.append(count.kept * keep.size(1))
             if sum(heads) == attention.num_heads:

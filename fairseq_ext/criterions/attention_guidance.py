@@ -10,7 +10,8 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_ext.attention import Listener
+from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention.model_report import report_of
 from fairseq_ext.criterions.terms import Log, Sample, Step, Term
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
@@ -105,7 +106,7 @@ class AttentionGuidance(Term):
         if not self.schedule.share(updates):
             return {}
         wanted = {(site, i): h for site, g in self.guided.items() for i, h in g.layers.items()}
-        return {"listener": Listener(lambda site, layer: wanted.get((site, layer)))}
+        return {"recorder": AttentionRecorder(lambda site, layer: wanted.get((site, layer)))}
 
     def loss(self, step: Step) -> tuple[Tensor | float, Log]:
         share = self.schedule.share(step.updates)
@@ -145,7 +146,7 @@ class AttentionGuidance(Term):
     def _choose(self, step: Step, total: Tensor) -> float | None:
         """alpha_0 by the paper's rule, the same in all processes, or as chosen before a resume;
         None if this batch has nothing to choose it by: no target, or no guided layer."""
-        chosen = self.task.state.state_dict.get("ag_alpha", 0) if step.updates else 0
+        chosen = (report_of(self.task).guidance_weight or 0) if step.updates else 0
         sums = torch.stack([step.loss.detach().double(), total.double()])
         facts = torch.cat([sums, sums.new_tensor([step.size, chosen, chosen > 0])])
         if distributed.get_data_parallel_world_size() > 1:
@@ -160,5 +161,5 @@ class AttentionGuidance(Term):
             *(alpha, loss / size, guidance / size, step.updates),
             ", as before" if times else "",
         )
-        self.task.state.merge_state_dict({"ag_alpha": alpha})
+        report_of(self.task).guidance_weight = alpha
         return alpha

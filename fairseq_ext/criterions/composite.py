@@ -18,13 +18,12 @@ from fairseq.criterions import (
 from torch import Tensor
 from torch.func import functional_call
 
-from fairseq_ext.criterions.asa import AdversarialSelfAttention
+from fairseq_ext.criterions.adversarial.term import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
 from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Log, Sample, Step, Term, unwrapped
 from fairseq_ext.errors import UsageError
-from fairseq_ext.hydra_nodes import made_later
 
 
 class Tap:
@@ -82,7 +81,7 @@ class Composite(FairseqCriterion):
             return loss, size, log
 
         def again(parameters: dict[str, Tensor] | None = None, **more: Any) -> tuple[Tensor, Any]:
-            heard = {name: value for name, value in keywords.items() if name != "listener"}
+            heard = {name: value for name, value in keywords.items() if name != "recorder"}
             other = Tap(model, {**heard, **more}, True, parameters)
             return self.base(other, sample, reduce)[0], other.output
 
@@ -124,11 +123,10 @@ def _register(name: str, objective: Objective, more: tuple[str, ...]) -> None:
     register_criterion(name, dataclass=config)(type(class_name, (Composite,), members))
 
 
-with made_later():
-    for _name, _objective in OBJECTIVES.items():
-        for _many in range(not _objective.terms, len(REGULARISERS) + 1):
-            for _more in combinations(REGULARISERS, _many):
-                _register(_name, _objective, _more)
+for _name, _objective in OBJECTIVES.items():
+    for _many in range(not _objective.terms, len(REGULARISERS) + 1):
+        for _more in combinations(REGULARISERS, _many):
+            _register(_name, _objective, _more)
 
 
 ALIASES = {
@@ -174,8 +172,7 @@ def _register_alias(name: str, kinds: tuple[str, ...], more: tuple[str, ...]) ->
     register_criterion(full, dataclass=config)(type(class_name, (Alias,), {"choices": choices}))
 
 
-with made_later():
-    for _many in range(1, len(REGULARISERS) + 1):
-        for _more in combinations(REGULARISERS, _many):
-            for _alias, _kinds in ALIASES.items():
-                _register_alias(_alias, _kinds, _more)
+for _many in range(1, len(REGULARISERS) + 1):
+    for _more in combinations(REGULARISERS, _many):
+        for _alias, _kinds in ALIASES.items():
+            _register_alias(_alias, _kinds, _more)

@@ -11,9 +11,9 @@ from fairseq_ext.criterions import (  # noqa: F401 (bases)
     sentences,
     sequence_tagging,
 )
-from fairseq_ext.criterions.divergence import Compared
+from fairseq_ext.criterions.adversarial.divergence import Compared
 from fairseq_ext.criterions.terms import Sample
-from fairseq_ext.data.labelled import IGNORED
+from fairseq_ext.data.labelled_dataset import IGNORED
 
 
 def target_tokens(base: Any, sample: Sample) -> Tensor:

@@ -9,7 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled import percent
+from fairseq_ext.criterions.labelled_criterion import percent
 from fairseq_ext.criterions.terms import Log, Sample
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.replaced_tokens import HEAD

@@ -16,7 +16,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled import LabelledCriterion, gather, log_over_all, total
+from fairseq_ext.criterions.labelled_criterion import LabelledCriterion, gather, log_over_all, total
 from fairseq_ext.criterions.terms import Log, Sample
 from fairseq_ext.models.config import option
 

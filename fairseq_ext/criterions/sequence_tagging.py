@@ -12,7 +12,7 @@ from nervaluate import Evaluator
 from sklearn.metrics import f1_score
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled import (
+from fairseq_ext.criterions.labelled_criterion import (
     LabelledCriterion,
     gather,
     log_over_all,
@@ -20,7 +20,7 @@ from fairseq_ext.criterions.labelled import (
     total,
 )
 from fairseq_ext.criterions.terms import Log, Sample
-from fairseq_ext.data.labelled import IGNORED
+from fairseq_ext.data.labelled_dataset import IGNORED
 from fairseq_ext.data.tags import Entity, entities
 
 COUNTS = ("found", "marked", "hits")

@@ -9,9 +9,9 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled import LabelledCriterion, total
+from fairseq_ext.criterions.labelled_criterion import LabelledCriterion, total
 from fairseq_ext.criterions.terms import Log, Sample
-from fairseq_ext.data.labelled import IGNORED
+from fairseq_ext.data.labelled_dataset import IGNORED
 
 
 @register_criterion("span_extraction", dataclass=FairseqDataclass)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fairseq_ext.criterions.divergence import Compared
+from fairseq_ext.criterions.adversarial.divergence import Compared
 from fairseq_ext.models.config import Option
 
 Sample = dict[str, Any]

@@ -8,8 +8,8 @@ import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
-from fairseq_ext.roles.annotations import Annotations
-from fairseq_ext.roles.masks import BLANK
+from fairseq_ext.data.annotations import Annotations
+from fairseq_ext.roles.role_masks import BLANK
 
 
 class Annotated(BaseWrapperDataset):

@@ -6,8 +6,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import lines_of
 
 NONE = -1  # no word
 ID, FORM, HEAD, RELATION, COLUMNS = 0, 1, 6, 7, 10

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import lines_of
 
 Values = dict[str, Any]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.data.drawn import DrawnDataset
+from fairseq_ext.data.sampled import SampledDataset
 from fairseq_ext.errors import UsageError
 
 SPECIALS = 3  # <s> first </s> second </s>
@@ -68,7 +68,7 @@ def _fill(lengths: np.ndarray, documents: np.ndarray, room: int) -> np.ndarray:
     return chunks[np.add.reduceat(lengths, bounds) > 1] if len(lengths) else chunks[:0]
 
 
-class PairDataset(DrawnDataset):
+class PairDataset(SampledDataset):
     """Two consecutive segments of a document, half of the pairs made wrong.
 
     A chunk of text is parted at a random end of a line (in the middle if it is one line).

@@ -7,7 +7,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.data.drawn import DrawnDataset
+from fairseq_ext.data.sampled import SampledDataset
 from fairseq_ext.errors import UsageError
 
 
@@ -34,7 +34,7 @@ def unigram(dictionary: Dictionary) -> np.ndarray:
     return counts / counts.sum()
 
 
-class ReplacedDataset(DrawnDataset):
+class ReplacedDataset(SampledDataset):
     """A share of the tokens of each item, replaced by words drawn from the unigram distribution.
 
     A word that happens to be the original counts as original. <s>, </s> and the other special

@@ -10,8 +10,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from tokenizers import Tokenizer
 
-from fairseq_ext.data.byte_bpe import load_bpe
-from fairseq_ext.data.special import SPECIAL
+from fairseq_ext.data.tokenisers import SPECIAL, load_bpe
 from fairseq_ext.errors import UsageError
 
 

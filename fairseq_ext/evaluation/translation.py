@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from sacremoses import MosesDetokenizer
 
-from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.subwords import find_subwords, refuse_subwords
+from fairseq_ext.evaluation.subword_marks import find_subwords, refuse_subwords
+from fairseq_ext.files import lines_of
 
 UNKNOWN = "<<unk>>"  # in a T- line: a word that is not in the dictionary
 # Punctuation as Moses writes it, and what it makes of text that is written so already.

@@ -25,7 +25,7 @@ def sentence_losses(
     """[B] A_b = sum over layers and patterns of ||H - P||^2, over real rows and columns.
 
     Args:
-        maps: what a listener heard of the guided heads, [B, heads, T, S], rows that sum to one.
+        maps: what a recorder heard of the guided heads, [B, heads, T, S], rows that sum to one.
         reduction: "mean", over rows, columns and the heads of a pattern, or "sum".
     """
     distances = [distance_to(guide.pattern, guided, view) for guide in guided.guides]

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fairseq_ext.attention.model_report import Places, report_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.heads import (
+from fairseq_ext.guidance.patterns import PATTERNS
+from fairseq_ext.guidance.selection import (
     SITES,
     Guide,
-    Places,
     check_guides,
+    choose_layers,
     parse_heads,
     split,
 )
-from fairseq_ext.guidance.patterns import PATTERNS
-from fairseq_ext.layer_choice import choose_layers
 
 # what the paper guides: for translation, and in an encoder alone
 TRANSLATION, FRACTION = "next:1,prev:1", 0.5
@@ -49,7 +49,7 @@ def _span(heads: Sequence[int]) -> str:
 
 def plan(cfg: Any, task: Any) -> dict[str, Guided]:
     """What is guided at each site; raises UsageError if that cannot be done."""
-    places: Places = getattr(task, "guidable", {})
+    places: Places = report_of(task).guidable
     if not any(places.values()):
         raise UsageError(
             "--criterion asks to guide attention, but this --arch has none that can be; choose one "

@@ -9,9 +9,9 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Adversary, Attention
+from fairseq_ext.attention.model_report import ModelReport, report_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.heads import learned_heads
-from fairseq_ext.layer_choice import ALL, choose_layers
+from fairseq_ext.guidance.selection import ALL, choose_layers, learned_heads
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +46,11 @@ def layers_with_adversary(model: nn.Module) -> list[int]:
     )
 
 
-def introduce(model: nn.Module, task: Any) -> None:
-    """Tell the task what a criterion asks, which does not see the model before training: the heads
-    that can be guided and the layers with an adversary."""
-    task.guidable, task.adversaries = learned_heads(model), layers_with_adversary(model)
+def report_model(model: nn.Module, task: Any) -> ModelReport:
+    """Tell the task what a criterion asks: heads to guide and layers with an adversary."""
+    report = report_of(task)
+    report.guidable, report.adversary_layers = learned_heads(model), layers_with_adversary(model)
+    return report
 
 
 def without(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

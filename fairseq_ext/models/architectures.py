@@ -10,7 +10,6 @@ from fairseq.models import register_model
 from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
 
-from fairseq_ext.hydra_nodes import made_later
 from fairseq_ext.models import pretrained, roberta
 from fairseq_ext.models.config import Option, flat_config, preset, stock_options
 from fairseq_ext.models.options import OPTIONS
@@ -100,8 +99,7 @@ def _register(kind: str, mechanism: str, size: str) -> None:
     register_model(name, dataclass=config)(type(class_name, (family.base,), {}))
 
 
-with made_later():
-    for _kind, _family in FAMILIES.items():
-        for _mechanism in _family.mechanisms:
-            for _size in _family.sizes:
-                _register(_kind, _mechanism, _size)
+for _kind, _family in FAMILIES.items():
+    for _mechanism in _family.mechanisms:
+        for _size in _family.sizes:
+            _register(_kind, _mechanism, _size)

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq_ext.attention import Heads, gaussian_heads
 from fairseq_ext.errors import UsageError
-from fairseq_ext.layer_choice import ALL, choose_layers
+from fairseq_ext.guidance.selection import ALL, choose_layers
 
 
 def hard_coded_heads(

@@ -19,7 +19,7 @@ from fairseq_ext.attention import Attention, Heads, build_normaliser
 from fairseq_ext.models.adversaries import build_adversary
 from fairseq_ext.models.hard_coded import hard_coded_heads
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
-from fairseq_ext.models.roles import role_heads
+from fairseq_ext.models.role_heads import role_heads
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:

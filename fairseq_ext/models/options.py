@@ -135,7 +135,7 @@ DEFAULTS = {name: field.default for name, _, field in OPTIONS}
 HARD_CODED = [f"{site}_gaussian_heads" for site in KINDS]
 CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross_normaliser")
 
-USERS: Users = {
+OPTION_REQUIREMENTS: Users = {
     **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
     "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
     **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in KINDS},

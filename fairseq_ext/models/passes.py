@@ -32,5 +32,5 @@ def twice(
         both = through(own, torch.cat([x, x], 1), replace(inputs, passes=(None, second)))
         return states + [state.chunk(2, 1)[0] for state in both[1:]], both[-1]
     first = through(own, x, inputs)
-    other = through(own, x, replace(inputs, listener=None, passes=(second,)))
+    other = through(own, x, replace(inputs, recorder=None, passes=(second,)))
     return states + first[1:], torch.cat([first[-1], other[-1]], 1)

@@ -10,10 +10,11 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, Listener, SecondPass, adversary
+from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, adversary
+from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained
-from fairseq_ext.models.adversaries import introduce
+from fairseq_ext.models.adversaries import report_model
 from fairseq_ext.models.config import (
     Option,
     keep_on,
@@ -21,10 +22,9 @@ from fairseq_ext.models.config import (
     stock_options,
     to_transformer_config,
 )
-from fairseq_ext.models.monitoring import Monitored
+from fairseq_ext.models.mixins import Monitored, Prunable
 from fairseq_ext.models.options import ENCODER_OPTIONS
-from fairseq_ext.models.pruning import Prunable
-from fairseq_ext.models.roles import check_annotated
+from fairseq_ext.models.role_heads import check_annotated
 from fairseq_ext.models.task_heads import mlp
 from fairseq_ext.models.transformer import Disturbance, TransformerEncoder
 
@@ -129,7 +129,7 @@ class RobertaEncoder(stock.RobertaEncoder):
         return_all_hiddens: bool = False,
         segments: Tensor | None = None,
         token_embeddings: Tensor | None = None,
-        listener: Listener | None = None,
+        recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
         noise: Disturbance | None = None,
         annotations: Tensor | None = None,
@@ -139,7 +139,7 @@ class RobertaEncoder(stock.RobertaEncoder):
             src_tokens,
             return_all_hiddens=return_all_hiddens,
             token_embeddings=self._embed(src_tokens, segments, token_embeddings),
-            listener=listener,
+            recorder=recorder,
             second=second,
             noise=noise,
             annotations=annotations,
@@ -170,7 +170,7 @@ class RobertaModel(Monitored, Prunable, stock.RobertaModel):
         self.apply(init_parameters)
         self.classification_heads = nn.ModuleDict()
         self.task_head: nn.Module | None = None
-        self.own_head = False  # the one attached, whatever a checkpoint has
+        self.report: ModelReport | None = None
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -199,7 +199,7 @@ class RobertaModel(Monitored, Prunable, stock.RobertaModel):
         if args.segments is None:
             args.segments = getattr(task, "segments", 0)
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
-        introduce(model, task)
+        model.report = report_model(model, task)
         return model
 
     def decided(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class RobertaModel(Monitored, Prunable, stock.RobertaModel):
         for key in [key for key in state_dict if key.startswith(f"{prefix}encoder.lm_head.")]:
             del state_dict[key]
         given = [key for key in state_dict if key.startswith(f"{prefix}task_head.")]
-        if self.own_head or not given:
+        if not given or (self.report and self.report.new_task_head):
             for key in given:
                 del state_dict[key]
             own = self.task_head.state_dict(prefix=f"{prefix}task_head.")
@@ -243,23 +243,23 @@ class RobertaModel(Monitored, Prunable, stock.RobertaModel):
         further_heads: Sequence[str] = (),
         task_head: bool = False,
         masked_tokens: Tensor | None = None,
-        listener: Listener | None = None,
+        recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
         **inputs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in fairseq, plus a listener, a second pass and noise, as in our translation models.
+        """As in fairseq, plus a recorder, a second pass and noise, as in our translation models.
 
         Args:
             further_heads: classification heads beside the main output; what they say is in the
                 second result, as "heads".
             task_head: the main output is that of the attached head.
         """
-        if listener is not None:
-            listener.maps = {}
+        if recorder is not None:
+            recorder.maps = {}
         if second is not None:
             second.counts = {}
         encoded, extra = self.encoder(
-            src_tokens, True, return_all_hiddens, listener=listener, second=second, **inputs
+            src_tokens, True, return_all_hiddens, recorder=recorder, second=second, **inputs
         )
 
         def output(features: Tensor) -> Tensor:
@@ -272,8 +272,8 @@ class RobertaModel(Monitored, Prunable, stock.RobertaModel):
         features, *others = encoded.chunk(1 if second is None else 2)
         extra["features"] = features
         extra["heads"] = {n: self.classification_heads[n](features) for n in further_heads}
-        if listener is not None:
-            extra["attention_maps"] = listener.maps
+        if recorder is not None:
+            extra["attention_maps"] = recorder.maps
         if second is not None:
             extra["second"] = output(others[0]), {"features": others[0]}
             extra["counts"] = second.counts

@@ -14,16 +14,15 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Inputs, Listener, SecondPass
-from fairseq_ext.models.adversaries import introduce
+from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
+from fairseq_ext.models.adversaries import report_model
 from fairseq_ext.models.config import keep_on, to_transformer_config
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer, wrap_layer
-from fairseq_ext.models.monitoring import Monitored
+from fairseq_ext.models.mixins import Monitored, Prunable
 from fairseq_ext.models.options import check_supported
 from fairseq_ext.models.passes import through, twice
-from fairseq_ext.models.pruning import Prunable
-from fairseq_ext.models.roles import build_symbols, check_annotated
+from fairseq_ext.models.role_heads import build_symbols, check_annotated
 from fairseq_ext.models.shared_layers import check_shareable, share_layers
 
 Disturbance = Callable[[Tensor, Tensor], Tensor]
@@ -49,12 +48,12 @@ class TransformerEncoder(TransformerEncoderBase):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
-        listener: Listener | None = None,
+        recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
         noise: Disturbance | None = None,
         annotations: Tensor | None = None,
     ) -> dict[str, list[Tensor]]:
-        """Encode [B, S] tokens; arguments and result as in fairseq, plus a listener and noise.
+        """Encode [B, S] tokens; arguments and result as in fairseq, plus a recorder and noise.
 
         With a second pass, its output stands below that of the first: encoder_out is [S, 2 B, C];
         all else is of the first.
@@ -63,7 +62,7 @@ class TransformerEncoder(TransformerEncoderBase):
             annotations: [B, S, 3], what roles see of parses (`roles.Sentences`).
         """
         padding = src_tokens.eq(self.padding_idx)
-        inputs = Inputs(padding if padding.any() else None, listener=listener)
+        inputs = Inputs(padding if padding.any() else None, recorder=recorder)
         if self.symbols is not None:
             inputs.sentences = self.symbols(src_tokens, annotations)
         if noise is not None:
@@ -137,7 +136,7 @@ class TransformerDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Decode [B, T] tokens; arguments and result as in fairseq, plus a listener."""
+        """Decode [B, T] tokens; arguments and result as in fairseq, plus a recorder."""
         x, extra = self.extract_features(
             prev_output_tokens, encoder_out, incremental_state, **options
         )
@@ -151,7 +150,7 @@ class TransformerDecoder(TransformerDecoderBase):
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
-        listener: Listener | None = None,
+        recorder: AttentionRecorder | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """[B, T, C] features; the map is [B, T, S], averaged over (the first) heads of a layer."""
         layers = list(self.layers)  # LayerDrop draws once
@@ -162,14 +161,14 @@ class TransformerDecoder(TransformerDecoderBase):
             alignment_layer = max(attending, default=None)
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment
-        own = Inputs(self._visible_padding(tokens, causal), causal, listener=listener)
+        own = Inputs(self._visible_padding(tokens, causal), causal, recorder=recorder)
         memory, given = None, None
         if encoder_out is not None and encoder_out["encoder_out"]:
             memory = encoder_out["encoder_out"][0]
             padding = next(iter(encoder_out["encoder_padding_mask"]), None)
             if incremental_state is None and padding is not None and not padding.any():
                 padding = None
-            given = Inputs(padding, listener=listener)
+            given = Inputs(padding, recorder=recorder)
             if incremental_state is None:
                 given.query_padding = own.padding
             else:
@@ -244,7 +243,7 @@ class TransformerModel(Monitored, Prunable, TransformerModelBase):
         if config.share_encoder_decoder_layers:
             share_layers(model)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
-        introduce(model, task)
+        report_model(model, task)
         return model
 
     @classmethod
@@ -266,25 +265,25 @@ class TransformerModel(Monitored, Prunable, TransformerModelBase):
         features_only: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
-        listener: Listener | None = None,
+        recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
         noise: Disturbance | None = None,
         annotations: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in fairseq; what a listener hears is in the output as "attention_maps" too.
+        """As in fairseq; what a recorder hears is in the output as "attention_maps" too.
 
         A loss on a tensor that is not part of the output breaks under data parallelism. So the
         output of a second pass is in it as "second", and what it counts as "counts".
         """
-        if listener is not None:
-            listener.maps = {}
+        if recorder is not None:
+            recorder.maps = {}
         if second is not None:
             second.counts = {}
         encoder_out = self.encoder(
             src_tokens,
             src_lengths=src_lengths,
             return_all_hiddens=return_all_hiddens,
-            listener=listener,
+            recorder=recorder,
             second=second,
             noise=noise,
             annotations=annotations,
@@ -298,9 +297,9 @@ class TransformerModel(Monitored, Prunable, TransformerModelBase):
         )
         [encoded] = encoder_out["encoder_out"]
         encoded, *others = encoded.chunk(1 if second is None else 2, 1)
-        output, extra = decode(encoder_out | {"encoder_out": [encoded]}, listener=listener)
-        if listener is not None:
-            extra["attention_maps"] = listener.maps
+        output, extra = decode(encoder_out | {"encoder_out": [encoded]}, recorder=recorder)
+        if recorder is not None:
+            extra["attention_maps"] = recorder.maps
         if second is not None:
             extra["second"] = decode(encoder_out | {"encoder_out": others})
             extra["counts"] = second.counts

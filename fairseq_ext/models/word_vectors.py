@@ -9,8 +9,8 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
-from fairseq_ext.data.lines import lines_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import lines_of
 
 logger = logging.getLogger(__name__)
 

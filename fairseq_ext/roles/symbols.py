@@ -8,8 +8,8 @@ from fairseq.data import Dictionary
 from torch import Tensor, nn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.masks import DEFINITIONS, NEVER, Definitions, Sentences
 from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
+from fairseq_ext.roles.role_masks import DEFINITIONS, NEVER, Definitions, Sentences
 
 MASK = "<mask>"
 LANGUAGE = re.compile(r"__\w+__|\[\w+\]")  # as multilingual tasks add them, counted once

@@ -1,7 +1,6 @@
 """fairseq tasks; importing this package registers them."""
 
 from fairseq_ext.tasks import (  # noqa: F401
-    corpus,
     multiple_choice,
     replaced_tokens,
     sentence_pairs,
@@ -10,5 +9,3 @@ from fairseq_ext.tasks import (  # noqa: F401
     span_extraction,
     translation_roles,
 )
-
-corpus.install()

@@ -6,12 +6,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import TEXT, Example, Field, are_texts, is_text
-from fairseq_ext.data.labelled import Item
+from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.task_heads import SentenceHead, first, mlp
-from fairseq_ext.tasks.labelled import LabelledTask
 from fairseq_ext.tasks.labelled_options import register
+from fairseq_ext.tasks.labelled_task import LabelledTask
 
 
 @register("multiple_choice")

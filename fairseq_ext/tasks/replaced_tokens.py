@@ -19,7 +19,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_ext.data.replaced import ReplacedDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import option
-from fairseq_ext.tasks.corpus import check_criterion, load_dictionary
+from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary
 
 HEAD = "replaced_token_detection"
 BLOCKS = {

@@ -9,7 +9,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_ext.data.pairs import PairDataset
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tasks.corpus import check_criterion, load_dictionary, load_lines
+from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary, load_lines
 
 HEAD = "sentence_pair"
 OF_BLOCKS = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")

@@ -9,12 +9,13 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
 from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.data.annotations import Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
-from fairseq_ext.data.labelled import Item
+from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
-from fairseq_ext.models.roles import parsed_roles
+from fairseq_ext.models.role_heads import parsed_roles
 from fairseq_ext.models.task_attention import TaskAttention, initialiser
 from fairseq_ext.models.task_heads import (
     Linear,
@@ -26,9 +27,8 @@ from fairseq_ext.models.task_heads import (
     mean,
     mlp,
 )
-from fairseq_ext.roles.annotations import Annotations
-from fairseq_ext.tasks.labelled import LabelledTask
 from fairseq_ext.tasks.labelled_options import register
+from fairseq_ext.tasks.labelled_task import LabelledTask
 
 POOLINGS: dict[str, Pooling] = {"first": first, "mean": mean, "max": highest}
 

@@ -8,15 +8,15 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, are_texts
-from fairseq_ext.data.labelled import IGNORED, Item
+from fairseq_ext.data.labelled_dataset import IGNORED, Item
 from fairseq_ext.data.rows import Row, Rows
 from fairseq_ext.data.tags import SCHEMES, entities, first_fault
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled import LabelledTask
 from fairseq_ext.tasks.labelled_options import register
+from fairseq_ext.tasks.labelled_task import LabelledTask
 
 OUTSIDE = "O"
 

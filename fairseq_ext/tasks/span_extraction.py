@@ -8,15 +8,15 @@ from scipy.special import expit, log_expit, logsumexp
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import TEXT, Example, Field, is_text
-from fairseq_ext.data.labelled import IGNORED, Item
+from fairseq_ext.data.labelled_dataset import IGNORED, Item
 from fairseq_ext.data.rows import Row, Rows
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.data.windows import Window, best_span, span, windows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled import LabelledTask
 from fairseq_ext.tasks.labelled_options import register
+from fairseq_ext.tasks.labelled_task import LabelledTask
 
 OPTIONS: list[Option] = [
     option("stride", int, 128, "pieces of the passage from one window to the next"),

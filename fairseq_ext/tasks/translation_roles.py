@@ -9,8 +9,8 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.data.annotations import Annotations
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.annotations import Annotations
 
 
 class TranslationRolesConfig(TranslationConfig):

@@ -19,10 +19,11 @@ from typing import TextIO
 import numpy as np
 from tqdm import tqdm
 
+from fairseq_ext.data import annotations
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles import annotations, parsers
-from fairseq_ext.roles.matching import Match, by_files, by_parser
-from fairseq_ext.roles.texts import Text, find
+from fairseq_ext.tools import parsers
+from fairseq_ext.tools.parse_matching import Match, by_files, by_parser
+from fairseq_ext.tools.prepared_text import Text, find
 
 EXAMPLE = """\
   fairseq-ext annotate data-bin/multi30k.en-de --split train --lang en --parser spacy:en_core_web_sm

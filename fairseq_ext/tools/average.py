@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.criterions import noise
+from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import architecture
 from fairseq_ext.models import adversaries
@@ -40,7 +40,7 @@ ANY = r"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.+)\.pt"
 # What says that equal parameters compute something else, beside the names in OPTIONS.
 SETTINGS = ("encoder_", "decoder_", "activation_fn", *(name for name, *_ in OPTIONS))
 
-LEFT_OUT = ("last_optimizer_state", "ema", "ema_fp32_params", noise.MEAN)
+LEFT_OUT = ("last_optimizer_state", "ema", "ema_fp32_params", SMART_MEAN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -157,12 +157,12 @@ def commands() -> Iterator[Finding]:
 
 
 def plugin() -> Iterator[Finding]:
-    if broken := _broken("fairseq_ext.registration", "mend what is wrong above"):
+    if broken := _broken("fairseq_ext.registry", "mend what is wrong above"):
         yield broken
         return
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from fairseq_ext.compat import REMEDIES
+    from fairseq_ext.patches.compat import REMEDIES
 
     modules = [cls.__module__ for cls in ARCH_MODEL_REGISTRY.values()]
     ours = sum(module.startswith("fairseq_ext.") for module in modules)

@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from tokenizers import AddedToken, BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 from tokenizers.processors import BertProcessing, RobertaProcessing
 
-from fairseq_ext.data.special import OF_BERT, SPECIAL, SYMBOLS
+from fairseq_ext.data.tokenisers import OF_BERT, SPECIAL, SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tools.hf_format import read_json, write_json

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.processes import CPU_DDP
+from fairseq_ext.patches.processes import CPU_DDP
 
 EXAMPLE = """\
   fairseq-ext launch -- fairseq-train data-bin/mine --arch transformer_dna --max-tokens 4096 ...

@@ -23,12 +23,11 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from tqdm import tqdm
 
 from fairseq_ext.data.examples import Example, Values, parse
-from fairseq_ext.data.lines import decoded, lines_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import decoded, lines_of, write_lines
 from fairseq_ext.models.pretrained import options_of
-from fairseq_ext.models.roles import parsed_roles
-from fairseq_ext.tasks.labelled import LabelledTask
+from fairseq_ext.models.role_heads import parsed_roles
+from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
 from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask

@@ -15,8 +15,8 @@ import shlex
 from itertools import product
 from pathlib import Path
 
-from fairseq_ext.data.check import check_writable
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import check_writable
 from fairseq_ext.tools.jobs import Run, Step, work_off
 
 EXAMPLE = """\

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.attention.blockers import Mask
+from fairseq_ext.attention.masks import Mask
 
 BUDGET = 1 << 20  # bytes of scores at a time and thread: about what a core keeps in its cache
 SMALLEST = 160 * 160  # scores a head; below, the plain form is faster
@@ -34,7 +34,7 @@ class Inexact(ArithmeticError):
 
 def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Whether these [B, H, T, D] and [B, H, S, D] on this device are worth the kernel."""
-    only_keys = mask.blocked is None or mask.blocked.shape[1:3] == (1, 1)
+    only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
     large = q.size(2) * k.size(2) > SMALLEST
     exact = q.dtype in (torch.float32, torch.float64)
     return q.device.type == "cpu" and exact and large and only_keys and not mask.causal
@@ -44,7 +44,7 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    blocked: Tensor | None,
+    masked: Tensor | None,
     query_padding: Tensor | None,
     u: Tensor | None = None,
 ) -> Tensor:
@@ -52,20 +52,18 @@ def attend(
 
     Args:
         q: [B, H, T, D]. k, v: [B, H, S, D].
-        blocked: [B or 1, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
+        masked: [B or 1, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
         u: [H], the share of DNAS in HNAS; None for DNAS.
 
     Raises:
         Inexact: see there.
     """
     size, heads = q.shape, q.size(1)
-    if blocked is not None:
-        blocked = blocked.expand(size[0], -1, -1, -1)
+    if masked is not None:
+        masked = masked.expand(size[0], -1, -1, -1)
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     absent = None if query_padding is None else query_padding.repeat_interleave(heads, 0)[:, None]
-    present = (
-        None if blocked is None else (~blocked[:, 0, 0]).repeat_interleave(heads, 0)[..., None]
-    )
+    present = None if masked is None else (~masked[:, 0, 0]).repeat_interleave(heads, 0)[..., None]
     share = None if u is None else u.to(q.dtype).repeat(size[0])[:, None, None]
     return _Columns.apply(q, k, v, share, absent, present).view(size)
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.attention.blockers import Mask
+from fairseq_ext.attention.masks import Mask
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ BLOCKS = {128: (64, 32, 4), 256: (64, 32, 8), 512: (32, 16, 8)}
 
 def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Whether the kernels can take these [B, H, T, D] and [B, H, S, D] where they are."""
-    only_keys = mask.blocked is None or mask.blocked.shape[1:3] == (1, 1)
+    only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
     fits = q.numel() > 0 and k.numel() > 0 and q.dtype in DTYPES and _bytes(q) <= max(BLOCKS)
     return _runs_on(q.device) and fits and only_keys and not mask.causal
 
@@ -74,7 +74,7 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    blocked: Tensor | None,
+    masked: Tensor | None,
     query_padding: Tensor | None,
     u: Tensor | None = None,
 ) -> Tensor:
@@ -82,12 +82,12 @@ def attend(
 
     Args:
         q: [B, H, T, D]. k, v: [B, H, S, D].
-        blocked: [B, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
+        masked: [B, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
         u: [H], the share of DNAS in HNAS; None for DNAS.
     """
     batch, heads = q.shape[:2]
     q, k, v = (_time_first(x) for x in (q, k, v))
-    keys = None if blocked is None else blocked[:, 0, 0]
+    keys = None if masked is None else masked[:, 0, 0]
     masks = (
         None if x is None else x.expand(batch, -1).contiguous().view(torch.uint8)
         for x in (query_padding, keys)

@@ -1,0 +1,110 @@
+"""Antecedents without a model: the baselines that heads are compared with.
+
+The rules are four sieves (Clark et al. 2019; deterministic coreference as in Lee et al. 2011): the
+same words, the same head word, agreement in number, gender and person, any other noun phrase. Of
+the phrases that pass the first sieve that any passes, the nearest is taken. Their word lists are
+short, and ours.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from fairseq_ext.analysis.coreference.mentions import Mention, Phrase, Text
+
+FIRST = {*"i me my mine myself we us our ours ourselves".split()}
+SECOND = {*"you your yours yourself yourselves".split()}
+PLURAL = {
+    *"we us our ours ourselves they them their theirs themselves yourselves".split(),
+    *"people men women children wives police parents both these those".split(),
+}
+SINGULAR = {
+    *"i me my mine myself he him his himself she her hers herself it its itself yourself".split(),
+    *"this that princess actress witch bus boss news someone everyone".split(),
+}
+MASCULINE = {
+    *"he him his himself mr mr. sir lord king prince duke count emperor father dad brother".split(),
+    *"son uncle nephew husband grandfather boy man men guy gentleman monk wizard actor".split(),
+    *"waiter widower boyfriend pope priest john james william robert michael david".split(),
+    *"richard thomas charles joseph george henry peter paul simon daniel mark andrew".split(),
+    *"edward frank jack martin stephen kevin brian philip arthur fred tom jim bill bob".split(),
+}
+FEMININE = {
+    *"she her hers herself mrs mrs. ms ms. miss madam lady queen princess duchess".split(),
+    *"countess empress mother mum mom sister daughter aunt niece wife grandmother girl".split(),
+    *"woman women nun witch actress waitress widow girlfriend mary elizabeth anna anne".split(),
+    *"jane sarah margaret susan linda barbara patricia jennifer maria helen alice emma".split(),
+    *"julia laura lisa karen nancy ruth kate catherine caroline rebecca rachel rose".split(),
+}
+GENDERS = {"masculine": MASCULINE, "feminine": FEMININE, "neuter": {"it", "its", "itself"}}
+POSSESSIVE = {"his", "her", "its"}
+
+
+class Features(NamedTuple):
+    """None: it cannot be told, and agrees with everything."""
+
+    plural: bool | None
+    gender: str | None
+    person: int
+
+
+def features(words: Sequence[str], head: str) -> Features:
+    """Of a noun phrase; its gender is that of the head word, else of the first of its other words
+    that has one and is no possessive."""
+    genders = (_gender(word) for word in (head, *(w for w in words if w not in POSSESSIVE)))
+    person = 1 if head in FIRST else 2 if head in SECOND else 3
+    return Features(_plural(head), next(filter(None, genders), None), person)
+
+
+def _gender(word: str) -> str | None:
+    return next((gender for gender, words in GENDERS.items() if word in words), None)
+
+
+def _plural(word: str) -> bool | None:
+    if word in SINGULAR or word in PLURAL:
+        return word in PLURAL
+    if word in SECOND or not word.isalpha():
+        return None
+    return word.endswith("s") and not word.endswith(("ss", "us", "is"))
+
+
+def agree(one: Features, other: Features) -> bool:
+    return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
+
+
+def rules(text: Text, mention: Mention) -> Phrase:
+    """The noun phrase that is taken."""
+    phrases = by_distance(mention)
+    own = _lower(text, mention.phrase)
+    sieves: list[Callable[[list[str], str], bool]] = [
+        lambda words, head: words == own[0],
+        lambda words, head: head == own[1],
+        lambda words, head: agree(features(words, head), features(*own)),
+        lambda words, head: True,
+    ]
+    return next(p for sieve in sieves for p in phrases if sieve(*_lower(text, p)))
+
+
+def _lower(text: Text, phrase: Phrase) -> tuple[list[str], str]:
+    """Its words, and the head word."""
+    return [text.words[i].lower() for i in phrase.words], text.words[phrase.head].lower()
+
+
+def by_distance(mention: Mention) -> list[Phrase]:
+    """The noun phrases, the nearest first, the earlier one of two at the same distance."""
+    found = chain(mention.antecedents, mention.others)
+    return sorted(found, key=lambda p: (abs(p.head - mention.phrase.head), p.head))
+
+
+def previous_word(text: Text, mention: Mention) -> bool:
+    """Whether a head is right that looks at the previous word."""
+    before = mention.phrase.head - 1
+    return any(before in phrase.counted for phrase in mention.antecedents)
+
+
+BASELINES: dict[str, Callable[[Text, Mention], bool]] = {
+    "previous word": previous_word,
+    "nearest noun phrase": lambda _, mention: by_distance(mention)[0] in mention.antecedents,
+    "rules": lambda text, mention: rules(text, mention) in mention.antecedents,
+}
+"""Whether the antecedent is found."""

@@ -1,0 +1,78 @@
+"""Changes to how checkpoints are copied, read and unpacked."""
+
+import sys
+import tarfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import open_dict
+
+from fairseq_ext import safe_loading
+from fairseq_ext.errors import UsageError
+from fairseq_ext.wrapping import replace, wrap
+
+
+def copy_whole() -> None:
+    """Copy a checkpoint to a temporary name first."""
+
+    def copy(original: Callable, source: str, target: str, overwrite: bool = False) -> Any:
+        from fairseq.file_io import PathManager
+
+        if PathManager.path_requires_pathmanager(target):
+            return original(source, target, overwrite)
+        copied = original(source, f"{target}.tmp", True)
+        Path(f"{target}.tmp").replace(target)
+        return copied
+
+    wrap("fairseq.file_io:PathManager", "copy", copy)
+
+
+def load_safely() -> None:
+    """Give fairseq a `torch.load` that builds nothing but an explicit list of types."""
+    for module, loader in safe_loading.LOADERS.items():
+        replace([module], "torch", safe_loading.SafeTorch(loader))
+
+
+def parse_settings() -> None:
+    """Give fairseq an `eval` that reads literals only."""
+    import fairseq  # noqa: F401  (imports every model, task and criterion)
+
+    replace(
+        [name for name in sys.modules if name.startswith("fairseq.")], "eval", safe_loading.literal
+    )
+
+
+def unpack_safely() -> None:
+    """Unpack archives inside their folder, or not at all."""
+
+    def inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+        if member.name.startswith("/"):  # fairseq would then move the named file itself
+            raise tarfile.AbsolutePathError(member)
+        return tarfile.data_filter(member, folder)
+
+    class SafeTar(tarfile.TarFile):
+        extraction_filter = staticmethod(inside)
+
+        def extractall(self, *args: Any, **kwargs: Any) -> None:
+            if not hasattr(tarfile, "data_filter"):  # there the filter would not be used
+                raise UsageError(
+                    f"{self.name} is an archive, and this Python unpacks them wherever paths "
+                    "lead; use Python 3.11.4 or newer, or unpack it and give the folder"
+                )
+            super().extractall(*args, **kwargs)
+
+    replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
+
+
+def override_model_name() -> None:
+    """Set an overridden `_name` in the model alone."""
+
+    def overwrite(original: Callable, cfg: Any, overrides: dict[str, Any]) -> None:
+        original(cfg, {key: value for key, value in overrides.items() if key != "_name"})
+        if "_name" in overrides:
+            with open_dict(cfg):
+                cfg.model._name = overrides["_name"]
+
+    wrap("fairseq.checkpoint_utils", "overwrite_args_by_name", overwrite)

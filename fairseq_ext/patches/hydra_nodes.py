@@ -1,0 +1,45 @@
+"""Change to when hydra's nodes are made: when they are asked for, not when they are registered."""
+
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_ext.wrapping import wrap
+
+GROUPS = ("model", "criterion")
+
+
+class LazyNode:
+    """A dataclass that becomes a node when hydra copies it.
+
+    hydra deep-copies what is stored before every use and changes only the copy, so the copy is the
+    one place where the node is needed: `__deepcopy__` makes it there.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DictConfig:
+        return OmegaConf.structured(self.settings)
+
+
+def make_nodes_lazily() -> None:
+    """Store a LazyNode for every configuration of a model or criterion."""
+
+    def store(
+        original: Any,
+        self: ConfigStore,
+        name: str,
+        node: Any,
+        group: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if group not in GROUPS:
+            return original(self, name, node, group, *args, **kwargs)
+        original(self, name, {}, group, *args, **kwargs)
+        self.repo[group][f"{name}.yaml"].node = LazyNode(node)
+        return None
+
+    wrap("hydra.core.config_store:ConfigStore", "store", store)

@@ -1,0 +1,46 @@
+"""Changes that current versions of numpy, torch and hydra need."""
+
+import logging
+import types
+import warnings
+
+import numpy as np
+
+from fairseq_ext.wrapping import replace
+
+# What stock fairseq sets off: start of the message, category, module that warns ("": any).
+STOCK_WARNINGS = [
+    (r"hydra\.experimental\.\w+\(\) is no longer experimental", UserWarning, ""),
+    (r"\nThe version_base parameter is not specified", UserWarning, ""),
+    (r"In '.*': Usage of deprecated keyword in package header", UserWarning, ""),
+    (r"\n'.*' is validated against ConfigStore schema with the same name", UserWarning, ""),
+    (r"\nThe strict flag in the compose API is deprecated", UserWarning, ""),
+    (r"'pin_memory' argument is set as true but no accelerator is found", UserWarning, ""),
+    (r"Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning, ""),
+    (r"`torch\.jit\.script` is deprecated", Warning, ""),
+    (r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated", FutureWarning, r"fairseq\."),
+]
+
+
+def silence_stock_warnings() -> None:
+    """Ignore the warnings of `STOCK_WARNINGS`, and a log line printed on import."""
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)  # on import
+    for message, category, module in STOCK_WARNINGS:
+        warnings.filterwarnings("ignore", message, category, module)
+
+
+def restore_numpy_compat() -> None:
+    """Give numpy 2 the `compat.long` that fairseq casts to."""
+    if not hasattr(np, "compat"):
+        np.compat = types.SimpleNamespace(long=int)  # noqa: NPY201
+
+
+def fix_length_buckets() -> None:
+    """Compute length buckets with the `method` argument of np.percentile."""
+
+    def get_buckets(sizes: np.ndarray, num_buckets: int) -> np.ndarray:
+        shares = np.linspace(0, 100, num_buckets + 1)
+        return np.unique(np.percentile(sizes, shares, method="lower")[1:])
+
+    users = ["data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset"]
+    replace([f"fairseq.data.{user}" for user in users], "get_buckets", get_buckets)

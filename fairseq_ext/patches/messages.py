@@ -1,0 +1,86 @@
+"""Changes to what fairseq says: one sentence instead of a traceback where a user can mend it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.wrapping import wrap
+
+FULL_KEY = "\n    full_key:"  # where a message of omegaconf begins to repeat itself
+
+REFUSALS = (
+    (
+        "fairseq.checkpoint_utils",
+        "load_model_ensemble_and_task",
+        "Error(s) in loading",
+        "{given} does not fit the model that its options and this data make ({reason} ...); give "
+        "the data that it was trained on, with its dictionary, and leave out --model-overrides",
+    ),
+    (
+        "fairseq.checkpoint_utils",
+        "verify_checkpoint_directory",
+        "[Errno",
+        "cannot write checkpoints to {given} ({reason}); choose another --save-dir",
+    ),
+    (
+        "fairseq.quantization_utils",
+        "quantize_model_scalar",
+        "<class",
+        "--quant-noise-scalar quantises plain linear maps, embeddings and convolutions, and this "
+        "model has {reason}; leave it out",
+    ),
+    (
+        "fairseq.dataclass.utils",
+        "merge_with_parent",
+        "Key '",
+        "{reason}; correct that key of the configuration, or leave it out",
+    ),
+    (
+        "fairseq.tasks.fairseq_task:FairseqTask",
+        "filter_indices_by_size",
+        "Size of sample",
+        "{reason}, or break the text into shorter samples",
+    ),
+)
+"""Where an exception is raised, how its text begins, and the sentence that takes its place."""
+
+
+def refuse_plainly() -> None:
+    """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError."""
+    from fairseq_ext.tasks.plain_text import find_split
+
+    for owner, name, start, sentence in REFUSALS:
+        wrap(owner, name, _wrapper(start, sentence))
+
+    def load(original: Callable, task: Any, split: str, epoch: int, combine: bool) -> Any:
+        find_split(task, split, epoch)
+        return original(task, split, epoch, combine)
+
+    wrap("fairseq.tasks.masked_lm:MaskedLMTask", "_load_dataset_split", load)
+
+
+def _wrapper(start: str, sentence: str) -> Callable:
+    def call(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        given = next((a for a in args if isinstance(a, str | list)), "")
+        with refusing(start, sentence, given):
+            return original(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def refusing(start: str, sentence: str, given: Any) -> Iterator[None]:
+    """Turn an exception whose text begins with `start` into a UsageError.
+
+    Args:
+        sentence: may hold "{given}" and "{reason}", the latter from the exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not str(error).startswith(start):
+            raise
+        cause = error.__context__ or error
+        reason = " ".join(str(cause).split(FULL_KEY)[0].split())[:200]
+        raise UsageError(sentence.format(given=given, reason=reason)) from error

@@ -1,0 +1,152 @@
+"""Changes to how several processes start, and checks of flags that fairseq cannot train with."""
+
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.wrapping import wrap
+
+
+def bf16_without_tpu(cfg: Any) -> None:
+    """--bf16 implies --tpu on the command line, and every part of the configuration has a copy.
+    Goes when fairseq's options no longer do that."""
+    from fairseq.distributed import utils
+
+    if not cfg.common.bf16 or utils.xm is not None:
+        return
+    for part in cfg.values():
+        if isinstance(part, DictConfig | Namespace) and "tpu" in part:
+            part.tpu = False
+
+
+def check_precision(cfg: Any) -> None:
+    """Raise UsageError for --fp16 on a CPU, where fairseq asks for CUDA (in its memory-efficient
+    form when gradients overflow), and for 16 bits with an optimizer that takes no flat tensor.
+
+    Goes when fairseq runs without CUDA, and says so itself before it reads the data.
+    """
+    common = cfg.common
+    if not (common.fp16 or common.bf16):
+        return
+    on_cpu = common.cpu or not torch.cuda.is_available()
+    if common.fp16 and on_cpu and not common.tpu:
+        flag = "--memory-efficient-fp16" if common.memory_efficient_fp16 else "--fp16"
+        raise UsageError(f"{flag} needs a GPU; on a CPU give --bf16, or neither")
+    efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    flat = not (efficient or common.fp16_no_flatten_grads)
+    if flat and getattr(cfg.optimizer, "_name", None) == "lamb":
+        raise UsageError(
+            "--optimizer lamb needs the norm of each parameter, which 16 bits lose in one flat "
+            "tensor; add --fp16-no-flatten-grads"
+        )
+
+
+LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # what fairseq looks for
+SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
+CPU_DDP = ("legacy_ddp", "no_c10d")
+CPU_FLAGS = "--distributed-backend gloo --ddp-backend legacy_ddp"
+
+
+def check_processes(cfg: Any) -> None:
+    """Raise UsageError for flags with which several processes train nothing, or each the whole.
+
+    Goes when fairseq starts processes on CPUs and takes their number from torchrun.
+    """
+    if cfg.common.tpu:
+        return
+    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+    launched = os.environ.keys() >= LAUNCHER
+    if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+        _check_torchrun(cfg.distributed_training, on_cpu)
+    if on_cpu and cfg.distributed_training.distributed_world_size > 1:
+        _check_cpu(cfg, started=launched or _by_slurm() or torch.cuda.device_count() > 0)
+
+
+def _by_slurm() -> bool:
+    """Whether Slurm starts the processes; where it starts one a node, fairseq wants one for each
+    GPU instead."""
+    if SLURM.isdisjoint(os.environ):
+        return False
+    nodes, tasks = (int(os.environ.get(f"SLURM_{name}", 1)) for name in ("NNODES", "NTASKS"))
+    return int(os.environ.get("SLURM_NTASKS_PER_NODE", tasks // nodes)) > 1
+
+
+def _check_torchrun(flags: Any, on_cpu: bool) -> None:
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    if flags.distributed_world_size == 1:
+        needed = f"--distributed-world-size {world}" + (f" {CPU_FLAGS}" if on_cpu else "")
+        raise UsageError(
+            f"torchrun started {world} processes but --distributed-world-size is 1, so each would "
+            f"train alone into the same folder; add {needed}"
+        )
+    by_hand = flags.distributed_no_spawn and flags.distributed_rank == rank
+    if flags.distributed_init_method and not by_hand:
+        raise UsageError(
+            f"torchrun started this process as rank {rank} of {world}, which fairseq ignores with "
+            f"--distributed-init-method {flags.distributed_init_method}; leave that flag out, or "
+            f"give this process --distributed-no-spawn --distributed-rank {rank} too"
+        )
+
+
+def _check_cpu(cfg: Any, started: bool) -> None:
+    flags, world = cfg.distributed_training, cfg.distributed_training.distributed_world_size
+    if not started and not (flags.distributed_no_spawn and flags.distributed_init_method):
+        raise UsageError(
+            f"without a GPU fairseq starts no process for --distributed-world-size {world}; use "
+            f"torchrun --no-python --nproc_per_node {world} fairseq-train ... "
+            f"--distributed-world-size {world} {CPU_FLAGS}"
+        )
+    given = f"--distributed-backend {flags.distributed_backend} --ddp-backend {flags.ddp_backend}"
+    trains = cfg.optimizer is not None
+    if flags.distributed_backend == "nccl" or trains and flags.ddp_backend not in CPU_DDP:
+        raise UsageError(
+            f"{world} processes on CPUs do not work with {given}; give {CPU_FLAGS}, or "
+            "--distributed-world-size 1"
+        )
+
+
+def check_every_start() -> None:
+    """Correct --bf16 and check the processes in every command that may start some."""
+
+    def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
+        bf16_without_tpu(cfg)
+        check_processes(cfg)
+        return original(cfg, main, **kwargs)
+
+    wrap("fairseq.distributed.utils", "call_main", call_main)
+
+
+def gather_objects() -> None:
+    """What criterions log in lists is gathered through a CUDA buffer of 16 kB: it fails on CPUs,
+    and in evaluation. Goes when fairseq uses torch's `all_gather_object`. Results are on the CPU.
+    """
+    from fairseq import utils as fairseq_utils
+    from fairseq.distributed import utils
+
+    def gather(data: Any, group: Any = None, max_size: int = 0) -> list[Any]:
+        group = utils.get_global_group() if group is None else group
+        found: list[Any] = [None] * utils.get_world_size(group)
+        dist.all_gather_object(found, fairseq_utils.move_to_cpu(data), group=group)
+        return found
+
+    utils.all_gather_list = gather
+
+
+def run_torchrun_on_cpu() -> None:
+    """fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
+
+    def infer(original: Callable, flags: Any) -> None:
+        if torch.cuda.device_count():
+            return original(flags)
+        flags.distributed_init_method, flags.distributed_no_spawn = "env://", True
+        flags.distributed_world_size = int(os.environ["WORLD_SIZE"])
+        flags.distributed_rank, flags.device_id = int(os.environ["RANK"]), 0
+        return None
+
+    wrap("fairseq.distributed.utils", "_infer_torch_distributed_launch_init", infer)

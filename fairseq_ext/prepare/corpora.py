@@ -1,0 +1,195 @@
+"""Published corpora to data for fine-tuning: a file of JSON lines for each part of a corpus."""
+
+import argparse
+import json
+import shutil
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import write_lines
+from fairseq_ext.prepare.corpora_readers import Example
+from fairseq_ext.prepare.corpora_table import CORPORA, Layout, Split
+
+Parts = dict[str, list[Example]]
+
+EVERY = 10  # the number of examples, or groups of them, of which one is held out
+
+
+# Files.
+
+
+def found(folder: Path, pattern: str) -> list[Path]:
+    return sorted(folder.glob(pattern)) or sorted(folder.glob(f"{pattern}.gz"))
+
+
+def first_file(layout: Layout) -> str:
+    return f"{layout.folder}/{next(iter(layout.files.values())).split()[0]}"
+
+
+def chosen(corpus: str, folder: Path) -> Layout:
+    """The first layout of a corpus of which the first file is there."""
+    if corpus not in CORPORA:
+        raise UsageError(f"CORPUS is '{corpus}' and must be one of {', '.join(CORPORA)}")
+    layouts = CORPORA[corpus].layouts
+    for layout in layouts:
+        if found(folder, first_file(layout)):
+            return layout
+    raise UsageError(
+        f"{folder} has no {' and no '.join(map(first_file, layouts))} (plain or .gz), where "
+        f"'{corpus}' is looked for; put the corpus there as it is published"
+    )
+
+
+def is_test(part: str) -> bool:
+    return part.startswith("test")
+
+
+def files_of(part: str, layout: Layout, folder: Path) -> list[Path]:
+    """The files of a part; none if it is one for testing that is not there."""
+    files = {name: found(folder, f"{layout.folder}/{name}") for name in layout.files[part].split()}
+    missing = [name for name, paths in files.items() if not paths]
+    if missing and not (is_test(part) and len(missing) == len(files)):
+        raise UsageError(
+            f"{folder / layout.folder} has no {missing[0]} (plain or .gz), which '{part}' is made "
+            "from; put the corpus there as it is published"
+        )
+    return [path for paths in files.values() for path in paths]
+
+
+def read(corpus: str, folder: Path) -> Parts:
+    """All examples of a corpus, by part.
+
+    Args:
+        folder: where corpora lie, each in a folder of its own.
+
+    Raises:
+        UsageError: there is no such corpus, or a file of it is missing, empty or malformed.
+    """
+    layout, parts = chosen(corpus, folder), {}
+    files = {part: files_of(part, layout, folder) for part in layout.files}
+    for part, paths in files.items():
+        parts[part] = [each for path in paths for each in layout.read(path, not is_test(part))]
+        if paths and not parts[part]:
+            raise UsageError(f"{paths[0]} has no example; get the file again")
+    if layout.split:
+        parts = hold_out(parts, layout.split)
+    return {part: examples for part, examples in parts.items() if examples}
+
+
+# Holding out.
+
+
+def hold_out(parts: Parts, split: Split) -> Parts:
+    """Every tenth group of examples for training becomes one for validation."""
+    kept: Parts = {"train": [], "valid": []}
+    for example, group in zip(parts["train"], groups(parts["train"], split), strict=True):
+        kept["valid" if group % EVERY == EVERY - 1 else "train"].append(example)
+    if not kept["valid"]:
+        raise UsageError(
+            f"the corpus has {len(kept['train'])} examples, every {EVERY}th of which is to be held "
+            "out for validation; give more"
+        )
+    return kept | {part: examples for part, examples in parts.items() if part not in kept}
+
+
+def groups(examples: Iterable[Example], split: Split) -> list[int]:
+    """The number of each example's group: those that share something, directly or by others."""
+    above: dict[Hashable, Hashable] = {}
+
+    def root(shared: Hashable) -> Hashable:
+        while above.setdefault(shared, shared) != shared:
+            shared = above[shared]
+        return shared
+
+    shared = [list(split.shares(example)) for example in examples]
+    for first, *others in shared:
+        for other in others:
+            above[root(other)] = root(first)
+    roots = [root(first) for first, *_ in shared]
+    numbers = {found: number for number, found in enumerate(dict.fromkeys(roots))}
+    return [numbers[found] for found in roots]
+
+
+# What is there.
+
+
+def shares(counts: Counter) -> str:
+    each = (f"{name} {count / counts.total():.1%}" for name, count in sorted(counts.items()))
+    return ", ".join(each)
+
+
+def labels(examples: Sequence[Example]) -> str:
+    """The labels of a part, in words."""
+    if "tags" in examples[0]:
+        tags = (tag for example in examples for tag in example["tags"])
+        types = Counter(tag.removeprefix("B-") for tag in tags if tag.startswith("B-"))
+        return f"{types.total():,} entities ({shares(types)})"
+    if "answers" in examples[0]:
+        return f"{sum(map(bool, (e['answers'] for e in examples))) / len(examples):.1%} answerable"
+    given = [example["label"] for example in examples if "label" in example]
+    if given and isinstance(given[0], float):
+        return f"labels {min(given)} to {max(given)}, mean {sum(given) / len(given):.2f}"
+    return f"labels {shares(Counter(given))}" if given else "no labels"
+
+
+def summary(part: str, examples: Sequence[Example]) -> str:
+    empty = sum(example.get("text") == "" for example in examples)
+    without = f", {empty} without text" if empty else ""
+    return f"{part}: {len(examples):,} examples{without}, {labels(examples)}"
+
+
+def listing() -> str:
+    """The table: corpora, their tasks, in which folders which parts are looked for."""
+    width = max(map(len, CORPORA))
+    return "\n".join(
+        f"{name:{width}}  {corpus.task:23}  {'; or '.join(map(described, corpus.layouts))}"
+        for name, corpus in CORPORA.items()
+    )
+
+
+def described(layout: Layout) -> str:
+    split = f" (valid: every {EVERY}th of train, {layout.split.says})" if layout.split else ""
+    return f"{layout.folder}: {', '.join(layout.files)}{split}"
+
+
+# Command.
+
+
+def prepare(corpus: str, folder: Path, out: Path) -> Parts:
+    """Make the folder `out` with a file PART.jsonl for each part, which are returned too.
+
+    Raises:
+        UsageError: as `read`, or there is such a folder and it is not empty.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError(f"{out} is there already; delete it, or give another folder")
+    parts = read(corpus, folder)
+    work = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    for part, examples in parts.items():
+        lines = (json.dumps(example, ensure_ascii=False) for example in examples)
+        write_lines(work / f"{part}.jsonl", lines)
+    work.replace(out)
+    return parts
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m fairseq_ext.prepare.corpora",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("corpus", metavar="CORPUS", help="a name that --list prints")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the corpora lie")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    parser.add_argument("--list", action="version", version=listing(), help="print the corpora")
+    given = parser.parse_args(arguments)
+    for part, examples in prepare(given.corpus, given.folder, given.out).items():
+        print(summary(part, examples))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""Importing this registers models, criterions, tasks and the rest with fairseq, and patches it."""
+
+from fairseq_ext import patches
+
+patches.apply()
+
+from fairseq_ext import criterions, models, tasks  # noqa: E402, F401
+from fairseq_ext.data import wordpiece_bpe  # noqa: E402, F401
+from fairseq_ext.evaluation import rouge_scorer  # noqa: E402, F401

@@ -1,0 +1,406 @@
+"""The patches of fairseq do what they are for, through fairseq's real commands."""
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import fairseq
+import fairseq_cli.train
+import numpy as np
+import pytest
+import torch
+from conftest import PLUGIN
+from conftest import fairseq as run_fairseq
+from fairseq import file_utils, options
+from fairseq.data import BucketPadLengthDataset, FairseqDataset, ListDataset, data_utils
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass.configs import CommonConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
+from fairseq_cli import preprocess
+from omegaconf import OmegaConf
+
+from fairseq_ext import patches, safe_loading
+from fairseq_ext.errors import UsageError
+from fairseq_ext.patches import libraries, processes
+
+FLAGS = "-s de -t en --arch transformer --max-tokens 128 --cpu --num-workers 0 --optimizer adam"
+SIZE = "--{0}-embed-dim 8 --{0}-ffn-embed-dim 8 --{0}-layers 1 --{0}-attention-heads 2"
+TRAIN = (
+    f"{FLAGS} {SIZE.format('encoder')} {SIZE.format('decoder')} --lr 1e-3 --max-update 2".split()
+)
+TWO_ON_CPUS = (
+    "--distributed-world-size 2 --distributed-backend gloo --ddp-backend legacy_ddp".split()
+)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A binarised corpus of forty lines of letters."""
+    folder = tmp_path_factory.mktemp("letters")
+    lines = "".join(" ".join("abcdefgh"[: i % 8 + 1]) + "\n" for i in range(40))
+    for name in "train.de", "train.en", "valid.de", "valid.en":
+        (folder / name).write_text(lines)
+    prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid")]
+    flags = ["-s", "de", "-t", "en", *prefixes, f"--destdir={folder / 'bin'}"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(flags))
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def run(data):
+    """A finished training through the command line, saved beside the data."""
+    return run_fairseq("train", data, "--user-dir", PLUGIN, *TRAIN, "--save-dir", data / "model")
+
+
+@pytest.fixture
+def train(data, tmp_path, monkeypatch):
+    """fairseq-train in this process."""
+
+    def train(*flags):
+        argv = ["fairseq-train", data, *TRAIN, "--save-dir", tmp_path, *flags]
+        monkeypatch.setattr(sys, "argv", list(map(str, argv)))
+        fairseq_cli.train.cli_main()
+
+    return train
+
+
+def stderr(done):
+    """Without what torch 2.14 says while fairseq is imported, before any plugin is."""
+    return re.sub(r".*torch/jit/_script\.py.*\n.*\n", "", done.stderr)
+
+
+def test_apply_is_done_once():
+    before = distributed_utils.call_main, sys.excepthook, list(warnings.filters)
+    patches.apply()
+    assert before == (distributed_utils.call_main, sys.excepthook, list(warnings.filters))
+
+
+def test_a_training_writes_nothing_to_stderr(run):
+    assert "num_updates 2" in run.stdout
+    assert stderr(run) == ""
+
+
+def test_only_stock_warnings_are_filtered():
+    mine = ["something of yours", "hydra says hello", "mismatched key_padding_mask"]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        libraries.silence_stock_warnings()
+        for text in mine:
+            warnings.warn(text, UserWarning, stacklevel=1)
+        warnings.warn(
+            "`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning, stacklevel=1
+        )
+        warnings.warn("\nThe version_base parameter is not specified.", UserWarning, stacklevel=1)
+    assert [str(w.message) for w in seen[:3]] == mine
+    assert len(seen) == 4 and seen[3].category is FutureWarning
+
+
+def test_bf16_and_length_buckets_train_on_a_cpu(train, tmp_path):
+    train("--memory-efficient-bf16", "--num-batch-buckets", "3")
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    assert state["optimizer_history"][-1]["num_updates"] == 2
+    weights = state["model"]["encoder.embed_tokens.weight"]  # saved in 32 bits
+    assert torch.equal(weights, weights.bfloat16().float())
+
+
+def test_bf16_is_a_tpu_in_no_part(monkeypatch):
+    """fairseq says so to every part that asks, and a TPU's processes are not begun."""
+    flags = "data --bf16 --user-dir x --task masked_lm --criterion masked_lm --arch roberta_base"
+    monkeypatch.setattr("fairseq.utils.import_user_module", lambda args: None)
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(parser, input_args=f"{flags} --optimizer adam".split())
+    )
+    assert cfg.criterion.tpu and cfg.distributed_training.tpu  # else there is no need for it
+    processes.bf16_without_tpu(cfg)
+    assert not any(part.tpu for part in cfg.values() if hasattr(part, "tpu"))
+    assert cfg.common.bf16 and cfg.criterion.tpu is False
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"fp16": True, "cpu": True}, "--fp16 needs a GPU; on a CPU give --bf16"),
+        (
+            {"fp16": True, "memory_efficient_fp16": True, "cpu": True},
+            "--memory-efficient-fp16 needs a GPU",
+        ),
+        ({"bf16": True}, "--optimizer lamb needs .*; add --fp16-no-flatten-grads"),
+        ({"bf16": True, "fp16_no_flatten_grads": True}, None),
+        ({"bf16": True, "memory_efficient_bf16": True}, None),
+        ({}, None),
+    ],
+)
+def test_precisions_that_cannot_be(given, says):
+    cfg = SimpleNamespace(
+        common=OmegaConf.merge(OmegaConf.structured(CommonConfig), given),
+        optimizer=SimpleNamespace(_name="lamb"),
+    )
+    with pytest.raises(UsageError, match=says) if says else nullcontext():
+        processes.check_precision(cfg)
+
+
+def test_buckets_end_at_lengths_that_occur():
+    sizes = np.array([3, 3, 4, 9, 9, 20])
+    assert data_utils.get_buckets(sizes, 2).tolist() == [4, 20]
+    sentences = ListDataset([torch.ones(n).long() for n in sizes], sizes)
+    padded = BucketPadLengthDataset(sentences, sizes, 2, pad_idx=1, left_pad=False)
+    assert padded.sizes.tolist() == [4, 4, 4, 20, 20, 20]
+
+
+@pytest.mark.parametrize("limit", [{"max_sentences": 7}, {"max_tokens": 60}, {"max_tokens": 10**6}])
+def test_every_sentence_is_in_a_batch_once(limit):
+    lengths = np.arange(3, 53)
+    batches = data_utils.batch_by_size(
+        np.arange(50), None, lengths, required_batch_size_multiple=8, **limit
+    )
+    assert np.concatenate(batches).tolist() == list(range(50))
+
+
+class Epochs(FairseqDataset):
+    """Items are the epoch in which they were read."""
+
+    epoch = 1
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+    def collater(self, samples: list[int]) -> list[int]:
+        return samples
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_processes_that_load_data_hear_of_new_epochs(workers, reuse):
+    data = Epochs()
+
+    def begun() -> EpochBatchIterator:
+        data.set_epoch(1)
+        batches = [[0], [1], [2]]
+        return EpochBatchIterator(
+            data, data.collater, batches, num_workers=workers, buffer_size=2, reuse_dataloader=reuse
+        )
+
+    iterator = begun()
+    assert [[*iterator.next_epoch_itr()] for _ in range(2)] == [[[1]] * 3, [[2]] * 3]
+    third = iterator.next_epoch_itr()
+    assert next(third) == [3]
+    resumed = begun()
+    resumed.load_state_dict(iterator.state_dict())
+    assert [[*resumed.next_epoch_itr()] for _ in range(2)] == [[[3]] * 2, [[4]] * 3]
+
+
+def test_a_copy_that_is_cut_short_leaves_the_last_checkpoint_as_it_was(tmp_path, monkeypatch):
+    for name, content in (("checkpoint1.pt", "new"), ("checkpoint_last.pt", "old")):
+        (tmp_path / name).write_text(content)
+    source, target = str(tmp_path / "checkpoint1.pt"), str(tmp_path / "checkpoint_last.pt")
+
+    def killed(source, target):
+        Path(target).write_text("n")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shutil, "copyfile", killed)
+        PathManager.copy(source, target, overwrite=True)
+    assert Path(target).read_text() == "old"
+    assert PathManager.copy(source, target, overwrite=True)
+    assert Path(target).read_text() == "new"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_numpy_long_is_an_integer():
+    assert np.vectorize(len, otypes=[np.compat.long])(["ab"]).dtype.kind == "i"  # noqa: NPY201
+
+
+def fairseq_modules_with(pattern):
+    """The modules of the installed fairseq, examples aside, whose source matches."""
+    root = Path(fairseq.__file__).parent
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] != "examples" and re.search(pattern, path.read_text(encoding="utf-8")):
+            yield ".".join(("fairseq", *parts))
+
+
+def test_every_torch_load_and_eval_of_fairseq_is_covered():
+    loading = set(fairseq_modules_with(r"torch\.load\("))
+    assert loading and loading <= set(safe_loading.LOADERS)
+    for name in loading:
+        assert isinstance(sys.modules[name].torch, safe_loading.SafeTorch)
+    evaluating = list(fairseq_modules_with(r"(?<![\w.])eval\("))
+    assert len(evaluating) > 10
+    for name in evaluating:
+        assert sys.modules[name].eval is safe_loading.literal
+
+
+@pytest.mark.parametrize("name", ["../outside", "/{}/outside"])
+def test_archives_stay_in_their_folder(name, tmp_path):
+    archive, outside = tmp_path / "model.tar.gz", tmp_path / "outside"
+    (tmp_path / "tmp").mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo(name.format(tmp_path)), io.BytesIO())
+    with pytest.raises(getattr(tarfile, "FilterError", UsageError)):  # none before 3.11.4
+        file_utils.load_archive_file(str(archive))
+    assert not outside.exists()
+
+
+def test_what_processes_gather_is_on_the_cpu(monkeypatch):
+    """As fairseq promises; numbers of several devices cannot be added."""
+
+    def share(found, data, group):
+        found[:] = [data]
+
+    moved = []
+    monkeypatch.setattr("torch.distributed.all_gather_object", share)
+    monkeypatch.setattr(distributed_utils, "get_world_size", lambda group: 1)
+    monkeypatch.setattr("fairseq.utils.move_to_cpu", lambda data: moved.append(data) or "moved")
+    assert distributed_utils.all_gather_list({"loss": 1}, group="any") == ["moved"]
+    assert moved == [{"loss": 1}]
+
+
+def test_a_python_that_cannot_filter_unpacks_nothing(tmp_path, monkeypatch):
+    """As 3.11.0 to 3.11.3."""
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("model/../../outside"), io.BytesIO())
+    with pytest.raises(UsageError, match="use Python 3.11.4 or newer"):
+        file_utils.load_archive_file(str(tmp_path / "model.tar.gz"))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.tar.gz"]
+
+
+def test_restoring_another_architecture_is_one_sentence(run, data, train):
+    said = r"checkpoint_last\.pt does not fit this model .*layers\.1.* or another --save-dir"
+    with pytest.raises(UsageError, match=said):
+        train("--restore-file", data / "model" / "checkpoint_last.pt", "--encoder-layers", 2)
+
+
+def test_a_training_restores_no_pickle(train, tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    torch.save({"model": Payload(), "optimizer_history": []}, tmp_path / "evil.pt")
+    with pytest.raises(UsageError, match=r"evil\.pt asks for posix\.system"):
+        train("--restore-file", tmp_path / "evil.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def config(cpu=True, tpu=False, optimizer="adam", **flags):
+    """What the checks read of fairseq's configuration, with fairseq's defaults."""
+    training = {"ddp_backend": "pytorch_ddp", "distributed_backend": "nccl"}
+    training |= {"distributed_world_size": 1, "distributed_rank": 0}
+    training |= {"distributed_init_method": None, "distributed_no_spawn": False, **flags}
+    return SimpleNamespace(
+        common=SimpleNamespace(cpu=cpu, tpu=tpu, fp16=False, bf16=False),
+        distributed_training=SimpleNamespace(**training),
+        optimizer=optimizer,
+    )
+
+
+TWO = {"distributed_world_size": 2}
+GLOO = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
+TCP = {"distributed_init_method": "tcp://127.0.0.1:1"}
+ALONE = {"distributed_no_spawn": True}
+LAUNCHED = {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "1"}
+TORCHRUN = {**LAUNCHED, "LOCAL_RANK": "1"}
+NODES = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_NTASKS": "2"}
+SLURM = {**NODES, "SLURM_NTASKS": "4"}
+GPU = {"cpu": False, "gpus": 2}
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "message"),
+    [
+        ({}, {}, None),
+        ({}, TORCHRUN, "add --distributed-world-size 2 --distributed-backend gloo"),
+        ({}, {**TORCHRUN, "WORLD_SIZE": "1"}, None),
+        (TWO, {}, "starts no process for --distributed-world-size 2"),
+        ({**TWO, **GLOO, **TCP}, {}, "starts no process"),
+        ({**TWO, **GLOO, **ALONE}, {}, "starts no process"),
+        ({**TWO, **GLOO, **TCP, **ALONE}, {}, None),
+        ({**TWO, **GLOO}, SLURM, None),
+        ({**TWO, **GLOO}, {**NODES, "SLURM_NTASKS_PER_NODE": "2"}, None),
+        ({**TWO, **GLOO}, NODES, "starts no process for --distributed-world-size 2"),
+        ({**TWO, **GLOO}, {"SLURM_STEP_NODELIST": "node1"}, "starts no process"),
+        ({**TWO, **TCP, **ALONE}, {}, "do not work with --distributed-backend nccl"),
+        ({**TWO, **TCP, **ALONE, **GLOO, "ddp_backend": "c10d"}, {}, "--ddp-backend c10d"),
+        ({**TWO, **TCP, **ALONE, "distributed_backend": "gloo", "optimizer": None}, {}, None),
+        ({**TWO, **GLOO}, TORCHRUN, None),
+        ({**TWO, **GLOO, **TCP}, TORCHRUN, "rank 1 of 2"),
+        ({**TWO, **GLOO, **TCP, **ALONE}, TORCHRUN, "rank 1 of 2"),
+        ({**TWO, **GLOO, **TCP, **ALONE, "distributed_rank": 1}, TORCHRUN, None),
+        ({**TWO, "tpu": True}, {}, None),
+        ({**TWO, **GPU}, {}, None),
+        ({**TWO, **GPU, **TCP}, {}, None),
+        ({**TWO, **GPU}, TORCHRUN, None),
+        ({**TWO, **GPU, **TCP}, LAUNCHED, None),
+        ({**TWO, **GLOO}, LAUNCHED, None),
+        ({**TWO, **GPU, "cpu": True}, {}, "or --distributed-world-size 1"),
+        (GPU, TORCHRUN, "add --distributed-world-size 2$"),
+        ({**TWO, **GPU, **TCP}, TORCHRUN, "leave that flag out"),
+    ],
+)
+def test_process_flags(flags, env, message, monkeypatch):
+    flags = dict(flags)
+    gpus = flags.pop("gpus", 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    for name in *TORCHRUN, *SLURM, "SLURM_STEP_NODELIST", "SLURM_NTASKS_PER_NODE":
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    if message is None:
+        processes.check_processes(config(**flags))
+        return
+    with pytest.raises(UsageError, match=message):
+        processes.check_processes(config(**flags))
+
+
+def test_the_trainer_checks_too(monkeypatch):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="torchrun started 2 processes"):
+        Trainer(config(), None, None, None)
+
+
+def test_an_error_is_one_line_and_exit_code_1(data, tmp_path):
+    flags = ["--user-dir", PLUGIN, *TRAIN, "--save-dir", tmp_path, "--distributed-world-size", 2]
+    done = run_fairseq("train", data, *flags, check=False)
+    assert done.returncode == 1
+    assert stderr(done).startswith("error: without a GPU") and stderr(done).count("\n") == 1
+
+
+def test_other_errors_keep_their_traceback(capsys):
+    try:
+        raise KeyError("mine")
+    except KeyError as error:
+        sys.excepthook(KeyError, error, error.__traceback__)
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this is how CPUs train")
+def test_torchrun_trains_one_model_on_cpus(data, tmp_path):
+    torchrun = "torch.distributed.run --standalone --nproc_per_node 2 -m fairseq_cli.train".split()
+    flags = ["--user-dir", PLUGIN, *TRAIN, *TWO_ON_CPUS, "--save-dir", tmp_path]
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, data, *flags], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "training on 2 devices" in done.stdout
+    assert "training on 1 devices" not in done.stdout
