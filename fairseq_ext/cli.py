@@ -12,6 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from fairseq_ext.errors import plain_errors
+
 VERBS = {
     "doctor": "fairseq_ext.tools.doctor",
     "launch": "fairseq_ext.tools.launch",
@@ -78,6 +80,7 @@ def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    plain_errors()
     arguments = sys.argv[1:] if arguments is None else arguments
     given, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
     refuse = vars(given).pop("refuse")  # with the usage of the verb

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 from types import TracebackType
 
 
@@ -17,8 +18,9 @@ class Unfinished(UsageError):
     """Work was broken off by the machine, as by a full disk; the same command may go on with it."""
 
 
+@cache
 def plain_errors() -> None:
-    """Show a UsageError that nobody caught as one line. Goes when fairseq's commands do."""
+    """Show a UsageError that nobody caught as one line."""
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

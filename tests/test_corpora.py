@@ -182,19 +182,19 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 
 def test_writable(tmp_path):
-    assert check.check_writable(tmp_path / "not" / "there", 1000) > 1000
+    assert files.check_writable(tmp_path / "not" / "there", 1000) > 1000
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="1000000000 MB are needed"):
-        check.check_writable(tmp_path, 10**15)
+        files.check_writable(tmp_path, 10**15)
     (file,) = written(tmp_path, file=b"")
     with pytest.raises(UsageError, match="is a file"):
-        check.check_writable(file / "below", 0)
+        files.check_writable(file / "below", 0)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, closed to root as well")
 def test_not_writable_even_for_root():
     with pytest.raises(UsageError, match="cannot write in /proc"):
-        check.check_writable(Path("/proc/below"), 0)
+        files.check_writable(Path("/proc/below"), 0)
 
 
 def test_commands(tmp_path):

@@ -1,1 +1,1 @@
-"""Corpora: the built-in English-German grammar, and checks made before work begins."""
+"""Data sets and tokenisers that training reads."""

@@ -2,7 +2,8 @@
 
 Written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15 and numpy 1.26 to
 2.5. Importing this changes nothing; `apply` makes all changes. docs/patches.md is the same list as
-a table, printed by `python -m fairseq_ext.patches`.
+a table, printed by `python -m fairseq_ext.patches`. What patches need of torch and fairseq is
+imported when they are applied: the first ones silence what these say on import.
 """
 
 from collections.abc import Callable

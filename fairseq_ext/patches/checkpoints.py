@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import open_dict
-
-from fairseq_ext import safe_loading
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import replace, wrap
 
@@ -31,6 +28,8 @@ def copy_whole() -> None:
 
 def load_safely() -> None:
     """Give fairseq a `torch.load` that builds nothing but an explicit list of types."""
+    from fairseq_ext import safe_loading
+
     for module, loader in safe_loading.LOADERS.items():
         replace([module], "torch", safe_loading.SafeTorch(loader))
 
@@ -38,6 +37,8 @@ def load_safely() -> None:
 def parse_settings() -> None:
     """Give fairseq an `eval` that reads literals only."""
     import fairseq  # noqa: F401  (imports every model, task and criterion)
+
+    from fairseq_ext import safe_loading
 
     replace(
         [name for name in sys.modules if name.startswith("fairseq.")], "eval", safe_loading.literal
@@ -68,6 +69,7 @@ def unpack_safely() -> None:
 
 def override_model_name() -> None:
     """Set an overridden `_name` in the model alone."""
+    from omegaconf import open_dict
 
     def overwrite(original: Callable, cfg: Any, overrides: dict[str, Any]) -> None:
         original(cfg, {key: value for key, value in overrides.items() if key != "_name"})

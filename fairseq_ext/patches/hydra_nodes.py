@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
-
 from fairseq_ext.wrapping import wrap
 
 GROUPS = ("model", "criterion")
@@ -20,7 +17,9 @@ class LazyNode:
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DictConfig:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        from omegaconf import OmegaConf
+
         return OmegaConf.structured(self.settings)
 
 
@@ -29,7 +28,7 @@ def make_nodes_lazily() -> None:
 
     def store(
         original: Any,
-        self: ConfigStore,
+        self: Any,
         name: str,
         node: Any,
         group: str | None = None,

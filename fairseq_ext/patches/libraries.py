@@ -3,8 +3,7 @@
 import logging
 import types
 import warnings
-
-import numpy as np
+from typing import Any
 
 from fairseq_ext.wrapping import replace
 
@@ -31,14 +30,17 @@ def silence_stock_warnings() -> None:
 
 def restore_numpy_compat() -> None:
     """Give numpy 2 the `compat.long` that fairseq casts to."""
+    import numpy as np
+
     if not hasattr(np, "compat"):
         np.compat = types.SimpleNamespace(long=int)  # noqa: NPY201
 
 
 def fix_length_buckets() -> None:
     """Compute length buckets with the `method` argument of np.percentile."""
+    import numpy as np
 
-    def get_buckets(sizes: np.ndarray, num_buckets: int) -> np.ndarray:
+    def get_buckets(sizes: Any, num_buckets: int) -> Any:
         shares = np.linspace(0, 100, num_buckets + 1)
         return np.unique(np.percentile(sizes, shares, method="lower")[1:])
 

@@ -5,10 +5,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from omegaconf import DictConfig
-
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
 
@@ -17,6 +13,7 @@ def bf16_without_tpu(cfg: Any) -> None:
     """--bf16 implies --tpu on the command line, and every part of the configuration has a copy.
     Goes when fairseq's options no longer do that."""
     from fairseq.distributed import utils
+    from omegaconf import DictConfig
 
     if not cfg.common.bf16 or utils.xm is not None:
         return
@@ -31,6 +28,8 @@ def check_precision(cfg: Any) -> None:
 
     Goes when fairseq runs without CUDA, and says so itself before it reads the data.
     """
+    import torch
+
     common = cfg.common
     if not (common.fp16 or common.bf16):
         return
@@ -58,6 +57,8 @@ def check_processes(cfg: Any) -> None:
 
     Goes when fairseq starts processes on CPUs and takes their number from torchrun.
     """
+    import torch
+
     if cfg.common.tpu:
         return
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
@@ -126,6 +127,7 @@ def gather_objects() -> None:
     """What criterions log in lists is gathered through a CUDA buffer of 16 kB: it fails on CPUs,
     and in evaluation. Goes when fairseq uses torch's `all_gather_object`. Results are on the CPU.
     """
+    import torch.distributed as dist
     from fairseq import utils as fairseq_utils
     from fairseq.distributed import utils
 
@@ -140,6 +142,7 @@ def gather_objects() -> None:
 
 def run_torchrun_on_cpu() -> None:
     """fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
+    import torch
 
     def infer(original: Callable, flags: Any) -> None:
         if torch.cuda.device_count():

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from fairseq_ext import safe_loading
 from fairseq_ext.patches.messages import refusing
 from fairseq_ext.patches.processes import check_precision, check_processes
 from fairseq_ext.wrapping import wrap
@@ -57,7 +56,7 @@ def save_all() -> None:
 
 def restore_all() -> None:
     """Check a checkpoint before it is restored; give task and metrics what it keeps for them."""
-    from fairseq_ext import training_checks
+    from fairseq_ext import safe_loading, training_checks
     from fairseq_ext.attention.model_report import report_of
 
     def load(

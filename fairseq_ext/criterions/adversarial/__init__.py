@@ -1,1 +1,1 @@
-"""TODO."""
+"""Adversarial self-attention as a term of a loss, and the baselines it is compared with."""
