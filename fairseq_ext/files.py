@@ -57,7 +57,7 @@ def decoded(line: bytes, where: str) -> str:
     return text
 
 
-def lines_of(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Iterator[str]:
+def read_lines(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Iterator[str]:
     """The lines of a text file (plain or .gz), one at a time, without their ends and without a byte
     order mark.
 
@@ -80,12 +80,12 @@ def lines_of(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Itera
 
 
 def mended(path: Path) -> Iterator[str]:
-    """As `lines_of`, with spaces for carriage returns within lines; a warning counts these lines.
+    """As `read_lines`, with spaces for carriage returns within lines; a warning counts these lines.
 
     Published corpora have some, as News Commentary.
     """
     count = 0
-    for line in lines_of(path, characters):
+    for line in read_lines(path, characters):
         count += "\r" in line
         yield line.replace("\r", " ")
     if count:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import completed, files_of, lines_of
+from fairseq_ext.files import completed, files_of, read_lines
 
 Views = dict[Path, Path]  # what is read -> what is written
 HELD_OUT = "valid"
@@ -62,7 +62,7 @@ def deal(
         UsageError: files of a part have different numbers of lines.
     """
     names = [(folder, language) for folder in views for language in languages]
-    read = [lines_of(folder / f"{part}.{language}") for folder, language in names]
+    read = [read_lines(folder / f"{part}.{language}") for folder, language in names]
     counts: Counter[str | None] = Counter()
     with ExitStack() as stack:
         files: dict[str, list[TextIO]] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import files_of, lines_of, mended, write_lines
+from fairseq_ext.files import files_of, mended, read_lines, write_lines
 from fairseq_ext.prepare.check import check_parallel
 from fairseq_ext.prepare.file_search import find
 from fairseq_ext.prepare.manifest import INPUTS
@@ -101,7 +101,7 @@ def truncate(folder: Path, limits: dict[str, int]) -> None:
     for path in files_of(folder):
         if path.name != REFERENCES:
             limit = limits[path.suffix[1:]]
-            shown = tqdm(lines_of(path), f"cutting {path.name}", unit=" lines")
+            shown = tqdm(read_lines(path), f"cutting {path.name}", unit=" lines")
             write_lines(path, (" ".join(islice(line.split(), limit)) for line in shown))
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from fairseq_ext.files import files_of, lines_of, write_lines
+from fairseq_ext.files import files_of, read_lines, write_lines
 from fairseq_ext.prepare.fetch import digest
 
 MANIFEST = "manifest.json"
@@ -69,7 +69,7 @@ def percentile(lengths: Counter[int], share: float) -> int:
 
 
 def symbols(dictionary: Path) -> set[str]:
-    return {line.rpartition(" ")[0] for line in lines_of(dictionary)}
+    return {line.rpartition(" ")[0] for line in read_lines(dictionary)}
 
 
 def versions() -> dict[str, str]:
@@ -136,9 +136,9 @@ def summarise(
     found = {}
     for path in (each for each in files_of(text) if each.name != "dict.txt"):
         known = symbols(out / f"dict{path.suffix}.txt")
-        lines = tqdm(lines_of(path), path.name, unit=" lines")
+        lines = tqdm(read_lines(path), path.name, unit=" lines")
         found[path.name] = facts(lines, known, documents)
-    inputs = map(Path, lines_of(out / INPUTS)) if (out / INPUTS).exists() else ()
+    inputs = map(Path, read_lines(out / INPUTS)) if (out / INPUTS).exists() else ()
     manifest = {
         "command": about,
         "settings": list(settings),

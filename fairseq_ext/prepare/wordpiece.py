@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.wordpiece import MARK, UNKNOWN, Pieces, is_usable, load
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batches, decoded, lines_of, write_lines
+from fairseq_ext.files import batches, decoded, read_lines, write_lines
 
 HEADER = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 1000  # most frequent characters that are kept, as in BERT's
@@ -122,7 +122,7 @@ def dictionary(pieces: Iterable[str]) -> Iterator[str]:
 def _learn(given: argparse.Namespace) -> None:
     words: Counter[str] = Counter()
     for path in given.texts:
-        words.update(count_words(tqdm(lines_of(path), f"reading {path.name}", unit=" lines")))
+        words.update(count_words(tqdm(read_lines(path), f"reading {path.name}", unit=" lines")))
     pieces = learn(words, given.size)
     write_lines(given.out, pieces)
     print(f"{given.out}: {len(pieces):,} pieces", file=sys.stderr)
