@@ -100,7 +100,7 @@ def batches(lines: Iterable[str], size: int) -> Iterator[Lines]:
 
 
 @contextmanager
-def completed(path: Path) -> Iterator[TextIO]:
+def atomic_writer(path: Path) -> Iterator[TextIO]:
     """A text file to write, UTF-8 with line feeds as they are; named ``path`` at the end.
 
     A link stays, and what it points to is replaced; devices and pipes are written as they are.
@@ -136,8 +136,8 @@ def _replaced(path: Path) -> Iterator[TextIO]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """One line each; see `completed`."""
-    with completed(path) as file:
+    """One line each; see `atomic_writer`."""
+    with atomic_writer(path) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 

@@ -153,11 +153,11 @@ DISK = """
 import errno
 from pathlib import Path
 from fairseq_ext.data import check, refusals
-from fairseq_ext.files import completed
+from fairseq_ext.files import atomic_writer
 
 
 def full(arguments):
-    with completed(Path("text")):
+    with atomic_writer(Path("text")):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -21,7 +21,7 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import completed, read_lines, write_lines
+from fairseq_ext.files import atomic_writer, read_lines, write_lines
 from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
 from fairseq_ext.prepare import step as refusals
@@ -422,7 +422,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "unlink", lambda self, missing_ok: None)
     with (
         pytest.raises(Unfinished, match="file cannot be written .No space left.*run the same"),
-        completed(tmp_path / "file") as file,
+        atomic_writer(tmp_path / "file") as file,
     ):
         file.write("text")
 

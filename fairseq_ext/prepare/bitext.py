@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import completed, files_of, read_lines
+from fairseq_ext.files import atomic_writer, files_of, read_lines
 
 Views = dict[Path, Path]  # what is read -> what is written
 HELD_OUT = "valid"
@@ -72,7 +72,7 @@ def deal(
                 counts[chosen] += 1
                 if chosen and chosen not in files:
                     paths = [views[folder] / f"{chosen}.{language}" for folder, language in names]
-                    files[chosen] = [stack.enter_context(completed(path)) for path in paths]
+                    files[chosen] = [stack.enter_context(atomic_writer(path)) for path in paths]
                 for file, line in zip(files.get(chosen or "", ()), lines, strict=bool(chosen)):
                     file.write(f"{line}\n")
         except ValueError as error:
