@@ -47,7 +47,7 @@ def characters(line: bytes, where: str) -> str:
     return text
 
 
-def decoded(line: bytes, where: str) -> str:
+def decode_line(line: bytes, where: str) -> str:
     """As `characters`, of a line that holds no carriage return but in its end."""
     text = characters(line, where)
     if "\r" in text.removesuffix("\n").removesuffix("\r"):
@@ -57,7 +57,7 @@ def decoded(line: bytes, where: str) -> str:
     return text
 
 
-def read_lines(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Iterator[str]:
+def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) -> Iterator[str]:
     """The lines of a text file (plain or .gz), one at a time, without their ends and without a byte
     order mark.
 
