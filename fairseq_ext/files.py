@@ -141,7 +141,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def files_of(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """Those of a folder, in the order of their names; not what is only begun."""
     return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
 

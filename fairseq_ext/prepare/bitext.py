@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer, files_of, read_lines
+from fairseq_ext.files import atomic_writer, list_files, read_lines
 
 Views = dict[Path, Path]  # what is read -> what is written
 HELD_OUT = "valid"
@@ -99,7 +99,7 @@ def sort(
     there = [part for part in parts if (first / f"{part}.{languages[0]}").exists()]
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
-        for path in files_of(folder):
+        for path in list_files(folder):
             if path.stem not in there:
                 shutil.copy(path, out)
     found = {

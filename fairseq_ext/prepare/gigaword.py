@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import files_of, mended, read_lines, write_lines
+from fairseq_ext.files import list_files, mended, read_lines, write_lines
 from fairseq_ext.prepare.check import check_parallel
 from fairseq_ext.prepare.file_search import find
 from fairseq_ext.prepare.manifest import INPUTS
@@ -98,7 +98,7 @@ def truncate(folder: Path, limits: dict[str, int]) -> None:
 
     These are references, with which titles of any length are compared.
     """
-    for path in files_of(folder):
+    for path in list_files(folder):
         if path.name != REFERENCES:
             limit = limits[path.suffix[1:]]
             shown = tqdm(read_lines(path), f"cutting {path.name}", unit=" lines")

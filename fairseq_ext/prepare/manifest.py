@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from fairseq_ext.files import files_of, read_lines, write_lines
+from fairseq_ext.files import list_files, read_lines, write_lines
 from fairseq_ext.prepare.fetch import digest
 
 MANIFEST = "manifest.json"
@@ -134,7 +134,7 @@ def summarise(
         settings: of the recipe, as "--merges 4000".
     """
     found = {}
-    for path in (each for each in files_of(text) if each.name != "dict.txt"):
+    for path in (each for each in list_files(text) if each.name != "dict.txt"):
         known = symbols(out / f"dict{path.suffix}.txt")
         lines = tqdm(read_lines(path), path.name, unit=" lines")
         found[path.name] = facts(lines, known, documents)

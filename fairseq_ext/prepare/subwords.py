@@ -20,7 +20,7 @@ from subword_nmt.apply_bpe import BPE
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines, files_of, read_lines, write_lines
+from fairseq_ext.files import Lines, list_files, read_lines, write_lines
 from fairseq_ext.prepare import learn_bpe
 from fairseq_ext.prepare.process_pool import map_lines
 
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     split = splitter(given.codes, given.bpe)
     if not given.codes.exists():
         write_lines(given.codes, learn(sorted(given.text.glob("train.*")), given.merges))
-    for path in files_of(given.text):
+    for path in list_files(given.text):
         if not (out := given.out / path.name).exists():
             shown = tqdm(read_lines(path), f"splitting {path.name}", unit=" lines")
             write_lines(out, map_lines(split, shown))
