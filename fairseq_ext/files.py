@@ -79,7 +79,7 @@ def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) ->
         ) from error
 
 
-def mended(path: Path) -> Iterator[str]:
+def read_lines_replacing_returns(path: Path) -> Iterator[str]:
     """As `read_lines`, with spaces for carriage returns within lines; a warning counts these lines.
 
     Published corpora have some, as News Commentary.

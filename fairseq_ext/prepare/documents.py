@@ -18,7 +18,7 @@ from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import mended, read_lines, write_lines
+from fairseq_ext.files import read_lines, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.manifest import INPUTS
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def part_of(name: str) -> str:
 def paragraphs(of: Iterable[Source]) -> Iterator[str]:
     for source in of:
         text = False
-        for paragraph in FORMS[source.form](map(clean, mended(source.path))):
+        for paragraph in FORMS[source.form](map(clean, read_lines_replacing_returns(source.path))):
             text = text or bool(paragraph)
             yield paragraph
         yield ""

@@ -24,7 +24,7 @@ from typing import IO
 from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import atomic_writer, mended, write_lines
+from fairseq_ext.files import atomic_writer, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.check import require_equal
 from fairseq_ext.prepare.file_search import files_below, find
 from fairseq_ext.prepare.manifest import INPUTS
@@ -115,7 +115,7 @@ def _copy(content: IO[bytes], path: Path) -> None:
 def sentences(path: Path) -> Iterator[str]:
     """The text of a file of any form."""
     name = path.name.removesuffix(".gz")
-    lines = mended(path)
+    lines = read_lines_replacing_returns(path)
     if name.startswith("train.tags."):
         return (TITLE.sub("", line).strip() for line in lines if not ABOUT.match(line))
     if name.endswith((".xml", ".sgm")):

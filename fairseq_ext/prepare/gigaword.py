@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import list_files, mended, read_lines, write_lines
+from fairseq_ext.files import list_files, read_lines, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.check import check_parallel
 from fairseq_ext.prepare.file_search import find
 from fairseq_ext.prepare.manifest import INPUTS
@@ -47,7 +47,7 @@ def normal(line: str) -> str:
 
 def sentences(path: Path, side: str) -> Iterator[str]:
     """The articles or titles of a file: a line each, or JSON lines with `text` and `summaries`."""
-    for number, line in enumerate(mended(path), 1):
+    for number, line in enumerate(read_lines_replacing_returns(path), 1):
         yield normal(line if ".jsonl" not in path.name else _field(line, side, path, number))
 
 
