@@ -46,7 +46,7 @@ def is_test(part: str) -> bool:
     return part.startswith("test")
 
 
-def list_files(part: str, layout: Layout, folder: Path) -> list[Path]:
+def files_of(part: str, layout: Layout, folder: Path) -> list[Path]:
     """The files of a part; none if it is one for testing that is not there."""
     files = {name: found(folder, f"{layout.folder}/{name}") for name in layout.files[part].split()}
     missing = [name for name, paths in files.items() if not paths]
@@ -68,7 +68,7 @@ def read(corpus: str, folder: Path) -> Parts:
         UsageError: there is no such corpus, or a file of it is missing, empty or malformed.
     """
     layout, parts = chosen(corpus, folder), {}
-    files = {part: list_files(part, layout, folder) for part in layout.files}
+    files = {part: files_of(part, layout, folder) for part in layout.files}
     for part, paths in files.items():
         parts[part] = [each for path in paths for each in layout.read(path, not is_test(part))]
         if paths and not parts[part]:
