@@ -22,9 +22,8 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines, write_lines
-from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, subwords, tokenise
+from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, step, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
-from fairseq_ext.prepare import step as refusals
 from fairseq_ext.prepare.process_pool import map_lines
 
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
@@ -439,7 +438,7 @@ def test_only_text_that_is_refused_has_the_code_of_a_refusal(monkeypatch, error,
 
     monkeypatch.setattr(check, "main", ended)
     with pytest.raises(SystemExit if code else error) as found:
-        refusals.main(["fairseq_ext.prepare.check", "a", "b"])
+        step.main(["fairseq_ext.prepare.check", "a", "b"])
     assert code == getattr(found.value, "code", None)
 
 

@@ -1,4 +1,4 @@
-"""Filter parallel text: leave pairs out for their lengths, and hold pairs out for validation.
+"""A filter of parallel text: pairs left out for their lengths, and pairs held out to validate.
 
 Lengths are in tokens, separated by white space; pairs are left out as in Moses'
 clean-corpus-n.perl. Each VIEW is a folder of the same text in another form; lengths are measured

@@ -1,4 +1,4 @@
-"""Check that two files are a parallel corpus, before any work is done with them."""
+"""A check that two files are a parallel corpus, made before any work with them."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence

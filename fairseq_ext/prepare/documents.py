@@ -1,4 +1,4 @@
-"""Turn raw text into clean documents: one sentence a line, an empty line between documents.
+"""Clean documents from raw text: one sentence a line, an empty line between documents.
 
 fairseq's --sample-break-mode complete_doc and sentence-pair objectives read this form. Text is
 streamed as paragraphs; an empty paragraph stands for the end of a document.

@@ -1,4 +1,4 @@
-"""Extract parallel text from corpora as they are published: files, plain or .gz, and archives.
+"""Parallel text from corpora as they are published: files, plain or .gz, and archives.
 
 PART=PATTERN+PATTERN… names the files of a part. @ in a pattern stands for the language. A|B is the
 first alternative that exists; it is looked for by name in a folder with its folders and archives

@@ -1,4 +1,4 @@
-"""Download archives of corpora, each from the first address that has it, and check them.
+"""Downloads of corpora, each archive from the first address that has it, with checksums.
 
 sources.txt lists the archives. Downloaded files are kept, and an interrupted download continues.
 Exit code 69: an archive cannot be downloaded. (pooch is no substitute: it restarts interrupted

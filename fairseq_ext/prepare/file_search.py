@@ -1,4 +1,4 @@
-"""Search for the files of a corpus by name, plain or .gz, in a folder and all folders below it."""
+"""A search for files of a corpus by name, plain or .gz, in a folder and all folders below it."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Turn Annotated Gigaword for headlines, prepared by Rush et al. (2015), into parallel text.
+"""Parallel text from Annotated Gigaword for headlines, as prepared by Rush et al. (2015).
 
 Languages are `article` and `title`. Training and validation parts mark rare words as <unk>, which
 is fairseq's own symbol, the test part as UNK: both become the word unk.

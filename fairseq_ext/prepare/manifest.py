@@ -1,4 +1,4 @@
-"""Print a table of what a folder of binarised text holds, and write its manifest.json.
+"""A table of what a folder of binarised text holds, and its manifest.json.
 
 Each file of text has its lines, tokens, unknown tokens, and lengths in tokens that 50, 90 and 99 %
 of the lines do not exceed; documents, which empty lines separate, also have their number. The

@@ -1,4 +1,4 @@
-"""Tokenise raw text with sacremoses: every file of a folder, whose ending is its language.
+"""Tokenisation of a folder of raw text by sacremoses; the ending of a file is its language.
 
 Punctuation is normalised first, unless --raw-punctuation. White space of any kind becomes one
 space. Files that exist are kept.

@@ -1,4 +1,4 @@
-"""Learn and apply WordPiece, which splits words into the longest pieces known: "injur ##y".
+"""WordPiece, which splits words into the longest pieces of a vocabulary: "injur ##y".
 
   learn --size N OUT FILE...     a vocabulary, in the format of BERT's vocab.txt
   apply VOCAB <TEXT >PIECES
