@@ -120,8 +120,8 @@ def test_counts_of_plain_and_compressed_files(tmp_path):
 def test_lines_end_at_line_feeds_only(tmp_path):
     odd = "a\x85b c\u2028d\x0be\n"
     a, b = written(tmp_path, a=(odd * 2).encode(), b=b"x\r\ny\r\n")
-    assert list(files.lines_of(a)) == [odd[:-1]] * 2
-    assert list(files.lines_of(b)) == ["x", "y"]
+    assert list(files.read_lines(a)) == [odd[:-1]] * 2
+    assert list(files.read_lines(b)) == ["x", "y"]
     assert check.check_parallel(a, b).lines == 2
 
 

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import decoded, lines_of, write_lines
+from fairseq_ext.files import decode_line, read_lines, write_lines
 from fairseq_ext.models.pretrained import read_model_options
 from fairseq_ext.models.role_heads import roles_with_parses
 from fairseq_ext.tasks.labelled_task import LabelledTask
@@ -102,9 +102,9 @@ def lines(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
     if not files:
         for number, line in enumerate(sys.stdin.buffer, 1):
             where = f"standard input:{number}"
-            yield decoded(line, where).rstrip("\r\n"), where
+            yield decode_line(line, where).rstrip("\r\n"), where
     for file in files:
-        for number, line in enumerate(lines_of(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             yield line, f"{file}:{number}"
 
 
@@ -112,7 +112,7 @@ def progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterable[Exa
     """With a bar, if files say how much there is; what is no file can be read only once."""
     if not (files and all(file.is_file() for file in files)):
         return examples
-    total = sum(1 for file in files for _ in lines_of(file))
+    total = sum(1 for file in files for _ in read_lines(file))
     return tqdm(examples, "predicting", total, unit=" examples")
 
 
