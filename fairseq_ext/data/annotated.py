@@ -9,7 +9,7 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
 from fairseq_ext.data.annotations import Annotations
-from fairseq_ext.roles.role_masks import BLANK
+from fairseq_ext.roles.role_masks import NO_PARSE
 
 
 class Annotated(BaseWrapperDataset):
@@ -43,7 +43,7 @@ class Annotated(BaseWrapperDataset):
 
     def _placed(self, tokens: Tensor, rows: Sequence[np.ndarray]) -> Tensor:
         """Each record [n, 3] where its tokens stand; of a sentence cut short, what is left."""
-        placed = torch.tensor(BLANK).expand(*tokens.shape, -1).clone()
+        placed = torch.tensor(NO_PARSE).expand(*tokens.shape, -1).clone()
         real = tokens != self.pad
         begins, counts = real.int().argmax(1).tolist(), real.sum(1).tolist()
         for row, record, begin, count in zip(placed, rows, begins, counts, strict=True):

@@ -2,7 +2,7 @@
 
 A folder has values.npy, int16 [tokens, 3] of all sentences, one after another without their ends;
 offsets.npy, int64 [sentences + 1], where each begins; and about.json. What belongs to a sentence
-without annotations is NONE, NONE, 0.
+without annotations is NO_WORD, NO_WORD, 0.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import numpy as np
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.roles.role_masks import BLANK, EXACT, MAJOR, NONE
+from fairseq_ext.roles.role_masks import EXACT, MAJOR, NO_PARSE, NO_WORD
 
 VERSION = 1
 MOST = np.iinfo(np.int16).max  # words of a sentence
@@ -35,7 +35,7 @@ def bits(relation: str) -> int:
 
 def blank(count: int) -> np.ndarray:
     """Of a sentence without annotations."""
-    return np.tile(np.array(BLANK, np.int16), (count, 1))
+    return np.tile(np.array(NO_PARSE, np.int16), (count, 1))
 
 
 def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
@@ -53,7 +53,7 @@ def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
         owners.append(word if word in begun or not word else owners[-1])
     found: dict[int, tuple[int, int, int]] = {}
     for owner, head, relation in zip(owners, sentence.heads, sentence.relations, strict=True):
-        head = head if head == NONE else owners[head]
+        head = head if head == NO_WORD else owners[head]
         if head == owner:
             continue
         own = found.setdefault(owner, (owner, head, 0))
@@ -128,7 +128,7 @@ def _fill(part: Path, records: Iterable[np.ndarray]) -> dict[str, Any]:
         values.append(found)
         offsets.append(np.array([values.count]))
         lengths.update(np.int64(len(found)).tobytes())
-        unannotated += len(found) > 0 and bool(found[0, 0] == NONE)
+        unannotated += len(found) > 0 and bool(found[0, 0] == NO_WORD)
     values.close()
     offsets.close()
     return {
