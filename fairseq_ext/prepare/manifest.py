@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_ext.evaluation.layout import as_text, column
+from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.files import files_of, lines_of, write_lines
 from fairseq_ext.prepare.fetch import digest
 
@@ -92,16 +92,16 @@ def table(found: dict[str, Facts]) -> str:
     parted = all(facts.documents is not None for facts in each)
     return as_text(
         [
-            column("file", found),
-            *([column("documents", (f.documents for f in each), "{:,}".format)] if parted else []),
-            column("lines", (f.lines for f in each), "{:,}".format),
-            column("tokens", (f.tokens for f in each), "{:,}".format),
-            column("unknown", (f.unknown / max(f.tokens, 1) for f in each), "{:.2%}".format),
+            make_column("file", found),
+            *([make_column("documents", (f.documents for f in each), "{:,}".format)] if parted else []),
+            make_column("lines", (f.lines for f in each), "{:,}".format),
+            make_column("tokens", (f.tokens for f in each), "{:,}".format),
+            make_column("unknown", (f.unknown / max(f.tokens, 1) for f in each), "{:.2%}".format),
             *(
-                column(name, (f.lengths[name] for f in each), str)
+                make_column(name, (f.lengths[name] for f in each), str)
                 for name in next(iter(each)).lengths
             ),
-            column("longest", (f.longest for f in each), str),
+            make_column("longest", (f.longest for f in each), str),
         ],
         [],
     )
