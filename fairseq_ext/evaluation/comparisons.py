@@ -6,17 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import significance
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.evaluation.runs import Run
-from fairseq_ext.evaluation.significance import (
-    LEVEL,
-    SEED,
-    Comparison,
-    bootstrap,
-    holm,
-    paired_t,
-    randomisation,
-)
+from fairseq_ext.evaluation.significance import Comparison
 
 FEWEST_RESAMPLES = 100
 SMALLEST_P = 1e-4  # smaller ones are shown as "< 0.0001"
@@ -60,13 +53,13 @@ class Resampling(NamedTuple):
 MEANING = "p: how probable a difference at least as large is if "
 RESAMPLINGS = {
     "bootstrap": Resampling(
-        bootstrap,
+        significance.bootstrap,
         1000,
         "paired bootstrap resampling",
         f"{MEANING}both models are equally good at sentences like these; other seeds may differ",
     ),
     "randomisation": Resampling(
-        randomisation,
+        significance.randomisation,
         10_000,
         "paired approximate randomisation",
         f"{MEANING}it is chance which model made which translation; other seeds may differ",
@@ -127,14 +120,14 @@ def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) 
         resampling = RESAMPLINGS[test]
         size = size or resampling.size
         title, meaning = resampling.title, resampling.meaning
-        title += f", {size} resamples, seed {SEED}"
+        title += f", {size} resamples, seed {significance.SEED}"
         results = _compare_sentences(resampling, pairs, measure, size)
     lines = [f"{name}: {_show(result, measure.digits)}" for name, result in results.items()]
     baseline = next(iter(pairs.values()))[0][1].variant
     title = f"{measure.title} against {baseline}: {title}; p two-sided"
     if len(results) > 1:
         title += f", corrected for {len(results)} comparisons (Holm)"
-        corrected = holm(result.p for result in results.values())
+        corrected = significance.holm(result.p for result in results.values())
         both = zip(lines, corrected, strict=True)
         lines = [f"{line}, corrected {_show_p(p)}" for line, p in both]
     return [title, *lines, meaning]
@@ -151,7 +144,7 @@ def _describe_t_test(pairs: Pairs) -> tuple[str, str]:
 
 def _compare_runs(matched: Sequence[tuple[Run, Run]], measure: Measure) -> Comparison:
     values = [[measure.values[run.folder] for run in both] for both in matched]
-    return paired_t(*zip(*values, strict=True))
+    return significance.paired_t(*zip(*values, strict=True))
 
 
 def _compare_sentences(
@@ -177,7 +170,7 @@ def _show(result: Comparison, digits: int) -> str:
     text = f"difference {result.difference:+.{digits}f}"
     if result.interval:
         low, high = (f"{end:+.{digits}f}" for end in result.interval)
-        text += f", {LEVEL:.0%} interval {low} to {high}"
+        text += f", {significance.LEVEL:.0%} interval {low} to {high}"
     if not math.isfinite(result.difference):
         return f"{text}, p unknown since a value is not finite"
     return f"{text}, p {_show_p(result.p)}"

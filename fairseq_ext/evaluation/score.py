@@ -22,23 +22,11 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import metrics, translation
 from fairseq_ext.evaluation.comet import MODEL
 from fairseq_ext.evaluation.layout import as_text, make_column
-from fairseq_ext.evaluation.metrics import (
-    DEFAULTS,
-    NAMES,
-    Scores,
-    add_intervals,
-    list_notes,
-    score_outputs,
-)
-from fairseq_ext.evaluation.translation import (
-    Texts,
-    check_same_references,
-    pair_texts,
-    read_output,
-    read_reference,
-)
+from fairseq_ext.evaluation.metrics import Scores
+from fairseq_ext.evaluation.translation import Texts, pair_texts, read_output, read_reference
 
 EXAMPLE = """\
   fairseq-ext score checkpoints/mine/generate-test.txt --reference test.de
@@ -48,35 +36,33 @@ EXAMPLE = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext score`."""
-    parser.add_argument("outputs", nargs="+", type=Path, metavar="OUTPUT")
+    add = parser.add_argument
+    add("outputs", nargs="+", type=Path, metavar="OUTPUT")
     add_scoring_options(parser)
-    parser.add_argument(
+    add(
         *("--metrics", "--metric"),
         nargs="+",
         metavar="METRIC",
-        help=f"of {', '.join(NAMES)}; default: {' '.join(DEFAULTS)}, as far as they can be had",
+        help=f"of {', '.join(metrics.NAMES)}; default: {' '.join(metrics.DEFAULTS)}, as far as "
+        "they can be had",
     )
-    parser.add_argument(
-        "--confidence",
-        action="store_true",
-        help="add 95%% intervals, by bootstrap resampling of sentences",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    intervals = "add 95%% intervals, by bootstrap resampling of sentences"
+    add("--confidence", action="store_true", help=intervals)
+    add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def add_scoring_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what outputs are compared with, and how."""
-    parser.add_argument("--reference", type=Path, metavar="FILE", help="plain text or .gz")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--reference", type=Path, metavar="FILE", help="plain text or .gz")
+    add(
         "--target-lang",
         metavar="LANG",
         help="for detokenisation; default: the ending of --reference if it has two letters, or en",
     )
-    parser.add_argument("--lowercase", action="store_true", help="ignore case")
-    parser.add_argument(
-        "--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete"
-    )
-    parser.add_argument(
+    add("--lowercase", action="store_true", help="ignore case")
+    add("--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete")
+    add(
         "--comet-model",
         default=MODEL,
         metavar="MODEL",
@@ -101,12 +87,12 @@ def _language_of(path: Path | None) -> str:
 def run(args: argparse.Namespace) -> None:
     """Print the scores of all outputs."""
     texts = read_texts(args, {path: path for path in args.outputs})
-    check_same_references(texts)
+    translation.check_same_references(texts)
     language = choose_language(args)
-    by_name = score_outputs(args.metrics, texts, args.lowercase, language, args.comet_model)
-    scores = [add_intervals(each) if args.confidence else each for each in by_name.values()]
+    by_name = metrics.score_outputs(args.metrics, texts, args.lowercase, language, args.comet_model)
+    scores = [metrics.add_intervals(each) if args.confidence else each for each in by_name.values()]
     show = as_json if args.json else as_table
-    print(show(texts, scores, list_notes(scores, texts, language)), end="")
+    print(show(texts, scores, metrics.list_notes(scores, texts, language)), end="")
 
 
 def read_texts(args: argparse.Namespace, outputs: Mapping[Path, Path]) -> dict[Path, Texts]:

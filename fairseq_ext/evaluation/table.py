@@ -22,24 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import metrics
+from fairseq_ext.evaluation import comparisons, layout, metrics
 from fairseq_ext.evaluation.bar_charts import draw_bars
-from fairseq_ext.evaluation.comparisons import (
-    FEWEST_RESAMPLES,
-    TESTS,
-    Measure,
-    Pairs,
-    compare,
-    match_runs,
-)
-from fairseq_ext.evaluation.layout import (
-    FORMATS,
-    SPREADS,
-    Column,
-    make_column,
-    make_mean_column,
-    make_range_column,
-)
+from fairseq_ext.evaluation.comparisons import Measure, Pairs
+from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
 from fairseq_ext.evaluation.pictures import check_picture, save, save_numbers
 from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
@@ -64,7 +50,7 @@ Runs = Mapping[str, Sequence[Run]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext table`."""
     add_table_options(parser)
-    parser.add_argument("--format", choices=FORMATS, help="default: by --output, else text")
+    parser.add_argument("--format", choices=layout.FORMATS, help="default: by --output, else text")
     parser.add_argument("--output", type=Path, metavar="FILE", help=".md, .csv or other")
     parser.add_argument("--bars", type=Path, metavar="FILE", help=".png, .svg, .pdf")
 
@@ -87,7 +73,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add("--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error")
     add("--gen-subset", default="test", metavar="SUBSET", help="default: test")
     add("--baseline", metavar="VARIANT", help="for --test and --bars; default: the first")
-    add("--test", choices=TESTS)
+    add("--test", choices=comparisons.TESTS)
     add("--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first")
     default = "default: 1000 for bootstrap, else 10000"
     add("--resamples", type=int, metavar="N", help=default)
@@ -98,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     _check_files(args)
     table = build_table(args, read_runs(args.runs))
     form = args.format or ENDINGS.get(args.output and args.output.suffix, "text")
-    text = FORMATS[form](table.columns, table.notes)
+    text = layout.FORMATS[form](table.columns, table.notes)
     if args.output is None:
         print(text, end="")
     else:
@@ -148,7 +134,7 @@ def build_table(args: argparse.Namespace, runs: Runs) -> Table:
     """
     _check_test(args)
     baseline = args.baseline or next(iter(runs))
-    pairs = match_runs(args.test, runs, baseline) if args.test else {}
+    pairs = comparisons.match_runs(args.test, runs, baseline) if args.test else {}
     if baseline not in runs:
         raise UsageError(f"--baseline is {baseline}; give one of {', '.join(runs)}")
     measures, notes = measure_runs(args, [each for group in runs.values() for each in group])
@@ -170,8 +156,10 @@ def draw_table(table: Table) -> "Figure":
 
 
 def _check_test(args: argparse.Namespace) -> None:
-    if args.resamples is not None and args.resamples < FEWEST_RESAMPLES:
-        raise UsageError(f"--resamples is {args.resamples} and must be at least {FEWEST_RESAMPLES}")
+    if args.resamples is not None and args.resamples < comparisons.FEWEST_RESAMPLES:
+        raise UsageError(
+            f"--resamples is {args.resamples} and must be at least {comparisons.FEWEST_RESAMPLES}"
+        )
     if args.by and not args.test:
         raise UsageError("--by is for --test; give both or none")
 
@@ -227,7 +215,7 @@ def compare_measures(
         )
     lines = []
     for name in names:
-        *results, meaning = compare(args.test, pairs, measures[name], args.resamples)
+        *results, meaning = comparisons.compare(args.test, pairs, measures[name], args.resamples)
         lines += results
     return [*lines, meaning]
 
@@ -276,12 +264,12 @@ def build_columns(runs: Runs, measures: Iterable[Measure], spread: str = "error"
     columns = [
         make_column("variant", runs),
         make_column("n", map(len, runs.values())),
-        make_range_column("parameters", collect(lambda run: run.facts.parameters)),
-        make_range_column("updates", collect(lambda run: run.facts.updates)),
+        layout.make_range_column("parameters", collect(lambda run: run.facts.parameters)),
+        layout.make_range_column("updates", collect(lambda run: run.facts.updates)),
     ]
     for measure in measures:
         values = [[measure.values[run.folder] for run in each] for each in runs.values()]
-        columns.append(make_mean_column(measure.title, values, measure.digits, spread))
+        columns.append(layout.make_mean_column(measure.title, values, measure.digits, spread))
     columns.append(make_column("training time", seconds, format_duration, "training seconds"))
     return [*columns, make_column("tokens/s", speeds, show_speed)]
 
