@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 NONE = -1  # no word
 ID, FORM, HEAD, RELATION, COLUMNS = 0, 1, 6, 7, 10
@@ -50,7 +50,7 @@ def read(path: Path) -> Iterator[Sentence]:
     """
     rows: list[Row] = []
     name = ""
-    for number, line in enumerate(chain(lines_of(path), [""]), 1):
+    for number, line in enumerate(chain(read_lines(path), [""]), 1):
         if line.startswith("#"):
             name = found[1] if (found := NAME.fullmatch(line)) else name
         elif line.strip():

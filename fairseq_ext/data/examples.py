@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 Values = dict[str, Any]
 
@@ -63,7 +63,7 @@ def read(path: Path, fields: Mapping[str, Field]) -> list[Example]:
     """
     if not path.is_file():
         raise UsageError(f"{path} is not there; make it with scripts/prepare_task.sh, or write it")
-    found = list(parse(lines_of(path), str(path), fields))
+    found = list(parse(read_lines(path), str(path), fields))
     if not found:
         raise UsageError(f"{path} is empty; give at least one example")
     return found

@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from fairseq_ext.data.tokenisers import SPECIAL
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 MARK = "##"
 UNKNOWN = "[UNK]"
@@ -63,7 +63,7 @@ def load(path: Path) -> list[str]:
     Raises:
         UsageError: it cannot be read, or is something else.
     """
-    pieces = list(lines_of(path))
+    pieces = list(read_lines(path))
     if bad := [piece for piece in pieces if piece.split() != [piece]]:
         raise UsageError(
             f"{path} has the line {bad[0][:40]!r}, which is no piece; give a vocabulary, a piece a "

@@ -30,7 +30,7 @@ from fairseq_ext.evaluation.pictures import check_picture, save, save_numbers
 from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
 from fairseq_ext.evaluation.translation import Texts, check_same_references
-from fairseq_ext.files import check_writable, completed
+from fairseq_ext.files import atomic_writer, check_writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,11 @@ def run(args: argparse.Namespace) -> None:
     if args.output is None:
         print(text, end="")
     else:
+<<<<<<< HEAD
         with completed(args.output) as file:
+=======
+        with atomic_writer(given.output) as file:
+>>>>>>> work
             file.write(text)
     if args.bars:
         save(draw_table(table), args.bars)

@@ -11,7 +11,7 @@ from sacremoses import MosesDetokenizer
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.subword_marks import find_subwords, refuse_subwords
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 UNKNOWN = "<<unk>>"  # in a T- line: a word that is not in the dictionary
 UNKNOWN_SOURCE = "<unk>"  # the same in an S- line
@@ -180,8 +180,13 @@ def check_same_references(texts: Mapping[Path, Texts]) -> None:
             )
 
 
+<<<<<<< HEAD
 def _read_lines(path: Path) -> list[str]:
     lines = list(lines_of(path))
+=======
+def _read(path: Path) -> list[str]:
+    lines = list(read_lines(path))
+>>>>>>> work
     if not lines:
         raise UsageError(f"{path} is empty; give a text with one sentence a line")
     return lines

@@ -9,7 +9,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
 
 
-def bf16_without_tpu(cfg: Any) -> None:
+def keep_bf16_off_tpu(cfg: Any) -> None:
     """--bf16 implies --tpu on the command line, and every part of the configuration has a copy.
     Goes when fairseq's options no longer do that."""
     from fairseq.distributed import utils
@@ -116,7 +116,7 @@ def check_every_start() -> None:
     """Correct --bf16 and check the processes in every command that may start some."""
 
     def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
-        bf16_without_tpu(cfg)
+        keep_bf16_off_tpu(cfg)
         check_processes(cfg)
         return original(cfg, main, **kwargs)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fairseq_ext.data import conllu
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ LETTERS = "ABCD"  # of RACE's choices
 def numbered(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file, each after its place "FILE:LINE"."""
     number = 0
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         yield f"{path}:{number}", line
     if not number:
         raise UsageError(f"{path} is empty; get the file again")
