@@ -83,13 +83,13 @@ times() {
 import sys
 from pathlib import Path
 
-from fairseq_ext.evaluation.runs import facts
+from fairseq_ext.evaluation.runs import read_facts
 
 modes: dict[str, dict[str, dict[str, float]]] = {}
 for run in map(Path, sys.argv[1:]):
     corpus, mode, variant, _ = run.parts[-4:]
     seconds = modes.setdefault(mode, {}).setdefault(variant, {})
-    seconds[corpus] = seconds.get(corpus, 0) + facts(run / "checkpoint_last.pt").seconds
+    seconds[corpus] = seconds.get(corpus, 0) + read_facts(run / "checkpoint_last.pt").seconds
 for mode, spent in modes.items():
     corpora = list(dict.fromkeys(corpus for each in spent.values() for corpus in each))
     whole = {name: sum(each.values()) for name, each in spent.items() if len(each) == len(corpora)}
