@@ -60,6 +60,7 @@ setup(
         "scikit-learn>=1.3,<2",
         "scipy>=1.11,<2",
         "subword-nmt>=0.3.8,<1",
+        "tabulate>=0.9,<1",
         "tokenizers>=0.20,<1",
         "torchmetrics>=1.4,<2",
         "tqdm>=4.66,<5",

@@ -35,7 +35,7 @@ from fairseq_ext.analysis.words import alike, members, merge, together
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, column
 from fairseq_ext.evaluation.pictures import save
-from fairseq_ext.files import check_writable, lines_of
+from fairseq_ext.files import check_writable, read_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,7 +124,7 @@ def run(given: argparse.Namespace) -> None:
 def read_pairs(given: argparse.Namespace) -> list[Pair]:
     """Raises UsageError unless all three files fit each other."""
     files = given.source, given.target, given.gold
-    columns = [list(lines_of(file)) for file in files]
+    columns = [list(read_lines(file)) for file in files]
     if len({*map(len, columns)}) > 1:
         found = ", ".join(f"{f} has {len(c)}" for f, c in zip(files, columns, strict=True))
         raise UsageError(f"the files differ in their numbers of lines: {found}; give parallel ones")

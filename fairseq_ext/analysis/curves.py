@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
+from fairseq_ext.training_logs import read_log, variants
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

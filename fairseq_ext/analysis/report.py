@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.analysis import curves, maps, masking, weights
 from fairseq_ext.analysis.pages import maps_part, write_page
 from fairseq_ext.analysis.subjects import Subject
-from fairseq_ext.criterions.adversarial.term import SHARE
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import table
 from fairseq_ext.evaluation.layout import records_as_csv
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import drawn
 from fairseq_ext.evaluation.runs import CHECKPOINT, ELSEWHERE, REPEATED, Run, read_runs
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import read_log, variants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -29,9 +29,9 @@ def read_encoder_flags(checkpoint: Path) -> list[str]:
     """
     from fairseq_ext.models.architectures import MECHANISMS
     from fairseq_ext.models.options import DEFAULTS
-    from fairseq_ext.models.pretrained import options_of
+    from fairseq_ext.models.pretrained import read_model_options
 
-    options = options_of(str(checkpoint))
+    options = read_model_options(str(checkpoint))
     if not options:
         raise UsageError(f"there is no checkpoint {checkpoint}; give the path of an encoder")
     family, *words = (options.get("_name") or options.get("arch") or "").split("_")

@@ -41,9 +41,9 @@ from fairseq_ext.analysis.coreference.sieves import BASELINES
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Subject
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, column, standard_error
-from fairseq_ext.evaluation.logs import variants
 from fairseq_ext.evaluation.pictures import save
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import variants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,7 +30,7 @@ from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, column, means, rows_as_csv, standard_error
 from fairseq_ext.evaluation.pictures import COLOURS, check_picture, save
-from fairseq_ext.files import completed
+from fairseq_ext.files import atomic_writer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -207,5 +207,5 @@ def _bars(axes, groups: Mapping[str, Sequence[Run]]) -> None:
 def write_u(runs: Sequence[Run], path: Path) -> None:
     """One line for each seed and step."""
     rows = [(each.seed, step, u) for each in runs for step, u in enumerate(each.u, 1)]
-    with completed(path) as file:
+    with atomic_writer(path) as file:
         file.write(rows_as_csv(("seed", "step", "u"), rows))
