@@ -15,7 +15,7 @@ from fairseq_ext.files import read_lines
 logger = logging.getLogger(__name__)
 
 
-def begin_with(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:
+def load_vectors(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:
     """Give the words of a dictionary that are in a file, plain or .gz, their vectors.
 
     Raises:

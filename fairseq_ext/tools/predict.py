@@ -25,8 +25,8 @@ from tqdm import tqdm
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import decode_line, read_lines, write_lines
-from fairseq_ext.models.pretrained import options_of
-from fairseq_ext.models.role_heads import parsed_roles
+from fairseq_ext.models.pretrained import read_model_options
+from fairseq_ext.models.role_heads import roles_with_parses
 from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
@@ -89,7 +89,7 @@ def load(checkpoint: Path) -> tuple[Any, LabelledTask]:
 
 def check_unparsed(checkpoint: Path) -> None:
     """Raise UsageError if its model needs what new text does not have."""
-    if parsed := parsed_roles(options_of(str(checkpoint))):
+    if parsed := roles_with_parses(read_model_options(str(checkpoint))):
         raise UsageError(
             f"{checkpoint} was trained with roles that need parses ({', '.join(parsed)}), which "
             "new text does not have; validate it on an annotated split with fairseq-validate, or "
