@@ -47,8 +47,8 @@ def save_all() -> None:
         state = original(trainer)
         if words := getattr(trainer.task, "source_dictionary", None):
             state["extra_state"][DIGEST] = digest(words.symbols)
-        if decided := training_checks.decided_options(trainer.get_model()):
-            state["cfg"]["model"] = {**state["cfg"]["model"], **decided}
+        if decided := training_checks.adopted_options(trainer.get_model()):
+            state["cfg"]["model"] = {**state["cfg"]["model"], **options}
         return state
 
     wrap(TRAINER, "state_dict", state_dict)
