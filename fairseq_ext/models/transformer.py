@@ -1,6 +1,5 @@
 """Translation models: fairseq's Transformer with our attention at every site."""
 
-from functools import partial
 from typing import Any
 
 from fairseq.models.transformer import (
@@ -204,16 +203,20 @@ class TransformerModel(AttentionModel, TransformerModelBase):
             noise=noise,
             annotations=annotations,
         )
-        decode = partial(
-            self.decoder,
-            prev_output_tokens,
-            features_only=features_only,
-            alignment_layer=alignment_layer,
-            alignment_heads=alignment_heads,
-        )
+
+        def decode(memory: Tensor, **options: Any) -> tuple[Tensor, dict[str, Any]]:
+            return self.decoder(
+                prev_output_tokens,
+                encoder_out | {"encoder_out": [memory]},
+                features_only=features_only,
+                alignment_layer=alignment_layer,
+                alignment_heads=alignment_heads,
+                **options,
+            )
+
         [encoded] = encoder_out["encoder_out"]
         encoded, *others = encoded.chunk(1 if second is None else 2, 1)
-        output, extra = decode(encoder_out | {"encoder_out": [encoded]}, recorder=recorder)
+        output, extra = decode(encoded, recorder=recorder)
         if second is not None:
-            extra["second"] = decode(encoder_out | {"encoder_out": others})
+            extra["second"] = decode(others[0])
         return output, extra
