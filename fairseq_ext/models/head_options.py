@@ -10,13 +10,13 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.attention import Heads, build_normaliser, gaussian_heads
+from fairseq_ext.attention import HeadGroup, build_gaussian_heads, build_normaliser
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Normaliser
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import ALL, choose_layers
+from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
 from fairseq_ext.models.config import TaskFacts
-from fairseq_ext.roles import NO_ROLE, PARSED, ROLES, Roles, Symbols, check_symbols
+from fairseq_ext.roles import NO_ROLE, PARSED_ROLES, ROLES, RoleMask, SymbolTable, check_symbols
 
 ROLES_FLAG = "--encoder-roles"
 
@@ -28,7 +28,7 @@ def count_heads(site: str, heads: int, options: Mapping[str, Any]) -> int:
 
 def build_heads(
     site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any]
-) -> list[Heads]:
+) -> list[HeadGroup]:
     """Build the groups of the heads at a site of a layer.
 
     Args:
@@ -50,12 +50,12 @@ def build_heads(
     if site == "encoder":
         groups += _build_role_heads(layer, rest, layers, normaliser, options)
     rest = heads - sum(group.n for group in groups)
-    return [*groups, Heads(rest, normaliser=normaliser(rest))] if rest else groups
+    return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
 
 
 def build_hard_coded_heads(
     site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any]
-) -> Heads | None:
+) -> HeadGroup | None:
     """Build the group of hard-coded heads for `build_heads`; return None if there are none."""
     count = _parse_count(f"--{site}-gaussian-heads", options[f"{site}_gaussian_heads"], heads)
     if not count:
@@ -72,12 +72,12 @@ def build_hard_coded_heads(
         for name in (f"{site}_gaussian_offsets", "gaussian_sigma")
     )
     ratio = options["gaussian_ratio"] if site == "cross" else 1.0
-    return gaussian_heads(offsets, sigmas, ratio)
+    return build_gaussian_heads(offsets, sigmas, ratio)
 
 
 def parse_cross_layers(text: str, layers: int) -> list[int]:
     """Return the decoder layers that attend to the encoder, named as "all", "last" or "0,3"."""
-    words = {**ALL, "last": slice(-1, None)}
+    words = {**ALL_LAYERS, "last": slice(-1, None)}
     return choose_layers("--cross-layers", text, range(layers), words)
 
 
@@ -116,7 +116,7 @@ def _build_role_heads(
     layers: int,
     normaliser: Callable[[int], Normaliser],
     options: Mapping[str, Any],
-) -> list[Heads]:
+) -> list[HeadGroup]:
     """Build the group of heads with roles, or none.
 
     Args:
@@ -132,8 +132,8 @@ def _build_role_heads(
         )
     if not names:
         return []
-    roles = Roles(names, str(options["role_definitions"]))
-    return [Heads(len(names), normaliser=normaliser(len(names)), masks=(*DEFAULT_MASKS, roles))]
+    roles = RoleMask(names, str(options["role_definitions"]))
+    return [HeadGroup(len(names), normaliser=normaliser(len(names)), masks=(*DEFAULT_MASKS, roles))]
 
 
 def parse_roles(text: str, layers: int) -> list[tuple[str, ...]]:
@@ -163,7 +163,7 @@ def _all_roles(text: str, layers: int) -> set[str]:
     return {name for names in parse_roles(text, layers) for name in names} - {NO_ROLE}
 
 
-def build_symbols(cfg: Any, dictionary: Dictionary) -> Symbols | None:
+def build_symbols(cfg: Any, dictionary: Dictionary) -> SymbolTable | None:
     """Return the facts of a dictionary that an encoder with roles needs; None without roles.
 
     Raises:
@@ -173,13 +173,13 @@ def build_symbols(cfg: Any, dictionary: Dictionary) -> Symbols | None:
     if not names:
         return None
     check_symbols(dictionary, names, str(cfg.role_definitions))
-    return Symbols(dictionary, str(cfg.role_definitions))
+    return SymbolTable(dictionary, str(cfg.role_definitions))
 
 
 def roles_with_parses(options: Mapping[str, Any]) -> list[str]:
     """Return the roles that need parses, of a model with these options, if it can have roles."""
     text = options.get("encoder_roles", NO_ROLE)
-    return sorted(_all_roles(text, options.get("encoder_layers", 1)) & set(PARSED))
+    return sorted(_all_roles(text, options.get("encoder_layers", 1)) & set(PARSED_ROLES))
 
 
 def check_annotated(roles: str, layers: int, task: Any) -> None:

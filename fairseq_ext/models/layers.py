@@ -135,7 +135,7 @@ def run_layers_twice(
     shared = sum(layer.index < second.first for layer in layers)
     states = run_layers(layers[:shared], x, inputs)
     x, above = states[-1], layers[shared:]
-    if second.together:
+    if second.one_batch:
         both = run_layers(above, torch.cat([x, x], 1), replace(inputs, passes=(None, second)))
         return states + [state.chunk(2, 1)[0] for state in both[1:]], both[-1]
     first = run_layers(above, x, inputs)

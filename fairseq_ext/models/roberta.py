@@ -30,7 +30,7 @@ def init_parameters(module: nn.Module) -> None:
     adversaries, which have initialised themselves.
     """
     queryless = isinstance(module, Attention) and module.q_proj is None
-    if not (queryless or isinstance(module, adversary.Map)):
+    if not (queryless or isinstance(module, adversary.BertLinear)):
         init_bert_params(module)
 
 

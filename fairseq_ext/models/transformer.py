@@ -86,7 +86,7 @@ class TransformerDecoder(TransformerDecoderBase):
             if incremental_state is None:
                 source.query_padding = own.padding
             else:
-                source.first = prev_output_tokens.size(1) - 1
+                source.first_query = prev_output_tokens.size(1) - 1
         states, attention = [x], None
         for index, layer in enumerate(layers):
             aligns = index == alignment_layer

@@ -47,12 +47,12 @@ class TransformerEncoder(TransformerEncoderBase):
 
         Args:
             noise: changes the embedded tokens.
-            annotations: [B, S, 3], the facts of parses that roles see (`roles.Sentences`).
+            annotations: [B, S, 3], the facts of parses that roles see (`roles.TokenFeatures`).
         """
         padding = src_tokens.eq(self.padding_idx)
         inputs = Inputs(padding if padding.any() else None, recorder=recorder)
         if self.symbols is not None:
-            inputs.sentences = self.symbols(src_tokens, annotations)
+            inputs.token_features = self.symbols(src_tokens, annotations)
         if noise is not None:
             embedded = (
                 self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings

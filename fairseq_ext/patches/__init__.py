@@ -2,12 +2,11 @@
 
 The list is written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15 and
 numpy 1.26 to 2.5. Importing this module changes nothing; `apply` makes all changes. docs/patches.md
-has the same list as a table, printed by `python -m fairseq_ext.patches`. Patches import torch and
-fairseq when they are applied, since the first ones silence warnings of these imports.
+has the same list as a table, printed by `python -m fairseq_ext.patches`. Patches import torch,
+fairseq and our own rooms when they are applied: the first ones silence warnings of these imports.
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 from fairseq_ext.errors import plain_errors
@@ -184,11 +183,19 @@ PATCHES = (
 )
 
 
-@cache
+_applied: set[Patch] = set()
+
+
 def apply() -> None:
-    """Make every change, once for each process."""
+    """Make every change that has not been made in this process.
+
+    An inner call is harmless: a patch may be the first to import fairseq, which registers
+    everything (see `deferred`) and so calls this again.
+    """
     for patch in PATCHES:
-        patch.apply()
+        if patch not in _applied:
+            _applied.add(patch)
+            patch.apply()
 
 
 def as_markdown() -> str:

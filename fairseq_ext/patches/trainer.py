@@ -57,7 +57,7 @@ def save_all() -> None:
 def restore_all() -> None:
     """Check a checkpoint before it is restored; restore the states of task and metrics too."""
     from fairseq_ext import safe_loading, training_checks
-    from fairseq_ext.attention.model_report import report_of
+    from fairseq_ext.attention.model_report import get_model_report
 
     def load(
         original: Callable,
@@ -75,7 +75,7 @@ def restore_all() -> None:
             task_state.update(state.get("task_state") or {})
 
         pretrained = trainer.cfg.checkpoint.finetune_from_model
-        report_of(trainer.task).new_task_head = filename == pretrained
+        get_model_report(trainer.task).new_task_head = filename == pretrained
         all_read = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
         if trainer.data_parallel_rank > 0 and not all_read and zipfile.is_zipfile(filename):
             # the first process sends the checkpoint to the others, and each has to refuse it
