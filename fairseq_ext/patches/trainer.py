@@ -68,7 +68,7 @@ def restore_all() -> None:
         reset_meters: bool = False,
     ) -> Any:
         from fairseq_ext import safe_loading, training_checks
-        from fairseq_ext.attention.model_report import report_of
+        from fairseq_ext.attention.model_report import get_model_report
 
         task_state: State = {}
 
@@ -77,7 +77,7 @@ def restore_all() -> None:
             task_state.update(state.get("task_state") or {})
 
         pretrained = trainer.cfg.checkpoint.finetune_from_model
-        report_of(trainer.task).new_task_head = filename == pretrained
+        get_model_report(trainer.task).new_task_head = filename == pretrained
         if trainer.data_parallel_rank > 0 and zipfile.is_zipfile(filename):
             # the first process sends the others what it has read
             examine(safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True))

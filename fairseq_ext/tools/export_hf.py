@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.runs import BUFFERS, architecture
+from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
@@ -115,7 +115,7 @@ def part(saved: dict, name: str) -> Mapping[str, Any]:
 
 def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
-    name = architecture(model)
+    name = get_architecture(model)
     if not name.startswith("roberta"):
         raise UsageError(
             f"{checkpoint} has --arch {name}; give an encoder (roberta_una_12 and the like)"

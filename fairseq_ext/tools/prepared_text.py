@@ -13,7 +13,7 @@ from fairseq_ext.data.examples import TEXT, Example, parse
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
+from fairseq_ext.roles.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.roles.word_alignment import Token
 
 BATCH = 1000  # texts that are tokenised together
@@ -116,7 +116,7 @@ def _binarised(file: Path, words: Path, vocabulary: Path) -> Text:
             raise UsageError(f"{needed} is not there; give a folder of fairseq-preprocess")
     dictionary = Dictionary.load(str(words))
     dataset = load_indexed_dataset(str(path), dictionary)
-    known = pieces(_shown(dictionary.symbols[dictionary.nspecial :], vocabulary))
+    known = read_pieces(_shown(dictionary.symbols[dictionary.nspecial :], vocabulary))
     table: list[Token] = [None] * dictionary.nspecial + known
     sentences = ([table[number] for number in row[:-1].tolist()] for row in dataset)
     return Text(path, dictionary.symbols, len(dataset), sentences)
@@ -124,7 +124,7 @@ def _binarised(file: Path, words: Path, vocabulary: Path) -> Text:
 
 def _shown(symbols: Sequence[str], vocabulary: Path) -> Sequence[str]:
     """Symbols as they are written, by the tokeniser where they are numbers."""
-    if not are_numbers(symbols):
+    if not are_numeric(symbols):
         return symbols
     tokeniser = Vocabulary.load(vocabulary).tokenizer
     return [tokeniser.id_to_token(int(s)) or s if s.isdecimal() else s for s in symbols]
