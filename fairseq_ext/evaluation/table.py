@@ -88,11 +88,7 @@ def run(args: argparse.Namespace) -> None:
     if args.output is None:
         print(text, end="")
     else:
-<<<<<<< HEAD
-        with completed(args.output) as file:
-=======
-        with atomic_writer(given.output) as file:
->>>>>>> work
+        with atomic_writer(args.output) as file:
             file.write(text)
     if args.bars:
         save(draw_table(table), args.bars)

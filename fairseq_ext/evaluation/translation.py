@@ -180,13 +180,8 @@ def check_same_references(texts: Mapping[Path, Texts]) -> None:
             )
 
 
-<<<<<<< HEAD
 def _read_lines(path: Path) -> list[str]:
-    lines = list(lines_of(path))
-=======
-def _read(path: Path) -> list[str]:
     lines = list(read_lines(path))
->>>>>>> work
     if not lines:
         raise UsageError(f"{path} is empty; give a text with one sentence a line")
     return lines
