@@ -14,7 +14,7 @@ from typing import Any
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Attention, Heads
+from fairseq_ext.attention import Attention, HeadGroup
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.criterions.composite import Composite
 from fairseq_ext.criterions.terms import unwrapped
@@ -84,7 +84,7 @@ def check_empty_rows(model: Any, empty_rows: str) -> None:
             )
 
 
-OTHER_ROWS: dict[str, Callable[[Heads], bool]] = {
+OTHER_ROWS: dict[str, Callable[[HeadGroup], bool]] = {
     "--encoder-roles at some of them": lambda group: group.masks != DEFAULT_MASKS,
     "--encoder-gaussian-heads is not normalised": lambda group: not group.learned,
     "--encoder-normaliser is another one": lambda group: group.normaliser.across_queries,

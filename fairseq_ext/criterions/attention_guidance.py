@@ -11,12 +11,12 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.model_report import report_of
+from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.terms import Log, Sample, Step, Term
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
-from fairseq_ext.guidance.plan import PERIOD, plan
-from fairseq_ext.guidance.schedule import CHOICES, build_schedule, choose_alpha, parse_alpha
+from fairseq_ext.guidance.plan import DEFAULT_PERIODS, plan_guidance
+from fairseq_ext.guidance.schedule import ALPHA_CHOICES, build_schedule, choose_alpha, parse_alpha
 from fairseq_ext.models.config import Option, option
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,9 @@ class AttentionGuidance(Term):
             "of the squared distances in a sentence: mean over rows, columns and the heads of a "
             "pattern, for which 10 and 100 were tuned, or the paper's plain sum",
         ),
-        option("ag_period", str, PERIOD, "symbols that count as period, separated by spaces"),
+        option(
+            "ag_period", str, DEFAULT_PERIODS, "symbols that count as period, separated by spaces"
+        ),
         ("max_update", int, II("optimization.max_update")),
     ]
 
@@ -98,18 +100,18 @@ class AttentionGuidance(Term):
         self.alpha = parse_alpha(cfg.ag_alpha)
         self.schedule = build_schedule(cfg.ag_decay_updates, cfg.ag_hold_updates, cfg.max_update)
         self.reduction, self.task = str(cfg.ag_reduction), task
-        self.guided = plan(cfg, task)
+        self.guided = plan_guidance(cfg, task)
         for site, guided in self.guided.items():
             logger.info("attention guidance, %s: %s", site, guided)
 
     def keywords(self, updates: int) -> dict[str, Any]:
-        if not self.schedule.share(updates):
+        if not self.schedule.factor(updates):
             return {}
         wanted = {(site, i): h for site, g in self.guided.items() for i, h in g.layers.items()}
         return {"recorder": AttentionRecorder(lambda site, layer: wanted.get((site, layer)))}
 
     def loss(self, step: Step) -> tuple[Tensor | float, Log]:
-        share = self.schedule.share(step.updates)
+        share = self.schedule.factor(step.updates)
         if not share:
             return 0.0, {"ag_alpha": 0.0}
         views, maps = self._views(step.sample), step.output[1]["attention_maps"]
@@ -122,7 +124,7 @@ class AttentionGuidance(Term):
             layers = [(site, i) for site, guided in self.guided.items() for i in guided.layers]
             heard = sum(layer in maps for layer in layers)  # without those that LayerDrop drops
             self.alpha = self._choose(step, total.detach() * len(layers) / max(1, heard))
-        alpha = share * (CHOICES[0] if self.alpha is None else self.alpha)
+        alpha = share * (ALPHA_CHOICES[0] if self.alpha is None else self.alpha)
         return alpha * total, {"ag_loss": total.detach(), "ag_alpha": alpha * step.size}
 
     @staticmethod
@@ -146,7 +148,7 @@ class AttentionGuidance(Term):
     def _choose(self, step: Step, total: Tensor) -> float | None:
         """alpha_0 by the paper's rule, the same in all processes, or as chosen before a resume;
         None if this batch has nothing to choose it by: no target, or no guided layer."""
-        chosen = (report_of(self.task).guidance_weight or 0) if step.updates else 0
+        chosen = (get_model_report(self.task).guidance_weight or 0) if step.updates else 0
         sums = torch.stack([step.loss.detach().double(), total.double()])
         facts = torch.cat([sums, sums.new_tensor([step.size, chosen, chosen > 0])])
         if distributed.get_data_parallel_world_size() > 1:
@@ -161,5 +163,5 @@ class AttentionGuidance(Term):
             *(alpha, loss / size, guidance / size, step.updates),
             ", as before" if times else "",
         )
-        report_of(self.task).guidance_weight = alpha
+        get_model_report(self.task).guidance_weight = alpha
         return alpha

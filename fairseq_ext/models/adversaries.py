@@ -9,9 +9,9 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Adversary, Attention
-from fairseq_ext.attention.model_report import ModelReport, report_of
+from fairseq_ext.attention.model_report import ModelReport, get_model_report
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import ALL, choose_layers, learned_heads
+from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers, find_guidable_heads
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ APART = 1_000_003  # between the seeds of layers
 
 def parse_adversary_layers(text: str, layers: int) -> list[int]:
     """ "none", "all", "upper" or "3,5": the encoder layers that have an adversary."""
-    words = {"none": slice(0), **ALL, "upper": slice(layers // 2, None)}
+    words = {"none": slice(0), **ALL_LAYERS, "upper": slice(layers // 2, None)}
     return choose_layers("--asa-layers", text, range(layers), words)
 
 
@@ -48,8 +48,8 @@ def find_adversary_layers(model: nn.Module) -> list[int]:
 
 def report_model(model: nn.Module, task: Any) -> ModelReport:
     """Tell the task what a criterion asks: heads to guide and layers with an adversary."""
-    report = report_of(task)
-    report.guidable, report.adversary_layers = learned_heads(model), find_adversary_layers(model)
+    report = get_model_report(task)
+    report.guidable, report.adversary_layers = find_guidable_heads(model), find_adversary_layers(model)
     return report
 
 

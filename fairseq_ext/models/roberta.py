@@ -79,7 +79,7 @@ def init_parameters(module: nn.Module) -> None:
     """fairseq's initialisation of BERT; it cannot be asked of attention without queries, and has
     been done in adversaries."""
     queryless = isinstance(module, Attention) and module.q_proj is None
-    if not (queryless or isinstance(module, adversary.Map)):
+    if not (queryless or isinstance(module, adversary.BertLinear)):
         init_bert_params(module)
 
 

@@ -11,7 +11,8 @@ from fairseq_ext.wrapping import wrap
 
 def keep_bf16_off_tpu(cfg: Any) -> None:
     """--bf16 implies --tpu on the command line, and every part of the configuration has a copy.
-    Goes when fairseq's options no longer do that."""
+    Goes when fairseq's options no longer do that.
+    """
     from fairseq.distributed import utils
     from omegaconf import DictConfig
 
@@ -71,7 +72,8 @@ def check_processes(cfg: Any) -> None:
 
 def _by_slurm() -> bool:
     """Whether Slurm starts the processes; where it starts one a node, fairseq wants one for each
-    GPU instead."""
+    GPU instead.
+    """
     if SLURM.isdisjoint(os.environ):
         return False
     nodes, tasks = (int(os.environ.get(f"SLURM_{name}", 1)) for name in ("NNODES", "NTASKS"))
@@ -141,7 +143,7 @@ def gather_objects() -> None:
 
 
 def run_torchrun_on_cpu() -> None:
-    """fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
+    """Fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
     import torch
 
     def infer(original: Callable, flags: Any) -> None:

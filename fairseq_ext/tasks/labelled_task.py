@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.data.annotations import Annotated
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.labelled_dataset import Item, LabelledDataset
 from fairseq_ext.data.rows import Rows

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
-from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.data.annotations import Annotated
 from fairseq_ext.data.annotations import Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
 from fairseq_ext.data.labelled_dataset import Item

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairseq_ext.data.annotations import MOST
 from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.word_alignment import Token, align, words_of
+from fairseq_ext.roles.word_alignment import Token, align_tokens, group_words
 from fairseq_ext.tools.parsers import Parse
 from fairseq_ext.tools.prepared_text import PreparedText
 
@@ -53,7 +53,7 @@ def match_files(text: PreparedText, files: Sequence[Path]) -> Iterator[Match]:
         if parse := next(parses, None):
             parsed += 1
             fits = len(parse.words) <= MOST
-            places = align(tokens, parse.words, parse.surfaces) if fits else None
+            places = align_tokens(tokens, parse.words, parse.surfaces) if fits else None
             yield Match(tokens, parse, places)
     parsed += sum(1 for _ in parses)
     if sentences != parsed:
@@ -67,7 +67,7 @@ def match_parser(text: PreparedText, parse: Parse) -> Iterator[Match]:
     """Yield each sentence with a parser's analysis of the words that its tokens make."""
     sentences = iter(text.sentences)
     while batch := list(islice(sentences, BATCH)):
-        split = [words_of(tokens) for tokens in batch]
+        split = [group_words(tokens) for tokens in batch]
         parses = parse([words for words, _ in split if words])
         for tokens, (words, places) in zip(batch, split, strict=True):
             yield Match(tokens, next(parses) if words else EMPTY, places)

@@ -13,7 +13,7 @@ from fairseq_ext.data.examples import TEXT, Example, parse
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
+from fairseq_ext.roles.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.roles.word_alignment import Token
 
 BATCH = 1000  # texts that are tokenised together
@@ -122,14 +122,14 @@ def _read_binary(file: Path, words: Path, vocabulary: Path) -> PreparedText:
     dataset = load_indexed_dataset(str(path), dictionary)
     written = _spell(dictionary.symbols[dictionary.nspecial :], vocabulary)
     table: list[Token] = [None] * dictionary.nspecial
-    table += pieces(written)
+    table += read_pieces(written)
     sentences = ([table[number] for number in row[:-1].tolist()] for row in dataset)
     return PreparedText(path, dictionary.symbols, len(dataset), sentences)
 
 
 def _spell(symbols: Sequence[str], vocabulary: Path) -> Sequence[str]:
     """Return symbols as they are written; the tokeniser spells symbols that are numbers."""
-    if not are_numbers(symbols):
+    if not are_numeric(symbols):
         return symbols
     tokeniser = Vocabulary.load(vocabulary).tokenizer
     return [tokeniser.id_to_token(int(s)) or s if s.isdecimal() else s for s in symbols]

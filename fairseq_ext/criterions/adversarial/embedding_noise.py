@@ -6,7 +6,7 @@ import torch
 from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import report_of
+from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.adversarial.divergence import Compared, Divergence, symmetric_kl, wide
 from fairseq_ext.criterions.terms import Log, Step, unwrapped
 
@@ -159,9 +159,9 @@ class Smart:
         named = unwrapped(step.model).named_parameters()
         now = {name: p.detach() for name, p in named if p.requires_grad}
         if self.mean is None:
-            before = report_of(self.task).mean_parameters or now
+            before = get_model_report(self.task).mean_parameters or now
             self.mean = {n: wide(before[n].to(p.device)).clone() for n, p in now.items()}
-            report_of(self.task).mean_parameters = self.mean
+            get_model_report(self.task).mean_parameters = self.mean
         if step.updates != self.updates:
             for name, mean in self.mean.items():
                 mean.lerp_(now[name].to(mean), 1 - self.beta)

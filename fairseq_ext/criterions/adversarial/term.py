@@ -12,8 +12,13 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_ext.attention import SecondPass
-from fairseq_ext.attention.model_report import report_of
-from fairseq_ext.attention.second_pass import Adversarial, Bernoulli, Count, Magnitude
+from fairseq_ext.attention.model_report import get_model_report
+from fairseq_ext.attention.second_pass import (
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+    UnitCounts,
+)
 from fairseq_ext.criterions.adversarial.divergence import (
     DIVERGENCES,
     Divergence,
@@ -30,7 +35,7 @@ logger = logging.getLogger(__name__)
 TAU, TAU_PRETRAINING = 0.3, 0.1
 PRETRAINING = ("masked_lm", "replaced_token_detection")
 
-Counts = Mapping[int, Count]
+Counts = Mapping[int, UnitCounts]
 
 
 class TwoPass:
@@ -44,7 +49,7 @@ class TwoPass:
         self.alpha, self.penalty = cfg.asa_alpha, str(cfg.asa_penalty)
         self.divergence = _divergence(cfg)
         self.options: dict[str, Any] = {
-            "together": not cfg.asa_in_sequence,
+            "one_batch": not cfg.asa_in_sequence,
             "empty_rows": str(cfg.asa_empty_rows),
             "padded_rows": self.penalty == "padded",
         }
@@ -70,7 +75,7 @@ class TwoPass:
             logged[f"asa_units{name}"] = sum((count.units.sum() for count in of), nothing)
         return self.alpha * apart + self.price(counts, step.weights), logged
 
-    def of_layers(self, counts: Counts) -> dict[str, list[Count]]:
+    def of_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
         """What is logged of single layers, the same names in each step."""
         return {}
 
@@ -93,12 +98,12 @@ class Adversaries(TwoPass):
     @property
     def layers(self) -> list[int]:
         """Those with an adversary; a model that is only evaluated may have none."""
-        return list(report_of(self.task).adversary_layers)
+        return list(get_model_report(self.task).adversary_layers)
 
     def second(self, updates: int) -> SecondPass:
-        return Adversarial(self.layers[0], self.sample, **self.options)
+        return AdversarialPass(self.layers[0], self.sample, **self.options)
 
-    def of_layers(self, counts: Counts) -> dict[str, list[Count]]:
+    def of_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
         return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
 
     def price(self, counts: Counts, weights: Tensor) -> Tensor | float:
@@ -138,7 +143,7 @@ class ScheduledMasks(TwoPass):
         logger.info("naive masks: rates of %d updates, from %s", len(self.rates[0]), self.log)
 
     def second(self, updates: int) -> SecondPass:
-        return Bernoulli(float(np.interp(updates, *self.rates)), **self.options)
+        return BernoulliPass(float(np.interp(updates, *self.rates)), **self.options)
 
 
 def _divergence(cfg: Any) -> Divergence:
@@ -160,9 +165,9 @@ class Rival(Protocol):
 RIVALS: dict[str, Callable[[Any, Any], Rival]] = {
     "none": Adversaries,
     "two_pass": TwoPass,
-    "bernoulli": partial(NaiveMasks, Bernoulli),
+    "bernoulli": partial(NaiveMasks, BernoulliPass),
     "scheduled": ScheduledMasks,
-    "magnitude": partial(NaiveMasks, Magnitude),
+    "magnitude": partial(NaiveMasks, MagnitudePass),
     "freelb": FreeLB,
     "smart": Smart,
 }
