@@ -20,7 +20,7 @@ from fairseq_ext.criterions.composite import Composite
 from fairseq_ext.criterions.terms import unwrapped
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
-from fairseq_ext.models.adversaries import adversary_layers
+from fairseq_ext.models.adversaries import parse_adversary_layers
 from fairseq_ext.models.config import check_requirements
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
@@ -168,7 +168,7 @@ def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str
     given = {name: _value(options, name) for name, *_ in OPTIONS}
     with suppress(UsageError):
         two_sided = "decoder_layers" in sizes
-        made = [repr(adversary_layers(given["asa_layers"], sizes["encoder_layers"]))]
+        made = [repr(parse_adversary_layers(given["asa_layers"], sizes["encoder_layers"]))]
         made += [repr(given["asa_per_head"])] if made != ["[]"] else []
         made.append(repr(given["head_gate"]))
         if two_sided:
