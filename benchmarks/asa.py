@@ -1,4 +1,4 @@
-"""Fine-tuning with adversarial self-attention (Wu et al. 2023) and its rivals, as multiples of
+"""Fine-tuning with adversarial self-attention (Wu et al. 2023) and its baselines, as multiples of
 naive fine-tuning (Figure 4a of the paper).
 
 A step is what fairseq-train does with a batch: forward, backward, Adam and the logs, with random
@@ -22,17 +22,17 @@ from steps import Candidate
 
 PEER = "naive"
 ASA = "--arch roberta_asa_12 --criterion sentence_prediction_asa"
-RIVAL = "--arch roberta_una_12 --criterion sentence_prediction_asa --asa-rival"
+BASELINE = "--arch roberta_una_12 --criterion sentence_prediction_asa --asa-baseline"
 CANDIDATES = {
     PEER: "--arch roberta_una_12 --criterion sentence_classification",
     "asa": ASA,
     "sequence": f"{ASA} --asa-in-sequence",
     "upper": f"{ASA} --asa-layers upper",
-    "two_pass": f"{RIVAL} two_pass",
-    "freelb_2": f"{RIVAL} freelb --asa-steps 2",
-    "freelb_3": f"{RIVAL} freelb --asa-steps 3",
-    "smart_1": f"{RIVAL} smart --asa-steps 1",
-    "smart_2": f"{RIVAL} smart --asa-steps 2",
+    "two_pass": f"{BASELINE} two_pass",
+    "freelb_2": f"{BASELINE} freelb --asa-steps 2",
+    "freelb_3": f"{BASELINE} freelb --asa-steps 3",
+    "smart_1": f"{BASELINE} smart --asa-steps 1",
+    "smart_2": f"{BASELINE} smart --asa-steps 2",
 }
 SIZES = {  # layers, width, width of the feed-forward layers, heads
     "tiny": (2, 64, 128, 4),
@@ -56,7 +56,7 @@ AIMS = [
 
 
 def build(size: str, length: int, data: Path, given: argparse.Namespace) -> dict[str, Candidate]:
-    """Naive fine-tuning, twice, and its rivals, on the same encoder."""
+    """Naive fine-tuning, twice, and its baselines, on the same encoder."""
     common = [
         str(data / str(length)),
         "--vocabulary",

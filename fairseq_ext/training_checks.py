@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 
 from fairseq_ext.attention import Attention, Heads
 from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.criterions.composite import Composite
-from fairseq_ext.criterions.terms import unwrapped
+from fairseq_ext.criterions.composite import CompositeCriterion
+from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.adversaries import adversary_layers
@@ -39,13 +39,13 @@ def check_model(model: Any, criterion: Any, name: str, clip_norm: float) -> None
     Args:
         name: of the criterion.
     """
-    model = unwrapped(model)
-    if isinstance(criterion, Composite) and not isinstance(model, Monitored):
+    model = unwrap(model)
+    if isinstance(criterion, CompositeCriterion) and not isinstance(model, Monitored):
         raise UsageError(
             f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
             "transformer_una"
         )
-    for part in criterion.parts if isinstance(criterion, Composite) else ():
+    for part in criterion.parts if isinstance(criterion, CompositeCriterion) else ():
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
     if "ag" in getattr(criterion, "terms", ()) and not any(
@@ -64,7 +64,7 @@ def check_model(model: Any, criterion: Any, name: str, clip_norm: float) -> None
 def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     """Raises UsageError if a training with this configuration has to be refused."""
     check_model(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
-    if isinstance(unwrapped(model), Monitored):
+    if isinstance(unwrap(model), Monitored):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         preset = {field.name: field.default for field in fields(config)}
         check_used(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Adversarial self-attention (ASA; Wu et al. 2023) compared with its rivals and a control.
+# Adversarial self-attention (ASA; Wu et al. 2023) compared with its baselines and a control.
 #
 # Usage: bash scripts/asa.sh EXPERIMENT [OPTION...] [-- FLAG...]
 #
@@ -48,14 +48,14 @@
 
 # variant_flags NAME: prints the flags of a variant of fine-tuning.
 variant_flags() {
-  local rival="--criterion ${TASK}_asa --asa-rival"
+  local baseline="--criterion ${TASK}_asa --asa-baseline"
   case "$1" in
   naive) say "--criterion $TASK" ;;
   asa) say "--criterion ${TASK}_asa --asa-layers all $asa" ;;
-  two_pass | magnitude) say "$rival $1" ;;
-  scheduled) say "$rival scheduled --asa-log ${out@Q}/asa/seed-\$SEED" ;;
-  bernoulli-*) say "$rival bernoulli --asa-rate ${1#*-}" ;;
-  freelb-* | smart-*) say "$rival ${1%-*} --asa-steps ${1#*-}" ;;
+  two_pass | magnitude) say "$baseline $1" ;;
+  scheduled) say "$baseline scheduled --asa-log ${out@Q}/asa/seed-\$SEED" ;;
+  bernoulli-*) say "$baseline bernoulli --asa-rate ${1#*-}" ;;
+  freelb-* | smart-*) say "$baseline ${1%-*} --asa-steps ${1#*-}" ;;
   *) die "--variants has '$1': see 'bash scripts/asa.sh --help' for those that there are." ;;
   esac
 }
@@ -142,7 +142,7 @@ translate() {
   local criterion='--criterion label_smoothed_cross_entropy_asa'
   translation_flags "$updates" test
   study "base=--arch transformer_una$size" "asa=--arch transformer_asa$size $criterion $asa" \
-    "two_pass=--arch transformer_una$size $criterion --asa-rival two_pass" -- \
+    "two_pass=--arch transformer_una$size $criterion --asa-baseline two_pass" -- \
     "${FLAGS[@]}" "${REST[@]}"
   compare "$out" bleu valid.nll_loss train.nll_avg "${SCORING[@]}"
   against_two_passes bleu "${SCORING[@]}"

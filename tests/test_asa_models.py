@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
 from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
-from fairseq_ext.criterions.adversarial.divergence import Compared, Divergence, kl
+from fairseq_ext.criterions.adversarial.divergence import Divergence, Predictions, kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import layers_with_adversary
 
@@ -140,7 +140,9 @@ def test_nothing_masked_is_no_divergence(empty, together):
     fill(model, 1, 1)
     out, extra = model(batch(), second=Adversarial(0, together=together, empty_rows=empty))
     real = batch().ne(PAD)
-    assert Divergence(kl).total([Compared(out[real])], [Compared(extra["second"][0][real])]) == 0
+    assert (
+        Divergence(kl).total([Predictions(out[real])], [Predictions(extra["second"][0][real])]) == 0
+    )
 
 
 VARIANTS = {

@@ -69,17 +69,17 @@ def check(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None
     if adversaries and not trained:
         raise UsageError(
             f"--criterion {name} does not train the adversaries of --asa-layers or an --arch like "
-            "roberta_asa gives; give one with _asa and no --asa-rival, or --asa-layers none"
+            "roberta_asa gives; give one with _asa and no --asa-baseline, or --asa-layers none"
         )
     if trained and not adversaries:
         raise UsageError(
             f"--criterion {name} needs an architecture with adversaries; give --asa-layers all, an "
-            "--arch like roberta_asa or transformer_asa, or an --asa-rival"
+            "--arch like roberta_asa or transformer_asa, or an --asa-baseline"
         )
     if trained and not any(p.requires_grad for a in adversaries for p in a.parameters()):
         raise UsageError(
             f"--criterion {name} cannot train adversaries in a frozen encoder; leave out "
-            "--freeze-encoder, or give an --asa-rival"
+            "--freeze-encoder, or give an --asa-baseline"
         )
     if trained and clip_norm:
         logger.warning(

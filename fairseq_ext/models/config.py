@@ -57,6 +57,11 @@ def _remedy(others: Iterable[str], needed: Sequence[str]) -> str:
     return "give " + " or ".join(f"{f} {value}".strip() for f in flags for value in needed or [""])
 
 
+def described(default: Any, help: str) -> Any:
+    """Return the field of an option in a dataclass that is written out."""
+    return field(default=default, metadata={"help": help})
+
+
 def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterator[Option]:
     """fairseq's transformer options, flat: `encoder.embed_dim` becomes `encoder_embed_dim`."""
     for stock in fields(config):
