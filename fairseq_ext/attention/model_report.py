@@ -27,7 +27,7 @@ class ModelReport:
         self._task = task
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelReport":
-        """Return the report itself: a copy of a model, as fairseq's EMA makes, has the same task."""
+        """Return the report itself: a copy of a model, which EMA makes, has the same task."""
         return self
 
     @property
