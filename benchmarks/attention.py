@@ -23,10 +23,10 @@ from torch import Tensor
 from fairseq_ext.attention import (
     NORMALISERS,
     AttentionContext,
-    Heads,
+    HeadGroup,
     Inputs,
+    build_gaussian_heads,
     build_normaliser,
-    gaussian_heads,
 )
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import OPTIONS
@@ -73,7 +73,9 @@ def build_problem(length: int, given: argparse.Namespace) -> Problem:
     )
     padding = ragged(batch, length, given.padding).to(given.device) if given.padding else None
     inputs = Inputs(padding)
-    context = AttentionContext(inputs, length, length, 0, q.device, padding, inputs.absent())
+    context = AttentionContext(
+        inputs, length, length, 0, q.device, padding, inputs.padded_queries()
+    )
     return Problem((q, k, v), context, torch.randn(length, batch, heads * WIDTH, **place))
 
 
@@ -97,7 +99,7 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
     def build(problem: Problem) -> Candidate:
         heads, q = problem.heads, problem.qkv[0]
         normaliser = build_normaliser(name, heads, **(DEFAULTS | options))
-        group = Heads(heads, normaliser=normaliser).to(q.device, q.dtype)
+        group = HeadGroup(heads, normaliser=normaliser).to(q.device, q.dtype)
         arguments = (*problem.qkv, problem.context, slice(0, heads), False, 0.0)
         return lambda: group.attend(*arguments)[0], group.parameters()
 
@@ -127,8 +129,8 @@ def convolution(problem: Problem) -> Candidate:
     return attend, ()
 
 
-def hard_coded(heads: int) -> Heads:
-    return gaussian_heads([-1.0, 1.0] * (heads // 2) + [-1.0] * (heads % 2), [1.0] * heads)
+def hard_coded(heads: int) -> HeadGroup:
+    return build_gaussian_heads([-1.0, 1.0] * (heads // 2) + [-1.0] * (heads % 2), [1.0] * heads)
 
 
 def textbook(weights: Callable[[Tensor, Tensor | None], Tensor]) -> Callable[[Problem], Candidate]:

@@ -14,14 +14,14 @@ from typing import Any
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Attention, Heads
+from fairseq_ext.attention import Attention, HeadGroup
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.adversaries import adversary_layers
-from fairseq_ext.models.config import check_used
+from fairseq_ext.models.config import check_requirements
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
 from fairseq_ext.models.mixins import Monitored
@@ -67,7 +67,7 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     if isinstance(unwrap(model), Monitored):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         preset = {field.name: field.default for field in fields(config)}
-        check_used(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)
+        check_requirements(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)
 
 
 def check_empty_rows(model: Any, empty_rows: str) -> None:
@@ -84,7 +84,7 @@ def check_empty_rows(model: Any, empty_rows: str) -> None:
             )
 
 
-OTHER_ROWS: dict[str, Callable[[Heads], bool]] = {
+OTHER_ROWS: dict[str, Callable[[HeadGroup], bool]] = {
     "--encoder-roles at some of them": lambda group: group.masks != DEFAULT_MASKS,
     "--encoder-gaussian-heads is not normalised": lambda group: not group.learned,
     "--encoder-normaliser is another one": lambda group: group.normaliser.across_queries,

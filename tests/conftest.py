@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import warm
 
+import fairseq_ext.registry  # noqa: F401
 from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.prepare import byte_bpe
@@ -22,8 +23,8 @@ PLUGIN = ROOT / "fairseq_ext"
 def every_form(request, monkeypatch):
     """Normalisers as they are used on inputs of this size, and their kernels."""
     if request.param == "fused":
-        monkeypatch.setattr(normalisers, "SMALLEST", 0)
-        monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
+        monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
+        monkeypatch.setattr(doubly_cpu, "MIN_SCORES", 0)
 
 
 def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT):

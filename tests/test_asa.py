@@ -10,10 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.attention import Adversary, Attention, Heads, Inputs
-from fairseq_ext.attention.adversary import step
+from fairseq_ext.attention import Adversary, Attention, HeadGroup, Inputs
+from fairseq_ext.attention.adversary import straight_through_step
 from fairseq_ext.attention.normalisers import Softmax
-from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
+from fairseq_ext.attention.second_pass import (
+    EMPTY_ROWS,
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+)
 from fairseq_ext.criterions.adversarial.divergence import (
     Divergence,
     Predictions,
@@ -23,7 +28,7 @@ from fairseq_ext.criterions.adversarial.divergence import (
     symmetric_kl,
 )
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.adversaries import adversary_layers, check
+from fairseq_ext.models.adversaries import parse_adversary_layers
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
@@ -44,7 +49,7 @@ def weighted(x):
 
 def test_step():
     x = numbers(-2, -0.1, 0, 0.1, 3, -1e4, requires_grad=True)
-    m = step(x)
+    m = straight_through_step(x)
     assert m.tolist() == [0, 0, 0.5, 1, 1, 0]
     expected = numbers(0.10499, 0.24938, 0.25, 0.24938, 0.04518, 0)
     torch.testing.assert_close(torch.autograd.grad(m.sum(), x)[0], expected, atol=5e-6, rtol=0)
@@ -91,8 +96,8 @@ def test_the_gradient_to_a_row(empty, m, out, gradient):
 
 def seen(second):
     """The masks that a second pass makes, as they are made."""
-    masks, hide = [], second.hide
-    second.hide = lambda keep, *row: (masks.append(keep), hide(keep, *row))[1]
+    masks, hide = [], second.apply_mask
+    second.apply_mask = lambda keep, *row: (masks.append(keep), hide(keep, *row))[1]
     return masks
 
 
@@ -109,7 +114,7 @@ def test_an_adversary_of_two_dimensions():
         for linear in (module.adversary.query, module.adversary.key):
             linear.weight.copy_(torch.eye(2))
     h = numbers([1, 0], [0, 1], [-1, 0])[None]
-    second = Adversarial(0, padded_rows=True)
+    second = AdversarialPass(0, padded_rows=True)
     masks = seen(second)
     alone(module, second, h)
     (0.3**2 * second.counts[0].kept.sum()).backward()
@@ -178,7 +183,7 @@ def gradients(function, module, x):
 @pytest.mark.parametrize("padding", [PADDING, None], ids=["padded", "not padded"])
 def test_a_second_pass_is_the_naive_one(empty, heads, padded_rows, padding):
     module, x = attention(heads)
-    second = Adversarial(0, empty_rows=empty, padded_rows=padded_rows)
+    second = AdversarialPass(0, empty_rows=empty, padded_rows=padded_rows)
     masks = seen(second)
 
     def ours(x):
@@ -199,8 +204,8 @@ def test_a_second_pass_is_the_naive_one(empty, heads, padded_rows, padding):
 def test_a_mask_for_all_heads_or_each(heads):
     """And that a group of heads gets those of its own."""
     together, x = attention(heads)
-    apart, _ = attention(heads, [Heads(1, normaliser=Softmax()) for _ in range(2)])
-    second = Adversarial(0)
+    apart, _ = attention(heads, [HeadGroup(1, normaliser=Softmax()) for _ in range(2)])
+    second = AdversarialPass(0)
     masks = seen(second)
     results = [alone(module, second, x, PADDING) for module in (together, apart)]
     torch.testing.assert_close(*results, **EXACT)
@@ -219,8 +224,8 @@ class Seen(Softmax):
 @EMPTY
 def test_padding_is_attended_by_rows_masked_as_a_whole_alone(empty):
     normaliser = Seen()
-    module, x = attention(groups=[Heads(2, normaliser=normaliser)])
-    second = Adversarial(0, empty_rows=empty)
+    module, x = attention(groups=[HeadGroup(2, normaliser=normaliser)])
+    second = AdversarialPass(0, empty_rows=empty)
     masks = seen(second)
     alone(module, second, x, PADDING)
     attends = (normaliser.made * PADDING[:, None, None]).sum(-1) > 0
@@ -231,11 +236,11 @@ def test_padding_is_attended_by_rows_masked_as_a_whole_alone(empty):
 
 def test_both_passes_of_attention():
     module, x = attention()
-    second, rows = Adversarial(0), x.transpose(0, 1)
+    second, rows = AdversarialPass(0), x.transpose(0, 1)
     both = torch.cat([rows, rows], 1)
     out, _ = module(both, both, both, Inputs(PADDING, passes=(None, second)), need_weights=False)
     clean, _ = module(rows, rows, rows, Inputs(PADDING), need_weights=False)
-    expected = torch.cat([clean, alone(module, Adversarial(0), x, PADDING).transpose(0, 1)], 1)
+    expected = torch.cat([clean, alone(module, AdversarialPass(0), x, PADDING).transpose(0, 1)], 1)
     torch.testing.assert_close(out, expected, **EXACT)
 
 
@@ -272,7 +277,7 @@ def test_all_numbers_are_finite(dtype, empty, heads):
             parameter *= 10 if "adversary" not in name else 1
     module, x = module.to(dtype), x.to(dtype).requires_grad_()
     padding = torch.cat([PADDING[:2], torch.ones_like(PADDING[2:])])
-    second = Adversarial(0, empty_rows=empty)
+    second = AdversarialPass(0, empty_rows=empty)
     out, kept = alone(module, second, x, padding), second.counts[0].kept
     assert out.dtype == dtype and kept.dtype == torch.float32 and kept[2] == 0
     (out.float().mean() + kept.sum()).backward()
@@ -287,8 +292,8 @@ def test_all_numbers_are_finite(dtype, empty, heads):
 def test_bernoulli(rate):
     """One mask for all heads, another one in each sentence and each time."""
     normaliser = Seen()
-    module = Attention(8, 2, site="encoder", groups=[Heads(2, normaliser=normaliser)])
-    second, x = Bernoulli(rate), torch.randn(20, 60, 8)
+    module = Attention(8, 2, site="encoder", groups=[HeadGroup(2, normaliser=normaliser)])
+    second, x = BernoulliPass(rate), torch.randn(20, 60, 8)
     masks = seen(second)
     padding = torch.arange(60).expand(20, -1) >= torch.randint(30, 61, (20, 1))
     for _ in range(2):
@@ -314,9 +319,9 @@ def test_bernoulli(rate):
 def test_magnitude(share, empty, groups):
     """The largest of a row's scores are masked, what remains is a softmax; padding counts not."""
     spies = [Seen() for _ in range(groups)]
-    module, x = attention(groups=[Heads(2 // groups, normaliser=spy) for spy in spies])
+    module, x = attention(groups=[HeadGroup(2 // groups, normaliser=spy) for spy in spies])
     module.adversary = None
-    alone(module, Magnitude(share, empty_rows=empty), x, PADDING)
+    alone(module, MagnitudePass(share, empty_rows=empty), x, PADDING)
     found = torch.cat([spy.made for spy in spies], 1)
     q, k = (map_(x).view(3, 5, 2, 4) for map_ in (module.q_proj, module.k_proj))
     for b, h, i in torch.cartesian_prod(*map(torch.arange, (3, 2, 5))).tolist():
@@ -339,14 +344,14 @@ def test_magnitude(share, empty, groups):
     ],
 )
 def test_layers_in_words(text, layers, expected):
-    assert adversary_layers(text, layers) == expected
+    assert parse_adversary_layers(text, layers) == expected
 
 
 @pytest.mark.parametrize("text", ["4", "-1", "", "lower", "1,", "1,x", "all,1", "1-3"])
 def test_refused_layers(text):
     message = f"--asa-layers is '{text}'; give none, all, upper, or some of the layers 0, 1, 2, 3"
     with pytest.raises(UsageError, match=message):
-        adversary_layers(text, 4)
+        parse_adversary_layers(text, 4)
 
 
 def test_adversaries_need_a_criterion_and_it_needs_them(caplog):

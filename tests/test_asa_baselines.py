@@ -360,7 +360,7 @@ def test_the_mean_of_models_predicts_in_training(monkeypatch):
     case, asked = build("sequence_tagging", asa_baseline="smart", model=PLAIN), []
     monkeypatch.setattr(
         type(case.criterion.base),
-        "counts",
+        "count",
         lambda self, scores, sample, training: {"seen": asked.append(training)},
     )
     case.criterion(case.model, case.sample([0, 1]))

@@ -259,8 +259,8 @@ def test_a_prefix_without_a_loss_is_not_compared(baseline):
     ],
 )
 def test_the_penalty_is_lower_in_pre_training(name, tau):
-    given = {field.name: field.default for field in fields(AdversarialConfig)}
-    assert Adversaries(Namespace(_name=name, **given), Task()).tau == tau
+    given = {field.name: field.default for field in fields(AdversarialConfig)} | {"_name": name}
+    assert Adversaries(Namespace(**given), Task()).tau == tau
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -123,7 +123,7 @@ def test_dropped_layers_are_left_out():
 
 
 def test_only_guided_heads_leave_the_fused_kernel(monkeypatch):
-    monkeypatch.setattr(normalisers, "SMALLEST", 0)
+    monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
     fused, plain, softmax = [], [], normalisers.Softmax
     for name, seen in (("fused", fused), ("weights", plain)):
         original = getattr(softmax, name)

@@ -16,7 +16,7 @@ import numpy as np
 from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
-from fairseq_ext.training_logs import read_log, variants
+from fairseq_ext.training_logs import name_variants, read_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def check_adversaries(variant: str, share: Shares) -> None:
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
     """By variant; raises UsageError if nothing is masked in a run, or its repetitions differ."""
     found: dict[str, list[Shares]] = {}
-    for path, variant in zip(runs, variants(runs), strict=True):
+    for path, variant in zip(runs, name_variants(runs), strict=True):
         found.setdefault(variant, []).append(_last(path))
     for variant, several in found.items():
         if len({tuple(sorted(each)) for each in several}) > 1:

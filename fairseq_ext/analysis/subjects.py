@@ -24,7 +24,7 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.models.transformer import TransformerModel
-from fairseq_ext.roles.pieces import READ, are_numbers, mark
+from fairseq_ext.roles.pieces import PIECE_READERS, are_numeric, detect_mark
 from fairseq_ext.tasks.replaced_tokens import ReplacedTokenDetectionTask
 
 SITES = {
@@ -260,19 +260,19 @@ class Subject:
             symbol = self.vocabulary.tokenizer.id_to_token(int(symbol)) or symbol
         elif not self.by_bytes:
             return symbol
-        text = READ["\u0120"](symbol).text.decode(errors="replace")
+        text = PIECE_READERS["\u0120"](symbol).text.decode(errors="replace")
         return f"\u2581{text}" if symbol.startswith("\u0120") else text
 
     @cached_property
     def by_bytes(self) -> bool:
         """Symbols are the tokens of a byte-level BPE, as of an imported RoBERTa."""
         known = self.source.symbols[self.source.nspecial :]
-        return not self.translates and mark(known) == "\u0120"
+        return not self.translates and detect_mark(known) == "\u0120"
 
     @cached_property
     def by_id(self) -> bool:
         """Symbols are the numbers of a tokeniser's tokens."""
-        if self.translates or not are_numbers(self.source.symbols[self.source.nspecial :]):
+        if self.translates or not are_numeric(self.source.symbols[self.source.nspecial :]):
             return False
         try:
             return self.vocabulary.by_id

@@ -11,13 +11,13 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.model_report import report_of
+from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Sample, Term, TrainingStep
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
-from fairseq_ext.guidance.plan import PERIOD, plan
-from fairseq_ext.guidance.schedule import CHOICES, build_schedule, choose_alpha, parse_alpha
+from fairseq_ext.guidance.plan import DEFAULT_PERIODS, plan_guidance
+from fairseq_ext.guidance.schedule import ALPHA_CHOICES, build_schedule, choose_alpha, parse_alpha
 from fairseq_ext.models.config import described
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class GuidanceConfig(FairseqDataclass):
         "of the squared distances in a sentence: mean over rows, columns and the heads of a "
         "pattern, for which 10 and 100 were tuned, or the paper's plain sum",
     )
-    ag_period: str = described(PERIOD, "symbols that count as period, separated by spaces")
+    ag_period: str = described(DEFAULT_PERIODS, "symbols that count as period, separated by spaces")
     max_update: int = II("optimization.max_update")
 
 
@@ -88,20 +88,20 @@ class AttentionGuidance(Term):
         self.alpha = parse_alpha(cfg.ag_alpha)
         self.schedule = build_schedule(cfg.ag_decay_updates, cfg.ag_hold_updates, cfg.max_update)
         self.reduction, self.task = str(cfg.ag_reduction), task
-        self.guided = plan(cfg, task)
+        self.guided = plan_guidance(cfg, task)
         for site, guided in self.guided.items():
             logger.info("attention guidance, %s: %s", site, guided)
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return a recorder of the guided heads, as long as they are guided."""
-        if not self.schedule.share(updates):
+        if not self.schedule.factor(updates):
             return {}
         heads = {(site, i): h for site, g in self.guided.items() for i, h in g.layers.items()}
         return {"recorder": AttentionRecorder(lambda site, layer: heads.get((site, layer)))}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor | float, Log]:
         """Return the guidance loss; choose its weight in the first step if --ag-alpha is auto."""
-        share = self.schedule.share(step.updates)
+        share = self.schedule.factor(step.updates)
         if not share:
             return 0.0, {"ag_alpha": 0.0}
         views, maps = self._build_views(step.sample), step.output[1]["attention_maps"]
@@ -114,7 +114,7 @@ class AttentionGuidance(Term):
             layers = [(site, i) for site, guided in self.guided.items() for i in guided.layers]
             recorded = sum(layer in maps for layer in layers)  # LayerDrop may drop some
             self.alpha = self._choose_alpha(step, total.detach() * len(layers) / max(1, recorded))
-        alpha = share * (CHOICES[0] if self.alpha is None else self.alpha)
+        alpha = share * (ALPHA_CHOICES[0] if self.alpha is None else self.alpha)
         return alpha * total, {"ag_loss": total.detach(), "ag_alpha": alpha * step.sample_size}
 
     @classmethod
@@ -139,7 +139,7 @@ class AttentionGuidance(Term):
         A resumed training keeps the alpha_0 that it chose before. The result is None if this batch
         has nothing to choose by: no target, or no guided layer.
         """
-        report = report_of(self.task)
+        report = get_model_report(self.task)
         chosen = (report.guidance_weight or 0) if step.updates else 0
         sums = torch.stack([step.loss.detach().double(), total.double()])
         facts = torch.cat([sums, sums.new_tensor([step.sample_size, chosen, chosen > 0])])

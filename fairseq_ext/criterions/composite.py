@@ -27,7 +27,7 @@ from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Sample, Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Users, check_used
+from fairseq_ext.models.config import Requirements, check_requirements
 
 
 class TappedModel:
@@ -162,11 +162,11 @@ class AliasCriterion(CompositeCriterion):
             )
         defaults = {f.name: f.default for f in fields(CRITERION_DATACLASS_REGISTRY[cfg._name])}
         values = {"task": kind, **{name: getattr(cfg, name) for name in defaults}}
-        check_used(values, defaults, {}, cls._list_requirements())
+        check_requirements(values, defaults, {}, cls._list_requirements())
         return CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
 
     @classmethod
-    def _list_requirements(cls) -> Users:
+    def _list_requirements(cls) -> Requirements:
         """Return, for each option, the tasks whose criterions have it."""
         tasks: dict[str, list[str]] = {}
         for task, name in cls.choices.items():

@@ -3,14 +3,14 @@
 import math
 from typing import Any
 
-from fairseq_ext.attention import Heads, gaussian_heads
+from fairseq_ext.attention import HeadGroup, build_gaussian_heads
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import ALL, choose_layers
+from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
 
 
 def hard_coded_heads(
     site: str, layer: int, heads: int, layers: int, options: dict[str, Any]
-) -> Heads | None:
+) -> HeadGroup | None:
     """The hard-coded heads of a layer at a site, or None.
 
     Args:
@@ -34,12 +34,12 @@ def hard_coded_heads(
         for name in (f"{site}_gaussian_offsets", "gaussian_sigma")
     )
     ratio = options["gaussian_ratio"] if site == "cross" else 1.0
-    return gaussian_heads(offsets, sigmas, ratio)
+    return build_gaussian_heads(offsets, sigmas, ratio)
 
 
 def cross_layers(text: str, layers: int) -> list[int]:
     """ "all", "last" or "0,3": the decoder layers with attention to the encoder."""
-    words = {**ALL, "last": slice(-1, None)}
+    words = {**ALL_LAYERS, "last": slice(-1, None)}
     return choose_layers("--cross-layers", text, range(layers), words)
 
 

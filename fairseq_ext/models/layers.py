@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_ext.attention import Attention, Heads, build_normaliser
+from fairseq_ext.attention import Attention, HeadGroup, build_normaliser
 from fairseq_ext.models.adversaries import build_adversary
 from fairseq_ext.models.hard_coded import hard_coded_heads
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
@@ -50,7 +50,7 @@ def count_heads(site: str, heads: int, options: dict[str, Any]) -> int:
 
 def build_heads(
     site: str, layer: int, heads: int, layers: int, options: dict[str, Any]
-) -> list[Heads]:
+) -> list[HeadGroup]:
     """The groups of a layer's heads: hard-coded ones first, then those with roles, then others."""
     normaliser = partial(build_normaliser, options[f"{site}_normaliser"], **options)
     hard_coded = hard_coded_heads(site, layer, heads, layers, options)
@@ -59,7 +59,7 @@ def build_heads(
     if site == "encoder":
         groups += role_heads(layer, rest, layers, normaliser, options)
     rest = heads - sum(group.n for group in groups)
-    return [*groups, Heads(rest, normaliser=normaliser(rest))] if rest else groups
+    return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
 
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

@@ -28,7 +28,7 @@ def twice(
     shared = sum(layer.index < second.first for layer in layers)
     states = through(layers[:shared], x, inputs)
     x, own = states[-1], layers[shared:]
-    if second.together:
+    if second.one_batch:
         both = through(own, torch.cat([x, x], 1), replace(inputs, passes=(None, second)))
         return states + [state.chunk(2, 1)[0] for state in both[1:]], both[-1]
     first = through(own, x, inputs)

@@ -5,10 +5,10 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.attention import Heads
+from fairseq_ext.attention import HeadGroup
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles import NO_ROLE, PARSED, ROLES, Roles, Symbols, check_symbols
+from fairseq_ext.roles import NO_ROLE, PARSED_ROLES, ROLES, RoleMask, SymbolTable, check_symbols
 
 FLAG = "--encoder-roles"
 
@@ -34,7 +34,7 @@ def roles_of_layers(text: str, layers: int) -> list[tuple[str, ...]]:
 
 def role_heads(
     layer: int, heads: int, layers: int, normaliser: Any, options: dict[str, Any]
-) -> list[Heads]:
+) -> list[HeadGroup]:
     """The group of heads with roles in an encoder layer, or none.
 
     Args:
@@ -50,11 +50,11 @@ def role_heads(
         )
     if not names:
         return []
-    roles = Roles(names, str(options["role_definitions"]))
-    return [Heads(len(names), normaliser=normaliser(len(names)), masks=(*DEFAULT_MASKS, roles))]
+    roles = RoleMask(names, str(options["role_definitions"]))
+    return [HeadGroup(len(names), normaliser=normaliser(len(names)), masks=(*DEFAULT_MASKS, roles))]
 
 
-def build_symbols(cfg: Any, dictionary: Dictionary) -> Symbols | None:
+def build_symbols(cfg: Any, dictionary: Dictionary) -> SymbolTable | None:
     """What an encoder with roles needs to know of its dictionary; None without roles.
 
     Raises:
@@ -64,22 +64,22 @@ def build_symbols(cfg: Any, dictionary: Dictionary) -> Symbols | None:
     if not used:
         return None
     check_symbols(dictionary, used, str(cfg.role_definitions))
-    return Symbols(dictionary, str(cfg.role_definitions))
+    return SymbolTable(dictionary, str(cfg.role_definitions))
 
 
 def used_roles(text: str, layers: int) -> set[str]:
     return {name for part in roles_of_layers(text, layers) for name in part} - {NO_ROLE}
 
 
-def parsed_roles(options: Mapping[str, Any]) -> list[str]:
+def roles_with_parses(options: Mapping[str, Any]) -> list[str]:
     """Those of a model with these options that need parses; none if it cannot have roles."""
     text = options.get("encoder_roles", NO_ROLE)
-    return sorted(used_roles(text, options.get("encoder_layers", 1)) & set(PARSED))
+    return sorted(used_roles(text, options.get("encoder_layers", 1)) & set(PARSED_ROLES))
 
 
 def check_annotated(roles: str, layers: int, task: Any) -> None:
     """Raises UsageError if roles need parses that the task does not have."""
-    parsed = parsed_roles({"encoder_roles": roles, "encoder_layers": layers})
+    parsed = roles_with_parses({"encoder_roles": roles, "encoder_layers": layers})
     if parsed and not getattr(task, "annotated", False):
         raise UsageError(
             f"{FLAG} has {' and '.join(parsed)}, for which the text has to be parsed; annotate it "

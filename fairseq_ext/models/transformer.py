@@ -59,12 +59,12 @@ class TransformerEncoder(TransformerEncoderBase):
         all else is of the first.
 
         Args:
-            annotations: [B, S, 3], what roles see of parses (`roles.Sentences`).
+            annotations: [B, S, 3], what roles see of parses (`roles.TokenFeatures`).
         """
         padding = src_tokens.eq(self.padding_idx)
         inputs = Inputs(padding if padding.any() else None, recorder=recorder)
         if self.symbols is not None:
-            inputs.sentences = self.symbols(src_tokens, annotations)
+            inputs.token_features = self.symbols(src_tokens, annotations)
         if noise is not None:
             given = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
             token_embeddings = noise(self.embed_scale * given, padding) / self.embed_scale
@@ -172,7 +172,7 @@ class TransformerDecoder(TransformerDecoderBase):
             if incremental_state is None:
                 given.query_padding = own.padding
             else:
-                given.first = prev_output_tokens.size(1) - 1
+                given.first_query = prev_output_tokens.size(1) - 1
         states, attention = [x], None
         for index, layer in enumerate(layers):
             asked = index == alignment_layer

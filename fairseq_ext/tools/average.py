@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.runs import architecture
+from fairseq_ext.evaluation.runs import get_architecture
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.safe_loading import load_checkpoint
@@ -200,7 +200,7 @@ def average(files: Sequence[Path]) -> dict:
                 sums[name] = value.double() + sums.get(name, 0)
     for name, total in sums.items():
         state["model"][name] = (total / len(files)).to(state["model"][name].dtype)
-    state["model"] = _shared(adversaries.without(state["model"]))
+    state["model"] = _shared(adversaries.drop_adversaries(state["model"]))
     if "asa_layers" in (model := (state.get("cfg") or {}).get("model") or {}):
         model["asa_layers"] = "none"
     extra = state.get("extra_state", {}) | {"averaged": [str(file) for file in files]}
@@ -247,7 +247,7 @@ def _settings(state: dict) -> dict[str, Any]:
     config = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
     values = config if isinstance(config, Mapping) else vars(config)
     kept = {name: value for name, value in values.items() if name.startswith(SETTINGS)}
-    return kept | ({"the architecture": architecture(config)} if values else {})
+    return kept | ({"the architecture": get_architecture(config)} if values else {})
 
 
 def write(state: dict, output: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.runs import BUFFERS, architecture
+from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
@@ -74,7 +74,7 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
         UsageError: the checkpoint or its vocabulary cannot be read, or has no place there.
     """
     saved = read(checkpoint)
-    model, parameters = part(saved, "model"), adversaries.without(saved["model"])
+    model, parameters = part(saved, "model"), adversaries.drop_adversaries(saved["model"])
     check_options(model, checkpoint)
     left_out = heads_left_out(part(saved, "task"))
     unused = (*left_out, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
@@ -115,7 +115,7 @@ def part(saved: dict, name: str) -> Mapping[str, Any]:
 
 def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
-    name = architecture(model)
+    name = get_architecture(model)
     if not name.startswith("roberta"):
         raise UsageError(
             f"{checkpoint} has --arch {name}; give an encoder (roberta_una_12 and the like)"

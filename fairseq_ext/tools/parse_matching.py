@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairseq_ext.data.annotations import MOST
 from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.word_alignment import Token, align, words_of
+from fairseq_ext.roles.word_alignment import Token, align_tokens, group_words
 from fairseq_ext.tools.parsers import Parse
 from fairseq_ext.tools.prepared_text import Text
 
@@ -45,7 +45,7 @@ def by_files(text: Text, files: Sequence[Path]) -> Iterator[Match]:
         if sentence := next(parsed, None):
             got += 1
             fits = len(sentence.words) <= MOST
-            places = align(tokens, sentence.words, sentence.surfaces) if fits else None
+            places = align_tokens(tokens, sentence.words, sentence.surfaces) if fits else None
             yield Match(tokens, sentence, places)
     got += sum(1 for _ in parsed)
     if asked != got:
@@ -59,7 +59,7 @@ def by_parser(text: Text, parse: Parse) -> Iterator[Match]:
     """With what a parser says of the words that the tokens make."""
     sentences = iter(text.sentences)
     while batch := list(islice(sentences, BATCH)):
-        made = [words_of(tokens) for tokens in batch]
+        made = [group_words(tokens) for tokens in batch]
         parsed = parse([words for words, _ in made if words])
         for tokens, (words, places) in zip(batch, made, strict=True):
             yield Match(tokens, next(parsed) if words else NOTHING, places)

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.role_masks import NONE
+from fairseq_ext.roles.role_masks import NO_WORD
 
 Batch = Sequence[Sequence[str]]
 Parse = Callable[[Batch], Iterator[Sentence]]
@@ -53,7 +53,7 @@ def _spacy(spacy: ModuleType, model: str) -> Parse:
     def parse(batch: Batch) -> Iterator[Sentence]:
         docs = [spacy.tokens.Doc(nlp.vocab, words=list(words)) for words in batch]
         for words, doc in zip(batch, nlp.pipe(docs), strict=True):
-            heads = [NONE if word.head.i == word.i else word.head.i for word in doc]
+            heads = [NO_WORD if word.head.i == word.i else word.head.i for word in doc]
             yield Sentence(words, heads, [word.dep_ for word in doc])
 
     return parse
@@ -78,7 +78,7 @@ def _stanza(stanza: ModuleType, language: str) -> Parse:
     def parse(batch: Batch) -> Iterator[Sentence]:
         found = nlp([list(words) for words in batch]).sentences
         for words, sentence in zip(batch, found, strict=True):
-            heads = [word.head - 1 for word in sentence.words]  # 0, a root, is NONE
+            heads = [word.head - 1 for word in sentence.words]  # 0, a root, is NO_WORD
             yield Sentence(words, heads, [word.deprel for word in sentence.words])
 
     return parse

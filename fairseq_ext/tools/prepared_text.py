@@ -12,8 +12,8 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq_ext.data.examples import TEXT, Example, parse
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
-from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
+from fairseq_ext.files import read_lines
+from fairseq_ext.roles.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.roles.word_alignment import Token
 
 BATCH = 1000  # texts that are tokenised together
@@ -59,8 +59,8 @@ def find(data: Path, split: str, lang: str | None, vocabulary: Path | None) -> T
 
 def _labelled(path: Path, vocabulary: Path) -> Text:
     loaded = Vocabulary.load(vocabulary)
-    total = sum(1 for _ in lines_of(path))
-    examples = parse(lines_of(path), str(path), {"text": TEXT})
+    total = sum(1 for _ in read_lines(path))
+    examples = parse(read_lines(path), str(path), {"text": TEXT})
     sentences = _tokenised(examples, loaded)
     return Text(path.with_suffix(""), loaded.dictionary.symbols, total, sentences)
 
@@ -116,7 +116,7 @@ def _binarised(file: Path, words: Path, vocabulary: Path) -> Text:
             raise UsageError(f"{needed} is not there; give a folder of fairseq-preprocess")
     dictionary = Dictionary.load(str(words))
     dataset = load_indexed_dataset(str(path), dictionary)
-    known = pieces(_shown(dictionary.symbols[dictionary.nspecial :], vocabulary))
+    known = read_pieces(_shown(dictionary.symbols[dictionary.nspecial :], vocabulary))
     table: list[Token] = [None] * dictionary.nspecial + known
     sentences = ([table[number] for number in row[:-1].tolist()] for row in dataset)
     return Text(path, dictionary.symbols, len(dataset), sentences)
@@ -124,7 +124,7 @@ def _binarised(file: Path, words: Path, vocabulary: Path) -> Text:
 
 def _shown(symbols: Sequence[str], vocabulary: Path) -> Sequence[str]:
     """Symbols as they are written, by the tokeniser where they are numbers."""
-    if not are_numbers(symbols):
+    if not are_numeric(symbols):
         return symbols
     tokeniser = Vocabulary.load(vocabulary).tokenizer
     return [tokeniser.id_to_token(int(s)) or s if s.isdecimal() else s for s in symbols]

@@ -11,8 +11,13 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_ext.attention import SecondPass
-from fairseq_ext.attention.model_report import report_of
-from fairseq_ext.attention.second_pass import Adversarial, Bernoulli, Count, Magnitude
+from fairseq_ext.attention.model_report import get_model_report
+from fairseq_ext.attention.second_pass import (
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+    UnitCounts,
+)
 from fairseq_ext.criterions.adversarial.divergence import (
     DIVERGENCES,
     Divergence,
@@ -34,7 +39,7 @@ logger = logging.getLogger(__name__)
 TAU, TAU_PRETRAINING = 0.3, 0.1
 PRETRAINING = ("masked_lm", "replaced_token_detection")
 
-Counts = Mapping[int, Count]
+Counts = Mapping[int, UnitCounts]
 """Layer -> units kept and units in all, of the second pass."""
 
 
@@ -49,7 +54,7 @@ class TwoPass(Term):
         self.empty_rows = str(cfg.asa_empty_rows)
         self.divergence = _build_divergence(cfg)
         self.options: Any = {
-            "together": not cfg.asa_in_sequence,
+            "one_batch": not cfg.asa_in_sequence,
             "empty_rows": self.empty_rows,
             "padded_rows": self.penalty_kind == "padded",
         }
@@ -76,7 +81,7 @@ class TwoPass(Term):
             log[f"asa_units{name}"] = sum((count.units.sum() for count in group), zero)
         return self.alpha * divergence + self.penalty(counts, step.weights), log
 
-    def count_layers(self, counts: Counts) -> dict[str, list[Count]]:
+    def count_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
         """Return the counts of single layers by suffix of their log keys, the same in each step."""
         return {}
 
@@ -105,13 +110,13 @@ class Adversaries(TwoPass):
     @property
     def layers(self) -> list[int]:
         """The layers with an adversary. A model that is only evaluated may have none."""
-        return list(report_of(self.task).adversary_layers)
+        return list(get_model_report(self.task).adversary_layers)
 
     def build_second_pass(self, updates: int) -> SecondPass:
         """Return a pass that adversaries mask."""
-        return Adversarial(self.layers[0], self.sample, **self.options)
+        return AdversarialPass(self.layers[0], self.sample, **self.options)
 
-    def count_layers(self, counts: Counts) -> dict[str, list[Count]]:
+    def count_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
         """Return the counts of each layer with an adversary; none if the layer was dropped."""
         return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
 
@@ -156,7 +161,7 @@ class ScheduledMasks(TwoPass):
 
     def build_second_pass(self, updates: int) -> SecondPass:
         """Return a pass with masks at the rate of this update."""
-        return Bernoulli(float(np.interp(updates, *self.rates)), **self.options)
+        return BernoulliPass(float(np.interp(updates, *self.rates)), **self.options)
 
 
 def _build_divergence(cfg: Any) -> Divergence:
@@ -168,9 +173,9 @@ def _build_divergence(cfg: Any) -> Divergence:
 BASELINES: dict[str, Callable[[Any, Any], Term]] = {
     "none": Adversaries,
     "two_pass": TwoPass,
-    "bernoulli": partial(NaiveMasks, Bernoulli),
+    "bernoulli": partial(NaiveMasks, BernoulliPass),
     "scheduled": ScheduledMasks,
-    "magnitude": partial(NaiveMasks, Magnitude),
+    "magnitude": partial(NaiveMasks, MagnitudePass),
     "freelb": FreeLB,
     "smart": Smart,
 }

@@ -6,7 +6,7 @@ import torch
 from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import report_of
+from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.adversarial.divergence import (
     Divergence,
     Predictions,
@@ -176,9 +176,9 @@ class Smart(NoiseTerm):
         named = unwrap(step.model).named_parameters()
         current = {name: p.detach() for name, p in named if p.requires_grad}
         if self.mean is None:
-            start = report_of(self.task).mean_parameters or current
+            start = get_model_report(self.task).mean_parameters or current
             self.mean = {n: widen(start[n].to(p.device)).clone() for n, p in current.items()}
-            report_of(self.task).mean_parameters = self.mean
+            get_model_report(self.task).mean_parameters = self.mean
         if step.updates != self.last_update:
             for name, mean in self.mean.items():
                 mean.lerp_(current[name].to(mean), 1 - self.beta)

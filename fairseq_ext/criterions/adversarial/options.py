@@ -10,7 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq_ext.attention.second_pass import EMPTY_ROWS
 from fairseq_ext.criterions.adversarial.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Users, check_used, described
+from fairseq_ext.models.config import Requirements, check_requirements, described
 
 logger = logging.getLogger(__name__)
 
@@ -146,12 +146,12 @@ def check_options(cfg: Any, baseline: str, task: str) -> None:
     values |= {"asa_baseline": baseline, "task": task}
     defaults = {field.name: field.default for field in fields(AdversarialConfig)}
     for requirements in _list_requirements(task):
-        check_used(values, defaults, {"smart_mu": 0.0}, requirements)
+        check_requirements(values, defaults, {"smart_mu": 0.0}, requirements)
 
 
-def _list_requirements(task: str) -> list[Users]:
+def _list_requirements(task: str) -> list[Requirements]:
     """Return what options need to have an effect in a task; all tables must be met."""
-    tables: list[Users] = [
+    tables: list[Requirements] = [
         {name: (["asa_baseline"], values) for name, values in BASELINE_REQUIREMENTS.items()},
         {"asa_regression": (["task"], [REGRESSION_TASK]), "smart_beta": (["smart_mu"], [])},
     ]
