@@ -23,7 +23,7 @@ from steps import Candidate
 
 PEER = "naive"
 ASA = "--arch roberta_asa_12 --criterion sentence_prediction_asa"
-BASELINE = "--arch roberta_una_12 --criterion sentence_prediction_asa --asa-rival"
+BASELINE = "--arch roberta_una_12 --criterion sentence_prediction_asa --asa-baseline"
 CANDIDATES = {
     PEER: "--arch roberta_una_12 --criterion sentence_classification",
     "asa": ASA,

@@ -230,7 +230,7 @@ def test_baselines_of_adversaries(tmp_path):
     assert not any(layers[name] for name in ("naive", "two_pass", "freelb_2", "smart_2"))
     cfg = {name: each.cfg.criterion for name, each in built.items()}
     assert cfg["sequence"].asa_in_sequence and not cfg["asa"].asa_in_sequence
-    assert (str(cfg["freelb_3"].asa_rival), cfg["freelb_3"].asa_steps) == ("freelb", 3)
+    assert (str(cfg["freelb_3"].asa_baseline), cfg["freelb_3"].asa_steps) == ("freelb", 3)
     batches = steps.first_batches(built, argparse.Namespace(rounds=1))
     assert {batch["ntokens"] % 128 for batch in batches} == {0}
 
