@@ -18,8 +18,8 @@ from torch import nn
 
 from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.criterions.composite import Composite
-from fairseq_ext.criterions.terms import unwrapped
+from fairseq_ext.criterions.composite import CompositeCriterion
+from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import parse_adversary_layers
 from fairseq_ext.models.config import check_requirements, to_dict
@@ -39,7 +39,7 @@ HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     """Raise UsageError if a training with this configuration has to be refused."""
     check_criterion(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
-    if isinstance(unwrapped(model), AttentionModel):
+    if isinstance(unwrap(model), AttentionModel):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         preset = {field.name: field.default for field in fields(config)}
         check_requirements(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)
@@ -47,13 +47,13 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
 
 def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
     """Raise UsageError if a model and a criterion called `name` do not suit each other."""
-    model = unwrapped(model)
-    if isinstance(criterion, Composite) and not isinstance(model, AttentionModel):
+    model = unwrap(model)
+    if isinstance(criterion, CompositeCriterion) and not isinstance(model, AttentionModel):
         raise UsageError(
             f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
             "transformer_una"
         )
-    for part in criterion.parts if isinstance(criterion, Composite) else ():
+    for part in criterion.parts if isinstance(criterion, CompositeCriterion) else ():
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
     if "ag" in getattr(criterion, "terms", ()) and not any(
@@ -75,19 +75,19 @@ def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: fl
         if adversaries:
             raise UsageError(
                 f"--criterion {name} does not train the adversaries of --asa-layers or an --arch "
-                "like roberta_asa gives; give one with _asa and no --asa-rival, or --asa-layers "
+                "like roberta_asa gives; give one with _asa and no --asa-baseline, or --asa-layers "
                 "none"
             )
         return
     if not adversaries:
         raise UsageError(
             f"--criterion {name} needs an architecture with adversaries; give --asa-layers all, an "
-            "--arch like roberta_asa or transformer_asa, or an --asa-rival"
+            "--arch like roberta_asa or transformer_asa, or an --asa-baseline"
         )
     if not any(map(_is_trained, adversaries)):
         raise UsageError(
             f"--criterion {name} cannot train adversaries in a frozen encoder; leave out "
-            "--freeze-encoder, or give an --asa-rival"
+            "--freeze-encoder, or give an --asa-baseline"
         )
     if clip_norm:
         logger.warning(

@@ -90,6 +90,11 @@ def _advise(needed: Iterable[str], accepted: Sequence[str]) -> str:
     )
 
 
+def described(default: Any, help: str) -> Any:
+    """Return the field of an option in a dataclass that is written out."""
+    return field(default=default, metadata={"help": help})
+
+
 def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterator[Option]:
     """Yield fairseq's transformer options, flat: `encoder.embed_dim` is `encoder_embed_dim`."""
     for stock in fields(config):

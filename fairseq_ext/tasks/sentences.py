@@ -50,7 +50,7 @@ OPTIONS: list[Option] = [
     ),
     option(
         "task_layers",
-        Optional[int],  # noqa: UP045 (argparse)
+        Optional[int],
         None,
         "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
         "for two apart 1 to classify and 3 for regression)",
