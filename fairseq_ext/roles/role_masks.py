@@ -180,7 +180,8 @@ def allowed_keys(role: str, view: TokenFeatures, definitions: str = "paper") -> 
     return torch.where(keys.any(2, keepdim=True), keys, itself)
 
 
-class RoleMask(NamedTuple):
+@dataclass(frozen=True)
+class RoleMask:
     """The roles of a group's heads, one each; of DEFINITIONS whose they are.
 
     A mask is made once a forward pass, for all heads and layers with its role.
