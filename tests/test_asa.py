@@ -29,6 +29,7 @@ from fairseq_ext.criterions.adversarial.divergence import (
 )
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import parse_adversary_layers
+from fairseq_ext.training_checks import check_adversaries
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
@@ -358,14 +359,14 @@ def test_adversaries_need_a_criterion_and_it_needs_them(caplog):
     model, plain = nn.ModuleList([Adversary(4)]), nn.Linear(4, 4)
     asa, other = Namespace(uses_adversaries=True), Namespace()
     with pytest.raises(UsageError, match="--criterion masked_lm .* --asa-layers"):
-        check(model, other, "masked_lm", 0)
+        check_adversaries(model, other, "masked_lm", 0)
     with pytest.raises(UsageError, match="--criterion masked_lm_asa .* adversaries; .* --asa-l"):
-        check(plain, asa, "masked_lm_asa", 0)
-    check(plain, other, "masked_lm", 0.1)
-    check(model, asa, "masked_lm_asa", 0)
+        check_adversaries(plain, asa, "masked_lm_asa", 0)
+    check_adversaries(plain, other, "masked_lm", 0.1)
+    check_adversaries(model, asa, "masked_lm_asa", 0)
     assert not caplog.records
-    check(model, asa, "masked_lm_asa", 0.1)
+    check_adversaries(model, asa, "masked_lm_asa", 0.1)
     assert "--clip-norm 0.1" in caplog.text and "give --clip-norm 0" in caplog.text
     model.requires_grad_(False)
     with pytest.raises(UsageError, match="--criterion masked_lm_asa .* --freeze-encoder"):
-        check(model, asa, "masked_lm_asa", 0)
+        check_adversaries(model, asa, "masked_lm_asa", 0)
