@@ -58,7 +58,7 @@ def test_columns_are_normalised_over_the_queries_that_may_see_the_key(kind, left
     heads = HeadGroup(
         1,
         normaliser=build_normaliser(kind, 1, **OPTIONS),
-        scorer=lambda q, k, frame, heads: scores.log().expand(1, 1, 5, 5),
+        scorer=lambda call: scores.log().expand(1, 1, 5, 5),
         masks=(*DEFAULT_MASKS, RoleMask(("relative",))),
     )
     module, heard = (

@@ -55,10 +55,10 @@ def build_heads(
     normaliser = partial(build_normaliser, options[f"{site}_normaliser"], **options)
     hard_coded = hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
-    rest = heads - sum(group.n for group in groups)
+    rest = heads - sum(group.num_heads for group in groups)
     if site == "encoder":
         groups += role_heads(layer, rest, layers, normaliser, options)
-    rest = heads - sum(group.n for group in groups)
+    rest = heads - sum(group.num_heads for group in groups)
     return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
 
 
