@@ -1,54 +1,55 @@
-"""Register with fairseq when it is loaded after this package.
+"""Registration as soon as both this package and fairseq are loaded, in any order.
 
-fairseq registers what a user directory defines by importing it, and takes a package that is in
-`sys.modules` already for registered. A package that was imported before fairseq was loaded, by a
-notebook or by a process that unpickles something of ours, has to be registered all the same: when
-fairseq is loaded, its `import_user_module` is wrapped to import the registry first.
+If fairseq is loaded first, as it is when it imports a --user-dir, `fairseq_ext/__init__.py` imports
+the registry. If this package is loaded first, by a notebook, by `fairseq-ext` or by a process that
+unpickles something of ours, fairseq may follow later or never. Then a finder watches the imports of
+fairseq and of our own modules, and imports the registry after fairseq.
+
+It waits until no watched module is being executed. `from fairseq_ext.attention import Attention`
+imports fairseq half-way through `fairseq_ext.attention`, and the registry would then find that
+module without its names. So the outermost watched import ends first, then the registry is imported.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
-
-TARGET = "fairseq.utils"
 
 
-class _AfterImport(MetaPathFinder):
-    """Calls `_wrap_import_user_module` when fairseq.utils has been loaded."""
+class RegistrationFinder(MetaPathFinder):
+    """Finder that lets others find the watched modules and runs code after they are executed."""
+
+    def __init__(self) -> None:
+        self.executing = 0  # watched modules, one within the other
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != TARGET:
+        """Return the spec of a watched module, and None for any other."""
+        if name != "fairseq" and not name.startswith("fairseq_ext."):
             return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def execute_and_wrap(module: ModuleType) -> None:
-                execute(module)
-                _wrap_import_user_module(module)
-
-            spec.loader.exec_module = execute_and_wrap  # type: ignore[method-assign]
+            execute = partial(self.execute, spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
-
-def register_on_user_dir() -> None:
-    """Import the registry when fairseq, which is not loaded yet, first imports a user directory."""
-    sys.meta_path.insert(0, _AfterImport())
-
-
-def _wrap_import_user_module(utils: Any) -> None:
-    original = utils.import_user_module
-
-    def import_user_module(args: Any) -> None:
-        if getattr(args, "user_dir", None) is not None:
+    def execute(self, original: Callable[[ModuleType], None], module: ModuleType) -> None:
+        """Execute a watched module; after the outermost one register, if fairseq is loaded."""
+        self.executing += 1
+        try:
+            original(module)
+        finally:
+            self.executing -= 1
+        if not self.executing and "fairseq" in sys.modules and self in sys.meta_path:
+            sys.meta_path.remove(self)
             import_module("fairseq_ext.registry")
-        original(args)
 
-    utils.import_user_module = import_user_module
+
+def register_after_fairseq() -> None:
+    """Import the registry when fairseq, which is not loaded yet, is loaded."""
+    sys.meta_path.insert(0, RegistrationFinder())

@@ -5,12 +5,13 @@
 #
 # Tests on real text need FAIRSEQ_EXT_CORPORA, a folder with corpora; they are skipped without it.
 
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/lib/common.sh"
 case "${1:-}" in -h | --help) usage ;; esac
 setup_environment test
 cd "$ROOT"
 ruff check .
 ruff format --check .
 mypy
+lint-imports
 # a file of tests at a time on each core, since what its tests share is made once
 python -m pytest --numprocesses "$((CORES < 8 ? CORES : 8))" --dist loadfile --durations 20 "$@"

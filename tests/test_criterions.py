@@ -14,7 +14,7 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention import normalisers
-from fairseq_ext.evaluation.logs import parse_line
+from fairseq_ext.training_logs import parse_line
 
 PAD, EOS = 1, 2
 SOURCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]
@@ -192,7 +192,8 @@ def test_auto_alpha_waits_for_what_it_compares():
 def test_auto_alpha_is_of_all_guided_layers(monkeypatch):
     model, criterion, layers = dropping(ag_encoder_heads="next:4")
     totals = []
-    monkeypatch.setattr(criterion.parts[0], "_choose", lambda step, total: totals.append(total))
+    guidance = criterion.parts[0]
+    monkeypatch.setattr(guidance, "_choose_alpha", lambda step, total: totals.append(total))
     for layers.p, seed in [(0.0, 0), *((0.5, seed) for seed in range(5))]:
         torch.manual_seed(seed)
         criterion(model, sample())

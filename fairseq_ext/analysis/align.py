@@ -33,9 +33,9 @@ from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
 from fairseq_ext.analysis.tokens import Words
 from fairseq_ext.analysis.words import alike, members, merge, together
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import as_text, column
+from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.pictures import save
-from fairseq_ext.files import check_writable, lines_of
+from fairseq_ext.files import check_writable, read_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,7 +124,7 @@ def run(given: argparse.Namespace) -> None:
 def read_pairs(given: argparse.Namespace) -> list[Pair]:
     """Raises UsageError unless all three files fit each other."""
     files = given.source, given.target, given.gold
-    columns = [list(lines_of(file)) for file in files]
+    columns = [list(read_lines(file)) for file in files]
     if len({*map(len, columns)}) > 1:
         found = ", ".join(f"{f} has {len(c)}" for f, c in zip(files, columns, strict=True))
         raise UsageError(f"the files differ in their numbers of lines: {found}; give parallel ones")
@@ -256,11 +256,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         row["head"] if isinstance(row["head"], str) else f"head {row['head']}" for row in shown
     ]
     numbers = (
-        column(title, (row[name] for row in shown), lambda value: f"{value:.3f}")
+        make_column(title, (row[name] for row in shown), lambda value: f"{value:.3f}")
         for name, title in (("aer", "AER"), ("precision", "precision"), ("recall", "recall"))
     )
     note = "of each layer the best head, chosen on these pairs, and the mean of all"
-    return as_text([column("layer", places), column("head", heads), *numbers], [note])
+    return as_text([make_column("layer", places), make_column("head", heads), *numbers], [note])
 
 
 def draw(rows: Sequence[dict[str, Any]], title: str) -> "Figure":

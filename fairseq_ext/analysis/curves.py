@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
+from fairseq_ext.training_logs import name_variants, read_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> None:
 def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
     """All curves of a metric; raises UsageError if a run has no log or the metric is not in it."""
     curves = []
-    for run, variant in zip(runs, variants(runs), strict=True):
+    for run, variant in zip(runs, name_variants(runs), strict=True):
         found, names = _values(run, metric)
         if not found:
             what = f"no finite {metric}" if metric in names else f"no {metric}"

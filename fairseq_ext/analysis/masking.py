@@ -6,16 +6,17 @@ averaged. Beside the picture are its numbers, as CSV.
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.criterions.adversarial.term import SHARE, shares_of_layers
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
+from fairseq_ext.training_logs import name_variants, read_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +28,8 @@ Shares = dict[int, float]
 """layer -> share of its units that is masked, 0 to 1; of all layers together under ALL."""
 
 ALL = -1
+
+LAYER = re.compile(rf"{SHARE}_(\d+)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +61,7 @@ def check_adversaries(variant: str, share: Shares) -> None:
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
     """By variant; raises UsageError if nothing is masked in a run, or its repetitions differ."""
     found: dict[str, list[Shares]] = {}
-    for path, variant in zip(runs, variants(runs), strict=True):
+    for path, variant in zip(runs, name_variants(runs), strict=True):
         found.setdefault(variant, []).append(_last(path))
     for variant, several in found.items():
         if len({tuple(sorted(each)) for each in several}) > 1:
@@ -90,6 +93,12 @@ def _last(path: Path) -> Shares:
             "adversaries"
         )
     return {ALL: logged[-1][SHARE], **shares_of_layers(logged[-1])}
+
+
+def shares_of_layers(values: Mapping[str, float]) -> Shares:
+    """Return layer -> share that its adversary masked, from logged values; empty for naive masks."""
+    matches = {name: LAYER.fullmatch(name) for name in values}
+    return {int(match[1]): values[name] for name, match in matches.items() if match}
 
 
 def records(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:

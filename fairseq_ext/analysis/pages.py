@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.analysis.subjects import SITES
-from fairseq_ext.files import completed
+from fairseq_ext.files import atomic_writer
 
 if TYPE_CHECKING:
     from fairseq_ext.analysis.maps import Maps
@@ -51,7 +51,7 @@ def write_page(out: Path, title: str, parts: Iterable[str]) -> None:
         script=(STATIC / "maps.js").read_text("utf-8"),
         body="\n".join(parts),
     )
-    with completed(out) as file:
+    with atomic_writer(out) as file:
         file.write(page)
 
 

@@ -22,14 +22,20 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.analysis import curves, maps, masking, weights
 from fairseq_ext.analysis.pages import maps_part, write_page
 from fairseq_ext.analysis.subjects import Subject
-from fairseq_ext.criterions.adversarial.term import SHARE
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import table
 from fairseq_ext.evaluation.layout import records_as_csv
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import drawn
-from fairseq_ext.evaluation.runs import CHECKPOINT, ELSEWHERE, REPEATED, Run, read_runs
+from fairseq_ext.evaluation.runs import (
+    CHECKPOINT,
+    MACHINE_SETTINGS,
+    REPETITION_SETTINGS,
+    Run,
+    read_runs,
+)
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import name_variants, read_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +53,7 @@ SOFTWARE = ("torch", "fairseq-fixed", "fairseq_ext")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    table.add_contents(parser)
+    table.add_table_options(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".html")
     parser.add_argument("--title", default="Runs compared", help="default: Runs compared")
     parser.add_argument(
@@ -70,7 +76,7 @@ def run(given: argparse.Namespace) -> None:
     runs = read_runs(given.runs)
     check_curves(given)
     parts = chain(
-        scores(table.tabulate(given, runs)),
+        scores(table.build_table(given, runs)),
         over_training(given),
         trained_weights(given),
         attention(given, runs),
@@ -97,7 +103,7 @@ def scores(found: table.Table) -> Iterator[str]:
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in found.notes) + "</ul>"
     if len(found.runs) > 1:
         caption = "Mean and standard error; the line is the baseline"
-        yield picture(table.bars(found), caption, found.records())
+        yield picture(table.draw_table(found), caption, found.records())
 
 
 def over_training(given: argparse.Namespace) -> Iterator[str]:
@@ -111,7 +117,7 @@ def over_training(given: argparse.Namespace) -> Iterator[str]:
 
 
 def trained_weights(given: argparse.Namespace) -> Iterator[str]:
-    names = variants(given.runs)
+    names = name_variants(given.runs)
     pairs = zip(given.runs, names, strict=True)
     found = [weight for run, name in pairs for weight in weights.logged(run, name)]
     for kind in dict.fromkeys(weight.kind for weight in found):
@@ -143,7 +149,7 @@ def settings(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """What differs between variants, then all."""
     yield "<h2>Settings</h2>"
     first = {variant: each[0].facts.settings for variant, each in runs.items()}
-    left_out = {*ELSEWHERE, *REPEATED["fold"]}
+    left_out = {*MACHINE_SETTINGS, *REPETITION_SETTINGS["fold"]}
     names = sorted({name for each in first.values() for name in each})
     shown = [name for name in names if name.rpartition(".")[2] not in left_out]
     differing = [n for n in shown if len({str(each.get(n)) for each in first.values()}) > 1]

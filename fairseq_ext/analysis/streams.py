@@ -11,7 +11,7 @@ from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import records_as_csv
-from fairseq_ext.files import check_writable, completed
+from fairseq_ext.files import atomic_writer, check_writable
 
 Row = Mapping[str, Any]
 
@@ -77,13 +77,13 @@ def collect(subject: Subject, given: argparse.Namespace, *collectors: Collector)
 
 def write_rows(rows: Sequence[Row], stem: Path, **about: Any) -> None:
     """STEM.csv and STEM.json; the latter also has what the numbers are about."""
-    with completed(stem.with_suffix(".csv")) as file:
+    with atomic_writer(stem.with_suffix(".csv")) as file:
         file.write(records_as_csv(rows))
     write_json({**about, "rows": [dict(row) for row in rows]}, stem.with_suffix(".json"))
 
 
 def write_json(value: Any, path: Path, indent: int | None = 1) -> None:
-    with completed(path) as file:
+    with atomic_writer(path) as file:
         json.dump(_plain(value), file, indent=indent, ensure_ascii=False)
         file.write("\n")
 

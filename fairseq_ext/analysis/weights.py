@@ -19,10 +19,10 @@ from fairseq_ext.analysis.subjects import Subject
 from fairseq_ext.attention import Attention
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import LOG, read_log, variants
 from fairseq_ext.evaluation.pictures import save
-from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING, facts
+from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import LOG, name_variants, read_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> None:
     check_writable(given.out, 0)
     folders = [path for path in given.runs if path.is_dir()]
-    names = dict(zip(folders, variants(folders), strict=True))
+    names = dict(zip(folders, name_variants(folders), strict=True))
     found = []
     for path in folders:
         if (path / LOG).is_file():
@@ -89,7 +89,7 @@ def write(found: Sequence[Weight], out: Path) -> None:
 
 def logged(folder: Path, name: str) -> list[Weight]:
     """From the lines within epochs, or from those of epochs if there are no others."""
-    found: dict[str, list[Weight]] = {kind: [] for kind in TRAINING}
+    found: dict[str, list[Weight]] = {kind: [] for kind in TRAINING_KINDS}
     for record in read_log(folder):
         for key, value in record.values.items():
             if record.kind in found and (match := LOGGED.fullmatch(key)):
@@ -104,7 +104,7 @@ def saved(files: Sequence[Path], data: Path | None) -> list[Weight]:
     if len(files) == 1:
         subject = Subject(files[0], data)
         return trained(subject, subject.title)
-    updates = {file: facts(file).updates for file in files}
+    updates = {file: read_facts(file).updates for file in files}
     found, last = [], max(files, key=updates.__getitem__)
     for file in sorted(files, key=updates.__getitem__):
         subject = Subject(file, data)

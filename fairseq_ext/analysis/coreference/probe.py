@@ -40,10 +40,10 @@ from fairseq_ext.analysis.coreference.mentions import with_distractors
 from fairseq_ext.analysis.coreference.sieves import BASELINES
 from fairseq_ext.analysis.subjects import MAX_TOKENS, Subject
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import as_text, column, standard_error
-from fairseq_ext.evaluation.logs import variants
+from fairseq_ext.evaluation.layout import as_text, make_column, standard_error
 from fairseq_ext.evaluation.pictures import save
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import name_variants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,7 +144,7 @@ def names_of(checkpoints: Sequence[Path]) -> list[str]:
     folders = [path.parent.resolve() for path in checkpoints]
     return [
         f"{variant}/{path.stem}" if folders.count(folder) > 1 else variant
-        for variant, path, folder in zip(variants(folders), checkpoints, folders, strict=True)
+        for variant, path, folder in zip(name_variants(folders), checkpoints, folders, strict=True)
     ]
 
 
@@ -243,13 +243,13 @@ def table(probed: Sequence[Probed], name: str, simple: Mapping[str, Mapping[str,
         ]
 
     columns = [
-        column("model", groups),
-        column("loss", ([p.loss for p in group] for group in groups.values()), _mean),
-        column("mentions", ([len(each.right) for each in group[:1]] for group in own), _join),
-        column("accuracy", accuracies(ALL), _mean),
-        column("head", ([f"{b.layer}-{b.head}" for b in g if len(g) == 1] for g in best), _join),
-        column("held out", ([b.held_out for b in group] for group in best), _mean),
-        *(column(kind, accuracies(kind), _mean) for kind in kinds[1:] if len(kinds) > 2),
+        make_column("model", groups),
+        make_column("loss", ([p.loss for p in group] for group in groups.values()), _mean),
+        make_column("mentions", ([len(each.right) for each in group[:1]] for group in own), _join),
+        make_column("accuracy", accuracies(ALL), _mean),
+        make_column("head", ([f"{b.layer}-{b.head}" for b in g if len(g) == 1] for g in best), _join),
+        make_column("held out", ([b.held_out for b in group] for group in best), _mean),
+        *(make_column(kind, accuracies(kind), _mean) for kind in kinds[1:] if len(kinds) > 2),
     ]
     note = "head: layer-head; held out: chosen on one half of the texts, scored on the other"
     return as_text(columns, [note])

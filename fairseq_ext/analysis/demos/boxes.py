@@ -28,9 +28,15 @@ from fairseq_ext.analysis.streams import write_json
 from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import as_text, column, means, rows_as_csv, standard_error
+from fairseq_ext.evaluation.layout import (
+    as_text,
+    make_column,
+    make_mean_column,
+    rows_as_csv,
+    standard_error,
+)
 from fairseq_ext.evaluation.pictures import COLOURS, check_picture, save
-from fairseq_ext.files import completed
+from fairseq_ext.files import atomic_writer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -162,10 +168,10 @@ def by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def summary(runs: Sequence[Run]) -> str:
     """A table of accuracies in per cent, and where u ended."""
     groups = by_name(runs)
-    columns = [column("attention", groups)]
+    columns = [make_column("attention", groups)]
     for kind in ("frequent", "rare"):
         values = [[100 * getattr(each, kind) for each in group] for group in groups.values()]
-        columns.append(means(f"{kind} objects", values, 1))
+        columns.append(make_mean_column(f"{kind} objects", values, 1))
     ends = [each.u[-1] for each in groups["HNA"]]
     seeds = ", ".join(str(each.seed) for each in groups["HNA"])
     notes = [f"accuracy in %, mean ± standard error of the mean; seeds {seeds}"]
@@ -207,5 +213,5 @@ def _bars(axes, groups: Mapping[str, Sequence[Run]]) -> None:
 def write_u(runs: Sequence[Run], path: Path) -> None:
     """One line for each seed and step."""
     rows = [(each.seed, step, u) for each in runs for step, u in enumerate(each.u, 1)]
-    with completed(path) as file:
+    with atomic_writer(path) as file:
         file.write(rows_as_csv(("seed", "step", "u"), rows))

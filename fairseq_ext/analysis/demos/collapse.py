@@ -23,7 +23,7 @@ from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import rows_as_csv
 from fairseq_ext.evaluation.pictures import COLOURS, check_picture, save
-from fairseq_ext.files import completed
+from fairseq_ext.files import atomic_writer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -201,5 +201,5 @@ def write_distances(path: Path) -> None:
 
 
 def _write(path: Path, names: Sequence[str], rows: Sequence[tuple]) -> None:
-    with completed(path) as file:
+    with atomic_writer(path) as file:
         file.write(rows_as_csv(names, rows))
