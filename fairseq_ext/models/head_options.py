@@ -46,10 +46,10 @@ def build_heads(
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
-    rest = heads - sum(group.n for group in groups)
+    rest = heads - sum(group.num_heads for group in groups)
     if site == "encoder":
         groups += _build_role_heads(layer, rest, layers, normaliser, options)
-    rest = heads - sum(group.n for group in groups)
+    rest = heads - sum(group.num_heads for group in groups)
     return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
 
 
