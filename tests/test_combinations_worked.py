@@ -17,7 +17,7 @@ from fairseq_ext.attention import (
 )
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import MASK_SCALE, AdversarialPass
-from fairseq_ext.roles import RoleMask, TokenFeatures, allowed_keys
+from fairseq_ext.roles.role_masks import RoleMask, TokenFeatures, allowed_keys
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}

@@ -87,7 +87,7 @@ class Inputs:
         passes: the keys belong to several passes over the same B sentences, all rows of one pass
             after all rows of the other. Each pass has an entry: its `ExtraPass`, or None.
         token_features: features of the keys for masks that need more than padding, such as
-            `roles.TokenFeatures`.
+            `TokenFeatures` in `roles.role_masks`.
 
     Raises:
         UsageError: `masked` has another shape.

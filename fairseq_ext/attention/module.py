@@ -180,9 +180,15 @@ class Attention(CachedProjections):
         dropout = module.p if self.training or module.apply_during_inference else 0.0
         results = []
         for part in head_slices(self.groups, set(observed)):
-            own = q[:, part.in_projections], k[:, part.in_projections], v[:, part.in_layer]
-            own_bias = None if bias is None else bias(part.in_layer)
-            call = HeadCall(*own, context, part.in_group, dropout, own_bias)
+            call = HeadCall(
+                q=q[:, part.in_projections],
+                k=k[:, part.in_projections],
+                v=v[:, part.in_layer],
+                context=context,
+                heads=part.in_group,
+                dropout=dropout,
+                bias=None if bias is None else bias(part.in_layer),
+            )
             results.append(part.group.attend(call, part.observed))
         maps = [weights for _, weights in results if weights is not None]
         return _join([out for out, _ in results], 1), _join(maps, 1) if maps else None
@@ -192,10 +198,10 @@ class Attention(CachedProjections):
         names = dict.fromkeys(
             name for group in self.groups for name in group.normaliser.statistics()
         )
-        found = {name: partial(self._mean_statistic, name) for name in names}
+        statistics = {name: partial(self._mean_statistic, name) for name in names}
         for head, offset in enumerate(() if self.gate is None else self.gate):
-            found[f"gate{head}"] = partial(_gate_weight, offset)
-        return {f"{self.site}{self.layer}_{name}": value for name, value in found.items()}
+            statistics[f"gate{head}"] = partial(_gate_weight, offset)
+        return {f"{self.site}{self.layer}_{name}": value for name, value in statistics.items()}
 
     def _mean_statistic(self, name: str) -> float:
         """Return the mean of what groups report under this name, over the heads of these groups."""
@@ -204,14 +210,15 @@ class Attention(CachedProjections):
         return round(sum(n * value for n, value in values) / sum(n for n, _ in values), 4)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Upgrade a checkpoint as fairseq does, and give a mechanism's own parameters our values.
+        """Upgrade a checkpoint as fairseq does, and add the parameters of mechanisms.
 
-        These are neither needed in a checkpoint nor in the way if they do not fit.
+        A checkpoint needs no such parameters: our initial values replace absent ones and those that
+        do not fit.
         """
         super().upgrade_state_dict_named(state_dict, name)
         pattern = re.compile(rf"{re.escape(name)}\.{OWN_PARAMETERS}")
         own = {k: x for k, x in self.state_dict(prefix=f"{name}.").items() if pattern.match(k)}
-        for key in [key for key in state_dict if pattern.match(key)]:
+        for key in filter(pattern.match, list(state_dict)):
             if key not in own or own[key].shape != state_dict[key].shape:
                 del state_dict[key]
         for key, value in own.items():

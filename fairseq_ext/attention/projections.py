@@ -72,18 +72,17 @@ class CachedProjections(MultiheadAttention):
             )
             padding = None if padding is None else padding.bool()
             self._store(state, k, v, padding, beam)
-        own, queries = self.self_attention, query.size(0) * beam
-        whole = own and state is None
-        query_padding = inputs.padded_queries() if whole else inputs.query_padding
+        queries, keys, cross = query.size(0) * beam, v.size(2), not self.self_attention
+        given_padding = cross or state is not None  # else queries are padded where keys are
         context = AttentionContext(
             inputs=inputs,
             queries=queries,
-            keys=v.size(2),
-            first_query=v.size(2) - queries if own else inputs.first_query,
+            keys=keys,
+            first_query=inputs.first_query if cross else keys - queries,
             device=v.device,
             key_padding=padding,
-            query_padding=query_padding,
-            cross=not own,
+            query_padding=inputs.query_padding if given_padding else inputs.padded_queries(),
+            cross=cross,
             beam=beam,
         )
         return q, k, v, context

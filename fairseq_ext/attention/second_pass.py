@@ -5,6 +5,7 @@ logit = score + (m - 1) * 10,000, for without that there would be no gradient to
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,8 +17,10 @@ from fairseq_ext.attention.context import AttentionContext, LayerBias
 from fairseq_ext.attention.masks import add_bias
 
 MASK_SCALE = 1e4
-"""How far a masked logit is pushed down. As the gradient of a logit to m it also weighs what an
-adversary gains by divergence against what it pays for masked units."""
+"""The distance by which a masked logit is lowered.
+
+As the gradient of a logit to m it also weighs what an adversary gains by divergence against what it
+pays for masked units."""
 
 BiasedScores = tuple[Tensor, Tensor | None]
 """Scores and mask, as a `Bias` returns them."""
@@ -58,9 +61,10 @@ EMPTY_ROWS: dict[str, Callable[[Tensor, Tensor, Tensor | None], BiasedScores]] =
     "uniform": make_empty_rows_uniform,
     "scores": leave_scores_to_empty_rows,
 }
-"""What happens to a query that keeps no key -> (keep, scores, mask) -> biased scores and mask."""
+"""Treatment of a query that keeps no key -> function of (m, scores, mask) that masks units."""
 
 
+@dataclass(eq=False, kw_only=True)
 class SecondPass:
     """A pass that differs from the first one by dropout alone: the control of the other passes.
 
@@ -76,13 +80,13 @@ class SecondPass:
     """
 
     first = 0
+    one_batch: bool = True
+    empty_rows: str = "unmasked"
+    padded_rows: bool = False
+    counts: dict[int, UnitCounts] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self, *, one_batch: bool = True, empty_rows: str = "unmasked", padded_rows: bool = False
-    ) -> None:
-        self.one_batch, self.padded_rows = one_batch, padded_rows
-        self.apply_mask = EMPTY_ROWS[empty_rows]
-        self.counts: dict[int, UnitCounts] = {}
+    def __post_init__(self) -> None:
+        self.apply_mask = EMPTY_ROWS[self.empty_rows]
 
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias | None:
         """Return the bias of a layer whose attention has the input x [T, B, C]; None if none."""
@@ -111,18 +115,17 @@ class SecondPass:
         return UnitCounts(kept, queries * _count_real(context.key_padding, context.keys, kept))
 
 
+@dataclass(eq=False)
 class AdversarialPass(SecondPass):
     """A pass in which adversaries choose; they ascend a loss on the pass or on what it keeps.
 
     Args:
         first: the first layer that has an adversary.
         sample: draw masks, instead of a threshold.
-        options: of a `SecondPass`.
     """
 
-    def __init__(self, first: int, sample: bool = False, **options: Any) -> None:
-        super().__init__(**options)
-        self.first, self.sample = first, sample
+    first: int = 0
+    sample: bool = False
 
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias | None:
         """Return the bias that the layer's adversary chooses; None if it has none."""
@@ -132,17 +135,15 @@ class AdversarialPass(SecondPass):
         return self._mask_units(attention.layer, keep, context)
 
 
+@dataclass(eq=False)
 class BernoulliPass(SecondPass):
     """A pass in which chance chooses, in all layers, one mask for all heads of a layer.
 
     Args:
         rate: the probability that a unit is masked.
-        options: of a `SecondPass`.
     """
 
-    def __init__(self, rate: float, **options: Any) -> None:
-        super().__init__(**options)
-        self.rate = rate
+    rate: float
 
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias:
         """Return the bias of a random mask."""
@@ -152,17 +153,15 @@ class BernoulliPass(SecondPass):
         return self._mask_units(attention.layer, keep, context)
 
 
+@dataclass(eq=False)
 class MagnitudePass(SecondPass):
     """A pass in which the largest scores in each row of each head are masked, in all layers.
 
     Args:
         share: of the keys that a row may attend to, rounded to whole ones.
-        options: of a `SecondPass`.
     """
 
-    def __init__(self, share: float, **options: Any) -> None:
-        super().__init__(**options)
-        self.share = share
+    share: float
 
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias:
         """Return the bias that masks the largest scores, once these are there."""

@@ -16,7 +16,8 @@ from fairseq_ext.attention.normalisers import Normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
 from fairseq_ext.models.config import TaskFacts
-from fairseq_ext.roles import NO_ROLE, PARSED_ROLES, ROLES, RoleMask, SymbolTable, check_symbols
+from fairseq_ext.roles.role_masks import NO_ROLE, PARSED_ROLES, ROLES, RoleMask
+from fairseq_ext.roles.symbols import SymbolTable, check_symbols
 
 ROLES_FLAG = "--encoder-roles"
 
