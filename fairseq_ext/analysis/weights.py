@@ -127,7 +127,7 @@ def trained(subject: Subject, name: str) -> list[Weight]:
                 for head, value in enumerate(group.normaliser.u().tolist(), first):
                     place = name, run, "u", module.site, module.layer, head
                     found.append(Weight(*place, None, value))
-            first += group.n
+            first += group.num_heads
         for head, offset in enumerate([] if module.gate is None else module.gate.tolist()):
             place = name, run, "gate", module.site, module.layer, head
             found.append(Weight(*place, None, 1 + offset))
