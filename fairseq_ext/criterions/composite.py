@@ -185,10 +185,12 @@ def _register(name: str, kind: type, configs: Sequence[type], **members: Any) ->
 for _name, _objective in OBJECTIVES.items():
     for _more in COMBINATIONS:
         if _terms := (*_objective.terms, *_more):
-            _configs = [TERMS[term].config for term in reversed(_terms) if TERMS[term].config]
-            _configs.append(CRITERION_DATACLASS_REGISTRY[_objective.base])
+            _base = CRITERION_DATACLASS_REGISTRY[_objective.base]
+            _configs = [config for t in reversed(_terms) if (config := TERMS[t].config)]
             _full = "_".join((_name, *_more))
-            _register(_full, CompositeCriterion, _configs, objective=_objective, terms=_terms)
+            _register(
+                _full, CompositeCriterion, [*_configs, _base], objective=_objective, terms=_terms
+            )
 
 for _more in COMBINATIONS[1:]:
     for _name, _tasks in ALIASES.items():

@@ -12,15 +12,15 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary, load_lines
 
 HEAD = "sentence_pair"
-OF_BLOCKS = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")
+BLOCK_OPTIONS = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")
 
 
 class SentencePairTask(MaskedLMTask):
-    """Masked LM whose inputs are <s> first </s> second </s>, and whether the second belongs there.
+    """Masked LM of pairs, <s> first </s> second </s>, with a label: the second belongs there.
 
     Attributes:
         kind: "nsp" or "sop", see :class:`PairDataset`.
-        segments: how many the model has to tell apart.
+        segments: how many segments the model has to tell apart.
     """
 
     kind: str
@@ -30,23 +30,25 @@ class SentencePairTask(MaskedLMTask):
     def __init__(self, cfg: Any, dictionary: Any = None) -> None:
         super().__init__(cfg, dictionary)
         for field in fields(MaskedLMConfig):
-            if field.name in OF_BLOCKS and cfg[field.name] != field.default:
+            if field.name in BLOCK_OPTIONS and cfg[field.name] != field.default:
                 raise UsageError(
                     f"--{field.name.replace('_', '-')} is for blocks of text, and --task "
                     f"masked_lm_{self.kind} makes pairs; leave it out"
                 )
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the criterion; raise UsageError for the criterion of another task."""
         check_criterion(f"masked_lm_{self.kind}", getattr(cfg, "_name", ""))
         return super().build_criterion(cfg, from_checkpoint)
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model, with a head that classifies pairs."""
         model = super().build_model(model_cfg, from_checkpoint)
-        known = getattr(getattr(model, "args", None), "segments", 0)
-        if known < self.segments:
+        segments = getattr(getattr(model, "args", None), "segments", 0)
+        if segments < self.segments:
             raise UsageError(
                 f"--task masked_lm_{self.kind} makes pairs of segments, and this model has "
-                f"embeddings for {known}; give --segments 2, with an --arch like roberta_una_8"
+                f"embeddings for {segments}; give --segments 2, with an --arch like roberta_una_8"
             )
         model.register_classification_head(HEAD, num_classes=2)
         return model
@@ -54,7 +56,7 @@ class SentencePairTask(MaskedLMTask):
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> PairDataset:
         path, lines = load_lines(self, split, epoch, combine)
         words: Dictionary = self.source_dictionary
-        self.pairs = PairDataset(  # `load_dataset` goes on with `_regular_dataset`
+        self.pairs = PairDataset(  # `load_dataset` calls `_regular_dataset` next
             lines,
             kind=self.kind,
             room=self.cfg.tokens_per_sample,
@@ -76,5 +78,4 @@ class SentencePairTask(MaskedLMTask):
 
 for _kind in ("nsp", "sop"):
     _class = type(f"MaskedLm{_kind.capitalize()}Task", (SentencePairTask,), {"kind": _kind})
-    _config = type(f"MaskedLm{_kind.capitalize()}Config", (MaskedLMConfig,), {})
-    register_task(f"masked_lm_{_kind}", dataclass=_config)(_class)
+    register_task(f"masked_lm_{_kind}", dataclass=MaskedLMConfig)(_class)

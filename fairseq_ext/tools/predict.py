@@ -174,10 +174,10 @@ def predict(
 ) -> Iterator[dict[str, Any]]:
     """Answers in the order of the examples, `size` at a time in batches of like length; at the
     end it says on standard error how many were not read whole."""
-    examples, count, rows = iter(examples), 0, task.rows()
+    examples, count, rows = iter(examples), 0, task.build_rows()
     while chunk := list(islice(examples, size * SORTED)):
         count += len(chunk)
-        dataset = task.dataset_of(chunk, rows)
+        dataset = task.build_dataset(chunk, rows)
         order = sorted(range(len(chunk)), key=dataset.size)
         found: dict[int, dict[str, Any]] = {}
         for first in range(0, len(order), size):
@@ -195,7 +195,7 @@ def answers(
     inputs = utils.apply_to_sample(lambda tensor: tensor.to(device), batch["net_input"])
     with torch.no_grad():
         scores, _ = model(**inputs, task_head=True)
-    return task.answers(scores, batch)
+    return task.read_answers(scores, batch)
 
 
 def json_line(answer: Mapping[str, Any]) -> str:

@@ -1,5 +1,8 @@
 """The options of adversarial self-attention and of the baselines it is compared with."""
 
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
+
 import logging
 from dataclasses import dataclass, fields
 from math import inf, isfinite
