@@ -15,7 +15,7 @@ from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.roles.pieces import MARKS, PIECE_READERS, Piece
 from fairseq_ext.roles.role_masks import EXACT, MAJOR
 from fairseq_ext.roles.word_alignment import align_tokens, group_words
-from fairseq_ext.tools.prepared_text import tokens_of
+from fairseq_ext.tools.prepared_text import split_tokens
 
 DASHED, HASHED, BARRED, BYTES = MARKS
 
@@ -175,7 +175,7 @@ def test_words_of_raw_text():
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(["an old one"], vocab_size=260, show_progress=False)
     text = "an  öld, one"
-    tokens = tokens_of(text, np.array(bpe.encode(text).offsets))
+    tokens = split_tokens(text, np.array(bpe.encode(text).offsets))
     assert b"".join(token.text for token in tokens) == "anöld,one".encode()
     assert group_words(tokens)[0] == ["an", "_", "öld", ",", "one"]
 
