@@ -1,6 +1,5 @@
 """The tasks "masked_lm_nsp" and "masked_lm_sop": masked LM over pairs of segments."""
 
-from dataclasses import fields
 from typing import Any
 
 from fairseq.data import Dictionary, NestedDictionaryDataset, RightPadDataset
@@ -9,10 +8,12 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_ext.data.pairs import PairDataset
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary, load_lines
 
 HEAD = "sentence_pair"
 BLOCK_OPTIONS = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")
+"""Options of masked LM that have no effect on pairs."""
 
 
 class SentencePairTask(MaskedLMTask):
@@ -29,12 +30,9 @@ class SentencePairTask(MaskedLMTask):
 
     def __init__(self, cfg: Any, dictionary: Any = None) -> None:
         super().__init__(cfg, dictionary)
-        for field in fields(MaskedLMConfig):
-            if field.name in BLOCK_OPTIONS and cfg[field.name] != field.default:
-                raise UsageError(
-                    f"--{field.name.replace('_', '-')} is for blocks of text, and --task "
-                    f"masked_lm_{self.kind} makes pairs; leave it out"
-                )
+        values = {"task": f"masked_lm_{self.kind}", **{name: cfg[name] for name in BLOCK_OPTIONS}}
+        requirements = dict.fromkeys(BLOCK_OPTIONS, (["task"], ["masked_lm"]))
+        check_requirements(values, default_options(MaskedLMConfig), {}, requirements)
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion; raise UsageError for the criterion of another task."""

@@ -18,7 +18,7 @@ from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import described
+from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
 from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser
 from fairseq_ext.models.task_heads import (
@@ -68,6 +68,13 @@ class SentenceConfig(LabelledConfig):
     )
 
 
+REQUIREMENTS: Requirements = {
+    "task_layers": (["pooling"], ["attention"]),
+    "task_init": (["pooling"], ["attention"]),
+    "output": (["pairs"], ["joint"]),  # sentences apart always end in a dot product
+}
+
+
 class Scores(nn.Module):
     """Scores of two classes, 0 and x, for one score x; their softmax gives its logistic loss."""
 
@@ -108,20 +115,12 @@ class SentenceTask(LabelledTask):
             )
 
     def _check_options(self) -> None:
-        """Raise UsageError for options without effect."""
+        """Raise UsageError for a wrong number of blocks and for options without effect."""
         cfg = self.cfg
         if cfg.task_layers is not None and cfg.task_layers < 1:
             raise UsageError(f"--task-layers is {cfg.task_layers} and must be 1 or more")
-        if cfg.pooling != "attention" and (cfg.task_layers or cfg.task_init != "default"):
-            raise UsageError(
-                "--task-layers and --task-init are of task-specific attention; give --pooling "
-                "attention, or leave them out"
-            )
-        if self._apart() and cfg.output != "mlp":
-            raise UsageError(
-                f"--output {cfg.output} is for one row, and --pairs apart always ends in a dot "
-                "product; leave it out"
-            )
+        values = {name: getattr(cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
+        check_requirements(values, default_options(SentenceConfig), {}, REQUIREMENTS)
 
     @property
     def annotated(self) -> bool:
