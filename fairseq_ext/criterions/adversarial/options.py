@@ -17,7 +17,8 @@ from fairseq_ext.models.config import Requirements, check_requirements, default_
 
 logger = logging.getLogger(__name__)
 
-ADVERSARIES = "none"  # no baseline
+# Values of --asa-baseline: what masks a second pass, what makes one, what adds noise.
+ADVERSARIES = "none"
 MASKS = [ADVERSARIES, "bernoulli", "scheduled", "magnitude"]
 PASSES = [*MASKS, "two_pass"]
 NOISE = ["freelb", "smart"]
