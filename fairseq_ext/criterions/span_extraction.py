@@ -1,6 +1,7 @@
 """The criterion "span_extraction"."""
 
 import math
+from typing import Any
 
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
@@ -44,12 +45,12 @@ class SpanExtraction(LabelledCriterion):
             return {}
         from torchmetrics.functional.text import squad  # takes seconds, needless in training
 
-        answers = self.task.answers(scores, sample)
-        predicted = [
+        answers = self.task.read_answers(scores, sample)
+        predicted: list[Any] = [
             {"id": str(number), "prediction_text": answer["answer"]}
             for number, answer in enumerate(answers)
         ]
-        right = []
+        right: list[Any] = []
         for number, item in enumerate(sample["items"]):
             texts = [answer["text"] for answer in item.example.values["answers"]] or [""]
             references = {"text": texts, "answer_start": [0] * len(texts)}
