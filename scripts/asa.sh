@@ -51,7 +51,7 @@
 
 # variant_flags NAME: print the flags of a variant of fine-tuning.
 variant_flags() {
-  local baseline="--criterion ${TASK}_asa --asa-rival"
+  local baseline="--criterion ${TASK}_asa --asa-baseline"
   case "$1" in
   naive) say "--criterion $TASK" ;;
   asa) say "--criterion ${TASK}_asa --asa-layers all $asa" ;;
@@ -131,7 +131,7 @@ translate() {
   local criterion='--criterion label_smoothed_cross_entropy_asa'
   set_translation_flags "$updates" test
   study "base=--arch transformer_una$size" "asa=--arch transformer_asa$size $criterion $asa" \
-    "two_pass=--arch transformer_una$size $criterion --asa-rival two_pass" -- \
+    "two_pass=--arch transformer_una$size $criterion --asa-baseline two_pass" -- \
     "${FLAGS[@]}" "${REST[@]}"
   compare bleu valid.nll_loss train.nll_avg "${SCORING[@]}"
   compare_with_two_passes bleu "${SCORING[@]}"

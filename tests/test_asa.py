@@ -20,15 +20,16 @@ from fairseq_ext.attention.second_pass import (
     MagnitudePass,
 )
 from fairseq_ext.criterions.adversarial.divergence import (
-    Compared,
     Divergence,
-    across_batch,
+    Predictions,
+    compare_across_batch,
     kl,
-    squared,
+    squared_difference,
     symmetric_kl,
 )
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import parse_adversary_layers
+from fairseq_ext.training_checks import check_adversaries
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
@@ -132,7 +133,7 @@ def test_an_adversary_of_two_dimensions():
 def test_divergence_of_scores():
     clean, other = numbers([2, 0], [0, 1]), numbers([0, 0], [1, 0])
     for pairs in (1, 2):  # dim 0 is 2 of [2, 2, 2] as well
-        both = [[Compared(x.repeat(pairs, 1))] for x in (clean, other)]
+        both = [[Predictions(x.repeat(pairs, 1))] for x in (clean, other)]
         assert Divergence(symmetric_kl).total(*both) / 2 == pytest.approx(0.421457 * pairs, 1e-5)
     p, q = clean.softmax(-1), other.softmax(-1)
     torch.testing.assert_close(kl(clean, other), (p * (p / q).log()).sum(-1))
@@ -147,11 +148,11 @@ def test_divergence_of_scores():
 )
 def test_divergence_of_numbers(clean, other, expected):
     clean, other = numbers(*clean)[:, None], numbers(*other)[:, None]
-    both = [[Compared(x, numbers=True)] for x in (clean, other)]
-    released = Divergence(symmetric_kl, across_batch(symmetric_kl))
+    both = [[Predictions(x, are_numbers=True)] for x in (clean, other)]
+    released = Divergence(symmetric_kl, compare_across_batch(symmetric_kl))
     assert released.total(*both) / len(clean) == pytest.approx(expected, abs=5e-7)
     ours = (clean - other).square().sum()
-    torch.testing.assert_close(Divergence(symmetric_kl, squared).total(*both), ours)
+    torch.testing.assert_close(Divergence(symmetric_kl, squared_difference).total(*both), ours)
 
 
 # Attention against the naive twin.
@@ -358,14 +359,14 @@ def test_adversaries_need_a_criterion_and_it_needs_them(caplog):
     model, plain = nn.ModuleList([Adversary(4)]), nn.Linear(4, 4)
     asa, other = Namespace(uses_adversaries=True), Namespace()
     with pytest.raises(UsageError, match="--criterion masked_lm .* --asa-layers"):
-        check(model, other, "masked_lm", 0)
+        check_adversaries(model, other, "masked_lm", 0)
     with pytest.raises(UsageError, match="--criterion masked_lm_asa .* adversaries; .* --asa-l"):
-        check(plain, asa, "masked_lm_asa", 0)
-    check(plain, other, "masked_lm", 0.1)
-    check(model, asa, "masked_lm_asa", 0)
+        check_adversaries(plain, asa, "masked_lm_asa", 0)
+    check_adversaries(plain, other, "masked_lm", 0.1)
+    check_adversaries(model, asa, "masked_lm_asa", 0)
     assert not caplog.records
-    check(model, asa, "masked_lm_asa", 0.1)
+    check_adversaries(model, asa, "masked_lm_asa", 0.1)
     assert "--clip-norm 0.1" in caplog.text and "give --clip-norm 0" in caplog.text
     model.requires_grad_(False)
     with pytest.raises(UsageError, match="--criterion masked_lm_asa .* --freeze-encoder"):
-        check(model, asa, "masked_lm_asa", 0)
+        check_adversaries(model, asa, "masked_lm_asa", 0)

@@ -20,7 +20,7 @@ from fairseq_ext.attention.second_pass import (
     BernoulliPass,
     MagnitudePass,
 )
-from fairseq_ext.criterions.adversarial.divergence import Compared, Divergence, kl
+from fairseq_ext.criterions.adversarial.divergence import Divergence, Predictions, kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import find_adversary_layers
 
@@ -145,7 +145,9 @@ def test_nothing_masked_is_no_divergence(empty, together):
     fill(model, 1, 1)
     out, extra = model(batch(), second=AdversarialPass(0, one_batch=together, empty_rows=empty))
     real = batch().ne(PAD)
-    assert Divergence(kl).total([Compared(out[real])], [Compared(extra["second"][0][real])]) == 0
+    assert (
+        Divergence(kl).total([Predictions(out[real])], [Predictions(extra["second"][0][real])]) == 0
+    )
 
 
 VARIANTS = {

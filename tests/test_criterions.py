@@ -192,7 +192,8 @@ def test_auto_alpha_waits_for_what_it_compares():
 def test_auto_alpha_is_of_all_guided_layers(monkeypatch):
     model, criterion, layers = dropping(ag_encoder_heads="next:4")
     totals = []
-    monkeypatch.setattr(criterion.parts[0], "_choose", lambda step, total: totals.append(total))
+    guidance = criterion.parts[0]
+    monkeypatch.setattr(guidance, "_choose_alpha", lambda step, total: totals.append(total))
     for layers.p, seed in [(0.0, 0), *((0.5, seed) for seed in range(5))]:
         torch.manual_seed(seed)
         criterion(model, sample())

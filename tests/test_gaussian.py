@@ -22,7 +22,7 @@ from fairseq_ext.attention import (
 )
 from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import hard_coded
+from fairseq_ext.models import head_options
 from fairseq_ext.models.options import OPTIONS
 
 
@@ -275,7 +275,7 @@ def options(**given):
 
 
 def heads_of(site, layer=0, heads=8, layers=2, **given):
-    return hard_coded.hard_coded_heads(site, layer, heads, layers, options(**given))
+    return head_options.build_hard_coded_heads(site, layer, heads, layers, options(**given))
 
 
 def test_offsets_are_repeated_over_the_heads():
@@ -293,9 +293,9 @@ def test_offsets_are_repeated_over_the_heads():
 
 
 def test_layers_with_cross_attention():
-    assert hard_coded.cross_layers("all", 3) == [0, 1, 2]
-    assert hard_coded.cross_layers("last", 3) == [2]
-    assert hard_coded.cross_layers("2,0", 3) == [0, 2]
+    assert head_options.parse_cross_layers("all", 3) == [0, 1, 2]
+    assert head_options.parse_cross_layers("last", 3) == [2]
+    assert head_options.parse_cross_layers("2,0", 3) == [0, 2]
 
 
 BAD = [

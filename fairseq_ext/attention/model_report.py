@@ -26,6 +26,10 @@ class ModelReport:
         self.new_task_head = False
         self._task = task
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ModelReport":
+        """Return the report itself: a copy of a model, which EMA makes, has the same task."""
+        return self
+
     @property
     def guidance_weight(self) -> float | None:
         """alpha_0 that `--ag-alpha auto` chose; kept in checkpoints."""
