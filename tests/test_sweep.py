@@ -212,9 +212,9 @@ def test_flags_are_checked_again_when_a_run_begins(out):
     """Another sweep may have finished it in the meantime."""
     (one,), (other,) = (planned(out, "a=", flags=flags) for flags in ("--lr 1", "--lr 2"))
     one.check(), other.check()
-    list(one.carry_out(dict(os.environ)))
+    list(one.execute(dict(os.environ)))
     with pytest.raises(UsageError, match="with --lr 1"):
-        list(other.carry_out(dict(os.environ)))
+        list(other.execute(dict(os.environ)))
 
 
 def test_what_an_older_training_generated_does_not_count(out):
@@ -223,7 +223,7 @@ def test_what_an_older_training_generated_does_not_count(out):
     (out / "a/seed-1/checkpoint_last.pt").unlink()
     (out / "a/seed-1/train.done").unlink()
     (run,) = planned(out, "a=", options="--generate ''")
-    work = run.carry_out(dict(os.environ))
+    work = run.execute(dict(os.environ))
     while not (out / "a/seed-1/train.done").exists():
         next(work)
     work.close()
