@@ -16,9 +16,9 @@ import measure
 import torch
 from measure import AGAIN, Aim, Quiet, Row, Table
 
-from fairseq_ext.analysis import heads, streams
+from fairseq_ext.analysis import heads, statistics
+from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.statistics import ColumnSums
-from fairseq_ext.analysis.subjects import Subject
 
 EXAMPLE = (
     "python benchmarks/analysis.py checkpoints/dna/checkpoint_best.pt --data data-bin/mine "
@@ -29,24 +29,24 @@ FLAT = 1.1
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
 
-def collectors(subject: Subject) -> dict[str, list]:
+def collectors(subject: ModelInspector) -> dict[str, list]:
     return {
         "column sums": [ColumnSums()],
-        "heads": [heads.of(subject)],
-        "both": [ColumnSums(), heads.of(subject)],
+        "heads": [heads.new_statistics(subject)],
+        "both": [ColumnSums(), heads.new_statistics(subject)],
     }
 
 
 def analyse(sentences: int, given: Namespace) -> float:
     """Extra peak memory in MiB."""
     measure.prepare(given)
-    subject = Subject(given.checkpoint, given.data)
-    subject.split(given.split)
+    subject = ModelInspector(given.checkpoint, given.data)
+    subject.load_split(given.split)
     every = Namespace(split=given.split, limit=8, max_tokens=given.max_tokens)
-    streams.collect(subject, every, *collectors(subject)["both"])  # loads what is loaded late
+    statistics.collect(subject, every, *collectors(subject)["both"])  # loads what is loaded late
     every.limit = sentences
     both = collectors(subject)["both"]
-    return measure.extra_memory(lambda: streams.collect(subject, every, *both), "cpu")
+    return measure.extra_memory(lambda: statistics.collect(subject, every, *both), "cpu")
 
 
 def memory_row(given: Namespace) -> Row:
@@ -59,7 +59,7 @@ def memory_row(given: Namespace) -> Row:
 
 
 def time_row(given: Namespace) -> Row:
-    subject = Subject(given.checkpoint, given.data)
+    subject = ModelInspector(given.checkpoint, given.data)
     batches = list(subject.batches(given.split, given.sentences[0], given.max_tokens))
 
     def forward(_: int) -> None:
@@ -71,7 +71,7 @@ def time_row(given: Namespace) -> Row:
         def work(_: int) -> None:
             own = collectors(subject)[name]
             for batch in batches:
-                subject.listen(batch, lambda heard: [each.add(heard) for each in own])
+                subject.record_attention(batch, lambda heard: [each.add(heard) for each in own])
 
         return work
 

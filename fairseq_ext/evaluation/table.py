@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import metrics
-from fairseq_ext.evaluation.bar_charts import draw_bars
 from fairseq_ext.evaluation.comparisons import FEWEST, TESTS, Measure, Pairs, compare, match
 from fairseq_ext.evaluation.layout import FORMATS, SPREADS, Column, column, means, ranges
-from fairseq_ext.evaluation.pictures import check_picture, save, save_numbers
+from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save, save_numbers
 from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
 from fairseq_ext.evaluation.score import add_options, language, texts_of
 from fairseq_ext.evaluation.translation import Texts, check_same_references

@@ -1,0 +1,105 @@
+"""Results of the coreference probe: rows, a table and a picture."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fairseq_ext.analysis.coreference.antecedents import ALL, HeadAnswers
+from fairseq_ext.analysis.heatmaps import draw_numbers
+from fairseq_ext.evaluation.layout import as_text, column, standard_error
+from fairseq_ext.evaluation.pictures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Baselines = Mapping[str, Mapping[str, float]]
+"""The accuracy of each baseline for each kind of mentions, by both names."""
+
+
+class ProbedModel(NamedTuple):
+    """The answers of a model, or of one repetition of it, by the name of the corpus."""
+
+    model: str
+    repetition: int
+    title: str
+    loss: float | None
+    answers: dict[str, HeadAnswers]
+
+
+def tabulate(
+    models: Iterable[ProbedModel],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a row for each head, and a row for the best head, of each model, corpus and kind."""
+    rows, best = [], []
+    for model, repetition, _, loss, corpora in models:
+        for corpus, answers in corpora.items():
+            for kind, members in answers.members.items():
+                about = {"model": model, "repetition": repetition, "corpus": corpus, "kind": kind}
+                about["mentions"] = int(members.sum())
+                best.append({**about, "valid_loss": loss, **answers.best(kind)._asdict()})
+                rows += [
+                    {**about, "layer": layer, "head": head, "accuracy": value}
+                    for layer, heads in enumerate(answers.accuracy(kind).tolist())
+                    for head, value in enumerate(heads)
+                ]
+    return rows, best
+
+
+def format_table(models: Sequence[ProbedModel], corpus: str, baselines: Baselines) -> str:
+    """Return a text table: a row for each baseline and model, with its best head's accuracy."""
+    groups: dict[str, list[ProbedModel]] = {baseline: [] for baseline in baselines}
+    for each in models:
+        groups.setdefault(each.model, []).append(each)
+    answers = [[each.answers[corpus] for each in group] for group in groups.values()]
+    best = [[each.best() for each in group] for group in answers]
+    kinds = list(next(iter(baselines.values())))
+
+    def accuracies(kind: str) -> list[list[float | None]]:
+        """Return a list for each row; None: a model can read no mention of this kind."""
+        return [[values[kind]] for values in baselines.values()] + [
+            [each.best(kind).accuracy if kind in each.members else None for each in group]
+            for group in answers[len(baselines) :]
+        ]
+
+    columns = [
+        column("model", groups),
+        column("loss", ([m.loss for m in group] for group in groups.values()), _format_mean),
+        column("mentions", ([len(each.right) for each in group[:1]] for group in answers), _join),
+        column("accuracy", accuracies(ALL), _format_mean),
+        column("head", ([f"{b.layer}-{b.head}" for b in g if len(g) == 1] for g in best), _join),
+        column("held out", ([b.held_out for b in group] for group in best), _format_mean),
+        *(column(kind, accuracies(kind), _format_mean) for kind in kinds[1:] if len(kinds) > 2),
+    ]
+    note = "head: layer-head; held out: chosen on one half of the texts, scored on the other"
+    return as_text(columns, [note])
+
+
+def _format_mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return ""
+    error = standard_error(known)
+    return f"{np.mean(known):.3f}" + ("" if error is None else f" ± {error:.3f}")
+
+
+def _join(values: Sequence[Any]) -> str:
+    return " ".join(map(str, values))
+
+
+def draw(models: Sequence[ProbedModel]) -> "Figure":
+    """Draw a panel for each corpus (rows) and model (columns): layers down, heads across."""
+    corpora = list(models[0].answers)
+    layers, heads = (max(m.answers[corpora[0]].right.size(i) for m in models) for i in (1, 2))
+    width = 1.5 + len(models) * max(2.2, 0.25 * heads)
+    figure = new_figure(width, 1 + len(corpora) * max(1.3, 0.25 * layers))
+    panels = figure.subplots(len(corpora), len(models), squeeze=False)
+    for line, corpus in zip(panels, corpora, strict=True):
+        for axes, each in zip(line, models, strict=True):
+            image = draw_numbers(axes, each.answers[corpus].accuracy())
+        line[0].set_ylabel(f"{corpus}\nlayer", fontsize=8)
+    for axes, each in zip(panels[0], models, strict=True):
+        axes.set_title(each.title.replace(", ", "\n"), fontsize=8)
+    figure.supxlabel("head", fontsize=8)
+    figure.colorbar(image, ax=panels, label="antecedents found")
+    return figure
