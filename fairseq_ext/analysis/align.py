@@ -61,18 +61,18 @@ class EncodedPair(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext align`."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    arguments.add_data(parser)
+    arguments.add(parser, "--data")
     parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="tokenised")
     parser.add_argument("--target", type=Path, required=True, metavar="FILE", help="tokenised")
     parser.add_argument("--gold", type=Path, required=True, metavar="FILE")
-    arguments.add_folder(parser)
+    arguments.add(parser, "--out")
     parser.add_argument("--reversed", action="store_true", help="gold links are target-source")
     parser.add_argument(
         "--first-index", type=int, choices=(0, 1), default=1, help="in gold links; default: 1"
     )
     parser.add_argument("--shift", choices=SHIFTS, default="output", help="default: output")
     parser.add_argument("--lowercase", action="store_true", help="for models of such text")
-    arguments.add_max_tokens(parser)
+    arguments.add(parser, "--max-tokens")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -26,10 +26,11 @@ EXAMPLE = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext analyse`."""
-    arguments.add_split(parser, several=False)
+    arguments.add(parser, "checkpoints", nargs=1)
+    arguments.add(parser, *arguments.OF_A_SPLIT[1:])
     parser.add_argument("--sentence", action="append", metavar="TEXT", help="for maps; repeatable")
     parser.add_argument("--sentences", type=int, metavar="N", help="default: 1")
-    arguments.add_tokens(parser)
+    arguments.add(parser, "--tokens")
 
 
 def run(args: Namespace) -> None:

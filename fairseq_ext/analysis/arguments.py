@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.analysis.heatmaps import LABELS
 from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
@@ -11,33 +12,30 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
 
 
-def add_data(parser: argparse.ArgumentParser, default: str = "what the checkpoint names") -> None:
-    """Add --data."""
-    parser.add_argument("--data", type=Path, metavar="DATA_BIN", help=f"default: {default}")
+SHARED: dict[str, dict[str, Any]] = {
+    "checkpoints": {"nargs": "+", "type": Path, "metavar": "CHECKPOINT"},
+    "--data": {"type": Path, "metavar": "DATA_BIN", "help": "default: what the checkpoint names"},
+    "--split": {"default": "valid", "help": "default: valid"},
+    "--limit": {"type": int, "metavar": "N", "help": "the first N sentences; default: all"},
+    "--max-tokens": {
+        **{"type": int, "default": MAX_TOKENS, "metavar": "N"},
+        "help": f"default: {MAX_TOKENS}",
+    },
+    "--out": {"type": Path, "required": True, "metavar": "DIR"},
+    "--tokens": {
+        **{"type": int, "default": LABELS, "metavar": "N"},
+        "help": f"of a longer sentence the maps of the first N are shown; default: {LABELS}",
+    },
+}
+"""Arguments that several verbs have, with the options of `add_argument`."""
+
+OF_A_SPLIT = ("checkpoints", "--data", "--split", "--limit", "--max-tokens", "--out")
 
 
-def add_max_tokens(parser: argparse.ArgumentParser) -> None:
-    """Add --max-tokens."""
-    parser.add_argument(
-        "--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help=f"default: {MAX_TOKENS}"
-    )
-
-
-def add_folder(parser: argparse.ArgumentParser) -> None:
-    """Add --out for a folder."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-
-
-def add_split(parser: argparse.ArgumentParser, several: bool = True) -> None:
-    """Add what a pass over a split needs: one checkpoint or several, the split and --out."""
-    parser.add_argument("checkpoints", nargs="+" if several else 1, type=Path, metavar="CHECKPOINT")
-    add_data(parser)
-    parser.add_argument("--split", default="valid", help="default: valid")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="the first N sentences; default: all"
-    )
-    add_max_tokens(parser)
-    add_folder(parser)
+def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+    """Add shared arguments, in this order, with these options changed in all of them."""
+    for name in names:
+        parser.add_argument(name, **SHARED[name] | changes)
 
 
 def add_sentence(parser: argparse.ArgumentParser, split: str) -> None:
@@ -46,18 +44,7 @@ def add_sentence(parser: argparse.ArgumentParser, split: str) -> None:
     sentence.add_argument("--sentence", metavar="TEXT", help="source text of maps")
     sentence.add_argument("--split", default=split, help=f"default: {split}")
     parser.add_argument("--index", type=int, metavar="N", help="of the split; default: 0")
-    add_tokens(parser)
-
-
-def add_tokens(parser: argparse.ArgumentParser) -> None:
-    """Add --tokens."""
-    parser.add_argument(
-        "--tokens",
-        type=int,
-        default=LABELS,
-        metavar="N",
-        help=f"of a longer sentence the maps of the first N are shown; default: {LABELS}",
-    )
+    add(parser, "--tokens")
 
 
 def check_at_least(args: argparse.Namespace, **least: int) -> None:

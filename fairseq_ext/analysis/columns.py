@@ -35,7 +35,7 @@ ModelSums = tuple[str, ColumnSums]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext columns`."""
-    arguments.add_split(parser)
+    arguments.add(parser, *arguments.OF_A_SPLIT)
     parser.add_argument("--site", choices=SITES, default="encoder", help="default: encoder")
     parser.add_argument(
         "--epsilon", type=float, default=math.exp(-20), metavar="E", help="default: exp(-20)"

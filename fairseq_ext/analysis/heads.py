@@ -38,7 +38,7 @@ ACROSS = 5  # panels
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext heads`."""
-    arguments.add_split(parser)
+    arguments.add(parser, *arguments.OF_A_SPLIT)
 
 
 def run(args: argparse.Namespace) -> None:

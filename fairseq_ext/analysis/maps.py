@@ -53,11 +53,8 @@ PAGE = ".html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext map`."""
-    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
-    arguments.add_data(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help=".png, .svg, .pdf, .html"
-    )
+    arguments.add(parser, "checkpoints", "--data")
+    arguments.add(parser, "--out", metavar="FILE", help=".png, .svg, .pdf, .html")
     arguments.add_sentence(parser, "test")
     parser.add_argument("--site", choices=SITES, default="encoder", help="default: encoder")
     parser.add_argument("--layer", type=int, metavar="N", help="default: the last one")

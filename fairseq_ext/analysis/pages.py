@@ -18,37 +18,13 @@ from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.files import completed
 
 STATIC = Path(__file__).parent / "static"
-
-PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; \
-style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-<script>
-{script}</script>
-</body>
-</html>
-"""
+FILES = ("page.html", "page.css", "maps.js")
 
 
 def write_page(out: Path, title: str, parts: Iterable[str]) -> None:
     """Write a page of these parts of HTML; the file gets its name when it is complete."""
-    page = PAGE.format(
-        title=escape(title),
-        style=(STATIC / "page.css").read_text("utf-8"),
-        script=(STATIC / "maps.js").read_text("utf-8"),
-        body="\n".join(parts),
-    )
+    html, style, script = ((STATIC / name).read_text("utf-8") for name in FILES)
+    page = html.format(title=escape(title), body="\n".join(parts), style=style, script=script)
     with completed(out) as file:
         file.write(page)
 

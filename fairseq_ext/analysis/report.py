@@ -49,7 +49,7 @@ SOFTWARE = ("torch", "fairseq-fixed", "fairseq_ext")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext report`."""
     table.add_contents(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".html")
+    arguments.add(parser, "--out", metavar="FILE", help=".html")
     parser.add_argument("--title", default="Runs compared", help="default: Runs compared")
     parser.add_argument(
         "--curves",
@@ -57,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"as logged; default: {' '.join(CURVES)}, of those that there are",
     )
-    parser.add_argument(
-        "--data", type=Path, metavar="DATA_BIN", help="for maps; default: what checkpoints name"
-    )
+    arguments.add(parser, "--data", help="for maps; default: what checkpoints name")
     arguments.add_sentence(parser, "valid")
 
 

@@ -120,34 +120,6 @@ def pattern_share(maps: Tensor, pattern: Pattern, view: View) -> tuple[Tensor, T
     return torch.einsum("bhts,bts->bht", maps, wanted), wanted.any(-1)
 
 
-class Means:
-    """Means over rows of maps, in float64, for each head."""
-
-    def __init__(self) -> None:
-        self._sums: dict[Place, dict[str, Tensor]] = {}
-        self._counts: dict[Place, dict[str, int]] = {}
-
-    def add(self, place: Place, name: str, values: Tensor, rows: Tensor) -> None:
-        """Add values [B, ..., T] of those rows [B, T] that count."""
-        mask = rows.reshape(len(rows), *(1,) * (values.dim() - 2), -1)
-        total = values.double().masked_fill(~mask, 0.0).sum((0, -1))
-        sums, counts = self._sums.setdefault(place, {}), self._counts.setdefault(place, {})
-        sums[name] = sums.get(name, 0) + total
-        counts[name] = counts.get(name, 0) + int(rows.sum())
-
-    def means(self, place: Place) -> dict[str, Tensor]:
-        """Return the means of a place by name, [H] or [H, H]; NaN where no row counts."""
-        counts = self._counts[place]
-        return {
-            name: total / (counts[name] or math.nan) for name, total in self._sums[place].items()
-        }
-
-    @property
-    def places(self) -> list[Place]:
-        """The sites and layers that have values."""
-        return list(self._sums)
-
-
 class HeadStatistics:
     """Collector of each head's entropy, distance, similarity and fit to patterns.
 
@@ -161,7 +133,8 @@ class HeadStatistics:
     def __init__(
         self, dictionaries: dict[str, Dictionary], period: Sequence[str] = (".", "\u2581.")
     ) -> None:
-        self.means = Means()
+        self._sums: dict[Place, dict[str, Tensor]] = {}
+        self._counts: dict[Place, dict[str, int]] = {}
         self._marks = {
             site: {name: _find_marks(p, dictionary, period) for name, p in PATTERNS.items()}
             for site, dictionary in dictionaries.items()
@@ -171,25 +144,37 @@ class HeadStatistics:
         """Take the maps of a layer for a batch."""
         site, layer, maps, view = attention
         place, rows = (site, layer), view.queries
-        self.means.add(place, "entropy", entropy(maps), rows)
-        self.means.add(place, "distance", distance(maps, view), rows)
-        self.means.add(place, "similarity", similarity(maps), rows)
+        self._add(place, "entropy", entropy(maps), rows)
+        self._add(place, "distance", distance(maps, view), rows)
+        self._add(place, "similarity", similarity(maps), rows)
         for name in patterns_at(site):
             marked = replace(view, marks=self._marks[site][name])
             share, wanted = pattern_share(maps, PATTERNS[name], marked)
-            self.means.add(place, name, share, rows & wanted)
+            self._add(place, name, share, rows & wanted)
+
+    def _add(self, place: Place, name: str, values: Tensor, rows: Tensor) -> None:
+        """Add values [B, H, ..., T] of those rows [B, T] that count to float64 sums over them."""
+        sums, counts = self._sums.setdefault(place, {}), self._counts.setdefault(place, {})
+        mask = rows.reshape(len(rows), *(1,) * (values.dim() - 2), -1)
+        total = values.double().masked_fill(~mask, 0.0).sum((0, -1))
+        sums[name] = sums.get(name, 0) + total
+        counts[name] = counts.get(name, 0) + int(rows.sum())
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each head; similarity is the mean over the other heads of the layer."""
+        """Return a row for each head: means over all rows of its maps, NaN where no row counts.
+
+        Similarity is the mean over the other heads of the layer.
+        """
         rows = []
-        for site, layer in sorted(self.means.places):
-            values = self.means.means((site, layer))
-            alike = values.pop("similarity")
+        for (site, layer), sums in sorted(self._sums.items()):
+            counts = self._counts[site, layer]
+            means = {name: total / (counts[name] or math.nan) for name, total in sums.items()}
+            alike = means.pop("similarity")
             others = len(alike) - 1 or math.nan  # a head alone has no similarity
-            values["similarity"] = (alike.sum(1) - alike.diagonal()) / others
+            means["similarity"] = (alike.sum(1) - alike.diagonal()) / others
             rows += [
                 {"site": site, "layer": layer, "head": head}
-                | {name: float(value[head]) for name, value in values.items()}
+                | {name: float(mean[head]) for name, mean in means.items()}
                 for head in range(len(alike))
             ]
         return rows
@@ -224,7 +209,7 @@ class ColumnSums:
         epsilon: the threshold; the paper's figure shows exp(-20) and below.
     """
 
-    LOWEST, HIGHEST, WIDTH = -60.0, 10.0, 0.5
+    LOWEST, HIGHEST, WIDTH = -60.0, 10.0, 0.5  # of the bins of logarithms
 
     def __init__(self, epsilon: float = math.exp(-20)) -> None:
         self.epsilon = epsilon
@@ -261,15 +246,12 @@ class ColumnSums:
         the least product of S and a sum.
         """
         return [
-            {
-                "site": site,
-                "layer": layer,
-                "head": head,
-                "keys": int(totals["keys"][head]),
-                "explained_away": float(totals["explained_away"][head] / totals["keys"][head]),
-                "below_bound": float(totals["below_bound"][head] / totals["keys"][head]),
-                "least_times_keys": float(totals["least"][head]),
+            {"site": site, "layer": layer, "head": head, "keys": int(totals["keys"][head])}
+            | {
+                name: float(totals[name][head] / totals["keys"][head])
+                for name in ("explained_away", "below_bound")
             }
+            | {"least_times_keys": float(totals["least"][head])}
             for (site, layer), totals in sorted(self._totals.items())
             for head in range(len(totals["keys"]))
         ]

@@ -62,8 +62,7 @@ class Weight(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext weights`."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="or a checkpoint")
-    arguments.add_data(parser)
-    arguments.add_folder(parser)
+    arguments.add(parser, "--data", "--out")
 
 
 def run(args: argparse.Namespace) -> None:

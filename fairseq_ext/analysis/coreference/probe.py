@@ -62,9 +62,9 @@ RANDOM = "random"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext probe`."""
-    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
+    arguments.add(parser, "checkpoints")
     parser.add_argument("--coreference", nargs="+", type=Path, required=True, metavar="CORPUS")
-    arguments.add_folder(parser)
+    arguments.add(parser, "--out")
     parser.add_argument("--among", choices=AMONG, default="words", help="default: words")
     parser.add_argument(
         "--distractors", type=int, default=0, metavar="N", help="of synthetic corpora; default: 0"
@@ -72,10 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--random", type=int, default=3, metavar="N", help="seeds of random models; default: 3"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="texts of a corpus; default: all")
+    arguments.add(parser, "--limit", help="texts of a corpus; default: all")
     parser.add_argument("--lowercase", action="store_true", help="for models of such text")
-    arguments.add_data(parser)
-    arguments.add_max_tokens(parser)
+    arguments.add(parser, "--data", "--max-tokens")
 
 
 def run(args: argparse.Namespace) -> None:
