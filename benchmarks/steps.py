@@ -23,7 +23,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.processes import bf16_without_tpu
+from fairseq_ext.patches.processes import keep_bf16_off_tpu
 
 FLAGS = "--optimizer adam --lr 1e-4 --lr-scheduler fixed --num-workers 0".split()
 MEASURED = (("Time of a batch", "ms"), ("Speed", "tokens/s"))
@@ -72,7 +72,7 @@ def configure(flags: list[str], given: argparse.Namespace) -> Any:
     flags += ["--cpu"] * (given.device == "cpu") + ["--bf16"] * (given.precision == "bf16")
     args = options.parse_args_and_arch(options.get_training_parser(), flags)
     cfg = convert_namespace_to_omegaconf(args)
-    bf16_without_tpu(cfg)
+    keep_bf16_off_tpu(cfg)
     return cfg
 
 

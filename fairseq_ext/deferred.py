@@ -1,54 +1,59 @@
-"""Register with fairseq when it is loaded after this package.
+"""Patch fairseq and register with it when it is loaded after this package.
 
-fairseq registers what a user directory defines by importing it, and takes a package that is in
-`sys.modules` already for registered. A package that was imported before fairseq was loaded, by a
-notebook or by a process that unpickles something of ours, has to be registered all the same: when
-fairseq is loaded, its `import_user_module` is wrapped to import the registry first.
+fairseq takes a user directory whose package is in `sys.modules` already for registered. A package
+that was imported before fairseq, by a notebook or by a process that unpickles something of ours,
+must work all the same. So fairseq is patched when it has been loaded, and everything is registered
+when fairseq first looks for a user directory or sets up a task. It cannot be registered sooner: one
+of our own modules may be the one that loads fairseq, and is not complete at that time.
 """
 
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-TARGET = "fairseq.utils"
+ENTRY_POINTS = (("fairseq.utils", "import_user_module"), ("fairseq.tasks", "setup_task"))
 
 
-class _AfterImport(MetaPathFinder):
-    """Calls `_wrap_import_user_module` when fairseq.utils has been loaded."""
+class _FairseqFinder(MetaPathFinder):
+    """Finder that calls `_patch_fairseq` after the first import of fairseq, and finds nothing."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != TARGET:
+        if name != "fairseq":
             return None
         sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path)
+        spec = find_spec(name)
         if spec and spec.loader:
             execute = spec.loader.exec_module
 
-            def execute_and_wrap(module: ModuleType) -> None:
+            def execute_and_patch(module: ModuleType) -> None:
                 execute(module)
-                _wrap_import_user_module(module)
+                _patch_fairseq()
 
-            spec.loader.exec_module = execute_and_wrap  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
         return spec
 
 
-def register_on_user_dir() -> None:
-    """Import the registry when fairseq, which is not loaded yet, first imports a user directory."""
-    sys.meta_path.insert(0, _AfterImport())
+def await_fairseq() -> None:
+    """Patch fairseq, which is not loaded yet, as soon as it is."""
+    sys.meta_path.insert(0, _FairseqFinder())
 
 
-def _wrap_import_user_module(utils: Any) -> None:
-    original = utils.import_user_module
+def _patch_fairseq() -> None:
+    from fairseq_ext import patches
+    from fairseq_ext.wrapping import wrap
 
-    def import_user_module(args: Any) -> None:
-        if getattr(args, "user_dir", None) is not None:
-            import_module("fairseq_ext.registry")
-        original(args)
+    patches.apply()
+    for module, name in ENTRY_POINTS:
+        wrap(module, name, _register_first)
 
-    utils.import_user_module = import_user_module
+
+def _register_first(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    from fairseq_ext import registry  # noqa: F401
+
+    return original(*args, **kwargs)

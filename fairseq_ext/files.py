@@ -47,7 +47,7 @@ def characters(line: bytes, where: str) -> str:
     return text
 
 
-def decoded(line: bytes, where: str) -> str:
+def decode_line(line: bytes, where: str) -> str:
     """As `characters`, of a line that holds no carriage return but in its end."""
     text = characters(line, where)
     if "\r" in text.removesuffix("\n").removesuffix("\r"):
@@ -57,7 +57,7 @@ def decoded(line: bytes, where: str) -> str:
     return text
 
 
-def lines_of(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Iterator[str]:
+def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) -> Iterator[str]:
     """The lines of a text file (plain or .gz), one at a time, without their ends and without a byte
     order mark.
 
@@ -79,13 +79,13 @@ def lines_of(path: Path, decode: Callable[[bytes, str], str] = decoded) -> Itera
         ) from error
 
 
-def mended(path: Path) -> Iterator[str]:
-    """As `lines_of`, with spaces for carriage returns within lines; a warning counts these lines.
+def read_lines_replacing_returns(path: Path) -> Iterator[str]:
+    """As `read_lines`, with spaces for carriage returns within lines; a warning counts these lines.
 
     Published corpora have some, as News Commentary.
     """
     count = 0
-    for line in lines_of(path, characters):
+    for line in read_lines(path, characters):
         count += "\r" in line
         yield line.replace("\r", " ")
     if count:
@@ -100,7 +100,7 @@ def batches(lines: Iterable[str], size: int) -> Iterator[Lines]:
 
 
 @contextmanager
-def completed(path: Path) -> Iterator[TextIO]:
+def atomic_writer(path: Path) -> Iterator[TextIO]:
     """A text file to write, UTF-8 with line feeds as they are; named ``path`` at the end.
 
     A link stays, and what it points to is replaced; devices and pipes are written as they are.
@@ -136,12 +136,12 @@ def _replaced(path: Path) -> Iterator[TextIO]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """One line each; see `completed`."""
-    with completed(path) as file:
+    """One line each; see `atomic_writer`."""
+    with atomic_writer(path) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def files_of(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """Those of a folder, in the order of their names; not what is only begun."""
     return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
 

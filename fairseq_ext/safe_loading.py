@@ -1,7 +1,7 @@
 """Reading what a stranger wrote: nothing in a checkpoint, or in the settings it carries, runs.
 
 torch's `weights_only` unpickler builds nothing but the types of an explicit list, and
-`literal` reads the settings that fairseq hands to `eval`. `compat` puts both into fairseq.
+`parse_literal` reads the settings that fairseq hands to `eval`. `compat` puts both into fairseq.
 Before torch 2.10 that unpickler itself can be made to corrupt memory (CVE-2026-24747).
 """
 
@@ -174,7 +174,7 @@ LOADERS = {
 }
 
 
-def literal(text: str) -> Any:
+def parse_literal(text: str) -> Any:
     """`eval` for settings: numbers, text, lists, tuples and dicts, with + and * between them.
 
     Raises UsageError for anything else, and TypeError, as `eval` does, if it is no text.

@@ -21,7 +21,7 @@ from fairseq_ext.criterions.terms import unwrapped
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import adversaries
 from fairseq_ext.models.adversaries import adversary_layers
-from fairseq_ext.models.config import check_used
+from fairseq_ext.models.config import check_requirements
 from fairseq_ext.models.hard_coded import cross_layers
 from fairseq_ext.models.layers import build_heads, count_heads
 from fairseq_ext.models.mixins import Monitored
@@ -67,7 +67,7 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     if isinstance(unwrapped(model), Monitored):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         preset = {field.name: field.default for field in fields(config)}
-        check_used(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)
+        check_requirements(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)
 
 
 def check_empty_rows(model: Any, empty_rows: str) -> None:

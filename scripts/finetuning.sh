@@ -48,9 +48,9 @@ logging.disable()
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import MECHANISMS
 from fairseq_ext.models.options import DEFAULTS
-from fairseq_ext.models.pretrained import options_of
+from fairseq_ext.models.pretrained import read_model_options
 
-options = options_of(sys.argv[1])
+options = read_model_options(sys.argv[1])
 if not options:
     raise UsageError(f"there is no checkpoint {sys.argv[1]}; give the path of an encoder")
 arch = (options.get("_name") or options.get("arch") or "").split("_")

@@ -12,5 +12,6 @@ cd "$ROOT"
 ruff check .
 ruff format --check .
 mypy
+lint-imports
 # a file of tests at a time on each core, since what its tests share is made once
 python -m pytest --numprocesses "$((CORES < 8 ? CORES : 8))" --dist loadfile --durations 20 "$@"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import warm
 
+import fairseq_ext.registry  # noqa: F401
 from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.prepare import byte_bpe

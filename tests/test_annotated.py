@@ -12,7 +12,7 @@ from fairseq.data import (
     TruncateDataset,
 )
 
-from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.data.annotations import Annotated
 from fairseq_ext.roles.role_masks import BLANK
 
 LENGTHS = [3, 7, 1, 5, 6, 2]

@@ -23,7 +23,7 @@ from fairseq_ext.criterions.adversarial.divergence import (
     symmetric_kl,
 )
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.adversaries import adversary_layers, check
+from fairseq_ext.models.adversaries import parse_adversary_layers
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
@@ -339,14 +339,14 @@ def test_magnitude(share, empty, groups):
     ],
 )
 def test_layers_in_words(text, layers, expected):
-    assert adversary_layers(text, layers) == expected
+    assert parse_adversary_layers(text, layers) == expected
 
 
 @pytest.mark.parametrize("text", ["4", "-1", "", "lower", "1,", "1,x", "all,1", "1-3"])
 def test_refused_layers(text):
     message = f"--asa-layers is '{text}'; give none, all, upper, or some of the layers 0, 1, 2, 3"
     with pytest.raises(UsageError, match=message):
-        adversary_layers(text, 4)
+        parse_adversary_layers(text, 4)
 
 
 def test_adversaries_need_a_criterion_and_it_needs_them(caplog):

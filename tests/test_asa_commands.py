@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from test_scripts import assert_refused, bash
 
 from fairseq_ext import cli
-from fairseq_ext.criterions.adversarial.term import learned_rates
+from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log
 from fairseq_ext.prepare.toy.corpus import corpus
+from fairseq_ext.training_logs import read_log
 
 PAIRS = [
     [" ".join(re.findall(r"\w+|[^\w\s]", sentence.lower())) for sentence in pair]
@@ -387,7 +387,7 @@ def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
     assert cfg["bernoulli-.05"]["criterion"]["asa_rate"] == 0.05
     assert cfg["scheduled"]["criterion"]["asa_log"] == str(out / "asa" / "seed-1")
     assert {each["optimization"]["clip_norm"] for each in cfg.values()} == {0.0}
-    assert len(learned_rates(cfg["scheduled"]["criterion"]["asa_log"])[0]) == 2  # of 2 updates
+    assert len(read_masking_rates(cfg["scheduled"]["criterion"]["asa_log"])[0]) == 2  # of 2 updates
     assert (out / "masked.png").read_bytes().startswith(b"\x89PNG")
     share = logged(out / "asa" / "seed-1", "train")[-1]["asa_masked"]
     assert f"asa: {share:.3f} of all; from the lowest layer " in done.stdout

@@ -17,7 +17,7 @@ from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
 from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
 from fairseq_ext.criterions.adversarial.divergence import Compared, Divergence, kl
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.adversaries import layers_with_adversary
+from fairseq_ext.models.adversaries import find_adversary_layers
 
 PAD, EOS = 1, 2
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]
@@ -163,7 +163,7 @@ def recorder():
 
 
 def of(model, **options):
-    return Adversarial(layers_with_adversary(model)[0], **options)
+    return Adversarial(find_adversary_layers(model)[0], **options)
 
 
 @pytest.mark.usefixtures("every_form")
@@ -184,7 +184,7 @@ def test_together_is_in_sequence(kind, variant, empty):
     expected = {"first": clean, "maps": extra["attention_maps"]}
     found = {name: both[0][0][name] for name in expected}
     torch.testing.assert_close(found, expected, **CLOSE)
-    assert list(both[0][0]["kept"]) == layers_with_adversary(model)
+    assert list(both[0][0]["kept"]) == find_adversary_layers(model)
     assert (both[0][0]["second"] - clean).abs().max() > 1e-3
     assert all(torch.isfinite(g).all() for g in both[0][1].values())
     assert {n for n, _ in model.named_parameters() if "adversary" in n} <= set(both[0][1])
@@ -391,7 +391,7 @@ def test_evaluation_knows_no_adversary(kind, monkeypatch):
     model, plain = build(kind).eval(), build(kind, asa_layers="none").eval()
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(run(model)[0], run(plain)[0], rtol=0, atol=0)
-    assert not layers_with_adversary(plain)
+    assert not find_adversary_layers(plain)
 
 
 @BOTH
@@ -417,7 +417,7 @@ def test_checkpoints_with_and_without_adversaries(kind, given, taken):
 def test_layers_have_the_adversaries_that_are_asked_for(kind):
     model = build(kind, asa_layers="1,3", asa_per_head=True)
     found = {name: m for name, m in model.named_modules() if isinstance(m, Adversary)}
-    assert layers_with_adversary(model) == [1, 3]
+    assert find_adversary_layers(model) == [1, 3]
     assert [name[-22:] for name in found] == [f".{i}.self_attn.adversary" for i in (1, 3)]
     assert not any("decoder" in name for name in found)
     assert {adversary.heads for adversary in found.values()} == {4}

@@ -18,7 +18,7 @@ from test_asa_criterions import (
 from torch import nn
 
 from fairseq_ext.criterions.adversarial.embedding_noise import Noise
-from fairseq_ext.criterions.adversarial.term import learned_rates
+from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
 from fairseq_ext.training_checks import check_model as check
 
@@ -289,7 +289,7 @@ def test_rates_are_those_of_the_log(tmp_path):
     lines.insert(2, ("valid", 250, masked(0.9)))
     run = write_log(tmp_path, [("train_inner", 10, '"loss": "4"'), *lines])
     for log in (run, run / "train.log"):
-        assert learned_rates(str(log)) == ([100, 200, 400], [0.5, 0.3, 0.1])
+        assert read_masking_rates(str(log)) == ([100, 200, 400], [0.5, 0.3, 0.1])
     case, rates = build("masked_lm", asa_rival="scheduled", asa_log=str(run)), {}
     for update in (0, 100, 150, 300, 400, 9000):
         case.model.set_num_updates(update)
@@ -303,9 +303,12 @@ def test_averages_of_epochs_are_no_rates(tmp_path):
     epochs = [("train", 150, masked(0.7)), ("train", 300, masked(0.4))]
     steps = [("train_inner", u, masked(s)) for u, s in ((100, 0.8), (200, 0.5), (300, 0.3))]
     lines = sorted([*steps, *epochs], key=lambda line: line[1])
-    assert learned_rates(str(write_log(tmp_path / "a", lines)))[1] == [0.8, 0.5, 0.3]
+    assert read_masking_rates(str(write_log(tmp_path / "a", lines)))[1] == [0.8, 0.5, 0.3]
     for name, others in (("b", []), ("c", steps[1:2])):
-        assert learned_rates(str(write_log(tmp_path / name, [*others, *epochs])))[1] == [0.7, 0.4]
+        assert read_masking_rates(str(write_log(tmp_path / name, [*others, *epochs])))[1] == [
+            0.7,
+            0.4,
+        ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

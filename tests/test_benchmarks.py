@@ -207,7 +207,7 @@ def test_rivals_in_finetuning(tmp_path):
             torch.testing.assert_close(shared, states["mean"])
         heads = {name: each.model.task_head for name, each in built.items()}
         assert len(heads["attention"].pooling.blocks) == blocks
-        assert heads["first"].pooling is task_heads.first
+        assert heads["first"].pooling is task_heads.pool_first
         trained = [n for n, p in built["attention"].model.named_parameters() if p.requires_grad]
         assert trained and all(name.startswith("task_head.") for name in trained)
 

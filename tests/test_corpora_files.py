@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 from fairseq_ext.prepare import extract, fetch
 from fairseq_ext.prepare.sources import SOURCES, Address
 
@@ -192,7 +192,7 @@ def tar(path: Path, **files: bytes) -> Path:
 
 
 def lines(tmp_path: Path, part: str) -> list[str]:
-    return list(lines_of(tmp_path / "work" / "raw" / part))
+    return list(read_lines(tmp_path / "work" / "raw" / part))
 
 
 def taken(tmp_path: Path, **parts: str) -> None:
@@ -213,7 +213,7 @@ def test_files_archives_and_archives_in_archives(tmp_path):
     taken(tmp_path, train="t.@+u.@+v.@", test="nowhere.@|in.@")
     assert lines(tmp_path, "train.de") == ["eins", "zwei", "three"]
     assert lines(tmp_path, "test.en") == ["inner"]
-    used = [Path(line).name for line in lines_of(tmp_path / "work" / "inputs")]
+    used = [Path(line).name for line in read_lines(tmp_path / "work" / "inputs")]
     assert used == ["a.tgz", "b.zip", "v.en.gz", "v.de.gz"]
 
 
@@ -256,7 +256,7 @@ def test_archives_are_read_only_if_they_are_needed(tmp_path):
         (folder / f"t.{language}").write_text("plain\n")
     taken(tmp_path, train="t.@")
     assert lines(tmp_path, "train.en") == ["plain"]
-    assert [Path(x).name for x in lines_of(tmp_path / "work" / "inputs")] == ["t.en", "t.de"]
+    assert [Path(x).name for x in read_lines(tmp_path / "work" / "inputs")] == ["t.en", "t.de"]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_the_nearest_folder_with_all_languages(tmp_path, names, place):
     """Plain or .gz, and nothing of a recipe's work."""
     put(tmp_path / "corpus", **{name: name.encode() for name in names})
     taken(tmp_path, train="t.@")
-    used = [Path(line) for line in lines_of(tmp_path / "work" / "inputs")]
+    used = [Path(line) for line in read_lines(tmp_path / "work" / "inputs")]
     assert [path.parent for path in used] == [tmp_path / "corpus" / place] * 2
     assert {path.name.split(".")[1] for path in used} == {"en", "de"}
 

@@ -14,7 +14,7 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention import normalisers
-from fairseq_ext.evaluation.logs import parse_line
+from fairseq_ext.training_logs import parse_line
 
 PAD, EOS = 1, 2
 SOURCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary, data_utils
 from test_corpora_files import tar
 from test_scripts import ROOT, assert_refused, bash, builtin
 
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 PAIRS = {language: builtin("train", language) for language in ("en", "de")}
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
@@ -72,7 +72,7 @@ def test_iwslt14(tmp_path):
     done = run(*command, "--merges", 60)
     assert counts(tmp_path / "out", "de", "en") == {"train": 221, "valid": 10, "test": 10}
     assert "unknown" in done.stdout and "90%" in done.stdout
-    valid = list(lines_of(tmp_path / "out/text/valid.en"))  # the title is the first pair
+    valid = list(read_lines(tmp_path / "out/text/valid.en"))  # the title is the first pair
     assert valid[0] == PAIRS["en"][21].strip().lower().replace(".", " .").replace("  ", " ")
     assert (tmp_path / "out/dict.de.txt").read_text() != (tmp_path / "out/dict.en.txt").read_text()
     assert_refused(bash(ROOT / "scripts" / command[0], *command[1:]), "merges 60'", "merges 10000'")
@@ -97,7 +97,7 @@ def test_wmt14(tmp_path, news):
     found = counts(tmp_path / "out", "en", "de")
     assert (found["valid"], found["test"]) == (3, 7)
     for language in ("en", "de"):  # what is left out for its pieces is left out of the text, too
-        text = list(lines_of(tmp_path / f"out/text/train.{language}"))
+        text = list(read_lines(tmp_path / f"out/text/train.{language}"))
         assert 200 < len(text) == found["train"] < 297
     assert "short" not in (tmp_path / "out/text/train.en").read_text()
 
@@ -153,11 +153,11 @@ DISK = """
 import errno
 from pathlib import Path
 from fairseq_ext.data import check, refusals
-from fairseq_ext.files import completed
+from fairseq_ext.files import atomic_writer
 
 
 def full(arguments):
-    with completed(Path("text")):
+    with atomic_writer(Path("text")):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -210,7 +210,7 @@ def test_gigaword(tmp_path, pieces):
     run("prepare_gigaword.sh", tmp_path / "out", *where, "--merges", 120, "--valid", 10)
     out = tmp_path / "out"
     assert json.loads((out / "manifest.json").read_text())["text"]["train.article"]["longest"] <= 8
-    assert len(list(lines_of(out / "text/valid.title"))) == 10
+    assert len(list(read_lines(out / "text/valid.title"))) == 10
     reference = (out / "text/test.title").read_text()
     assert "UNK" not in reference and "unk" in reference.split()
     assert (out / "wordpiece.txt").exists() == (pieces == "wordpiece")

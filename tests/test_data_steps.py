@@ -21,7 +21,7 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import completed, lines_of, write_lines
+from fairseq_ext.files import atomic_writer, read_lines, write_lines
 from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
 from fairseq_ext.prepare import step as refusals
@@ -35,7 +35,7 @@ needs_fastbpe = pytest.mark.skipif(
 
 
 def real(name: str, count: int) -> list[str]:
-    return list(islice(lines_of(Path(CORPORA or "") / "newstest-en-de" / name), count))
+    return list(islice(read_lines(Path(CORPORA or "") / "newstest-en-de" / name), count))
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -178,7 +178,7 @@ def test_merges_are_those_of_subword_nmt(tmp_path):
     train = write(tmp_path / "train.en", *lines)
     with (tmp_path / "codes").open("w", encoding="utf-8") as out, train.open(encoding="utf-8") as f:
         subword_nmt_learn(f, out, 2000)
-    assert list(subwords.learn([train], 2000)) == list(lines_of(tmp_path / "codes"))
+    assert list(subwords.learn([train], 2000)) == list(read_lines(tmp_path / "codes"))
 
 
 @needs_fastbpe
@@ -210,8 +210,8 @@ def test_learned_from_training_text_and_applied_to_all(tmp_path):
     write(tmp_path / "text" / "test.en", "low newer")
     paths = [str(tmp_path / name) for name in ("text", "codes", "out")]
     subwords.main([*paths, "--merges", "2"])
-    assert list(lines_of(tmp_path / "codes")) == ["#version: 0.2", "l o", "lo w</w>"]
-    assert list(lines_of(tmp_path / "out" / "test.en")) == ["low n@@ e@@ w@@ e@@ r"]
+    assert list(read_lines(tmp_path / "codes")) == ["#version: 0.2", "l o", "lo w</w>"]
+    assert list(read_lines(tmp_path / "out" / "test.en")) == ["low n@@ e@@ w@@ e@@ r"]
     kept = (tmp_path / "out" / "test.en").stat().st_mtime_ns
     subwords.main([*paths, "--merges", "2"])
     assert (tmp_path / "out" / "test.en").stat().st_mtime_ns == kept
@@ -246,11 +246,11 @@ def test_pairs_are_left_out_before_others_are_held_out(tmp_path):
     views = {tmp_path / name: tmp_path / f"{name}-sorted" for name in ("tokens", "pieces")}
     counts = bitext.sort(["de", "en"], views, ["train", "valid"], bitext.Limits(3, 1.5), every=3)
     assert counts == {"train": Counter(train=4, valid=2) + Counter({None: 1})}
-    assert list(lines_of(tmp_path / "pieces-sorted" / "valid.en")) == ["c pieces", "g pieces"]
-    assert list(lines_of(tmp_path / "tokens-sorted" / "train.de")) == [
+    assert list(read_lines(tmp_path / "pieces-sorted" / "valid.en")) == ["c pieces", "g pieces"]
+    assert list(read_lines(tmp_path / "tokens-sorted" / "train.de")) == [
         f"{text} tokens" for text in "abdf"
     ]
-    assert list(lines_of(tmp_path / "tokens-sorted" / "test.de")) == ["kept " * 9]
+    assert list(read_lines(tmp_path / "tokens-sorted" / "test.de")) == ["kept " * 9]
 
 
 def test_sides_of_different_lengths(tmp_path):
@@ -273,7 +273,7 @@ def test_nothing_is_left(tmp_path, longest, every):
 def test_text_that_is_tokenised_already(tmp_path):
     write(tmp_path / "raw" / "train.xx", " a\u00a0b\u0085 , \tc. ")
     tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out"), "--tokenised"])
-    assert list(lines_of(tmp_path / "out" / "train.xx")) == ["a b , c."]
+    assert list(read_lines(tmp_path / "out" / "train.xx")) == ["a b , c."]
 
 
 def test_a_language_that_sacremoses_does_not_know(tmp_path, caplog):
@@ -308,12 +308,12 @@ def test_gigaword_in_the_layout_of_its_authors(tmp_path):
     write(tmp_path / "sumdata/Giga/input.txt", "test UNK")
     write(tmp_path / "sumdata/Giga/task1_ref0.txt", "UNK test")
     gigaword.extract(tmp_path, tmp_path / "w/raw", valid=3)
-    assert list(lines_of(tmp_path / "w/raw/test.title")) == ["unk test"]
-    assert list(lines_of(tmp_path / "w/raw/valid.article")) == [
+    assert list(read_lines(tmp_path / "w/raw/test.title")) == ["unk test"]
+    assert list(read_lines(tmp_path / "w/raw/valid.article")) == [
         f"article unk {number}" for number in (0, 2, 4)
     ]
-    assert len(list(lines_of(tmp_path / "w/raw/train.title"))) == 7
-    assert len(list(lines_of(tmp_path / "w/inputs"))) == 6
+    assert len(list(read_lines(tmp_path / "w/raw/train.title"))) == 7
+    assert len(list(read_lines(tmp_path / "w/inputs"))) == 6
 
 
 def test_sides_of_the_validation_part_of_different_lengths(tmp_path):
@@ -338,9 +338,9 @@ def test_lines_are_cut(tmp_path):
     for part in ("valid", "test"):
         write(tmp_path / "p" / f"{part}.title", "a b c d", "")
     gigaword.main(["truncate", str(tmp_path / "p"), "--positions", "4", "3"])
-    assert list(lines_of(tmp_path / "p" / "test.article")) == ["a b c", "a"]
-    assert list(lines_of(tmp_path / "p" / "valid.title")) == ["a b", ""]
-    assert list(lines_of(tmp_path / "p" / "test.title")) == ["a b c d", ""]  # references
+    assert list(read_lines(tmp_path / "p" / "test.article")) == ["a b c", "a"]
+    assert list(read_lines(tmp_path / "p" / "valid.title")) == ["a b", ""]
+    assert list(read_lines(tmp_path / "p" / "test.title")) == ["a b c d", ""]  # references
 
 
 # Summaries.
@@ -422,7 +422,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "unlink", lambda self, missing_ok: None)
     with (
         pytest.raises(Unfinished, match="file cannot be written .No space left.*run the same"),
-        completed(tmp_path / "file") as file,
+        atomic_writer(tmp_path / "file") as file,
     ):
         file.write("text")
 
@@ -451,13 +451,13 @@ def test_text_that_is_refused(tmp_path, content, said):
     path = tmp_path / ("a.gz" if content[:2] == b"\x1f\x8b" else "a")
     path.write_bytes(content)
     with pytest.raises(UsageError, match=said) as found:
-        list(lines_of(path))
+        list(read_lines(path))
     assert not isinstance(found.value, Unfinished)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "text").write_text("\ufeffone\n\ufefftwo\n", "utf-8")
-    assert list(lines_of(tmp_path / "text")) == ["one", "\ufefftwo"]
+    assert list(read_lines(tmp_path / "text")) == ["one", "\ufefftwo"]
 
 
 def test_a_disk_that_cannot_be_read(tmp_path, monkeypatch):
@@ -466,12 +466,12 @@ def test_a_disk_that_cannot_be_read(tmp_path, monkeypatch):
 
     monkeypatch.setattr(lines, "opened", broken)
     with pytest.raises(Unfinished, match="cannot be read after line 0 .Input/output error"):
-        list(lines_of(tmp_path))
+        list(read_lines(tmp_path))
 
 
 def test_compressed_text_is_read(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress("ä\n".encode()))
-    assert list(lines_of(tmp_path / "a.gz")) == ["ä"]
+    assert list(read_lines(tmp_path / "a.gz")) == ["ä"]
 
 
 # The outcome of a well-known recipe.
@@ -491,7 +491,7 @@ def test_iwslt14_of_the_well_known_recipe(part, language):
     """
     folder = Path(CORPORA or "") / "iwslt14-de-en"
     path = next(folder.glob(f"{part}.{language}*"))
-    tokens = list(lines_of(path))
+    tokens = list(read_lines(path))
     words = [xml_unescape(line) for line in tokens]
     if language == "en":
         words = [CONTRACTION.sub("'", line) for line in words]

@@ -123,8 +123,8 @@ def test_files_of_a_folder(tmp_path):
 def test_hold_out(tmp_path, text, wanted, held):
     train = write(tmp_path / "train", "".join(f"{line}\n" for line in text))
     documents.hold_out(train, tmp_path / "valid", wanted)
-    assert list(documents.lines_of(tmp_path / "valid")) == held
-    kept = list(documents.lines_of(train))
+    assert list(documents.read_lines(tmp_path / "valid")) == held
+    kept = list(documents.read_lines(train))
     assert kept == text[: len(kept)]
     assert len(kept) + len(held) == len(text) - ("" in text)
 

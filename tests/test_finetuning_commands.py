@@ -26,8 +26,8 @@ from torch import nn
 from fairseq_ext import cli
 from fairseq_ext.data.tokenisers import OF_BERT
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log
 from fairseq_ext.prepare.toy.corpus import corpus
+from fairseq_ext.training_logs import read_log
 
 WIDTH, POSITIONS = 32, 48
 SIZES = f"--encoder-layers 2 --encoder-embed-dim {WIDTH} --encoder-ffn-embed-dim 48 "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_ext.evaluation.logs import Record, is_finished, parse_line
+from fairseq_ext.training_logs import Record, is_finished, parse_line
 
 NUMBERS = {"loss": 3.5, "lr": 1e-05}
 

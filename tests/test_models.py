@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
-from fairseq_ext.models.config import check_used, to_transformer_config
+from fairseq_ext.models.config import check_requirements, to_transformer_config
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
 
 TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()}
@@ -283,7 +283,7 @@ def test_what_changes_nothing_is_refused():
     preset = {
         field.name: field.default for field in fields(MODEL_DATACLASS_REGISTRY["transformer_una"])
     }
-    check_used(preset, preset, DEFAULTS, OPTION_REQUIREMENTS)
+    check_requirements(preset, preset, DEFAULTS, OPTION_REQUIREMENTS)
     for changed, said in [
         ({"sinkhorn_sweeps": 3}, "--sinkhorn-sweeps 3 has no effect with --encoder-norm"),
         ({"hna_init": 0.2}, "leave it out, or give --encoder-normaliser hybrid"),
@@ -302,12 +302,12 @@ def test_what_changes_nothing_is_refused():
         ),
     ]:
         with pytest.raises(UsageError, match=re.escape(said)):
-            check_used({**preset, **changed}, preset, DEFAULTS, OPTION_REQUIREMENTS)
+            check_requirements({**preset, **changed}, preset, DEFAULTS, OPTION_REQUIREMENTS)
     used = {"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 3, "encoder_gaussian_heads": "2"}
     used |= {"encoder_gaussian_offsets": "-1", "gaussian_sigma": "2", "cross_layers": "last"}
-    check_used({**preset, **used}, preset, DEFAULTS, OPTION_REQUIREMENTS)
+    check_requirements({**preset, **used}, preset, DEFAULTS, OPTION_REQUIREMENTS)
     headlines = {**preset, "hna_init": 0.1}  # of the preset
-    check_used(headlines, headlines, DEFAULTS, OPTION_REQUIREMENTS)
+    check_requirements(headlines, headlines, DEFAULTS, OPTION_REQUIREMENTS)
 
 
 def test_stock_layer_pruning_works():

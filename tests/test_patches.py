@@ -123,7 +123,7 @@ def test_bf16_is_a_tpu_in_no_part(monkeypatch):
         options.parse_args_and_arch(parser, input_args=f"{flags} --optimizer adam".split())
     )
     assert cfg.criterion.tpu and cfg.distributed_training.tpu  # else there is no need for it
-    processes.bf16_without_tpu(cfg)
+    processes.keep_bf16_off_tpu(cfg)
     assert not any(part.tpu for part in cfg.values() if hasattr(part, "tpu"))
     assert cfg.common.bf16 and cfg.criterion.tpu is False
 
@@ -246,7 +246,7 @@ def test_every_torch_load_and_eval_of_fairseq_is_covered():
     evaluating = list(fairseq_modules_with(r"(?<![\w.])eval\("))
     assert len(evaluating) > 10
     for name in evaluating:
-        assert sys.modules[name].eval is safe_loading.literal
+        assert sys.modules[name].eval is safe_loading.parse_literal
 
 
 @pytest.mark.parametrize("name", ["../outside", "/{}/outside"])

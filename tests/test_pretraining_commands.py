@@ -12,7 +12,7 @@ from fairseq import checkpoint_utils
 from test_pretraining import EVERY
 from test_scripts import assert_refused, bash
 
-from fairseq_ext.evaluation.logs import parse_line
+from fairseq_ext.training_logs import parse_line
 
 CONFIGS = sorted((ROOT / "scripts" / "configs").glob("*.yaml"))
 

@@ -250,7 +250,7 @@ def test_threads_do_not_disturb_each_other(tmp_path):
     ],
 )
 def test_settings_are_read_as_eval_reads_them(text):
-    assert safe_loading.literal(text) == eval(text.strip())
+    assert safe_loading.parse_literal(text) == eval(text.strip())
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_settings_are_read_as_eval_reads_them(text):
 def test_anything_else_in_a_setting_is_refused(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="is no plain value"):
-        safe_loading.literal(text)
+        safe_loading.parse_literal(text)
     assert not any(tmp_path.iterdir())
 
 
@@ -297,4 +297,4 @@ def test_code_in_the_settings_of_a_checkpoint_does_not_run(tmp_path):
 def test_literal_refuses_what_is_no_text_as_eval_does():
     for value in True, 3, ast.parse("1", mode="eval"):
         with pytest.raises(TypeError):
-            safe_loading.literal(value)
+            safe_loading.parse_literal(value)

@@ -14,7 +14,7 @@ from torch import nn
 
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log
+from fairseq_ext.training_logs import read_log
 
 ARCHS = ["sentence_cnn", "sentence_bilstm"]
 EVERY = pytest.mark.parametrize("arch", ARCHS)

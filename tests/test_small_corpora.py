@@ -6,7 +6,7 @@ from test_commands import generate, hypotheses
 from test_data_recipes import run
 
 from fairseq_ext import cli
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 SIZES = {"train": 300, "valid": 40, "test": 30}
 NEWS = dict(zip(SIZES, ("newstest2009", "newstest2013", "newstest2014"), strict=True))
@@ -24,7 +24,7 @@ def test_from_text_to_a_score(corpora, tmp_path, capsys, corpus, source, target,
     for part, name in names.items():
         for language in (source, target):
             (path,) = (corpora / corpus).glob(f"{name}.{language}*")
-            lines = [line for line, _ in zip(lines_of(path), range(SIZES[part]), strict=False)]
+            lines = [line for line, _ in zip(read_lines(path), range(SIZES[part]), strict=False)]
             text = "".join(f"{line}\n" for line in lines)
             (tmp_path / f"{part}.{language}").write_text(text, encoding="utf-8")
     data, languages = tmp_path / "data", ("-s", source, "-t", target)

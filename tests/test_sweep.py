@@ -14,10 +14,10 @@ from conftest import ROOT
 
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log
 from fairseq_ext.evaluation.translation import read_output
 from fairseq_ext.tools import jobs
 from fairseq_ext.tools.sweep import plan
+from fairseq_ext.training_logs import read_log
 
 # fairseq_cli.train and .generate of a run: they write down how they were called, log, save, and do
 # what --do says; -first is for a run that has no checkpoint yet.

@@ -16,7 +16,7 @@ from torch import nn
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import runs
-from fairseq_ext.evaluation.logs import is_finished, variants
+from fairseq_ext.training_logs import is_finished, variants
 
 
 class Tied(nn.Module):

@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.task_attention import TaskAttention, initialiser, swapped
+from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser, swap_pairs
 from fairseq_ext.models.task_heads import (
     Linear,
     Mlp,
     Product,
     SentenceHead,
-    first,
-    highest,
-    mean,
+    pool_first,
+    pool_max,
+    pool_mean,
 )
 from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceRegressionTask
 
@@ -117,15 +117,15 @@ def test_both_directions_have_the_same_weights():
     """Sentences in each other's place: outputs in each other's place."""
     model = build(3, cross=True)
     features, padding = batch()
-    exchanged = model(swapped(features), swapped(padding))
-    torch.testing.assert_close(exchanged, swapped(model(features, padding)), **EXACT)
+    exchanged = model(swap_pairs(features), swap_pairs(padding))
+    torch.testing.assert_close(exchanged, swap_pairs(model(features, padding)), **EXACT)
     assert not torch.allclose(model(features, padding)[0], exchanged[0])
 
 
 def test_swapped():
     x = torch.arange(12).view(2, 6)
-    assert swapped(x, 1).tolist() == [[1, 0, 3, 2, 5, 4], [7, 6, 9, 8, 11, 10]]
-    assert swapped(x).tolist() == [x[1].tolist(), x[0].tolist()]
+    assert swap_pairs(x, 1).tolist() == [[1, 0, 3, 2, 5, 4], [7, 6, 9, 8, 11, 10]]
+    assert swap_pairs(x).tolist() == [x[1].tolist(), x[0].tolist()]
 
 
 @SIDES
@@ -255,7 +255,7 @@ def test_orthogonal_maps_are_orthogonal():
 )
 def test_refused_initialisers(text):
     with pytest.raises(UsageError, match="--task-init is .* must be default or one of uniform"):
-        initialiser(text)
+        parse_initialiser(text)
 
 
 # What is read off an encoder without attention.
@@ -265,10 +265,10 @@ def test_pooling_without_padding():
     features, padding = batch(padding_to=8)
     rows = [row[~absent] for row, absent in zip(features, padding, strict=True)]
     average = torch.stack([sum(row) / len(row) for row in rows])
-    torch.testing.assert_close(mean(features, padding), average, **EXACT)
+    torch.testing.assert_close(pool_mean(features, padding), average, **EXACT)
     top = torch.stack([torch.stack(list(row)).amax(0) for row in rows])
-    assert highest(features, padding).equal(top) and (top < features.amax(1)).any()
-    torch.testing.assert_close(first(features, padding), torch.stack([r[0] for r in rows]))
+    assert pool_max(features, padding).equal(top) and (top < features.amax(1)).any()
+    torch.testing.assert_close(pool_first(features, padding), torch.stack([r[0] for r in rows]))
 
 
 def test_product_is_the_dot_product_of_both_after_one_map():
@@ -300,5 +300,5 @@ def test_dropout_of_heads(made):
 def test_a_head_reads_what_its_pooling_reads():
     features, padding = batch()
     output = nn.Linear(WIDTH, 2).double()
-    found = SentenceHead(mean, output)(features, padding)
-    torch.testing.assert_close(found, output(mean(features, padding)))
+    found = SentenceHead(pool_mean, output)(features, padding)
+    torch.testing.assert_close(found, output(pool_mean(features, padding)))

@@ -11,19 +11,22 @@ from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
 
-
 SHARED: dict[str, dict[str, Any]] = {
     "checkpoints": {"nargs": "+", "type": Path, "metavar": "CHECKPOINT"},
     "--data": {"type": Path, "metavar": "DATA_BIN", "help": "default: what the checkpoint names"},
     "--split": {"default": "valid", "help": "default: valid"},
     "--limit": {"type": int, "metavar": "N", "help": "the first N sentences; default: all"},
     "--max-tokens": {
-        **{"type": int, "default": MAX_TOKENS, "metavar": "N"},
+        "type": int,
+        "default": MAX_TOKENS,
+        "metavar": "N",
         "help": f"default: {MAX_TOKENS}",
     },
     "--out": {"type": Path, "required": True, "metavar": "DIR"},
     "--tokens": {
-        **{"type": int, "default": LABELS, "metavar": "N"},
+        "type": int,
+        "default": LABELS,
+        "metavar": "N",
         "help": f"of a longer sentence the maps of the first N are shown; default: {LABELS}",
     },
 }

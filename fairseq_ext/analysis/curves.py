@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import (
     assign_colours,
     check_picture,
@@ -22,6 +21,7 @@ from fairseq_ext.evaluation.pictures import (
     save_numbers,
     style_axes,
 )
+from fairseq_ext.training_logs import read_log, variants
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 LINK = re.compile(r"(\d+)([-p])(\d+)")
 
@@ -55,7 +55,7 @@ def read_pairs(args: argparse.Namespace) -> list[SentencePair]:
         UsageError: the three files do not fit each other, or a link cannot be read.
     """
     files = args.source, args.target, args.gold
-    texts = [list(lines_of(file)) for file in files]
+    texts = [list(read_lines(file)) for file in files]
     if len({*map(len, texts)}) > 1:
         counts = ", ".join(f"{f} has {len(t)}" for f, t in zip(files, texts, strict=True))
         raise UsageError(

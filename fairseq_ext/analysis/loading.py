@@ -14,10 +14,10 @@ from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import REPETITION
 from fairseq_ext.models.roberta import RobertaModel
 from fairseq_ext.models.transformer import TransformerModel
 from fairseq_ext.tasks.labelled_task import LabelledTask
+from fairseq_ext.training_logs import REPETITION
 
 STOCK = {
     TransformerModelBase: "transformer_una",

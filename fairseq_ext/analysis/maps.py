@@ -16,7 +16,6 @@ chosen, beginning with the choice made here; it needs no network.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_ext.analysis import arguments, pages

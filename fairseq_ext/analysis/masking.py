@@ -6,15 +6,15 @@ averaged. Beside the picture are its numbers, as CSV.
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.criterions.adversarial.term import SHARE, shares_of_layers
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import (
     assign_colours,
     check_picture,
@@ -24,6 +24,7 @@ from fairseq_ext.evaluation.pictures import (
     style_axes,
     use_whole_numbers,
 )
+from fairseq_ext.training_logs import read_log, variants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +37,8 @@ Shares = dict[int, float]
 """
 
 ALL = -1
+
+LAYER = re.compile(rf"{SHARE}_(\d+)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +99,15 @@ def _shorten(names: Sequence[str]) -> list[str]:
     return ["/".join(each) for each in parts]
 
 
+def read_layer_shares(values: Mapping[str, float]) -> Shares:
+    """Return the share that each layer's adversary masked, from logged values.
+
+    Naive masks have no shares of layers.
+    """
+    matches = {name: LAYER.fullmatch(name) for name in values}
+    return {int(match[1]): values[name] for name, match in matches.items() if match}
+
+
 def _read_last_shares(run: Path) -> Shares:
     records = [record for record in read_log(run) if record.kind.startswith("train")]
     logged = [record.values for record in records if SHARE in record.values]
@@ -104,7 +116,7 @@ def _read_last_shares(run: Path) -> Shares:
             f"{run} has no {SHARE} in its log; give trainings of a criterion with _asa that have "
             "adversaries"
         )
-    return {ALL: logged[-1][SHARE], **shares_of_layers(logged[-1])}
+    return {ALL: logged[-1][SHARE], **read_layer_shares(logged[-1])}
 
 
 def list_shares(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
-from fairseq_ext.files import completed
+from fairseq_ext.files import atomic_writer
 
 STATIC = Path(__file__).parent / "static"
 FILES = ("page.html", "page.css", "maps.js")
@@ -25,7 +25,7 @@ def write_page(out: Path, title: str, parts: Iterable[str]) -> None:
     """Write a page of these parts of HTML; the file gets its name when it is complete."""
     html, style, script = ((STATIC / name).read_text("utf-8") for name in FILES)
     page = html.format(title=escape(title), body="\n".join(parts), style=style, script=script)
-    with completed(out) as file:
+    with atomic_writer(out) as file:
         file.write(page)
 
 

@@ -23,14 +23,14 @@ from fairseq_ext.analysis import arguments, curves, masking, weights
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.pages import maps_part, write_page
 from fairseq_ext.analysis.sentence_maps import read_maps
-from fairseq_ext.criterions.adversarial.term import SHARE
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import table
 from fairseq_ext.evaluation.layout import records_as_csv
-from fairseq_ext.evaluation.logs import read_log, variants
 from fairseq_ext.evaluation.pictures import render
 from fairseq_ext.evaluation.runs import CHECKPOINT, ELSEWHERE, REPEATED, Run, read_runs
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import read_log, variants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

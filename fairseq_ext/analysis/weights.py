@@ -21,10 +21,10 @@ from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.attention import Attention
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import LOG, read_log, variants
 from fairseq_ext.evaluation.pictures import new_figure, save, style_axes, use_whole_numbers
 from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING, facts
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import LOG, read_log, variants
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

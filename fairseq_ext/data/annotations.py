@@ -1,8 +1,8 @@
-"""Annotations on disk: of each token its word, the word that this depends on, and how.
+"""Annotations on disk: for each token its word, the head of this word and their relation.
 
 A folder has values.npy, int16 [tokens, 3] of all sentences, one after another without their ends;
-offsets.npy, int64 [sentences + 1], where each begins; and about.json. What belongs to a sentence
-without annotations is NONE, NONE, 0.
+offsets.npy, int64 [sentences + 1], where each begins; and about.json. A sentence
+without annotations has NONE, NONE, 0 for each token.
 """
 
 import hashlib
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from fairseq.data import BaseWrapperDataset, FairseqDataset
+from torch import Tensor
 
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
@@ -28,24 +31,24 @@ AGAIN = "make it again with fairseq-ext annotate"
 
 @cache
 def bits(relation: str) -> int:
-    """MAJOR: it, or what it is a subtype of, is a major relation; EXACT: it is one itself."""
+    """Return MAJOR for a major relation or its subtype, with EXACT for one without a subtype."""
     major = relation.partition(":")[0] in RELATIONS or relation == "nsubjpass"
     return MAJOR * major | EXACT * (relation in RELATIONS)
 
 
 def blank(count: int) -> np.ndarray:
-    """Of a sentence without annotations."""
+    """Return the record [count, 3] of a sentence without annotations."""
     return np.tile(np.array(BLANK, np.int16), (count, 1))
 
 
 def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
-    """[n, 3] of a sentence's n tokens.
+    """Return the record [n, 3] of a sentence of n tokens.
 
-    A word in which no token begins is one with the word before. Such words depend on what the
-    first of them that depends on another depends on.
+    A word in which no token begins counts as part of the word before it. Such a group has the head
+    of its first word whose head lies outside.
 
     Args:
-        places: of each token's word.
+        places: index of each token's word.
     """
     begun = set(places)
     owners: list[int] = []
@@ -63,14 +66,14 @@ def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
 
 
 class _Array:
-    """An array that is written to a file row by row."""
+    """A .npy file that is written row by row."""
 
     def __init__(self, path: Path, dtype: type, row: tuple[int, ...]) -> None:
         self.file, self.dtype, self.row, self.count = path.open("wb"), np.dtype(dtype), row, 0
         self._head()
 
     def _head(self) -> None:
-        """Its length does not depend on the number of rows: numpy leaves room for it to grow."""
+        """Write the header; numpy leaves room in it, so that its length is always the same."""
         descr = np.lib.format.dtype_to_descr(self.dtype)
         shape = (self.count, *self.row)
         head = {"descr": descr, "fortran_order": False, "shape": shape}
@@ -89,14 +92,14 @@ class _Array:
 def write(
     folder: Path, records: Iterable[np.ndarray], symbols: Iterable[str], parser: str
 ) -> dict[str, Any]:
-    """Make a folder of one record for each sentence, or replace it; it is there only when complete.
+    """Write a folder with one record for each sentence; it gets its name when it is complete.
 
     Args:
-        symbols: those of the dictionary of the text.
-        parser: what the annotations come from.
+        symbols: symbols of the dictionary of the text.
+        parser: source of the annotations, as text.
 
     Returns:
-        What about.json says.
+        The content of about.json.
 
     Raises:
         Unfinished: it cannot be written.
@@ -106,7 +109,7 @@ def write(
     part.mkdir()
     try:
         about = _fill(part, records)
-        about = {"version": VERSION, **about, "dictionary": _of(symbols), "parser": parser}
+        about = {"version": VERSION, **about, "dictionary": _fingerprint(symbols), "parser": parser}
         (part / "about.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
         _replace(part, folder)
     except OSError as error:
@@ -148,33 +151,34 @@ def _replace(part: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _of(symbols: Iterable[str]) -> str:
-    """Some tasks add <mask> to a dictionary."""
+def _fingerprint(symbols: Iterable[str]) -> str:
+    """Return the fingerprint of a dictionary without <mask>, which some tasks add."""
     return digest(symbol for symbol in symbols if symbol != "<mask>")
 
 
 class Annotations:
-    """The records of a folder, mapped to memory: int16 [n, 3] of each sentence."""
+    """Records of a folder, memory-mapped: int16 [n, 3] for each sentence."""
 
     def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
         self.values, self.offsets = values, offsets
 
     @classmethod
     def open(cls, folder: Path, symbols: Iterable[str], lengths: Sequence[int]) -> "Annotations":
-        """Those of a text with this dictionary.
+        """Open the annotations of a text.
 
         Args:
-            lengths: the number of tokens of each sentence, without its ends.
+            symbols: symbols of the dictionary of the text.
+            lengths: number of tokens of each sentence, without <s> and </s>.
 
         Raises:
-            UsageError: there are none, they cannot be read, or they are of another text.
+            UsageError: they are missing, cannot be read, or belong to another text or dictionary.
         """
         if not folder.is_dir():
             raise UsageError(
                 f"there are no annotations {folder}; make them with fairseq-ext annotate"
             )
         about, found = _read(folder)
-        if about["dictionary"] != _of(symbols):
+        if about["dictionary"] != _fingerprint(symbols):
             raise UsageError(f"{folder} was made with another dictionary than this; {AGAIN}")
         lengths = np.asarray(lengths, np.int64)
         if about["lengths"] != hashlib.sha256(lengths.tobytes()).hexdigest():
@@ -209,3 +213,46 @@ def _read(folder: Path) -> tuple[dict[str, Any], Annotations]:
         reason = str(error).partition("\n")[0]
         raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
     return about, Annotations(values, offsets)
+
+
+class Annotated(BaseWrapperDataset):
+    """Data set whose batches have the annotations of their sentences as an input of the model.
+
+    Args:
+        records: annotations of the sentences that the data set is made of.
+        places: [N] which of these each item is; by default item n is sentence n.
+        first: number of tokens before the sentence in each row.
+    """
+
+    def __init__(
+        self,
+        dataset: FairseqDataset,
+        records: Annotations,
+        pad: int,
+        *,
+        places: np.ndarray | None = None,
+        first: int = 0,
+    ) -> None:
+        super().__init__(dataset)
+        self.records, self.pad, self.first = records, pad, first
+        self.places = np.arange(len(dataset)) if places is None else places
+
+    def collater(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """Return the data set's batch with "annotations" [B, S, 3] in "net_input"."""
+        batch = self.dataset.collater(samples)
+        if batch:
+            inputs = batch["net_input"]
+            rows = [self.records[self.places[number]] for number in batch["id"].tolist()]
+            inputs["annotations"] = self._placed(inputs["src_tokens"], rows)
+        return batch
+
+    def _placed(self, tokens: Tensor, rows: Sequence[np.ndarray]) -> Tensor:
+        """Put each record [n, 3] where its tokens stand, cut as the sentence is cut."""
+        placed = torch.tensor(BLANK).expand(*tokens.shape, -1).clone()
+        real = tokens != self.pad
+        begins, counts = real.int().argmax(1).tolist(), real.sum(1).tolist()
+        for row, record, begin, count in zip(placed, rows, begins, counts, strict=True):
+            kept = min(len(record), count - self.first - 1)
+            begin += self.first
+            row[begin : begin + kept] = torch.from_numpy(record[:kept].astype(np.int64))
+        return placed

@@ -1,4 +1,4 @@
-"""Labelled text: files of JSON lines, one example each, checked line by line."""
+"""Labelled text: files of JSON lines, an example each, checked line by line."""
 
 import json
 import math
@@ -10,26 +10,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 Values = dict[str, Any]
 
 
 class Example(NamedTuple):
-    """One line: its values, and where it stands ("FILE:LINE")."""
+    """An example: its values, and where it stands ("FILE:LINE")."""
 
     values: Values
     where: str
 
 
 class Field(NamedTuple):
-    """A key of an example.
+    """A key that examples have.
 
     Attributes:
-        says: what its value must be, in words.
-        accepts: whether a value is that.
-        needed: whether every example has it.
-        target: whether it is what is to be predicted.
+        says: description of a valid value, for errors.
+        accepts: function that returns whether a value is valid.
+        needed: every example has the key.
+        target: the value is to be predicted.
     """
 
     says: str
@@ -39,15 +39,17 @@ class Field(NamedTuple):
 
 
 def is_text(value: Any) -> bool:
-    """No half of a surrogate pair, which JSON can write and nothing else can read."""
+    """Return whether a value is text without half of a surrogate pair, which only JSON can hold."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number."""
     return type(value) in (int, float) and math.isfinite(value)
 
 
 def are_texts(value: Any) -> bool:
+    """Return whether a value is a list of texts."""
     return isinstance(value, list) and all(map(is_text, value))
 
 
@@ -56,14 +58,14 @@ PAIR = Field("a text", is_text, needed=False)
 
 
 def read(path: Path, fields: Mapping[str, Field]) -> list[Example]:
-    """All examples of a file.
+    """Return all examples of a file.
 
     Raises:
-        UsageError: there is no such file, nothing in it, or a line that is no such example.
+        UsageError: the file is missing or empty, or a line is no such example.
     """
     if not path.is_file():
         raise UsageError(f"{path} is not there; make it with scripts/prepare_task.sh, or write it")
-    found = list(parse(lines_of(path), str(path), fields))
+    found = list(parse(read_lines(path), str(path), fields))
     if not found:
         raise UsageError(f"{path} is empty; give at least one example")
     return found
@@ -75,7 +77,7 @@ def parse(
     fields: Mapping[str, Field],
     first: int = 1,
 ) -> Iterator[Example]:
-    """As `read`, of lines that are numbered from `first`."""
+    """Yield the examples of lines, which are numbered from `first`."""
     for number, line in enumerate(lines, first):
         where = f"{name}:{number}"
         try:
@@ -102,7 +104,7 @@ def _checked(values: Values, where: str, fields: Mapping[str, Field]) -> Values:
 
 
 def in_fold(count: int, folds: int, fold: int) -> np.ndarray:
-    """[count] bool: which examples are held out in this fold, counted from 1.
+    """Return [count] bool, True for examples that are held out in this fold, counted from 1.
 
     Folds are the same for every seed and model, and differ in size by 1 at most.
     """

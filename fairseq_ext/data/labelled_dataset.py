@@ -1,4 +1,4 @@
-"""Labelled examples as batches: rows of tokens, one or several for each example."""
+"""Data set of labelled examples: batches of token rows, one or several for each example."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ BUCKET = 8  # tokens: rows in a batch differ in length by fewer, mostly
 
 @dataclass(frozen=True)
 class Item:
-    """An example as a model reads it.
+    """An example as the model reads it.
 
     Attributes:
-        target: a number, or an array for each row; None if nothing is known.
-        extra: what the task needs to turn scores into an answer.
+        target: a number, or an array for each row; None if the example has no label.
+        extra: whatever the task needs to turn scores into an answer.
     """
 
     example: Example
@@ -32,10 +32,10 @@ class Item:
 
 
 class LabelledDataset(FairseqDataset):
-    """Batches of items, drawn anew in every epoch from items of like length.
+    """Data set that makes new batches of items of similar length in every epoch.
 
     Args:
-        segments: the model tells segments apart.
+        segments: the model has embeddings of segments.
     """
 
     def __init__(self, items: Sequence[Item], *, pad: int, segments: bool, seed: int) -> None:
@@ -52,25 +52,33 @@ class LabelledDataset(FairseqDataset):
         return int(index), self.items[index]
 
     def num_tokens(self, index: int) -> int:
+        """Return the tokens of all rows of an item."""
         return int(self.sizes[index] * self.counts[index])
 
     def size(self, index: int) -> int:
+        """Return the tokens of the longest row of an item."""
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
+        """Return a new order in every epoch, in which neighbours have similar lengths."""
         order = np.random.default_rng((self.seed, self.epoch)).permutation(len(self))
         return order[np.argsort(self.sizes[order] // BUCKET, kind="stable")]
 
     def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, on which the order depends."""
         self.epoch = epoch
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Whether batches stay as they are: they do not."""
         return False
 
     def collater(self, samples: Sequence[tuple[int, Item]]) -> dict[str, Any]:
-        """A batch of B items with R rows in all: "net_input" of [R, S], "counts" [B] of rows,
-        "target" [B], or [R, …] padded with IGNORED, and the items themselves."""
+        """Return a batch of B items with R rows.
+
+        It has "net_input" of [R, S], "counts" [B] (rows of each item), "target" [B], or [R, …]
+        padded with IGNORED, and the items themselves.
+        """
         if not samples:
             return {}
         items = [item for _, item in samples]

@@ -1,4 +1,4 @@
-"""Pairs of segments of a text: next-sentence prediction and sentence-order prediction."""
+"""Pairs of text segments for next-sentence prediction and sentence-order prediction."""
 
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ SPECIALS = 3  # <s> first </s> second </s>
 
 
 class Pair(NamedTuple):
-    """A pair as the model sees it.
+    """A pair as the model reads it.
 
     Attributes:
         tokens: [S] <s> first </s> second </s>.
         segments: [S] 0 up to the first </s>, then 1.
-        label: 0 as in the text; 1 swapped, or the second from another document.
+        label: 0 for a pair as in the text; 1 if swapped, or if the second is from another document.
     """
 
     tokens: Tensor
@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """A text, cut into what becomes pairs.
+    """A text that has been cut into chunks, each of which becomes a pair.
 
     Attributes:
         pieces: [P, 3] line, first token and number of tokens of each piece: a line, or a part of
@@ -42,7 +42,7 @@ class Chunks(NamedTuple):
 
 
 def cut(sizes: np.ndarray, room: int) -> Chunks:
-    """Fill chunks of up to `room` tokens with the lines of a document, one after the other.
+    """Cut a text into chunks of up to `room` tokens, of consecutive lines of one document.
 
     Args:
         sizes: [lines] tokens with </s>; a line of 1 (an empty one) ends a document.
@@ -57,7 +57,7 @@ def cut(sizes: np.ndarray, room: int) -> Chunks:
 
 
 def _fill(lengths: np.ndarray, documents: np.ndarray, room: int) -> np.ndarray:
-    """[N, 2] runs of pieces of one document; what cannot make two segments is left out."""
+    """Return chunks [N, 2] of pieces; chunks too short for two segments are left out."""
     bounds, filled = [0], 0
     for piece, (length, document) in enumerate(zip(lengths, documents, strict=True)):
         if piece and (filled + length > room or document != documents[piece - 1]):
@@ -69,15 +69,17 @@ def _fill(lengths: np.ndarray, documents: np.ndarray, room: int) -> np.ndarray:
 
 
 class PairDataset(SampledDataset):
-    """Two consecutive segments of a document, half of the pairs made wrong.
+    """Data set of two consecutive segments of a document each, half of the pairs made wrong.
 
-    A chunk of text is parted at a random end of a line (in the middle if it is one line).
+    A chunk is split at the end of a random line (in the middle if it is one line).
 
     Args:
-        lines: an indexed data set whose items are lines, ended by </s>; empty ones part documents.
-        kind: "nsp", the wrong second segment is from another document; "sop", the two are swapped.
-        room: tokens of an item at most, with <s> and </s>.
-        name: of the data, for messages.
+        lines: an indexed data set whose items are lines that end with </s>; empty lines separate
+            documents.
+        kind: how pairs are made wrong. "nsp": the second segment is from another document; "sop":
+            the two are swapped.
+        room: largest number of tokens of an item, with <s> and </s>.
+        name: name of the data, for errors.
 
     Raises:
         UsageError: there is no text, or only one document for "nsp".
@@ -105,7 +107,8 @@ class PairDataset(SampledDataset):
         whole = ends[self.chunks[:, 1]] - ends[self.chunks[:, 0]]
         self.sizes = np.full_like(whole, room) if kind == "nsp" else whole + SPECIALS
 
-    def draw(self, random: np.random.Generator, index: int) -> Pair:
+    def sample(self, random: np.random.Generator, index: int) -> Pair:
+        """Return a pair, wrong with probability 1/2."""
         start, stop = self.chunks[index]
         first, second = self._part(random, start, stop)
         wrong = int(random.random() < 0.5)
@@ -124,7 +127,7 @@ class PairDataset(SampledDataset):
         return tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
 
     def _elsewhere(self, random: np.random.Generator, piece: int, space: int) -> Tensor:
-        """Whole lines of another document that fit into the space; at least a part of one."""
+        """Return whole lines of another document that fit into the space, at least part of one."""
         start, stop = np.searchsorted(self.documents, self.documents[piece] + np.array([0, 1]))
         other = random.integers(len(self.pieces) - (stop - start))
         other += (stop - start) * (other >= start)
@@ -133,5 +136,5 @@ class PairDataset(SampledDataset):
         return self._text(other, other + max(1, (filled <= space).sum()))[:space]
 
     def _text(self, start: int, stop: int) -> Tensor:
-        found = (self.lines[line][first : first + n] for line, first, n in self.pieces[start:stop])
-        return torch.cat(list(found))
+        pieces = self.pieces[start:stop]
+        return torch.cat([self.lines[line][first : first + n] for line, first, n in pieces])

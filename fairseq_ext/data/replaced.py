@@ -1,4 +1,4 @@
-"""Text in which some tokens were replaced: what an ELECTRA discriminator reads."""
+"""Text in which some tokens have been replaced, the input of an ELECTRA discriminator."""
 
 from typing import Any, NamedTuple
 
@@ -12,14 +12,14 @@ from fairseq_ext.errors import UsageError
 
 
 class Replaced(NamedTuple):
-    """[S] tokens, and 1 for each that is not the original, else 0."""
+    """Tokens [S], and labels [S]: 1 for a token that is not the original, else 0."""
 
     tokens: Tensor
     labels: Tensor
 
 
 def unigram(dictionary: Dictionary) -> np.ndarray:
-    """[V] how often each word is in the training text; special symbols have no share.
+    """Return the share [V] of each word in the training text; special symbols have none.
 
     Raises:
         UsageError: the dictionary has no counts.
@@ -28,20 +28,20 @@ def unigram(dictionary: Dictionary) -> np.ndarray:
     counts[: dictionary.nspecial] = 0
     if not counts.sum():
         raise UsageError(
-            "dict.txt has no counts, from which replaced tokens are drawn; give the dictionary "
+            "dict.txt has no counts, from which replaced tokens are sampled; give the dictionary "
             "that fairseq-preprocess wrote for the training text"
         )
     return counts / counts.sum()
 
 
 class ReplacedDataset(SampledDataset):
-    """A share of the tokens of each item, replaced by words drawn from the unigram distribution.
+    """Data set that replaces a share of each item's tokens by words of the unigram distribution.
 
-    A word that happens to be the original counts as original. <s>, </s> and the other special
-    symbols stay.
+    A sampled word that equals the original counts as original. Special symbols stay.
 
     Args:
-        blocks: items [S] of tokens. share: of the tokens to draw anew, rounded at random.
+        blocks: data set of items [S] of tokens.
+        share: share of the tokens to sample, rounded at random.
     """
 
     def __init__(self, blocks: Any, dictionary: Dictionary, *, share: float, seed: int) -> None:
@@ -50,11 +50,12 @@ class ReplacedDataset(SampledDataset):
         self.cumulative = np.cumsum(unigram(dictionary))
         self.sizes = blocks.sizes
 
-    def draw(self, random: np.random.Generator, index: int) -> Replaced:
+    def sample(self, random: np.random.Generator, index: int) -> Replaced:
+        """Return an item with some tokens replaced."""
         original = self.blocks[index]
         words = np.flatnonzero(original.numpy() >= self.nspecial)
         chosen = random.choice(words, int(self.share * len(words) + random.random()), replace=False)
-        drawn = np.searchsorted(self.cumulative, random.random(len(chosen)), side="right")
+        sampled = np.searchsorted(self.cumulative, random.random(len(chosen)), side="right")
         tokens = original.clone()
-        tokens[chosen] = torch.from_numpy(drawn.clip(max=len(self.cumulative) - 1))
+        tokens[chosen] = torch.from_numpy(sampled.clip(max=len(self.cumulative) - 1))
         return Replaced(tokens, tokens.ne(original).long())

@@ -1,6 +1,6 @@
-"""Rows of tokens that an encoder reads: `<s> a </s>`, `<s> a </s> b </s>`, within its length."""
+"""Rows of tokens that fit into an encoder: `<s> a </s>` or `<s> a </s> b </s>`, and windows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from fairseq_ext.errors import UsageError
 
 
 class Row(NamedTuple):
-    """Tokens [n] and their segments [n]; where the tokens of each part begin, and how many."""
+    """Tokens [n] and segments [n]; index of the first token of each part, and its length."""
 
     tokens: np.ndarray
     segments: np.ndarray
@@ -19,15 +19,15 @@ class Row(NamedTuple):
 
 
 class Rows:
-    """Makes rows, and counts the examples of which not all can be read.
+    """Builder of rows that counts the examples it has to shorten.
 
     Args:
-        room: tokens of a row, at most.
-        separators: how many </s> part two texts: 2 in RoBERTa, 1 in BERT.
-        strict: refuse what would have to be shortened.
+        room: largest number of tokens of a row.
+        separators: number of </s> between two texts: 2 in RoBERTa, 1 in BERT.
+        strict: refuse an example that would have to be shortened.
 
     Attributes:
-        lost: where examples stand of which not all is read.
+        lost: positions of the shortened examples.
     """
 
     def __init__(self, dictionary: Dictionary, room: int, separators: int, strict: bool) -> None:
@@ -36,18 +36,18 @@ class Rows:
         self.lost: dict[str, None] = {}
 
     def space(self, parts: int) -> int:
-        """Tokens of so many parts, together, that fit into a row."""
+        """Return how many tokens of so many parts, together, fit into a row."""
         return self.room - 2 - (parts - 1) * self.separators
 
     def make(self, parts: Sequence[np.ndarray], where: str, cut: int | None = None) -> Row:
-        """One row of one or two parts; what is too long loses its end, the longer part first.
+        """Return a row of one or two parts, shortened at their ends, the longer part first.
 
         Args:
-            where: the example is, for errors.
-            cut: the part that is to lose its end instead, as far as that is enough.
+            where: position of the example, for errors.
+            cut: index of the part that loses its end first instead.
 
         Raises:
-            UsageError: it is too long and that is refused.
+            UsageError: the row is too long and the builder is strict.
         """
         lengths = [len(part) for part in parts]
         kept = fit(lengths, self.space(len(parts)), cut)
@@ -63,21 +63,21 @@ class Rows:
         return Row(np.concatenate(tokens), np.array(segments), first, kept)
 
     def report(self, examples: int) -> str:
-        """How many of so many examples were not read whole, in words."""
+        """Return a sentence that says how many of so many examples were shortened."""
         return (
             f"{len(self.lost)} of {examples} examples do not fit into {self.room} tokens and were "
             f"shortened (first {next(iter(self.lost))})"
         )
 
     def lose(self, where: str, why: str) -> None:
-        """Count an example of which not all is read, or refuse it."""
+        """Count an example that is shortened, or raise UsageError if the builder is strict."""
         if self.strict:
             raise UsageError(f"{where} {why}; shorten it, give more room, or leave --strict out")
         self.lost[where] = None
 
 
 def fit(lengths: Sequence[int], room: int, cut: int | None = None) -> list[int]:
-    """How much of each of one or two parts fits into `room` together."""
+    """Return how many tokens of each of one or two parts fit into `room` together."""
     over = sum(lengths) - room
     if over <= 0:
         return list(lengths)
@@ -89,3 +89,47 @@ def fit(lengths: Sequence[int], room: int, cut: int | None = None) -> list[int]:
     shorter = min(*lengths, room // 2)
     longer = room - shorter
     return [shorter, longer] if lengths[0] < lengths[1] else [longer, shorter]
+
+
+class Window(NamedTuple):
+    """Pieces `first` up to `last` of a passage."""
+
+    first: int
+    last: int
+
+
+def windows(length: int, room: int, stride: int) -> Iterator[Window]:
+    """Yield overlapping windows of at most `room` of `length` pieces.
+
+    Each begins `stride` pieces after the one before, or half of the room if that is less.
+    """
+    first, stride = 0, max(1, min(stride, room // 2))
+    while True:
+        last = min(first + room, length)
+        yield Window(first, last)
+        if last >= length:
+            return
+        first += stride
+
+
+def span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """Return the first and last piece of characters `start` up to `end`, or None.
+
+    Args:
+        offsets: [n, 2] first character of each piece, and the one after its last.
+    """
+    touching = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
+    return (int(touching[0]), int(touching[-1])) if len(touching) else None
+
+
+def best_span(starts: np.ndarray, ends: np.ndarray, longest: int) -> tuple[float, int, int]:
+    """Return the best score of a span of at most `longest` places, its first and its last place.
+
+    Args:
+        starts, ends: [n] scores of a span that starts, or ends, at each place.
+    """
+    sums = starts[:, None] + ends[None, :]
+    allowed = np.triu(np.ones_like(sums, bool)) & ~np.triu(np.ones_like(sums, bool), longest)
+    sums = np.where(allowed, sums, -np.inf)
+    first, last = np.unravel_index(int(sums.argmax()), sums.shape)
+    return float(sums[first, last]), int(first), int(last)

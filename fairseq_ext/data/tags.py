@@ -1,4 +1,4 @@
-"""Tags of tokens and the entities they mark: IOB1, IOB2 and BIOES."""
+"""Tags of tokens in IOB1, IOB2 and BIOES, and the entities they mark."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ SCHEMES = ("iob1", "iob2", "bioes")
 
 
 class Entity(NamedTuple):
-    """A kind, and the first and last of its tokens."""
+    """An entity: its kind, its first and its last token."""
 
     kind: str
     first: int
@@ -15,11 +15,11 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """What a sequence of tags marks, in any of the schemes.
+    """Return the entities that a sequence of tags marks, in any of the schemes.
 
-    An entity begins with B or S, and where I or E do not go on with one of their kind; it ends with
-    E or S, and before what does not go on with it: as in CoNLL's evaluation, so that every sequence
-    that a model may predict has a meaning.
+    An entity begins at B or S, and at an I or E that does not continue one of its kind. It ends at
+    E or S, and before a tag that does not continue it. These are the rules of CoNLL's evaluation:
+    every sequence that a model may predict has a meaning.
     """
     found: list[Entity] = []
     opened: tuple[str, int] | None = None
@@ -36,7 +36,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def write(marked: Sequence[Entity], length: int, scheme: str) -> list[str]:
-    """The tags of entities, of which none overlaps another, in a scheme."""
+    """Return the tags of entities that do not overlap, in a scheme."""
     tags, ends = ["O"] * length, {e.last: e.kind for e in marked}
     for kind, first, last in marked:
         tags[first : last + 1] = [f"I-{kind}"] * (last + 1 - first)
@@ -48,8 +48,7 @@ def write(marked: Sequence[Entity], length: int, scheme: str) -> list[str]:
 
 
 def first_fault(tags: Sequence[str], scheme: str) -> int | None:
-    """The place of the first tag that stands where the scheme has another, or that marks nothing;
-    None if all are well."""
+    """Return the index of the first tag that is wrong in the scheme or names no kind, or None."""
     right = write(entities(tags), len(tags), scheme)
     return next((n for n, tag in enumerate(tags) if tag != right[n] or tag.endswith("-")), None)
 

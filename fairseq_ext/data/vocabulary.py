@@ -1,4 +1,4 @@
-"""The tokeniser of an encoder with fairseq's dictionary: text to the numbers that a model reads."""
+"""A tokeniser together with fairseq's dictionary: text to the numbers that a model reads."""
 
 import hashlib
 import json
@@ -15,22 +15,22 @@ from fairseq_ext.errors import UsageError
 
 
 def digest(symbols: Iterable[str]) -> str:
-    """What tells a dictionary from others of its size."""
+    """Return the fingerprint of a dictionary: SHA-256 of its symbols in order."""
     return hashlib.sha256("\n".join(symbols).encode()).hexdigest()
 
 
 class Pieces(NamedTuple):
-    """A tokenised text: numbers [n], and [n, 2] where each piece begins and ends, in characters."""
+    """A tokenised text: numbers [n] of its pieces, and offsets [n, 2] in characters."""
 
     numbers: np.ndarray
     offsets: np.ndarray
 
 
 class Vocabulary:
-    """What turns text into numbers, from a folder or from a checkpoint.
+    """A tokeniser and a dictionary, from a folder or from a checkpoint.
 
     Args:
-        by_id: the dictionary's symbols are the tokeniser's ids as text, as with fairseq's gpt2 BPE.
+        by_id: symbols of the dictionary are the tokeniser's ids as text, as in fairseq's gpt2 BPE.
     """
 
     def __init__(self, tokenizer: Tokenizer, dictionary: Dictionary, by_id: bool) -> None:
@@ -51,10 +51,10 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> "Vocabulary":
-        """From dict.txt and either tokenizer.json or encoder.json and vocab.bpe, perhaps in bpe/.
+        """Load dict.txt and either tokenizer.json, or encoder.json and vocab.bpe (perhaps in bpe/).
 
         Raises:
-            UsageError: one is missing, or cannot be read.
+            UsageError: a file is missing or cannot be read.
         """
         path = folder / "dict.txt"
         if not path.is_file():
@@ -75,6 +75,7 @@ class Vocabulary:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Vocabulary":
+        """Build a vocabulary from what `state` returned."""
         dictionary = Dictionary()
         for symbol in state["symbols"][dictionary.nspecial :]:
             dictionary.add_symbol(symbol)
@@ -82,7 +83,7 @@ class Vocabulary:
         return cls(Tokenizer.from_str(state["tokenizer"]), dictionary, state["by_id"])
 
     def state(self) -> dict[str, Any]:
-        """All of it, for a checkpoint."""
+        """Return everything that `from_state` needs, for a checkpoint."""
         return {
             "symbols": self.dictionary.symbols,
             "counts": self.dictionary.count,
@@ -91,7 +92,7 @@ class Vocabulary:
         }
 
     def encode(self, texts: Sequence[str]) -> list[Pieces]:
-        """The pieces of each text, without special tokens around them."""
+        """Return the pieces of each text, without special tokens around them."""
         return [
             Pieces(self.numbers[found.ids], np.array(found.offsets, int).reshape(-1, 2))
             for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)

@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from fairseq_ext.data.tokenisers import SPECIAL
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 MARK = "##"
 UNKNOWN = "[UNK]"
@@ -18,10 +18,10 @@ INSIDE, NOTHING = " ", "  "  # what ## and [UNK] are to the tokeniser: no word h
 
 
 class Pieces:
-    """Splits words.
+    """Splitter of words into WordPiece pieces.
 
     Args:
-        vocabulary: pieces, as in a file; what could not be put together again is not used.
+        vocabulary: pieces, as in a file; pieces that could not be joined again are not used.
     """
 
     def __init__(self, vocabulary: Iterable[str]) -> None:
@@ -37,19 +37,19 @@ class Pieces:
         self.tokenizer.pre_tokenizer = WhitespaceSplit()
 
     def encode(self, lines: Sequence[str]) -> list[str]:
-        """Lines of pieces, parted by spaces."""
+        """Return lines of pieces, separated by spaces."""
         parted = [" ".join(line.split()) for line in lines]  # Python knows more white space
         found = self.tokenizer.encode_batch_fast(parted)
         return [" ".join([self.pieces[number] for number in line.ids]) for line in found]
 
 
 def decode(line: str) -> str:
-    """The words of a line of pieces."""
+    """Return the words of a line of pieces."""
     return f" {line}".replace(f" {MARK}", "").removeprefix(" ")
 
 
 def is_usable(piece: str) -> bool:
-    """Whether a word can be split into it and put together again: neither ## nor special."""
+    """Return whether a piece can be joined to words again: it is neither ## nor special."""
     return piece not in SPECIAL and piece not in ("", MARK)
 
 
@@ -58,12 +58,12 @@ def _inside(piece: str) -> str:
 
 
 def load(path: Path) -> list[str]:
-    """The pieces of a file.
+    """Return the pieces of a vocabulary file.
 
     Raises:
-        UsageError: it cannot be read, or is something else.
+        UsageError: the file cannot be read, or is no vocabulary.
     """
-    pieces = list(lines_of(path))
+    pieces = list(read_lines(path))
     if bad := [piece for piece in pieces if piece.split() != [piece]]:
         raise UsageError(
             f"{path} has the line {bad[0][:40]!r}, which is no piece; give a vocabulary, a piece a "

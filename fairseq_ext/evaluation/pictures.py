@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import records_as_csv, standard_error
-from fairseq_ext.files import check_writable, completed
+from fairseq_ext.files import atomic_writer, check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +109,7 @@ def save(figure: "Figure", out: Path) -> None:
 
 def save_numbers(records: Sequence[Mapping[str, Any]], out: Path) -> None:
     """Write the numbers that a picture shows, as CSV beside it."""
-    with completed(out.with_suffix(".csv")) as file:
+    with atomic_writer(out.with_suffix(".csv")) as file:
         file.write(records_as_csv(records))
 
 

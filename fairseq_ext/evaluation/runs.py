@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import LOG, REPETITION, Record, is_finished, read_log, variants
+from fairseq_ext.training_logs import LOG, REPETITION, Record, is_finished, read_log, variants
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -29,7 +29,7 @@ from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save, save
 from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
 from fairseq_ext.evaluation.score import add_options, language, texts_of
 from fairseq_ext.evaluation.translation import Texts, check_same_references
-from fairseq_ext.files import check_writable, completed
+from fairseq_ext.files import atomic_writer, check_writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> None:
     if given.output is None:
         print(text, end="")
     else:
-        with completed(given.output) as file:
+        with atomic_writer(given.output) as file:
             file.write(text)
     if given.bars:
         save(bars(found), given.bars)

@@ -11,7 +11,7 @@ from sacremoses import MosesDetokenizer
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.subword_marks import find_subwords, refuse_subwords
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 UNKNOWN = "<<unk>>"  # in a T- line: a word that is not in the dictionary
 # Punctuation as Moses writes it, and what it makes of text that is written so already.
@@ -166,7 +166,7 @@ def check_same_references(texts: Mapping[Path, Texts]) -> None:
 
 
 def _read(path: Path) -> list[str]:
-    lines = list(lines_of(path))
+    lines = list(read_lines(path))
     if not lines:
         raise UsageError(f"{path} is empty; give a text with one sentence a line")
     return lines

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 APART = 1_000_003  # between the seeds of layers
 
 
-def adversary_layers(text: str, layers: int) -> list[int]:
+def parse_adversary_layers(text: str, layers: int) -> list[int]:
     """ "none", "all", "upper" or "3,5": the encoder layers that have an adversary."""
     words = {"none": slice(0), **ALL, "upper": slice(layers // 2, None)}
     return choose_layers("--asa-layers", text, range(layers), words)
@@ -30,7 +30,7 @@ def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary 
     It draws from random numbers of its own: with one seed, models with and without adversaries
     begin with the same parameters otherwise.
     """
-    if site != "encoder" or layer not in adversary_layers(cfg.asa_layers, cfg.encoder.layers):
+    if site != "encoder" or layer not in parse_adversary_layers(cfg.asa_layers, cfg.encoder.layers):
         return None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch.initial_seed() + APART * (layer + 1))
@@ -38,7 +38,7 @@ def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary 
         return Adversary(cfg.encoder.embed_dim, heads)
 
 
-def layers_with_adversary(model: nn.Module) -> list[int]:
+def find_adversary_layers(model: nn.Module) -> list[int]:
     return sorted(
         module.layer
         for module in model.modules()
@@ -49,11 +49,11 @@ def layers_with_adversary(model: nn.Module) -> list[int]:
 def report_model(model: nn.Module, task: Any) -> ModelReport:
     """Tell the task what a criterion asks: heads to guide and layers with an adversary."""
     report = report_of(task)
-    report.guidable, report.adversary_layers = learned_heads(model), layers_with_adversary(model)
+    report.guidable, report.adversary_layers = learned_heads(model), find_adversary_layers(model)
     return report
 
 
-def without(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def drop_adversaries(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All but those of adversaries, which nothing but training uses."""
     return {name: value for name, value in parameters.items() if ".adversary." not in name}
 

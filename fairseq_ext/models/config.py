@@ -19,13 +19,13 @@ def option(name: str, kind: Any, default: Any, help: str) -> Option:
     return name, kind, field(default=default, metadata={"help": help})
 
 
-Users = Mapping[str, tuple[Sequence[str], Sequence[str]]]
+Requirements = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 """Option -> others, and the values of one of those with which it has an effect; none: all but the
 one that switches that off."""
 
 
-def check_used(
-    given: Mapping[str, Any], preset: Mapping[str, Any], idle: Mapping[str, Any], users: Users
+def check_requirements(
+    given: Mapping[str, Any], preset: Mapping[str, Any], idle: Mapping[str, Any], users: Requirements
 ) -> None:
     """Raises UsageError for an option that was changed and has no effect.
 

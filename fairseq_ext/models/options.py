@@ -7,7 +7,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, Users, option
+from fairseq_ext.models.config import Option, Requirements, option
 from fairseq_ext.roles import DEFINITIONS, ROLES
 
 Normalisers = ChoiceEnum(list(NORMALISERS))
@@ -135,7 +135,7 @@ DEFAULTS = {name: field.default for name, _, field in OPTIONS}
 HARD_CODED = [f"{site}_gaussian_heads" for site in KINDS]
 CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross_normaliser")
 
-OPTION_REQUIREMENTS: Users = {
+OPTION_REQUIREMENTS: Requirements = {
     **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
     "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
     **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in KINDS},

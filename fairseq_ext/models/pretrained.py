@@ -25,7 +25,7 @@ DEFAULTS = {
 ADOPTED = (*SIZES, *DEFAULTS, "max_positions", "segments")
 
 
-def options_of(checkpoint: str | None) -> dict[str, Any]:
+def read_model_options(checkpoint: str | None) -> dict[str, Any]:
     """The options of the model in a checkpoint; none if there is no such file.
 
     Raises:
@@ -66,7 +66,7 @@ def adopt(args: Namespace, checkpoint: str | None) -> None:
         UsageError: a size is still missing, or one, or another option of its layers, is not that
             of the checkpoint.
     """
-    found = options_of(checkpoint)
+    found = read_model_options(checkpoint)
     for name in ADOPTED:
         if getattr(args, name) is None:
             its = found.get(name)

@@ -25,7 +25,7 @@ from fairseq_ext.models.config import (
 from fairseq_ext.models.mixins import Monitored, Prunable
 from fairseq_ext.models.options import ENCODER_OPTIONS
 from fairseq_ext.models.role_heads import check_annotated
-from fairseq_ext.models.task_heads import mlp
+from fairseq_ext.models.task_heads import build_mlp
 from fairseq_ext.models.transformer import Disturbance, TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task says how many
@@ -232,7 +232,7 @@ class RobertaModel(Monitored, Prunable, stock.RobertaModel):
 
     def register_token_head(self, name: str, classes: int) -> None:
         """A head for all tokens, with GELU as in ELECTRA, among the classification heads."""
-        self.classification_heads[name] = mlp(self.args, classes, "gelu")
+        self.classification_heads[name] = build_mlp(self.args, classes, "gelu")
 
     def forward(
         self,

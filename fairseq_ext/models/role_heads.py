@@ -71,7 +71,7 @@ def used_roles(text: str, layers: int) -> set[str]:
     return {name for part in roles_of_layers(text, layers) for name in part} - {NO_ROLE}
 
 
-def parsed_roles(options: Mapping[str, Any]) -> list[str]:
+def roles_with_parses(options: Mapping[str, Any]) -> list[str]:
     """Those of a model with these options that need parses; none if it cannot have roles."""
     text = options.get("encoder_roles", NO_ROLE)
     return sorted(used_roles(text, options.get("encoder_layers", 1)) & set(PARSED))
@@ -79,7 +79,7 @@ def parsed_roles(options: Mapping[str, Any]) -> list[str]:
 
 def check_annotated(roles: str, layers: int, task: Any) -> None:
     """Raises UsageError if roles need parses that the task does not have."""
-    parsed = parsed_roles({"encoder_roles": roles, "encoder_layers": layers})
+    parsed = roles_with_parses({"encoder_roles": roles, "encoder_layers": layers})
     if parsed and not getattr(task, "annotated", False):
         raise UsageError(
             f"{FLAG} has {' and '.join(parsed)}, for which the text has to be parsed; annotate it "

@@ -19,7 +19,7 @@ INITIALISATIONS: dict[str, tuple[Callable[..., object], int]] = {
 gain)."""
 
 
-def initialiser(text: str) -> Callable[[Tensor], object]:
+def parse_initialiser(text: str) -> Callable[[Tensor], object]:
     """The function that "default", "uniform:0.9,1", "normal:0,0.02", "orthogonal", ... names.
 
     Raises:
@@ -71,7 +71,7 @@ class TaskAttention(nn.Module):
 
     Args:
         cross: sentences come in pairs, one after the other.
-        init: see :func:`initialiser`; of every weight of the blocks.
+        init: see :func:`parse_initialiser`; of every weight of the blocks.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TaskAttention(nn.Module):
             Block(width, heads, cross=cross, layer=layer, dropout=dropout)
             for layer in range(layers)
         )
-        draw = initialiser(init)
+        draw = parse_initialiser(init)
         for weight in self.blocks.parameters():
             draw(weight)
 
@@ -98,14 +98,14 @@ class TaskAttention(nn.Module):
         """[B, C] from features [B, S, C] and their padding [B, S]."""
         x = features.transpose(0, 1)
         if self.cross:
-            padding = swapped(padding)
+            padding = swap_pairs(padding)
         for block in self.blocks:
-            keys = swapped(x, 1) if self.cross else x
+            keys = swap_pairs(x, 1) if self.cross else x
             queries = x[:1] if block is self.blocks[-1] else x  # the last needs no others
             x = block(queries, keys, padding)
         return x[0]
 
 
-def swapped(x: Tensor, dim: int = 0) -> Tensor:
+def swap_pairs(x: Tensor, dim: int = 0) -> Tensor:
     """Each of a pair in the place of the other, of pairs one after the other along `dim`."""
     return x.unflatten(dim, (-1, 2)).flip(dim + 1).flatten(dim, dim + 1)

@@ -13,18 +13,18 @@ POOLER = {"pooler_activation_fn": "tanh", "spectral_norm_classification_head": F
 """Options of `Mlp` alone, as they are unless told otherwise."""
 
 
-def first(features: Tensor, padding: Tensor) -> Tensor:
+def pool_first(features: Tensor, padding: Tensor) -> Tensor:
     """[B, C] of the first token."""
     return features[:, 0]
 
 
-def mean(features: Tensor, padding: Tensor) -> Tensor:
+def pool_mean(features: Tensor, padding: Tensor) -> Tensor:
     """[B, C], the mean over tokens that are no padding."""
     real = (~padding).unsqueeze(-1).to(features.dtype)
     return (features * real).sum(1) / real.sum(1)
 
 
-def highest(features: Tensor, padding: Tensor) -> Tensor:
+def pool_max(features: Tensor, padding: Tensor) -> Tensor:
     """[B, C], the maximum over tokens that are no padding."""
     return features.masked_fill(padding.unsqueeze(-1), -math.inf).amax(1)
 
@@ -36,7 +36,7 @@ class Mlp(RobertaClassificationHead):
         return self.out_proj(self.dropout(self.activation_fn(self.dense(self.dropout(x)))))
 
 
-def mlp(args: Namespace, classes: int, activation: str | None = None) -> Mlp:
+def build_mlp(args: Namespace, classes: int, activation: str | None = None) -> Mlp:
     """As the options of an encoder say; with another activation, if one is given."""
     given, width = {**POOLER, **vars(args)}, args.encoder_embed_dim
     return Mlp(

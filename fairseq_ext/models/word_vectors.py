@@ -10,12 +10,12 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 logger = logging.getLogger(__name__)
 
 
-def begin_with(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:
+def load_vectors(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:
     """Give the words of a dictionary that are in a file, plain or .gz, their vectors.
 
     Raises:
@@ -43,7 +43,7 @@ def read(path: Path, numbers: Mapping[str, int], width: int) -> dict[int, np.nda
     say how many they are and how wide (word2vec).
     """
     found: dict[int, np.ndarray] = {}
-    for line, text in enumerate(lines_of(path), 1):
+    for line, text in enumerate(read_lines(path), 1):
         where = f"{path}:{line}"
         text = text.rstrip(" ")
         if line == 1 and _check_width(text.split(" "), path, width):

@@ -3,11 +3,12 @@
 Written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15 and numpy 1.26 to
 2.5. Importing this changes nothing; `apply` makes all changes. docs/patches.md is the same list as
 a table, printed by `python -m fairseq_ext.patches`. What patches need of torch and fairseq is
-imported when they are applied: the first ones silence what these say on import.
+imported when they are applied: the first ones silence what these say on import. What they need of
+our own rooms is imported when a patched function is called: one of our modules may be the one that
+loads fairseq, and is not complete when patches are applied.
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 from fairseq_ext.errors import plain_errors
@@ -184,11 +185,18 @@ PATCHES = (
 )
 
 
-@cache
+_applied: set[Patch] = set()
+
+
 def apply() -> None:
-    """Make every change, once for each process."""
+    """Make every change that has not been made in this process.
+
+    An inner call, when the import of fairseq by one of the patches calls this again, is harmless.
+    """
     for patch in PATCHES:
-        patch.apply()
+        if patch not in _applied:
+            _applied.add(patch)
+            patch.apply()
 
 
 def as_markdown() -> str:

@@ -41,7 +41,9 @@ def parse_settings() -> None:
     from fairseq_ext import safe_loading
 
     replace(
-        [name for name in sys.modules if name.startswith("fairseq.")], "eval", safe_loading.literal
+        [name for name in sys.modules if name.startswith("fairseq.")],
+        "eval",
+        safe_loading.parse_literal,
     )
 
 

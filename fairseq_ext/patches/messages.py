@@ -48,12 +48,12 @@ REFUSALS = (
 
 def refuse_plainly() -> None:
     """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError."""
-    from fairseq_ext.tasks.plain_text import find_split
-
     for owner, name, start, sentence in REFUSALS:
         wrap(owner, name, _wrapper(start, sentence))
 
     def load(original: Callable, task: Any, split: str, epoch: int, combine: bool) -> Any:
+        from fairseq_ext.tasks.plain_text import find_split
+
         find_split(task, split, epoch)
         return original(task, split, epoch, combine)
 

@@ -9,9 +9,10 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
 
 
-def bf16_without_tpu(cfg: Any) -> None:
+def keep_bf16_off_tpu(cfg: Any) -> None:
     """--bf16 implies --tpu on the command line, and every part of the configuration has a copy.
-    Goes when fairseq's options no longer do that."""
+    Goes when fairseq's options no longer do that.
+    """
     from fairseq.distributed import utils
     from omegaconf import DictConfig
 
@@ -71,7 +72,8 @@ def check_processes(cfg: Any) -> None:
 
 def _by_slurm() -> bool:
     """Whether Slurm starts the processes; where it starts one a node, fairseq wants one for each
-    GPU instead."""
+    GPU instead.
+    """
     if SLURM.isdisjoint(os.environ):
         return False
     nodes, tasks = (int(os.environ.get(f"SLURM_{name}", 1)) for name in ("NNODES", "NTASKS"))
@@ -116,7 +118,7 @@ def check_every_start() -> None:
     """Correct --bf16 and check the processes in every command that may start some."""
 
     def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
-        bf16_without_tpu(cfg)
+        keep_bf16_off_tpu(cfg)
         check_processes(cfg)
         return original(cfg, main, **kwargs)
 
@@ -141,7 +143,7 @@ def gather_objects() -> None:
 
 
 def run_torchrun_on_cpu() -> None:
-    """fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
+    """Fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
     import torch
 
     def infer(original: Callable, flags: Any) -> None:

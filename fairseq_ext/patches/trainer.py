@@ -1,7 +1,6 @@
 """Changes to fairseq's trainer: what it checks before a training, saves and restores.
 
-What the patches call is imported when they are made: models must be registered after the patch
-that makes hydra's nodes lazily.
+The checks and what they know of models are imported when a training begins (see `patches`).
 """
 
 import zipfile
@@ -26,12 +25,13 @@ State = dict[str, Any]
 
 def check_before_training() -> None:
     """Check the machine, then model and criterion, when the trainer is built."""
-    from fairseq_ext import training_checks
 
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         check_precision(cfg)
         check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
         original(trainer, cfg, *args, **kwargs)
+        from fairseq_ext import training_checks
+
         training_checks.check_training(trainer.get_model(), trainer.get_criterion(), cfg)
 
     wrap(TRAINER, "__init__", start)
@@ -39,11 +39,12 @@ def check_before_training() -> None:
 
 def save_all() -> None:
     """Save a fingerprint of the dictionary, and options that the model decided by itself."""
-    from fairseq_ext import training_checks
-    from fairseq_ext.data.vocabulary import digest
-    from fairseq_ext.models.pretrained import DIGEST
 
     def state_dict(original: Callable, trainer: Any) -> State:
+        from fairseq_ext import training_checks
+        from fairseq_ext.data.vocabulary import digest
+        from fairseq_ext.models.pretrained import DIGEST
+
         state = original(trainer)
         if words := getattr(trainer.task, "source_dictionary", None):
             state["extra_state"][DIGEST] = digest(words.symbols)
@@ -56,8 +57,6 @@ def save_all() -> None:
 
 def restore_all() -> None:
     """Check a checkpoint before it is restored; give task and metrics what it keeps for them."""
-    from fairseq_ext import safe_loading, training_checks
-    from fairseq_ext.attention.model_report import report_of
 
     def load(
         original: Callable,
@@ -68,6 +67,9 @@ def restore_all() -> None:
         optimizer_overrides: Any = None,
         reset_meters: bool = False,
     ) -> Any:
+        from fairseq_ext import safe_loading, training_checks
+        from fairseq_ext.attention.model_report import report_of
+
         task_state: State = {}
 
         def examine(state: State) -> None:

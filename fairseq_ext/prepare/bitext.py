@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import completed, files_of, lines_of
+from fairseq_ext.files import atomic_writer, list_files, read_lines
 
 Views = dict[Path, Path]  # what is read -> what is written
 HELD_OUT = "valid"
@@ -62,7 +62,7 @@ def deal(
         UsageError: files of a part have different numbers of lines.
     """
     names = [(folder, language) for folder in views for language in languages]
-    read = [lines_of(folder / f"{part}.{language}") for folder, language in names]
+    read = [read_lines(folder / f"{part}.{language}") for folder, language in names]
     counts: Counter[str | None] = Counter()
     with ExitStack() as stack:
         files: dict[str, list[TextIO]] = {}
@@ -72,7 +72,7 @@ def deal(
                 counts[chosen] += 1
                 if chosen and chosen not in files:
                     paths = [views[folder] / f"{chosen}.{language}" for folder, language in names]
-                    files[chosen] = [stack.enter_context(completed(path)) for path in paths]
+                    files[chosen] = [stack.enter_context(atomic_writer(path)) for path in paths]
                 for file, line in zip(files.get(chosen or "", ()), lines, strict=bool(chosen)):
                     file.write(f"{line}\n")
         except ValueError as error:
@@ -99,7 +99,7 @@ def sort(
     there = [part for part in parts if (first / f"{part}.{languages[0]}").exists()]
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
-        for path in files_of(folder):
+        for path in list_files(folder):
             if path.stem not in there:
                 shutil.copy(path, out)
     found = {

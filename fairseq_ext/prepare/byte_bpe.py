@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.tokenisers import load_bpe
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batches, lines_of, write_lines
+from fairseq_ext.files import batches, read_lines, write_lines
 
 BYTES = 256
 BATCH = 10_000  # lines
@@ -84,13 +84,13 @@ def prepare(text: Path, model: Path, out: Path, size: int | None = None) -> None
         model: a folder with a model, or the one to learn from the file train, of `size` tokens.
     """
     if size and not (model / "encoder.json").exists():
-        learn(lines_of(text / "train"), size, model)
+        learn(read_lines(text / "train"), size, model)
     bpe = load_bpe(model)
     out.mkdir(exist_ok=True)
     for part in sorted(text.iterdir()):
-        produce(out / part.name, encode(lines_of(part), bpe))
+        produce(out / part.name, encode(read_lines(part), bpe))
     tokens = map(str, bpe.get_vocab().values())
-    produce(out / "dict.txt", dictionary(lines_of(out / "train"), tokens))
+    produce(out / "dict.txt", dictionary(read_lines(out / "train"), tokens))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

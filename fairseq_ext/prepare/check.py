@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,9 @@ def check_parallel(a: Path, b: Path) -> Counts:
     A line that is empty on a side is no error: such lines are counted, with one warning.
     """
     lines, tokens, empty, first = [0, 0], [0, 0], 0, 0
-    for pair in tqdm(zip_longest(lines_of(a), lines_of(b)), f"checking {a.name}", unit=" lines"):
+    for pair in tqdm(
+        zip_longest(read_lines(a), read_lines(b)), f"checking {a.name}", unit=" lines"
+    ):
         sizes = [len(text.split()) if text is not None else 0 for text in pair]
         for side, text in enumerate(pair):
             lines[side] += text is not None

@@ -1,4 +1,4 @@
-"""Published corpora to data for fine-tuning: a file of JSON lines for each part of a corpus."""
+"""Turn a published corpus into data for fine-tuning: a file of JSON lines for each part."""
 
 import argparse
 import json
@@ -17,24 +17,23 @@ Parts = dict[str, list[Example]]
 EVERY = 10  # the number of examples, or groups of them, of which one is held out
 
 
-# Files.
-
-
-def found(folder: Path, pattern: str) -> list[Path]:
+def matching_files(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a pattern, or the same with .gz."""
     return sorted(folder.glob(pattern)) or sorted(folder.glob(f"{pattern}.gz"))
 
 
 def first_file(layout: Layout) -> str:
+    """Return the name of the file by which a layout is recognised."""
     return f"{layout.folder}/{next(iter(layout.files.values())).split()[0]}"
 
 
-def chosen(corpus: str, folder: Path) -> Layout:
-    """The first layout of a corpus of which the first file is there."""
+def choose_layout(corpus: str, folder: Path) -> Layout:
+    """Return the first layout of a corpus whose first file exists."""
     if corpus not in CORPORA:
         raise UsageError(f"CORPUS is '{corpus}' and must be one of {', '.join(CORPORA)}")
     layouts = CORPORA[corpus].layouts
     for layout in layouts:
-        if found(folder, first_file(layout)):
+        if matching_files(folder, first_file(layout)):
             return layout
     raise UsageError(
         f"{folder} has no {' and no '.join(map(first_file, layouts))} (plain or .gz), where "
@@ -43,12 +42,16 @@ def chosen(corpus: str, folder: Path) -> Layout:
 
 
 def is_test(part: str) -> bool:
+    """Return whether a part is one for testing, whose files and labels may be missing."""
     return part.startswith("test")
 
 
 def files_of(part: str, layout: Layout, folder: Path) -> list[Path]:
-    """The files of a part; none if it is one for testing that is not there."""
-    files = {name: found(folder, f"{layout.folder}/{name}") for name in layout.files[part].split()}
+    """Return the files of a part; none for a test part that is missing."""
+    files = {
+        name: matching_files(folder, f"{layout.folder}/{name}")
+        for name in layout.files[part].split()
+    }
     missing = [name for name, paths in files.items() if not paths]
     if missing and not (is_test(part) and len(missing) == len(files)):
         raise UsageError(
@@ -59,15 +62,15 @@ def files_of(part: str, layout: Layout, folder: Path) -> list[Path]:
 
 
 def read(corpus: str, folder: Path) -> Parts:
-    """All examples of a corpus, by part.
+    """Return all examples of a corpus, by part.
 
     Args:
-        folder: where corpora lie, each in a folder of its own.
+        folder: folder with a folder for each corpus.
 
     Raises:
-        UsageError: there is no such corpus, or a file of it is missing, empty or malformed.
+        UsageError: the corpus is unknown, or one of its files is missing, empty or malformed.
     """
-    layout, parts = chosen(corpus, folder), {}
+    layout, parts = choose_layout(corpus, folder), {}
     files = {part: files_of(part, layout, folder) for part in layout.files}
     for part, paths in files.items():
         parts[part] = [each for path in paths for each in layout.read(path, not is_test(part))]
@@ -78,11 +81,8 @@ def read(corpus: str, folder: Path) -> Parts:
     return {part: examples for part, examples in parts.items() if examples}
 
 
-# Holding out.
-
-
 def hold_out(parts: Parts, split: Split) -> Parts:
-    """Every tenth group of examples for training becomes one for validation."""
+    """Move every tenth group of training examples to the part for validation."""
     kept: Parts = {"train": [], "valid": []}
     for example, group in zip(parts["train"], groups(parts["train"], split), strict=True):
         kept["valid" if group % EVERY == EVERY - 1 else "train"].append(example)
@@ -95,7 +95,7 @@ def hold_out(parts: Parts, split: Split) -> Parts:
 
 
 def groups(examples: Iterable[Example], split: Split) -> list[int]:
-    """The number of each example's group: those that share something, directly or by others."""
+    """Return the number of each example's group; a group shares things, directly or by others."""
     above: dict[Hashable, Hashable] = {}
 
     def root(shared: Hashable) -> Hashable:
@@ -112,56 +112,53 @@ def groups(examples: Iterable[Example], split: Split) -> list[int]:
     return [numbers[found] for found in roots]
 
 
-# What is there.
-
-
-def shares(counts: Counter) -> str:
+def describe_shares(counts: Counter) -> str:
+    """Return the share of each label, as text."""
     each = (f"{name} {count / counts.total():.1%}" for name, count in sorted(counts.items()))
     return ", ".join(each)
 
 
-def labels(examples: Sequence[Example]) -> str:
-    """The labels of a part, in words."""
+def describe_labels(examples: Sequence[Example]) -> str:
+    """Return a description of the labels of a part."""
     if "tags" in examples[0]:
         tags = (tag for example in examples for tag in example["tags"])
         types = Counter(tag.removeprefix("B-") for tag in tags if tag.startswith("B-"))
-        return f"{types.total():,} entities ({shares(types)})"
+        return f"{types.total():,} entities ({describe_shares(types)})"
     if "answers" in examples[0]:
         return f"{sum(map(bool, (e['answers'] for e in examples))) / len(examples):.1%} answerable"
     given = [example["label"] for example in examples if "label" in example]
     if given and isinstance(given[0], float):
         return f"labels {min(given)} to {max(given)}, mean {sum(given) / len(given):.2f}"
-    return f"labels {shares(Counter(given))}" if given else "no labels"
+    return f"labels {describe_shares(Counter(given))}" if given else "no labels"
 
 
 def summary(part: str, examples: Sequence[Example]) -> str:
+    """Return the line that is printed about a part."""
     empty = sum(example.get("text") == "" for example in examples)
     without = f", {empty} without text" if empty else ""
-    return f"{part}: {len(examples):,} examples{without}, {labels(examples)}"
+    return f"{part}: {len(examples):,} examples{without}, {describe_labels(examples)}"
 
 
 def listing() -> str:
-    """The table: corpora, their tasks, in which folders which parts are looked for."""
+    """Return the table of corpora, their tasks, folders and parts."""
     width = max(map(len, CORPORA))
     return "\n".join(
-        f"{name:{width}}  {corpus.task:23}  {'; or '.join(map(described, corpus.layouts))}"
+        f"{name:{width}}  {corpus.task:23}  {'; or '.join(map(describe_layout, corpus.layouts))}"
         for name, corpus in CORPORA.items()
     )
 
 
-def described(layout: Layout) -> str:
+def describe_layout(layout: Layout) -> str:
+    """Return the folder and the parts of a layout, as text."""
     split = f" (valid: every {EVERY}th of train, {layout.split.says})" if layout.split else ""
     return f"{layout.folder}: {', '.join(layout.files)}{split}"
 
 
-# Command.
-
-
 def prepare(corpus: str, folder: Path, out: Path) -> Parts:
-    """Make the folder `out` with a file PART.jsonl for each part, which are returned too.
+    """Write the folder `out` with a file PART.jsonl for each part; return the parts.
 
     Raises:
-        UsageError: as `read`, or there is such a folder and it is not empty.
+        UsageError: as in `read`, or the folder exists and is not empty.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} is there already; delete it, or give another folder")
@@ -177,6 +174,7 @@ def prepare(corpus: str, folder: Path, out: Path) -> Parts:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the step."""
     parser = argparse.ArgumentParser(
         prog="python -m fairseq_ext.prepare.corpora",
         description=__doc__,
@@ -186,8 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the corpora lie")
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
     parser.add_argument("--list", action="version", version=listing(), help="print the corpora")
-    given = parser.parse_args(arguments)
-    for part, examples in prepare(given.corpus, given.folder, given.out).items():
+    args = parser.parse_args(arguments)
+    for part, examples in prepare(args.corpus, args.folder, args.out).items():
         print(summary(part, examples))
 
 

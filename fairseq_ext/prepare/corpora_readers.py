@@ -1,7 +1,7 @@
-"""Readers of published corpora: files in a corpus's own format to examples for fine-tuning.
+"""Readers of published corpora, from their own formats to examples for fine-tuning.
 
-A reader takes a file and whether its examples must be labelled, and yields them; a file of another
-form is refused with a UsageError that names it and the line or question.
+A reader takes a file and whether its examples must have labels, and yields them. It raises
+UsageError for a file of another form, naming the line or question.
 """
 
 import csv
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fairseq_ext.data import conllu
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +28,17 @@ HALF = re.compile("[\ud800-\udfff]")
 LETTERS = "ABCD"  # of RACE's choices
 
 
-def numbered(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file, each after its place "FILE:LINE"."""
+def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield "FILE:LINE" and the text of each line."""
     number = 0
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         yield f"{path}:{number}", line
     if not number:
         raise UsageError(f"{path} is empty; get the file again")
 
 
-def parsed(text: str, path: Path, first_line: int = 1) -> Any:
+def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
+    """Return the value of JSON text that begins in a line of a file."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -50,16 +51,13 @@ def parsed(text: str, path: Path, first_line: int = 1) -> Any:
     return value
 
 
-# Labels.
-
-
 def classes(names: str) -> Value:
-    """Labels that are one of some names."""
+    """Return a reader of labels that must be one of some names."""
     return renamed({name: name for name in names.split()})
 
 
 def renamed(known: dict[str, str]) -> Value:
-    """Labels that are one of some names, with the names that they get."""
+    """Return a reader of labels that must be one of some names, and get another."""
 
     def value(given: str, where: str) -> str:
         if given not in known:
@@ -73,7 +71,7 @@ def renamed(known: dict[str, str]) -> Value:
 
 
 def similarity(given: str, where: str) -> float:
-    """A label that is a number from 0 to 5."""
+    """Return a label that must be a number from 0 to 5."""
     try:
         number = float(given)
     except ValueError:
@@ -86,17 +84,14 @@ def similarity(given: str, where: str) -> float:
     return number
 
 
-# Lines: each is an example.
-
-
 class Tabs(NamedTuple):
-    """Lines of columns parted by tabs, below a header.
+    """Reader of columns separated by tabs, below a header.
 
     Attributes:
-        names: of the columns, for files without a header.
+        names: names of the columns, for files without a header.
         quoted: columns are quoted as in CSV; otherwise quotation marks are text.
-        drops: lines that do not have all columns are left out, not refused.
-        filled: a column in which these lines have something.
+        drops: leave out lines that lack columns instead of refusing them.
+        filled: name of a column that must not be empty.
     """
 
     names: str = ""
@@ -105,7 +100,8 @@ class Tabs(NamedTuple):
     filled: str = ""
 
     def __call__(self, path: Path) -> Iterator[Row]:
-        rows = ((where, self.split(line, where)) for where, line in numbered(path))
+        """Yield the rows of a file."""
+        rows = ((where, self.split(line, where)) for where, line in numbered_lines(path))
         first = next(rows)
         header, dropped = first[1], 0
         if self.names and not {*self.names.split()} & {*header}:
@@ -118,13 +114,14 @@ class Tabs(NamedTuple):
                 dropped += 1
             else:
                 raise UsageError(
-                    f"{where} has {len(columns)} columns parted by tabs, not {len(header)} "
+                    f"{where} has {len(columns)} columns separated by tabs, not {len(header)} "
                     f"({', '.join(header)}); correct the line, or get the file again"
                 )
         if dropped:
             logger.warning("%s: %d lines do not have all columns: left out", path, dropped)
 
     def split(self, line: str, where: str) -> list[str]:
+        """Return the columns of a line."""
         if not self.quoted:
             return line.split("\t")
         try:
@@ -134,28 +131,30 @@ class Tabs(NamedTuple):
 
 
 def label_first(path: Path) -> Iterator[Row]:
-    """Lines `LABEL TEXT`."""
-    for where, line in numbered(path):
+    """Yield the rows of a file of lines `LABEL TEXT`."""
+    for where, line in numbered_lines(path):
         label, _, text = line.partition(" ")
         yield where, {"label": label, "text": text}
 
 
 def json_lines(path: Path) -> Iterator[Row]:
-    for number, (where, line) in enumerate(numbered(path), 1):
-        row = parsed(line, path, number)
+    """Yield the rows of a file of JSON objects, one a line."""
+    for number, (where, line) in enumerate(numbered_lines(path), 1):
+        row = parse_json(line, path, number)
         if not isinstance(row, dict):
             raise UsageError(f"{where} is no JSON object; get the file again")
         yield where, row
 
 
 def genres(path: Path) -> Iterator[Row]:
-    """Parsed sentences, whose genre is what their sent_id begins with."""
+    """Yield sentences of a treebank, labelled with the genre that begins their sent_id."""
     for sentence in conllu.read(path):
         genre, text = sentence.name.partition("-")[0], " ".join(sentence.words)
         yield sentence.where, {"label": genre, "text": text}
 
 
 def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
+    """Return a column of a row; raise UsageError unless it is of this type."""
     if not isinstance(row.get(name), kind):
         raise UsageError(
             f"{where} has no '{name}' that is a {kind.__name__} (it has {', '.join(row)}); "
@@ -165,9 +164,9 @@ def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
 
 
 class Sentences(NamedTuple):
-    """A reader of sentences and pairs of them: the columns that rows have, the value of a label.
+    """Reader of sentences or pairs of them, from named columns of rows.
 
-    Spaces around a sentence are no part of it.
+    Spaces around a sentence are removed.
     """
 
     rows: Callable[[Path], Iterator[Row]]
@@ -177,6 +176,7 @@ class Sentences(NamedTuple):
     label: str = "label"
 
     def __call__(self, path: Path, labelled: bool) -> Iterator[Example]:
+        """Yield the examples of a file."""
         names = {"text": self.text} | ({"pair": self.pair} if self.pair else {})
         for where, row in self.rows(path):
             example = {key: column(row, name, where).strip(" ") for key, name in names.items()}
@@ -186,7 +186,7 @@ class Sentences(NamedTuple):
 
 
 def hellaswag(path: Path, labelled: bool) -> Iterator[Example]:
-    """As published, with the activity put before the context; or with that in the context."""
+    """Yield examples of HellaSwag; an activity beside the context is put before it."""
     for where, row in json_lines(path):
         text, endings = column(row, "ctx", where), column(row, "endings", where, list)
         if "activity_label" in row:
@@ -198,6 +198,7 @@ def hellaswag(path: Path, labelled: bool) -> Iterator[Example]:
 def choice(
     where: str, text: str, choices: list[str], label: int | None, question: str | None = None
 ) -> Example:
+    """Return a multiple-choice example; raise UsageError for a label that is no choice."""
     asked = {} if question is None else {"question": question}
     example = {"text": text, **asked, "choices": choices}
     if label is None:
@@ -210,7 +211,7 @@ def choice(
 
 
 def tagged(*types: str) -> Reader:
-    """Lines `WORD<tab>TAG`, tags in IOB of some types of entity; blank lines part sentences."""
+    """Return a reader of lines `WORD<tab>TAG` in IOB; blank lines separate sentences."""
     tag = re.compile(rf"O|[BI]-({'|'.join(map(re.escape, types))})")
 
     def split(where: str, line: str) -> tuple[str, str]:
@@ -223,7 +224,7 @@ def tagged(*types: str) -> Reader:
         return word, tags[0]
 
     def read(path: Path, labelled: bool) -> Iterator[Example]:
-        for blank, lines in groupby(numbered(path), lambda line: not line[1].strip(" \t")):
+        for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
             if not blank:
                 words, tags = zip(*(split(*line) for line in lines), strict=True)
                 yield {"words": list(words), "tags": list(tags)}
@@ -231,14 +232,11 @@ def tagged(*types: str) -> Reader:
     return read
 
 
-# Documents: each is JSON with many examples.
-
-
 def document(examples: Callable[[Any, Path], Iterator[Example]]) -> Reader:
-    """The reader of a file of which `examples` yields those that it has."""
+    """Return the reader of a JSON file from a function that yields its examples."""
 
     def read(path: Path, labelled: bool) -> Iterator[Example]:
-        content = parsed("\n".join(line for _, line in numbered(path)), path)
+        content = parse_json("\n".join(line for _, line in numbered_lines(path)), path)
         try:
             yield from examples(content, path)
         except UsageError:
@@ -254,7 +252,7 @@ def document(examples: Callable[[Any, Path], Iterator[Example]]) -> Reader:
 
 @document
 def dream(content: Any, path: Path) -> Iterator[Example]:
-    """The turns of a dialogue are joined by a space."""
+    """Yield the questions of DREAM; the turns of a dialogue are joined by a space."""
     for turns, questions, name in content:
         for asked in questions:
             choices, answer = asked["choice"], asked["answer"]
@@ -265,6 +263,7 @@ def dream(content: Any, path: Path) -> Iterator[Example]:
 
 @document
 def race(content: Any, path: Path) -> Iterator[Example]:
+    """Yield the questions of a passage of RACE."""
     asked = zip(content["questions"], content["options"], content["answers"], strict=True)
     for number, (question, choices, answer) in enumerate(asked, 1):
         where, label = f"{path}, question {number}", LETTERS.find(answer or "-")
@@ -273,6 +272,7 @@ def race(content: Any, path: Path) -> Iterator[Example]:
 
 @document
 def squad(content: Any, path: Path) -> Iterator[Example]:
+    """Yield the questions of SQuAD with their answers."""
     paragraphs = (paragraph for article in content["data"] for paragraph in article["paragraphs"])
     for text, asked in ((each["context"], asked) for each in paragraphs for asked in each["qas"]):
         where = f"{path}, question {asked['id']}"
@@ -284,6 +284,7 @@ def squad(content: Any, path: Path) -> Iterator[Example]:
 
 
 def answer_in(passage: str, text: str, start: int, where: str) -> dict[str, Any]:
+    """Return an answer; raise UsageError if it does not stand in its passage."""
     if not text or passage[start : start + len(text)] != text:
         raise UsageError(
             f"{where} has the answer '{text}', which is not at character {start} of its passage; "

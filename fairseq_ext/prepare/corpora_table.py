@@ -24,19 +24,19 @@ from fairseq_ext.prepare.corpora_readers import (
 
 
 class Split(NamedTuple):
-    """How examples are held out: no two that share one of some things are in different parts."""
+    """A way to hold examples out: two that share one of some things stay in one part."""
 
     shares: Callable[[Example], Iterable[Hashable]]
     says: str
 
 
 class Layout(NamedTuple):
-    """A form in which a corpus is found.
+    """A form in which a corpus is published.
 
     Attributes:
         folder: its name in the folder of corpora.
-        files: by part, names or patterns parted by spaces; those for testing may be missing.
-        split: if there are no files for validation.
+        files: part -> names or patterns, separated by spaces; test files may be missing.
+        split: how examples are held out if there are no files for validation.
     """
 
     folder: str
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """A task, and layouts of which the first that is there counts."""
+    """A corpus: its task, and layouts of which the first that exists counts."""
 
     task: str
     layouts: tuple[Layout, ...]
@@ -69,7 +69,7 @@ PARTS = {
 
 
 def parts(form: str, names: str = "train dev test") -> dict[str, str]:
-    """The files of parts: `form`, in which {0} or {} stands for what a part is called there."""
+    """Return the file of each part: `form` with the name of the part for {0} or {}."""
     return {PARTS[name]: form.format(name) for name in names.split()}
 
 
@@ -86,6 +86,7 @@ EWT_FILES = parts("en_ewt-ud-{}.conllu")
 
 
 def digits(count: int) -> Value:
+    """Return a reader of labels 0 to count - 1."""
     return classes(" ".join(map(str, range(count))))
 
 
@@ -127,24 +128,16 @@ SAME_SIDE = Split(
 )
 
 
-def labelled(*layouts: Layout) -> Corpus:
-    return Corpus("sentence_classification", layouts)
+def _of_task(task: str) -> Callable[..., Corpus]:
+    return lambda *layouts: Corpus(task, layouts)
 
 
-def scored(*layouts: Layout) -> Corpus:
-    return Corpus("sentence_regression", layouts)
-
-
-def chosen_from(*layouts: Layout) -> Corpus:
-    return Corpus("multiple_choice", layouts)
-
-
-def answered(*layouts: Layout) -> Corpus:
-    return Corpus("span_extraction", layouts)
+labelled, scored = _of_task("sentence_classification"), _of_task("sentence_regression")
+chosen_from, answered = _of_task("multiple_choice"), _of_task("span_extraction")
 
 
 def whole(file: str) -> Corpus:
-    """A corpus without parts, for cross-validation."""
+    """Return a corpus of one file, without parts, for cross-validation."""
     return labelled(Layout("sentclass", {"train": file}, DIGIT_FIRST[2]))
 
 

@@ -18,7 +18,7 @@ from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of, mended, write_lines
+from fairseq_ext.files import read_lines, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.manifest import INPUTS
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def part_of(name: str) -> str:
 def paragraphs(of: Iterable[Source]) -> Iterator[str]:
     for source in of:
         text = False
-        for paragraph in FORMS[source.form](map(clean, mended(source.path))):
+        for paragraph in FORMS[source.form](map(clean, read_lines_replacing_returns(source.path))):
             text = text or bool(paragraph)
             yield paragraph
         yield ""
@@ -181,7 +181,7 @@ def hold_out(train: Path, valid: Path, wanted: int | None) -> None:
     Of a single document, the last 1 % of its sentences are moved, at least one.
     """
     total, parting = 0, []
-    for total, line in enumerate(lines_of(train), 1):
+    for total, line in enumerate(read_lines(train), 1):
         if not line:
             parting.append(total)
     documents = len(parting) + 1
@@ -191,9 +191,9 @@ def hold_out(train: Path, valid: Path, wanted: int | None) -> None:
     if total == 1:
         raise UsageError("the corpus is a single sentence, and one is held out; give more text")
     start = parting[-count] if parting else total - max(1, total // 100)
-    write_lines(valid, islice(lines_of(train), start, None))
+    write_lines(valid, islice(read_lines(train), start, None))
     rest = train.with_name("rest")
-    write_lines(rest, islice(lines_of(train), start - bool(parting)))
+    write_lines(rest, islice(read_lines(train), start - bool(parting)))
     rest.replace(train)
 
 

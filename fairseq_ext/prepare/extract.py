@@ -24,7 +24,7 @@ from typing import IO
 from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import completed, mended, write_lines
+from fairseq_ext.files import atomic_writer, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.check import require_equal
 from fairseq_ext.prepare.file_search import files_below, find
 from fairseq_ext.prepare.manifest import INPUTS
@@ -115,7 +115,7 @@ def _copy(content: IO[bytes], path: Path) -> None:
 def sentences(path: Path) -> Iterator[str]:
     """The text of a file of any form."""
     name = path.name.removesuffix(".gz")
-    lines = mended(path)
+    lines = read_lines_replacing_returns(path)
     if name.startswith("train.tags."):
         return (TITLE.sub("", line).strip() for line in lines if not ABOUT.match(line))
     if name.endswith((".xml", ".sgm")):
@@ -165,7 +165,7 @@ def extract(
 def _write(paths: Sequence[Path], files: Sequence[Sequence[Path]], part: str) -> None:
     """A part, in all languages at once, out of its files."""
     with ExitStack() as stack:
-        written = [stack.enter_context(completed(path)) for path in paths]
+        written = [stack.enter_context(atomic_writer(path)) for path in paths]
         lines = chain.from_iterable(map(aligned, files))
         for each in tqdm(lines, f"reading {part}", unit=" lines"):
             for file, line in zip(written, each, strict=True):

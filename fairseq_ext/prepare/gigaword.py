@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import files_of, lines_of, mended, write_lines
+from fairseq_ext.files import list_files, read_lines, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.check import check_parallel
 from fairseq_ext.prepare.file_search import find
 from fairseq_ext.prepare.manifest import INPUTS
@@ -47,7 +47,7 @@ def normal(line: str) -> str:
 
 def sentences(path: Path, side: str) -> Iterator[str]:
     """The articles or titles of a file: a line each, or JSON lines with `text` and `summaries`."""
-    for number, line in enumerate(mended(path), 1):
+    for number, line in enumerate(read_lines_replacing_returns(path), 1):
         yield normal(line if ".jsonl" not in path.name else _field(line, side, path, number))
 
 
@@ -98,10 +98,10 @@ def truncate(folder: Path, limits: dict[str, int]) -> None:
 
     These are references, with which titles of any length are compared.
     """
-    for path in files_of(folder):
+    for path in list_files(folder):
         if path.name != REFERENCES:
             limit = limits[path.suffix[1:]]
-            shown = tqdm(lines_of(path), f"cutting {path.name}", unit=" lines")
+            shown = tqdm(read_lines(path), f"cutting {path.name}", unit=" lines")
             write_lines(path, (" ".join(islice(line.split(), limit)) for line in shown))
 
 

@@ -9,16 +9,16 @@ import argparse
 import json
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tabulate import tabulate
 from tqdm import tqdm
 
-from fairseq_ext.evaluation.layout import as_text, column
-from fairseq_ext.files import files_of, lines_of, write_lines
+from fairseq_ext.files import list_files, read_lines, write_lines
 from fairseq_ext.prepare.fetch import digest
 
 MANIFEST = "manifest.json"
@@ -69,7 +69,7 @@ def percentile(lengths: Counter[int], share: float) -> int:
 
 
 def symbols(dictionary: Path) -> set[str]:
-    return {line.rpartition(" ")[0] for line in lines_of(dictionary)}
+    return {line.rpartition(" ")[0] for line in read_lines(dictionary)}
 
 
 def versions() -> dict[str, str]:
@@ -87,24 +87,24 @@ def hashes(files: Iterable[Path], name: Callable[[Path], str] = str) -> dict[str
     return {name(path): digest(path, "sha256") for path in shown}
 
 
-def table(found: dict[str, Facts]) -> str:
-    each = found.values()
-    parted = all(facts.documents is not None for facts in each)
-    return as_text(
-        [
-            column("file", found),
-            *([column("documents", (f.documents for f in each), "{:,}".format)] if parted else []),
-            column("lines", (f.lines for f in each), "{:,}".format),
-            column("tokens", (f.tokens for f in each), "{:,}".format),
-            column("unknown", (f.unknown / max(f.tokens, 1) for f in each), "{:.2%}".format),
-            *(
-                column(name, (f.lengths[name] for f in each), str)
-                for name in next(iter(each)).lengths
-            ),
-            column("longest", (f.longest for f in each), str),
-        ],
-        [],
-    )
+def format_table(statistics: Mapping[str, Facts]) -> str:
+    """Return a table with a row for each file, numbers aligned to the right."""
+    documents = all(facts.documents is not None for facts in statistics.values())
+    rows = [
+        {
+            "file": name,
+            **({"documents": f"{facts.documents:,}"} if documents else {}),
+            "lines": f"{facts.lines:,}",
+            "tokens": f"{facts.tokens:,}",
+            "unknown": f"{facts.unknown / max(facts.tokens, 1):.2%}",
+            **facts.lengths,
+            "longest": facts.longest,
+        }
+        for name, facts in statistics.items()
+    ]
+    cells = [list(rows[0]), *(row.values() for row in rows)]  # titles as `headers` widen columns
+    align = ("left", *["right"] * (len(cells[0]) - 1))
+    return tabulate(cells, tablefmt="plain", colalign=align, disable_numparse=True)
 
 
 def made(out: Path) -> list[Path]:
@@ -134,11 +134,11 @@ def summarise(
         settings: of the recipe, as "--merges 4000".
     """
     found = {}
-    for path in (each for each in files_of(text) if each.name != "dict.txt"):
+    for path in (each for each in list_files(text) if each.name != "dict.txt"):
         known = symbols(out / f"dict{path.suffix}.txt")
-        lines = tqdm(lines_of(path), path.name, unit=" lines")
+        lines = tqdm(read_lines(path), path.name, unit=" lines")
         found[path.name] = facts(lines, known, documents)
-    inputs = map(Path, lines_of(out / INPUTS)) if (out / INPUTS).exists() else ()
+    inputs = map(Path, read_lines(out / INPUTS)) if (out / INPUTS).exists() else ()
     manifest = {
         "command": about,
         "settings": list(settings),
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--setting", action="append", default=[], help="what it was made with")
     given = parser.parse_args(arguments)
     found = summarise(given.out, given.text, given.about, given.documents, given.setting)
-    print(table(found), end="")
+    print(format_table(found), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from subword_nmt.apply_bpe import BPE
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines, files_of, lines_of, write_lines
+from fairseq_ext.files import Lines, list_files, read_lines, write_lines
 from fairseq_ext.prepare import learn_bpe
 from fairseq_ext.prepare.process_pool import map_lines
 
@@ -39,7 +39,7 @@ def learn(paths: Iterable[Path], merges: int) -> Iterator[str]:
     """The lines of a file of codes; fewer merges, with a warning, if no other pair occurs twice."""
     words: Counter[str] = Counter()
     for path in paths:
-        words.update(count_words(tqdm(lines_of(path), f"reading {path.name}", unit=" lines")))
+        words.update(count_words(tqdm(read_lines(path), f"reading {path.name}", unit=" lines")))
     yield VERSION
     learned = 0
     for pair in tqdm(islice(learn_bpe.learn(words), merges), "learning", merges, unit=" merges"):
@@ -98,7 +98,7 @@ def _load_fastbpe(codes: str):
     from fastBPE import fastBPE
 
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="\n") as file, _silence():
-        file.writelines(f"{merge} 1\n" for merge in islice(lines_of(Path(codes)), 1, None))
+        file.writelines(f"{merge} 1\n" for merge in islice(read_lines(Path(codes)), 1, None))
         file.flush()
         return fastBPE(file.name)
 
@@ -128,9 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     split = splitter(given.codes, given.bpe)
     if not given.codes.exists():
         write_lines(given.codes, learn(sorted(given.text.glob("train.*")), given.merges))
-    for path in files_of(given.text):
+    for path in list_files(given.text):
         if not (out := given.out / path.name).exists():
-            shown = tqdm(lines_of(path), f"splitting {path.name}", unit=" lines")
+            shown = tqdm(read_lines(path), f"splitting {path.name}", unit=" lines")
             write_lines(out, map_lines(split, shown))
 
 

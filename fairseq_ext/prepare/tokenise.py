@@ -14,7 +14,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 from tqdm import tqdm
 
-from fairseq_ext.files import Lines, files_of, lines_of, write_lines
+from fairseq_ext.files import Lines, list_files, read_lines, write_lines
 from fairseq_ext.prepare.process_pool import map_lines
 
 logger = logging.getLogger(__name__)
@@ -99,9 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hyphens", action="store_true", help="split words at them: a @-@ b")
     parser.add_argument("--lowercase", action="store_true")
     given = parser.parse_args(arguments)
-    for path in files_of(given.text):
+    for path in list_files(given.text):
         if not (out := given.out / path.name).exists():
-            shown = tqdm(lines_of(path), f"tokenising {path.name}", unit=" lines")
+            shown = tqdm(read_lines(path), f"tokenising {path.name}", unit=" lines")
             write_lines(out, map_lines(chosen(given, path.suffix[1:]), shown))
 
 

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.wordpiece import MARK, UNKNOWN, Pieces, is_usable, load
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batches, decoded, lines_of, write_lines
+from fairseq_ext.files import batches, decode_line, read_lines, write_lines
 
 HEADER = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 1000  # most frequent characters that are kept, as in BERT's
@@ -122,7 +122,7 @@ def dictionary(pieces: Iterable[str]) -> Iterator[str]:
 def _learn(given: argparse.Namespace) -> None:
     words: Counter[str] = Counter()
     for path in given.texts:
-        words.update(count_words(tqdm(lines_of(path), f"reading {path.name}", unit=" lines")))
+        words.update(count_words(tqdm(read_lines(path), f"reading {path.name}", unit=" lines")))
     pieces = learn(words, given.size)
     write_lines(given.out, pieces)
     print(f"{given.out}: {len(pieces):,} pieces", file=sys.stderr)
@@ -131,7 +131,7 @@ def _learn(given: argparse.Namespace) -> None:
 def _apply(given: argparse.Namespace) -> None:
     pieces = Pieces(load(given.vocabulary))
     read = (
-        decoded(line, f"standard input, line {number}").rstrip("\r\n")
+        decode_line(line, f"standard input, line {number}").rstrip("\r\n")
         for number, line in enumerate(sys.stdin.buffer, 1)
     )
     for batch in batches(tqdm(read, "splitting", unit=" lines"), BATCH):

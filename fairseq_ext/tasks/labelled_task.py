@@ -10,16 +10,16 @@ from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.data.annotations import Annotated
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.labelled_dataset import Item, LabelledDataset
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import check_dictionary, options_of
+from fairseq_ext.models.pretrained import check_dictionary, read_model_options
 from fairseq_ext.models.roberta import POSITIONS
 from fairseq_ext.models.task_heads import POOLER, Mlp
-from fairseq_ext.models.word_vectors import begin_with
+from fairseq_ext.models.word_vectors import load_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class LabelledTask(FairseqTask):
             )
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
-        self.pretrained, encoder = cfg.pretrained, options_of(cfg.pretrained)
+        self.pretrained, encoder = cfg.pretrained, read_model_options(cfg.pretrained)
         positions = encoder.get("max_positions")
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
         self._check_word_vectors()
@@ -208,7 +208,7 @@ class LabelledTask(FairseqTask):
             )
         if self.cfg.word_vectors and not (from_checkpoint or self._goes_on()):
             embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
-            begin_with(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
+            load_vectors(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
         segments = getattr(model.args, "segments", 0)
         if not from_checkpoint and segments != self.segments:
             self._take_segments(segments)

@@ -9,7 +9,7 @@ from fairseq_ext.data.examples import TEXT, Example, Field, are_texts, is_text
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.task_heads import SentenceHead, first, mlp
+from fairseq_ext.models.task_heads import SentenceHead, build_mlp, pool_first
 from fairseq_ext.tasks.labelled_options import register
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
@@ -72,7 +72,7 @@ class MultipleChoiceTask(LabelledTask):
         return label
 
     def build_head(self, args: Any) -> nn.Module:
-        return SentenceHead(first, mlp(args, 1))
+        return SentenceHead(pool_first, build_mlp(args, 1))
 
     def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Number and text of the best choice, and the probabilities of all."""

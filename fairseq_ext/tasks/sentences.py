@@ -8,29 +8,29 @@ import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
-from fairseq_ext.data.annotated import Annotated
+from fairseq_ext.data.annotations import Annotated
 from fairseq_ext.data.annotations import Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
-from fairseq_ext.models.role_heads import parsed_roles
-from fairseq_ext.models.task_attention import TaskAttention, initialiser
+from fairseq_ext.models.role_heads import roles_with_parses
+from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser
 from fairseq_ext.models.task_heads import (
     Linear,
     Pooling,
     Product,
     SentenceHead,
-    first,
-    highest,
-    mean,
-    mlp,
+    build_mlp,
+    pool_first,
+    pool_max,
+    pool_mean,
 )
 from fairseq_ext.tasks.labelled_options import register
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
-POOLINGS: dict[str, Pooling] = {"first": first, "mean": mean, "max": highest}
+POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": pool_max}
 
 OPTIONS: list[Option] = [
     option("pairs", ChoiceEnum(["joint", "apart"]), "joint", "two sentences in one row, or in two"),
@@ -89,7 +89,7 @@ class SentenceTask(LabelledTask):
     KEPT = (*LabelledTask.KEPT, "sentences")
 
     def begin(self) -> None:
-        initialiser(self.cfg.task_init)
+        parse_initialiser(self.cfg.task_init)
         super().begin()
         one = self.examples("train")[0]
         self.sentences = 2 if "pair" in one.values else 1
@@ -125,7 +125,7 @@ class SentenceTask(LabelledTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
-        self.parsed = bool(parsed_roles(vars(model.args)))
+        self.parsed = bool(roles_with_parses(vars(model.args)))
         return model
 
     def _annotations(self, name: str) -> Path:
@@ -175,7 +175,7 @@ class SentenceTask(LabelledTask):
         elif self.cfg.output == "linear":
             output = Linear(width, classes, dropout)
         else:
-            output = mlp(args, classes)
+            output = build_mlp(args, classes)
         if self.cfg.pooling != "attention":
             return SentenceHead(POOLINGS[self.cfg.pooling], output)
         blocks = TaskAttention(

@@ -11,7 +11,7 @@ from fairseq_ext.data.examples import TEXT, Example, Field, is_text
 from fairseq_ext.data.labelled_dataset import IGNORED, Item
 from fairseq_ext.data.rows import Row, Rows
 from fairseq_ext.data.vocabulary import Pieces
-from fairseq_ext.data.windows import Window, best_span, span, windows
+from fairseq_ext.data.rows import Window, best_span, span, windows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
 from fairseq_ext.models.task_heads import PerToken

@@ -200,7 +200,7 @@ def average(files: Sequence[Path]) -> dict:
                 sums[name] = value.double() + sums.get(name, 0)
     for name, total in sums.items():
         state["model"][name] = (total / len(files)).to(state["model"][name].dtype)
-    state["model"] = _shared(adversaries.without(state["model"]))
+    state["model"] = _shared(adversaries.drop_adversaries(state["model"]))
     if "asa_layers" in (model := (state.get("cfg") or {}).get("model") or {}):
         model["asa_layers"] = "none"
     extra = state.get("extra_state", {}) | {"averaged": [str(file) for file in files]}

@@ -74,7 +74,7 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
         UsageError: the checkpoint or its vocabulary cannot be read, or has no place there.
     """
     saved = read(checkpoint)
-    model, parameters = part(saved, "model"), adversaries.without(saved["model"])
+    model, parameters = part(saved, "model"), adversaries.drop_adversaries(saved["model"])
     check_options(model, checkpoint)
     left_out = heads_left_out(part(saved, "task"))
     unused = (*left_out, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import parse_line
+from fairseq_ext.training_logs import parse_line
 
 PLUGIN = Path(__file__).parents[1]
 POLL, REPORT = 0.1, 3.0  # seconds between looks at the processes, and at their logs

@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import decoded, lines_of, write_lines
-from fairseq_ext.models.pretrained import options_of
-from fairseq_ext.models.role_heads import parsed_roles
+from fairseq_ext.files import decode_line, read_lines, write_lines
+from fairseq_ext.models.pretrained import read_model_options
+from fairseq_ext.models.role_heads import roles_with_parses
 from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
@@ -89,7 +89,7 @@ def load(checkpoint: Path) -> tuple[Any, LabelledTask]:
 
 def check_unparsed(checkpoint: Path) -> None:
     """Raise UsageError if its model needs what new text does not have."""
-    if parsed := parsed_roles(options_of(str(checkpoint))):
+    if parsed := roles_with_parses(read_model_options(str(checkpoint))):
         raise UsageError(
             f"{checkpoint} was trained with roles that need parses ({', '.join(parsed)}), which "
             "new text does not have; validate it on an annotated split with fairseq-validate, or "
@@ -102,9 +102,9 @@ def lines(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
     if not files:
         for number, line in enumerate(sys.stdin.buffer, 1):
             where = f"standard input:{number}"
-            yield decoded(line, where).rstrip("\r\n"), where
+            yield decode_line(line, where).rstrip("\r\n"), where
     for file in files:
-        for number, line in enumerate(lines_of(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             yield line, f"{file}:{number}"
 
 
@@ -112,7 +112,7 @@ def progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterable[Exa
     """With a bar, if files say how much there is; what is no file can be read only once."""
     if not (files and all(file.is_file() for file in files)):
         return examples
-    total = sum(1 for file in files for _ in lines_of(file))
+    total = sum(1 for file in files for _ in read_lines(file))
     return tqdm(examples, "predicting", total, unit=" examples")
 
 

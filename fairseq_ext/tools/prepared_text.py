@@ -12,7 +12,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq_ext.data.examples import TEXT, Example, parse
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
 from fairseq_ext.roles.word_alignment import Token
 
@@ -59,8 +59,8 @@ def find(data: Path, split: str, lang: str | None, vocabulary: Path | None) -> T
 
 def _labelled(path: Path, vocabulary: Path) -> Text:
     loaded = Vocabulary.load(vocabulary)
-    total = sum(1 for _ in lines_of(path))
-    examples = parse(lines_of(path), str(path), {"text": TEXT})
+    total = sum(1 for _ in read_lines(path))
+    examples = parse(read_lines(path), str(path), {"text": TEXT})
     sentences = _tokenised(examples, loaded)
     return Text(path.with_suffix(""), loaded.dictionary.symbols, total, sentences)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fairseq_ext.analysis.coreference.mentions import Mention, Phrase, Text, make_phrase
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 WORD, TAG = 3, 4
 COLUMNS = 6  # at least
@@ -37,7 +37,7 @@ def read_conll(path: Path) -> Iterator[Text]:
     """
     part: _PartReader | None = None
     number = 0
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         where = f"{path}, line {number}"
         if line.startswith("#begin document"):
             part = _PartReader()

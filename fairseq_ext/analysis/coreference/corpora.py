@@ -20,7 +20,7 @@ from typing import NamedTuple
 from fairseq_ext.analysis.coreference.conll2012 import read_conll
 from fairseq_ext.analysis.coreference.mentions import Mention, Phrase, Text, make_phrase
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import lines_of
+from fairseq_ext.files import read_lines
 
 REFLEXIVE = re.compile(r"(\S[^\t]*)\t(\d+)\t(\d+ \d+)\t((?:\d+ \d+ ?)*)")
 HEADER = (
@@ -47,7 +47,7 @@ class Corpus(NamedTuple):
 
 def read_reflexives(path: Path) -> Iterator[Text]:
     """Yield the sentences of synthetic reflexives; raise UsageError for a line of another form."""
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         where, match = f"{path}, line {number}", REFLEXIVE.fullmatch(line)
         if not match:
             raise UsageError(
@@ -74,7 +74,7 @@ def read_gap(path: Path) -> Iterator[Text | None]:
     Raises:
         UsageError: a line has another form.
     """
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         where, columns = f"{path}, line {number}", line.split("\t")
         if number == 1 and tuple(columns) != HEADER:
             raise UsageError(f"{where}: expected are the columns {', '.join(HEADER)}")

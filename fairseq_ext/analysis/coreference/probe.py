@@ -48,9 +48,9 @@ from fairseq_ext.analysis.coreference.sieves import BASELINES
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import variants
 from fairseq_ext.evaluation.pictures import save
 from fairseq_ext.files import check_writable
+from fairseq_ext.training_logs import variants
 
 EXAMPLE = """\
   fairseq-ext probe checkpoints/fraction/books_tiny-masked_lm/{plain,ag-0.5,ag-1}/seed-1/\\

@@ -9,7 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention.second_pass import EMPTY_ROWS
 from fairseq_ext.criterions.adversarial.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, Users, check_used, option
+from fairseq_ext.models.config import Option, Requirements, check_requirements, option
 
 PENALTIES = ("sum", "padded", "share")
 
@@ -143,7 +143,7 @@ RIVALS = {
 NUMBERS = "sentence_regression"  # the task that predicts them
 
 
-def users(task: str) -> Iterator[Users]:
+def users(task: str) -> Iterator[Requirements]:
     """With what options have an effect in a task of this name."""
     yield {name: (["asa_rival"], rivals) for name, rivals in RIVALS.items()}
     yield {"asa_regression": (["task"], [NUMBERS]), "smart_beta": (["smart_mu"], [])}
@@ -166,4 +166,4 @@ def check(cfg: Any, task: str) -> None:
     given = {name: getattr(cfg, name) for name in ("asa_rival", *RIVALS)} | {"task": task}
     preset = {name: field.default for name, _, field in OPTIONS}
     for table in users(task):
-        check_used(given, preset, {"smart_mu": 0.0}, table)
+        check_requirements(given, preset, {"smart_mu": 0.0}, table)

@@ -2,10 +2,8 @@
 what it is compared with."""
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,15 +21,12 @@ from fairseq_ext.criterions.adversarial.divergence import (
     squared,
 )
 from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
 from fairseq_ext.criterions.adversarial.options import OPTIONS, check, rival_option
 from fairseq_ext.criterions.terms import Log, Step, Term
-from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.logs import read_log
 
 logger = logging.getLogger(__name__)
 
-SHARE = "asa_masked"  # share of all units, in the log; of a layer "asa_masked_3"
-LAYER = re.compile(rf"{SHARE}_(\d+)")
 TAU, TAU_PRETRAINING = 0.3, 0.1
 PRETRAINING = ("masked_lm", "replaced_token_detection")
 
@@ -137,44 +132,13 @@ class ScheduledMasks(TwoPass):
     @cached_property
     def rates(self) -> tuple[list[int], list[float]]:
         """Updates, and the rate at each; what is only evaluated need not find the log."""
-        return learned_rates(self.log)
+        return read_masking_rates(self.log)
 
     def begin(self) -> None:
         logger.info("naive masks: rates of %d updates, from %s", len(self.rates[0]), self.log)
 
     def second(self, updates: int) -> SecondPass:
         return Bernoulli(float(np.interp(updates, *self.rates)), **self.options)
-
-
-def shares_of_layers(values: Mapping[str, float]) -> dict[int, float]:
-    """layer -> share that its adversary masked, in a line of a log; empty of naive masks."""
-    found = {name: LAYER.fullmatch(name) for name in values}
-    return {int(match[1]): values[name] for name, match in found.items() if match}
-
-
-def learned_rates(log: str | None) -> tuple[list[int], list[float]]:
-    """Updates of a logged training with adversaries, and the share they masked then.
-
-    Raises:
-        UsageError: there is no such log.
-    """
-    if not log:
-        raise UsageError(
-            "--asa-rival scheduled takes its rates from a training with adversaries; give "
-            "--asa-log, its --save-dir with a train.log, or the log itself"
-        )
-    lines = [line for line in read_log(Path(log)) if shares_of_layers(line.values)]
-    kinds = (  # epochs, if there is nothing finer
-        {line.update: line.values[SHARE] for line in lines if line.kind == kind}
-        for kind in ("train_inner", "train")
-    )
-    found = max(kinds, key=len)
-    if not found:
-        raise UsageError(
-            f"--asa-log {log} says nothing of {SHARE}_0 or another layer; give that of a training "
-            "with adversaries"
-        )
-    return list(found), list(found.values())
 
 
 def _divergence(cfg: Any) -> Divergence:

@@ -1,6 +1,6 @@
 """The built-in corpus: sentences of a small grammar, in English and in German.
 
-Every English sentence has one German translation. What a translator has to learn is gender, case,
+Every English sentence has one German translation. A translator has to learn gender, case,
 agreement, the place of the verb (second, first in questions, last in subordinate clauses),
 separable verbs and negation.
 """
@@ -11,184 +11,240 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fairseq_ext.files import check_writable, write_lines
-from fairseq_ext.prepare.toy import grammar, lexicon
-from fairseq_ext.prepare.toy.grammar import Clause, Pair, Phrase, Slot, say_english, say_german
-from fairseq_ext.prepare.toy.lexicon import BE, MODALS, Adjective, Verb
+from fairseq_ext.prepare.toy import lexicon
+from fairseq_ext.prepare.toy.lexicon import Adjective, Determiner, Noun, Verb
+
+Pair = tuple[str, str]
+T = TypeVar("T")
 
 SIZES = {"train": 12_000, "valid": 500, "test": 500}
-WORDS = range(4, 17)
+WORDS = range(4, 17)  # of a sentence
+SENTENCES = ("statement", "statement", "question", "complex", "reported")
 
-# How often each method of Speaker makes the sentence, and each question is asked.
-SENTENCES = (
-    ["statement"] * 8 + ["question"] * 5 + ["complex"] * 6 + ["reported"] * 3 + ["relative"] * 3
-)
-QUESTIONS = ["whether", "whether", "who", "object", "object", "why", "when"]
 
-T = TypeVar("T")
+class Phrase(NamedTuple):
+    """A subject or object; a known one stands before an adverb in German, a new one behind it."""
+
+    english: str
+    german: dict[str, str]
+    person: int
+    known: bool
+    kind: str = "person"
+
+
+class Clause(NamedTuple):
+    """A clause; each object has its English and its German preposition, and its case."""
+
+    subject: Phrase
+    verb: Verb
+    tense: str
+    objects: Sequence[tuple[str, str, str, Phrase]] = ()
+    adverb: Pair = ("", "")
+    negative: bool = False
+
+
+def join(*words: str) -> str:
+    """Return the words that are not empty, separated by spaces."""
+    return " ".join(filter(None, words))
+
+
+def ending(name: str, case: str, column: int) -> str:
+    """Return the German ending of a case in a column of `lexicon.ENDINGS`."""
+    return lexicon.ENDINGS[name][case].split()[column].strip("-")
+
+
+def noun_phrase(
+    noun: Noun, article: Determiner, adjective: Adjective | None = None, *, plural: bool = False
+) -> Phrase:
+    """Return a noun with its article and perhaps an adjective."""
+    column = 3 if plural else "mfn".index(noun.gender)
+    words = article.english, adjective.english if adjective else ""
+    english = join(*words, noun.english_plural if plural else noun.english)
+    endings = article.endings if article.stem else "the"
+
+    def decline(case: str) -> str:
+        described = adjective.stem + ending(article.adjective, case, column) if adjective else ""
+        bare = noun.plural if plural else noun.german
+        dative = "n" * (plural and case == "dat" and bare[-1] not in "ns")
+        head = article.stem + ending(endings, case, column) if article.english else ""
+        return join(head, described, bare + dative)
+
+    german = {case: decline(case) for case in ("nom", "acc", "dat")}
+    english = re.sub(r"^a (?=[aeiou])", "an ", english)
+    return Phrase(english, german, 1 + plural, bool(article.known), noun.kind)
+
+
+PRONOUNS = [
+    Phrase(row.english, {"nom": row.german}, int(row.person), True) for row in lexicon.PRONOUNS
+]
+
+
+def say_english(clause: Clause, *, question: bool = False) -> str:
+    """Return a clause in English: plain, negative, or a question with its auxiliary first."""
+    subject, verb, tense = clause.subject, clause.verb, clause.tense
+    singular = subject.person == 1
+    auxiliary = {"past": "did", "future": "will"}.get(tense, "does" if singular else "do")
+    if question or clause.negative or tense == "future":
+        order = (auxiliary, subject.english) if question else (subject.english, auxiliary)
+        core = join(*order, "not" * clause.negative, verb.english)
+    elif tense == "past":
+        core = join(subject.english, verb.past)
+    else:
+        core = join(subject.english, third_person(verb.english) if singular else verb.english)
+    objects = (join(english, phrase.english) for english, _, _, phrase in clause.objects)
+    return join(core, *objects, clause.adverb[0])
+
+
+def third_person(base: str) -> str:
+    """Return the English form for he and she."""
+    head, *rest = base.split()
+    return join(head + ("es" if head.endswith(("s", "sh", "ch")) else "s"), *rest)
+
+
+def german_verb(verb: Verb, tense: str, person: int) -> Pair:
+    """Return the finite form, and what of the verb stays at the end of the clause."""
+    if tense == "present":
+        return (verb.ich, verb.er, verb.infinitive)[person], verb.prefix
+    auxiliary = lexicon.AUXILIARIES["werden" if tense == "future" else verb.auxiliary]
+    rest = verb.prefix + verb.infinitive if tense == "future" else verb.participle
+    return auxiliary.split()[person], rest
+
+
+def say_german(clause: Clause, verb_place: str = "second") -> str:
+    """Return a clause in German, with its finite verb second, first or last.
+
+    The middle holds known objects, the adverb, new objects, "nicht" and prepositional phrases.
+    """
+    finite, rest = german_verb(clause.verb, clause.tense, clause.subject.person)
+    places: dict[str, list[str]] = {"known": [], "new": [], "prepositional": []}
+    for _, preposition, case, phrase in clause.objects:
+        place = "prepositional" if preposition else "known" if phrase.known else "new"
+        text = join(preposition, phrase.german[case])
+        for long, short in lexicon.CONTRACTIONS.items():
+            text = re.sub(rf"^{long}\b", short, text)
+        places[place].append(text)
+    middle = join(
+        *(*places["known"], clause.adverb[1], *places["new"]),
+        *("nicht" * clause.negative, *places["prepositional"]),
+    )
+    subject = clause.subject.german["nom"]
+    if verb_place == "last":
+        return join(
+            subject, middle, rest + finite if clause.tense == "present" else f"{rest} {finite}"
+        )
+    order = (finite, subject) if verb_place == "first" else (subject, finite)
+    return join(*order, middle, rest)
+
+
+def sentence(english: str, german: str, end: str = ".") -> Pair:
+    """Return both texts with a capital letter and an end."""
+    texts = (f"{text[0].upper()}{text[1:]}{end}" for text in (english, german))
+    return next(texts), next(texts)
 
 
 class Speaker:
-    """Draws sentences; uses ``Random.random`` alone, which is the same in every Python."""
+    """Samples sentences; uses ``Random.random`` alone, which is the same in every Python."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int) -> None:
         self.random = Random(seed).random
 
     def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
         return self.random() < probability
 
     def pick(self, items: Sequence[T]) -> T:
+        """Return one of the items."""
         return items[int(self.random() * len(items))]
 
-    # Parts
-
-    def adjective(self, kind: str) -> Adjective:
-        return self.pick([a for a in lexicon.ADJECTIVES if kind in a.kinds.split("+")])
-
-    def noun_phrase(self, kinds: str, statuses: str, *, negative: bool = False) -> Phrase:
-        noun = self.pick([n for n in lexicon.NOUNS if n.kind in kinds.split("+")])
+    def noun_phrase(self, kinds: str, *, known: bool = False) -> Phrase:
+        """Return a noun phrase of one of the kinds, a known one if that is asked for."""
+        noun = self.pick([noun for noun in lexicon.NOUNS if noun.kind in kinds.split("+")])
         plural = self.chance(0.3)
         numbers = ("both", "pl" if plural else "sg")
-        fitting = (
-            d for d in lexicon.DETERMINERS if d.number in numbers and d.status in statuses.split()
-        )
-        article = self.pick([d for d in fitting for _ in range(int(d.weight))])
-        adjective = self.adjective(noun.kind) if self.chance(0.3) else None
-        no = negative and article.status == "indefinite"
-        return grammar.noun_phrase(noun, article, adjective, plural=plural, negative=no)
+        articles = [
+            d for d in lexicon.DETERMINERS if d.number in numbers and (d.known or not known)
+        ]
+        fitting = [a for a in lexicon.ADJECTIVES if noun.kind in a.kinds.split("+")]
+        adjective = self.pick(fitting) if self.chance(0.3) else None
+        return noun_phrase(noun, self.pick(articles), adjective, plural=plural)
 
-    def subject(self, verb: Verb, negative: bool) -> Phrase:
-        if "person" in verb.subjects and self.chance(0.4):
-            return self.pick(grammar.PRONOUNS)
-        statuses = "definite" if negative else "definite indefinite quantity"
-        return self.noun_phrase(verb.subjects, statuses)
+    def subject(self, verb: Verb) -> Phrase:
+        """Return a subject that the verb can have."""
+        return self.pick(PRONOUNS) if self.chance(0.4) else self.noun_phrase(verb.subjects)
 
-    def object(self, slot: Slot, verb: Verb, subject: Phrase, negative: bool) -> Phrase:
-        settled = subject.status in ("pronoun", "definite")  # or "Hilft ein Arzt ihr?" would arise
-        if settled and "person" in slot.kinds and self.chance(0.35):
-            return self.pick([p for p in grammar.PRONOUNS if not grammar.reflexive(subject, p)])
-        receiver = slot.case == "dat" and " " in verb.slots
-        if receiver or (negative and slot.german):  # "kein" is left to the one bare object
-            return self.noun_phrase(slot.kinds, "definite")
-        statuses = "definite indefinite" if negative else "definite indefinite quantity"
-        return self.noun_phrase(slot.kinds, statuses, negative=negative)
-
-    def slots(self, verb: Verb) -> list[Slot]:
-        places = lexicon.PLACES.get(verb.slots)
-        texts = [self.pick(places)] if places else verb.slots.split()
-        return [grammar.slot(text) for text in texts]
-
-    def verb(self, subject: Phrase | None) -> Verb:
-        fitting = [v for v in lexicon.VERBS if not subject or subject.kind in v.subjects.split("+")]
-        return self.pick(fitting) if fitting and not self.chance(0.1) else BE
-
-    def tense(self, time: str, verb: Verb, modal: bool) -> str:
-        modal = modal and time == "present" and verb is not BE and self.chance(0.3)
-        return self.pick(list(MODALS)) if modal else time
-
-    def clause(
-        self, time: str, subject: Phrase | None = None, *, modal: bool = True, adverb: float = 0.15
-    ) -> Clause:
-        """A clause at ``time``: "present" (perhaps with a modal) or "past"."""
-        verb = self.verb(subject)
-        tense = self.tense(time, verb, modal)
-        negative = tense != "must" and self.chance(0.12)  # "must not" is not "nicht müssen"
-        subject = subject or self.subject(verb, negative)
-        objects = [(s, self.object(s, verb, subject, negative)) for s in self.slots(verb)]
-        predicate = self.adjective(subject.kind) if verb is BE else None
-        fitting = [a for a in lexicon.ADVERBS if grammar.suits(a, tense)]
-        when = self.pick(fitting) if verb is not BE and self.chance(adverb) else None
-        return Clause(subject, verb, tuple(objects), predicate, when, tense, negative)
-
-    def time(self) -> str:
-        return self.pick(("present", "present", "past"))
-
-    # Sentences
+    def clause(self, tense: str) -> Clause:
+        """Return a clause in a tense; one that is negative has known objects alone."""
+        verb, negative = self.pick(lexicon.VERBS), self.chance(0.15)
+        objects = []
+        for text in verb.objects.split(","):
+            english, german, case, kinds = ["", "", *text.split(":")][-4:]
+            objects.append((english, german, case, self.noun_phrase(kinds, known=negative)))
+        adverb = self.pick(lexicon.ADVERBS[tense]) if self.chance(0.3) else ("", "")
+        return Clause(self.subject(verb), verb, tense, objects, adverb, negative)
 
     def pair(self) -> Pair:
-        """One English sentence and its German translation."""
-        return getattr(self, self.pick(SENTENCES))()
+        """Return an English sentence and its German translation."""
+        tense = self.pick(tuple(lexicon.ADVERBS))
+        return getattr(self, self.pick(SENTENCES))(tense, self.clause(tense))
 
-    def statement(self) -> Pair:
-        clause = self.clause(self.time(), adverb=0.5)
-        if clause.adverb and self.chance(0.5):
-            clause = clause._replace(adverb=None, front=clause.adverb[:2])
-        return grammar.sentence(say_english(clause), say_german(clause))
+    def statement(self, tense: str, clause: Clause) -> Pair:
+        """Return a statement; an adverb in front of it puts the German subject behind the verb."""
+        if not clause.adverb[0] or self.chance(0.5):
+            return sentence(say_english(clause), say_german(clause))
+        rest = clause._replace(adverb=("", ""))
+        english = join(clause.adverb[0], say_english(rest))
+        return sentence(english, join(clause.adverb[1], say_german(rest, "first")))
 
-    def question(self) -> Pair:
-        asked = self.pick(QUESTIONS)
-        clause = self.clause(self.time(), grammar.WHO if asked == "who" else None)
-        if asked == "object" and grammar.extractable(clause):
-            clause = grammar.extract(clause, grammar.asking(clause.objects[-1][1]))
-        elif asked in ("why", "when"):
-            front = ("why", "warum") if asked == "why" or clause.negative else ("when", "wann")
-            clause = clause._replace(adverb=None, front=front)
-        order = "second" if asked == "who" or clause.front[0] else "first"
-        english = say_english(clause, question=asked != "who")
-        return grammar.sentence(english, say_german(clause, order), "?")
+    def question(self, tense: str, clause: Clause) -> Pair:
+        """Return a question to be answered by yes or no, or with why."""
+        why = self.pick((("", ""), ("why", "warum")))
+        english, german = say_english(clause, question=True), say_german(clause, "first")
+        return sentence(join(why[0], english), join(why[1], german), "?")
 
-    def complex(self) -> Pair:
-        """A main clause and a subordinate one, in either order."""
-        time = self.time()
-        word = self.pick([c for c in lexicon.CONJUNCTIONS if time in c.times.split("+")])
-        below = self.clause(time, modal=word.modal == "yes")
-        english = f"{word.english} {say_english(below)}"
-        german = f"{word.german} {say_german(below, 'last')}"
-        main = self.clause(time)
-        if self.chance(0.4):
-            main = main._replace(front=(english + ",", german + ","))
-            return grammar.sentence(say_english(main), say_german(main))
-        return grammar.sentence(f"{say_english(main)} {english}", f"{say_german(main)}, {german}")
-
-    def reported(self) -> Pair:
-        """What somebody says, knows or asks."""
-        time, verb = self.time(), self.pick(lexicon.CLAUSAL_VERBS)
-        main = Clause(self.subject(verb, False), verb, tense=time)
-        below = self.clause(time)
-        english, german = verb.slots.split()
-        return grammar.sentence(
-            f"{say_english(main)} {english} {say_english(below)}",
-            f"{say_german(main)}, {german} {say_german(below, 'last')}",
+    def complex(self, tense: str, clause: Clause) -> Pair:
+        """Return a main clause with a subordinate one behind it."""
+        english, german = self.pick(lexicon.CONJUNCTIONS)
+        below = self.clause(tense)
+        return sentence(
+            f"{say_english(clause)} {english} {say_english(below)}",
+            f"{say_german(clause)}, {german} {say_german(below, 'last')}",
         )
 
-    def relative(self) -> Pair:
-        """A statement about a noun that a relative clause describes."""
-        time = self.time()
-        clause = self.clause(time)
-        if grammar.extractable(clause) and clause.objects[-1][1].status == "definite":
-            head = clause.objects[-1][1]
-            clause = grammar.extract(clause, grammar.relative_pronoun(head))
-        elif clause.subject.status == "definite":
-            head = clause.subject
-            clause = clause._replace(subject=grammar.relative_pronoun(head))
-        else:
-            return self.relative()
-        main = self.clause(time, grammar.with_relative(head, clause))
-        return grammar.sentence(say_english(main), say_german(main))
+    def reported(self, tense: str, clause: Clause) -> Pair:
+        """Return a clause that somebody says, knows, hopes or asks."""
+        verb = self.pick(lexicon.CLAUSAL_VERBS)
+        english, german = verb.objects.split(":")
+        main = Clause(self.subject(verb), verb, tense)
+        return sentence(
+            f"{say_english(main)} {english} {say_english(clause)}",
+            f"{say_german(main)}, {german} {say_german(clause, 'last')}",
+        )
 
 
 def words(text: str) -> list[str]:
+    """Return the words and punctuation marks of a text."""
     return re.findall(r"\w+|[,.?]", text)
 
 
-def fresh(speaker: Speaker) -> Iterator[Pair]:
-    """Pairs of which neither side has been said before."""
-    said: set[str] = set()
+def unique_pairs(speaker: Speaker) -> Iterator[Pair]:
+    """Yield pairs of which neither side has occurred before."""
+    seen: set[str] = set()
     while True:
         pair = speaker.pair()
-        if said.isdisjoint(pair) and all(len(text.split()) in WORDS for text in pair):
-            said.update(pair)
+        if seen.isdisjoint(pair) and all(len(text.split()) in WORDS for text in pair):
+            seen.update(pair)
             yield pair
 
 
 def corpus(seed: int = 1) -> dict[str, list[Pair]]:
-    """(English, German) pairs of "train", "valid" and "test", the same for the same seed.
+    """Return (English, German) pairs of "train", "valid" and "test", the same for the same seed.
 
     No sentence of either language occurs twice; every word of valid and test occurs in train.
     """
-    pairs = fresh(Speaker(seed))
+    pairs = unique_pairs(Speaker(seed))
     train = list(islice(pairs, SIZES["train"]))
     known = {word for pair in train for text in pair for word in words(text)}
     held_out = (pair for pair in pairs if known.issuperset(words(" ".join(pair))))
@@ -197,9 +253,8 @@ def corpus(seed: int = 1) -> dict[str, list[Pair]]:
 
 
 def write(folder: Path, seed: int = 1) -> dict[str, int]:
-    """Write ``{train,valid,test}.{en,de}`` into ``folder``; returns the number of pairs of each."""
+    """Write ``{train,valid,test}.{en,de}`` into a folder; return the number of pairs of each."""
     check_writable(folder, 4_000_000)
-    folder.mkdir(parents=True, exist_ok=True)
     splits = corpus(seed)
     for split, pairs in splits.items():
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
@@ -208,14 +263,15 @@ def write(folder: Path, seed: int = 1) -> dict[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the step: write the corpus into a folder."""
     parser = argparse.ArgumentParser(
         prog="python -m fairseq_ext.prepare.toy.corpus", description=__doc__
     )
     parser.add_argument("folder", type=Path, metavar="OUTDIR")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args(arguments)
-    counts = write(given.folder, given.seed)
-    print(f"built-in corpus, seed {given.seed}:", *(f"{n} {split}" for split, n in counts.items()))
+    args = parser.parse_args(arguments)
+    counts = write(args.folder, args.seed)
+    print(f"built-in corpus, seed {args.seed}:", *(f"{n} {split}" for split, n in counts.items()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""Masking rates that adversaries learned in an earlier training, read from its log."""
+
+from pathlib import Path
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.training_logs import read_log
+
+SHARE = "asa_masked"
+"""Logged share of all units that are masked; the share of layer 3 is logged as "asa_masked_3"."""
+
+
+def read_masking_rates(path: str | None) -> tuple[list[int], list[float]]:
+    """Return the logged updates of a training with adversaries and the share masked at each.
+
+    The rates are those logged during epochs (`train_inner`), or at the ends of epochs if there are
+    more of them.
+
+    Args:
+        path: folder of the training, with a train.log, or the log itself.
+
+    Raises:
+        UsageError: there is no such log, or no adversary in it.
+    """
+    if not path:
+        raise UsageError(
+            "--asa-rival scheduled takes its rates from a training with adversaries; give "
+            "--asa-log, its --save-dir with a train.log, or the log itself"
+        )
+    records = [
+        record
+        for record in read_log(Path(path))
+        if any(name.startswith(f"{SHARE}_") for name in record.values)
+    ]
+    rates_by_kind = (
+        {record.update: record.values[SHARE] for record in records if record.kind == kind}
+        for kind in ("train_inner", "train")
+    )
+    rates = max(rates_by_kind, key=len)
+    if not rates:
+        raise UsageError(
+            f"--asa-log {path} says nothing of {SHARE}_0 or another layer; give that of a training "
+            "with adversaries"
+        )
+    return list(rates), list(rates.values())
