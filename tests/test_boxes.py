@@ -140,8 +140,8 @@ def test_the_command(tmp_path, capsys):
 
 def test_what_cannot_be_run(tmp_path):
     for flags, says in (
-        (["--steps", "0"], "--steps is 0; give a whole number from 1 upwards"),
-        (["--copies", "-1"], "--copies is -1; give a whole number from 0 upwards"),
+        (["--steps", "0"], "--steps is 0 and must be at least 1"),
+        (["--copies", "-1"], "--copies is -1 and must be at least 0"),
         (["--noise", "nan"], "--noise is nan; give a number from 0 upwards"),
     ):
         with pytest.raises(UsageError, match=says):

@@ -21,10 +21,11 @@ DIR gets align.csv (a row for each layer and head), align.json, align.png.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from fairseq_ext.analysis import arguments
@@ -38,9 +39,6 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, column
 from fairseq_ext.evaluation.pictures import new_figure, save
 from fairseq_ext.files import check_writable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext align checkpoints/study/una/seed-1/checkpoint_best.pt --data data-bin/iwslt14.de-en \\
@@ -211,7 +209,7 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
     return as_text([column("layer", layers), column("head", names), *numbers], [note])
 
 
-def draw(rows: Sequence[dict[str, Any]], title: str) -> "Figure":
+def draw(rows: Sequence[dict[str, Any]], title: str) -> Figure:
     """Draw error rates: layers down, heads and their mean across."""
     rows = [row for row in rows if row["layer"] != ""]
     layers = sorted({row["layer"] for row in rows})

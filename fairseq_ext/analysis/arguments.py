@@ -11,24 +11,17 @@ from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
 
+NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+SHOWN_TOKENS = f"of a longer sentence the maps of the first N are shown; default: {LABELS}"
+
 SHARED: dict[str, dict[str, Any]] = {
     "checkpoints": {"nargs": "+", "type": Path, "metavar": "CHECKPOINT"},
     "--data": {"type": Path, "metavar": "DATA_BIN", "help": "default: what the checkpoint names"},
     "--split": {"default": "valid", "help": "default: valid"},
-    "--limit": {"type": int, "metavar": "N", "help": "the first N sentences; default: all"},
-    "--max-tokens": {
-        "type": int,
-        "default": MAX_TOKENS,
-        "metavar": "N",
-        "help": f"default: {MAX_TOKENS}",
-    },
+    "--limit": NUMBER | {"help": "the first N sentences; default: all"},
+    "--max-tokens": NUMBER | {"default": MAX_TOKENS, "help": f"default: {MAX_TOKENS}"},
     "--out": {"type": Path, "required": True, "metavar": "DIR"},
-    "--tokens": {
-        "type": int,
-        "default": LABELS,
-        "metavar": "N",
-        "help": f"of a longer sentence the maps of the first N are shown; default: {LABELS}",
-    },
+    "--tokens": NUMBER | {"default": LABELS, "help": SHOWN_TOKENS},
 }
 """Arguments that several verbs have, with the options of `add_argument`."""
 

@@ -11,7 +11,9 @@ import argparse
 import math
 from collections.abc import Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.recording import SITES
@@ -19,9 +21,6 @@ from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import COLOURS, new_figure, save, style_axes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext columns checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \\
@@ -89,7 +88,7 @@ def print_summary(rows: Sequence[dict[str, Any]], site: str) -> None:
             )
 
 
-def draw(models: Sequence[ModelSums], site: str) -> "Figure":
+def draw(models: Sequence[ModelSums], site: str) -> Figure:
     """Draw a row for each layer, a column for each model and a line for each head."""
     histograms = [sums.histograms() for _, sums in models]
     layers = sorted({layer for each in histograms for at, layer in each if at == site})

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import (
-    assign_colours,
-    check_picture,
-    new_figure,
-    save,
-    save_numbers,
-    style_axes,
-)
+from fairseq_ext.evaluation import pictures
 from fairseq_ext.training_logs import read_log, variants
 
 if TYPE_CHECKING:
@@ -58,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the picture and its numbers."""
-    check_picture(args.out)
+    pictures.check_picture(args.out)
     curves = read_curves(args.runs, args.metric)
-    save(draw_curves(curves, args.metric), args.out)
-    save_numbers(list_points(curves, args.metric), args.out)
+    pictures.save(draw_curves(curves, args.metric), args.out)
+    pictures.save_numbers(list_points(curves, args.metric), args.out)
 
 
 def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
@@ -107,14 +100,14 @@ def list_points(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
 
 def draw_curves(curves: Sequence[Curve], metric: str) -> "Figure":
     """Draw all curves in one plot: a colour for each variant, a style for each kind of line."""
-    figure = new_figure(7, 4.2)
+    figure = pictures.new_figure(7, 4.2)
     axes = figure.add_subplot(xlabel="updates", ylabel=metric)
-    colours = assign_colours(curve.variant for curve in curves)
+    colours = pictures.assign_colours(curve.variant for curve in curves)
     styles = _assign_styles({curve.kind for curve in curves})
     for curve in curves:
         axes.plot(curve.updates, curve.values, color=colours[curve.variant], **styles[curve.kind])
     _limit_axes(axes, curves)
-    style_axes(axes)
+    pictures.style_axes(axes)
     keys = [axes.plot([], [], color=c, lw=4, label=name)[0] for name, c in colours.items()]
     keys += [axes.plot([], [], color="0.4", label=k, **s)[0] for k, s in styles.items()]
     axes.legend(handles=keys, frameon=False)

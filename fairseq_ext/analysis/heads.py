@@ -11,9 +11,10 @@ and are taken as they are.
 import argparse
 from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.heatmaps import draw_numbers
@@ -22,9 +23,6 @@ from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.statistics import HeadStatistics, collect, label_rows, list_sites
 from fairseq_ext.evaluation.pictures import new_figure, save
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext heads checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \\
@@ -81,7 +79,7 @@ def write(rows: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
         save(draw(rows, site), args.out / f"{NAME}_{site}.png")
 
 
-def draw(rows: Sequence[dict[str, Any]], site: str) -> "Figure":
+def draw(rows: Sequence[dict[str, Any]], site: str) -> Figure:
     """Draw a panel for each model and statistic: layers down, heads across."""
     own = [row for row in rows if row["site"] == site]
     models = list(dict.fromkeys(row["model"] for row in own))

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from fairseq_ext.evaluation.pictures import new_figure, use_whole_numbers
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CELL = 0.27  # inches of a token
 LABELS = 64  # on an axis; with more tokens cells are smaller and not all are labelled
@@ -39,7 +37,7 @@ class HeadGrid(NamedTuple):
     large: tuple[int, int]
 
 
-def draw_numbers(axes: "Axes", numbers: Any, highest: float = 1) -> Any:
+def draw_numbers(axes: Axes, numbers: Any, highest: float = 1) -> Any:
     """Draw numbers [L, H], layers down and heads across, coloured from 0 to `highest`.
 
     Returns:
@@ -53,10 +51,8 @@ def draw_numbers(axes: "Axes", numbers: Any, highest: float = 1) -> Any:
 
 def draw_map(
     weights: Tensor, rows: Sequence[str], columns: Sequence[str], ylabel: str = "", xlabel: str = ""
-) -> "Figure":
+) -> Figure:
     """Draw weights [T, S], white for 0, with a token at each row and column."""
-    from matplotlib.figure import Figure
-
     height, width = _size(weights)
     figure = Figure(figsize=(width, height))  # of the cells; saving adds what surrounds them
     axes = figure.add_axes((0, 0, 1, 1), ylabel=ylabel, xlabel=xlabel)
@@ -66,7 +62,7 @@ def draw_map(
     return figure
 
 
-def draw_beside(pictures: Sequence[TitledMap], across: int, ylabel: str, xlabel: str) -> "Figure":
+def draw_beside(pictures: Sequence[TitledMap], across: int, ylabel: str, xlabel: str) -> Figure:
     """Draw maps side by side in rows of `across`, all on one scale."""
     heights, widths = zip(*(_size(picture.weights) for picture in pictures), strict=True)
     down = ceil(len(pictures) / across)
@@ -87,7 +83,7 @@ def draw_beside(pictures: Sequence[TitledMap], across: int, ylabel: str, xlabel:
     return figure
 
 
-def draw_grids(grids: Sequence[HeadGrid], ylabel: str, xlabel: str) -> "Figure":
+def draw_grids(grids: Sequence[HeadGrid], ylabel: str, xlabel: str) -> Figure:
     """Draw one head of each model large and, below, all heads (columns) of all layers (rows)."""
     large = [grid.layers[grid.large[0]][grid.large[1]] for grid in grids]
     tall = max(_size(weights)[0] for weights in large) + LABEL_ROOM
@@ -145,13 +141,13 @@ def _size(weights: Tensor) -> tuple[float, float]:
     return height, width
 
 
-def _fill(axes: "Axes", weights: Tensor, highest: float | None = None) -> Any:
+def _fill(axes: Axes, weights: Tensor, highest: float | None = None) -> Any:
     return axes.imshow(
         weights, cmap="Blues", vmin=0, vmax=highest, interpolation="nearest", aspect="auto"
     )
 
 
-def _label(axes: "Axes", rows: Sequence[str], columns: Sequence[str], fontsize: float = 9) -> None:
+def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str], fontsize: float = 9) -> None:
     for axis, texts in ((axes.yaxis, rows), (axes.xaxis, columns)):
         shown = range(0, len(texts), ceil(len(texts) / LABELS) or 1)
         axis.set_ticks(shown, [texts[i] for i in shown], parse_math=False, fontsize=fontsize)

@@ -16,7 +16,8 @@ chosen, beginning with the choice made here; it needs no network.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments, pages
 from fairseq_ext.analysis.heatmaps import TitledMap, draw_beside, draw_grids, draw_map
@@ -33,9 +34,6 @@ from fairseq_ext.analysis.sentence_maps import (
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import check_picture, save
 from fairseq_ext.files import check_writable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext map checkpoints/study/dna/seed-1/checkpoint_best.pt --data data-bin/multi30k.en-de \\
@@ -115,7 +113,7 @@ def check_choice(models: Sequence[SentenceMaps], args: argparse.Namespace) -> tu
     return args.site, *chosen[0]
 
 
-def draw(models: Sequence[SentenceMaps], args: argparse.Namespace) -> "Figure":
+def draw(models: Sequence[SentenceMaps], args: argparse.Namespace) -> Figure:
     """Draw one head of one model or several, or all heads."""
     axes = AXES[args.site]
     if args.head.startswith("all"):

@@ -9,25 +9,15 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import (
-    assign_colours,
-    check_picture,
-    new_figure,
-    save,
-    save_numbers,
-    style_axes,
-    use_whole_numbers,
-)
+from fairseq_ext.evaluation import pictures
 from fairseq_ext.training_logs import read_log, variants
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext masking checkpoints/asa/finetune/{rte,sts}/asa/seed-* --out masked.png"""
@@ -49,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the picture and its numbers, and print the shares."""
-    check_picture(args.out)
+    pictures.check_picture(args.out)
     shares = read_shares(args.runs)
     for variant, share in shares.items():
         check_adversaries(variant, share)
     for variant, share in shares.items():
         layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share) if layer != ALL)
         print(f"{variant}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
-    save(draw(shares), args.out)
-    save_numbers(list_shares(shares), args.out)
+    pictures.save(draw(shares), args.out)
+    pictures.save_numbers(list_shares(shares), args.out)
 
 
 def check_adversaries(variant: str, share: Shares) -> None:
@@ -128,20 +118,21 @@ def list_shares(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:
     ]
 
 
-def draw(shares: Mapping[str, Shares]) -> "Figure":
+def draw(shares: Mapping[str, Shares]) -> Figure:
     """Draw layers on the left, a line for each variant; on the right a bar for all layers."""
-    figure = new_figure(9, 3.6)
+    figure = pictures.new_figure(9, 3.6)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
-    for (name, share), colour in zip(shares.items(), assign_colours(shares).values(), strict=True):
+    for name, colour in pictures.assign_colours(shares).items():
+        share = shares[name]
         layers = sorted(layer for layer in share if layer != ALL)
         if layers:  # naive masks have none
             left.plot(layers, [share[i] for i in layers], marker="o", color=colour, label=name)
         right.bar(name, share[ALL], color=colour)
     left.set(xlabel="layer", ylabel="share of units masked", ylim=(0, 1))
-    use_whole_numbers(left.xaxis)
+    pictures.use_whole_numbers(left.xaxis)
     right.set_title("all layers", fontsize="medium")
     right.tick_params(axis="x", rotation=30)
     for axes in (left, right):
-        style_axes(axes)
+        pictures.style_axes(axes)
     left.legend(frameon=False)
     return figure

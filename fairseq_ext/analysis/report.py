@@ -17,7 +17,9 @@ from html import escape
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments, curves, masking, weights
 from fairseq_ext.analysis.inspector import ModelInspector
@@ -31,9 +33,6 @@ from fairseq_ext.evaluation.pictures import render
 from fairseq_ext.evaluation.runs import CHECKPOINT, ELSEWHERE, REPEATED, Run, read_runs
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import read_log, variants
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext report checkpoints/study/*/seed-* --reference test.de --test t --out report.html
@@ -186,7 +185,7 @@ def as_html(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f'<div class="wide"><table><tr>{header}</tr>{body}</table></div>'
 
 
-def embed_picture(figure: "Figure", caption: str, records: Sequence[Mapping[str, Any]]) -> str:
+def embed_picture(figure: Figure, caption: str, records: Sequence[Mapping[str, Any]]) -> str:
     """Return a picture with a link that saves its numbers."""
     text, drawing = escape(caption), embed_file("image/svg+xml", render(figure, "svg"))
     numbers = embed_file("text/csv", records_as_csv(records).encode())

@@ -12,7 +12,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.inspector import ModelInspector
@@ -25,10 +29,6 @@ from fairseq_ext.evaluation.pictures import new_figure, save, style_axes, use_wh
 from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING, facts
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import LOG, read_log, variants
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext weights checkpoints/study/hna/seed-* --out weights
@@ -160,7 +160,7 @@ def _head_weights(module: Attention) -> Iterator[tuple[str, int, float]]:
         yield "gate", head, 1 + offset
 
 
-def draw(weights: Sequence[Weight], title: str) -> "Figure":
+def draw(weights: Sequence[Weight], title: str) -> Figure:
     """Draw a row of panels for each model: over the updates, and by layer.
 
     Over the updates there is a line for each layer, or for each head of it; by layer a point for
@@ -182,9 +182,7 @@ def draw(weights: Sequence[Weight], title: str) -> "Figure":
     return figure
 
 
-def _draw_over_updates(axes: "Axes", weights: Sequence[Weight]) -> None:
-    from matplotlib import colormaps
-
+def _draw_over_updates(axes: Axes, weights: Sequence[Weight]) -> None:
     last = max(weight.layer for weight in weights)
     for layer in range(last + 1):
         colour = colormaps["viridis"](layer / max(last, 1))
@@ -195,7 +193,7 @@ def _draw_over_updates(axes: "Axes", weights: Sequence[Weight]) -> None:
     axes.legend(frameon=False, fontsize=7, ncols=2)
 
 
-def _draw_by_layer(axes: "Axes", weights: Sequence[Weight]) -> None:
+def _draw_by_layer(axes: Axes, weights: Sequence[Weight]) -> None:
     heads = [weight for weight in weights if weight.update is None]
     layers = sorted({weight.layer for weight in heads})
     means = [mean(w.value for w in heads if w.layer == layer) for layer in layers]

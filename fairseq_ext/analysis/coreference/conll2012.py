@@ -8,7 +8,6 @@ where a phrase of entity 0 begins, "0)" where it ends, "(0)" at a phrase of a si
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fairseq_ext.analysis.coreference.mentions import Mention, Phrase, Text, make_phrase
 from fairseq_ext.errors import UsageError
@@ -21,12 +20,8 @@ HEADS_ALONE = {"DT", "PRP"}  # without a noun, as in "those in the room"
 AFTER_HEAD = {"IN", "TO", "WDT", "WP", "WP$", "WRB", "VBN", "VBG", "VBD", "VBZ", "VBP", ",", ":"}
 
 
-class EntityPhrase(NamedTuple):
-    """A phrase of an entity, from its first word to its last."""
-
-    first: int
-    last: int
-    entity: str
+EntityPhrase = tuple[int, int, str]
+"""The first word and the last word of a phrase, and its entity."""
 
 
 def read_conll(path: Path) -> Iterator[Text]:
@@ -88,7 +83,7 @@ class _PartReader:
                     f"{where}: '{bracket}' ends what has not begun; expected '({entity}'"
                 )
             first, _ = self._open[entity].pop()
-            self.phrases.append(EntityPhrase(first, here, entity))
+            self.phrases.append((first, here, entity))
 
     def _end_sentence(self) -> None:
         if len(self.words) > (self.ends[-1] if self.ends else 0):
@@ -110,7 +105,7 @@ def _find_mentions(entity_phrases: Sequence[EntityPhrase], tags: Sequence[str]) 
     Of two phrases that begin together the longer one is earlier. A phrase with the head of another
     counts as that one.
     """
-    ordered = sorted(entity_phrases, key=lambda phrase: (phrase.first, -phrase.last))
+    ordered = sorted(entity_phrases, key=lambda phrase: (phrase[0], -phrase[1]))
     earlier: list[tuple[str, Phrase]] = []
     mentions = []
     for first, last, entity in ordered:

@@ -1,17 +1,15 @@
 """Results of the coreference probe: rows, a table and a picture."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fairseq_ext.analysis.coreference.antecedents import ALL, HeadAnswers
 from fairseq_ext.analysis.heatmaps import draw_numbers
 from fairseq_ext.evaluation.layout import as_text, column, standard_error
 from fairseq_ext.evaluation.pictures import new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Baselines = Mapping[str, Mapping[str, float]]
 """The accuracy of each baseline for each kind of mentions, by both names."""
@@ -87,7 +85,7 @@ def _join(values: Sequence[Any]) -> str:
     return " ".join(map(str, values))
 
 
-def draw(models: Sequence[ProbedModel]) -> "Figure":
+def draw(models: Sequence[ProbedModel]) -> Figure:
     """Draw a panel for each corpus (rows) and model (columns): layers down, heads across."""
     corpora = list(models[0].answers)
     layers, heads = (max(m.answers[corpora[0]].right.size(i) for m in models) for i in (1, 2))

@@ -16,32 +16,23 @@ either. So these assumptions do not reproduce the paper's u of 1.
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.records import write_json
 from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import pictures
 from fairseq_ext.evaluation.layout import as_text, column, means, standard_error
-from fairseq_ext.evaluation.pictures import (
-    COLOURS,
-    check_picture,
-    new_figure,
-    save,
-    save_numbers,
-    style_axes,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext boxes --out boxes
@@ -87,7 +78,7 @@ class Run(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext boxes`."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    arguments.add(parser, "--out")
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="default: 1 2 3"
     )
@@ -101,10 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Train all models, print their accuracy, and write the picture and the numbers."""
-    check_picture(args.out / "boxes.png")
-    for flag, number, least in (("steps", args.steps, 1), ("copies", args.copies, 0)):
-        if number < least:
-            raise UsageError(f"--{flag} is {number}; give a whole number from {least} upwards")
+    pictures.check_picture(args.out / "boxes.png")
+    arguments.check_at_least(args, steps=1, copies=0)
     if not 0 <= args.noise < float("inf"):
         raise UsageError(f"--noise is {args.noise:g}; give a number from 0 upwards")
     seeds = list(dict.fromkeys(args.seeds))
@@ -115,13 +104,13 @@ def run(args: argparse.Namespace) -> None:
             for seed in seeds
         ]
     print(format_table(runs), end="")
-    save(draw(runs), args.out / "boxes.png")
+    pictures.save(draw(runs), args.out / "boxes.png")
     steps = [
         {"seed": each.seed, "step": step, "u": u}
         for each in runs
         for step, u in enumerate(each.u, 1)
     ]
-    save_numbers(steps, args.out / "boxes.csv")
+    pictures.save_numbers(steps, args.out / "boxes.csv")
     settings = {"steps": args.steps, "copies": args.copies, "noise": args.noise}
     accuracies = [each._asdict() | {"u": each.u[-1] if each.u else None} for each in runs]
     write_json(settings | {"runs": accuracies}, args.out / "boxes.json")
@@ -202,27 +191,28 @@ def format_table(runs: Sequence[Run]) -> str:
     return as_text(columns, [*notes, f"u of HNA: 0.50 at first, {mean(ends):.2f} at the end"])
 
 
-def draw(runs: Sequence[Run]) -> "Figure":
+def draw(runs: Sequence[Run]) -> Figure:
     """Draw u over the steps on the left, and the accuracy of each kind of attention on the right.
 
     u has a thin line for each seed and a thick one for their mean.
     """
-    figure = new_figure(9, 3.6)
+    figure = pictures.new_figure(9, 3.6)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     groups = group_by_name(runs)
     paths = [[0.5, *each.u] for each in groups["HNA"]]
     for path in paths:
-        left.plot(path, color=COLOURS[0], lw=0.8, alpha=0.4)
-    left.plot([mean(each) for each in zip(*paths, strict=True)], color=COLOURS[0], lw=2)
+        left.plot(path, color=pictures.COLOURS[0], lw=0.8, alpha=0.4)
+    left.plot([mean(each) for each in zip(*paths, strict=True)], color=pictures.COLOURS[0], lw=2)
     left.set(xlabel="steps", ylabel="u, the share of DNA in HNA", ylim=(0, 1))
     _draw_accuracies(right, groups)
     for axes in (left, right):
-        style_axes(axes)
+        pictures.style_axes(axes)
     return figure
 
 
-def _draw_accuracies(axes: "Axes", groups: Mapping[str, Sequence[Run]]) -> None:
-    for shift, kind, colour in ((-0.2, "frequent", COLOURS[0]), (0.2, "rare", COLOURS[1])):
+def _draw_accuracies(axes: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
+    kinds = zip((-0.2, 0.2), ("frequent", "rare"), pictures.COLOURS, strict=False)
+    for shift, kind, colour in kinds:
         values = [[getattr(each, kind) for each in group] for group in groups.values()]
         places = [place + shift for place in range(len(groups))]
         errors = [standard_error(each) or 0.0 for each in values]

@@ -12,26 +12,18 @@ of their sizes (Figure 7); there is none for --kernel dot. Beside each picture a
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
+from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.records import write_json
 from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import (
-    COLOURS,
-    check_picture,
-    new_figure,
-    save,
-    save_numbers,
-    style_axes,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_ext.evaluation import pictures
 
 EXAMPLE = """\
   fairseq-ext collapse --out collapse
@@ -59,7 +51,7 @@ Trace = list[Tensor]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext collapse`."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    arguments.add(parser, "--out")
     parser.add_argument(
         "--normalisers", nargs="+", choices=NAMES, default=["softmax", "doubly"], metavar="NAME",
         help=f"rows, of {', '.join(NAMES)}; default: softmax doubly",
@@ -72,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the pictures and their numbers, and print the distances between clusters."""
-    check_picture(args.out / "distances.png")
+    pictures.check_picture(args.out / "distances.png")
     if not 0 <= args.deviation < np.inf:
         raise UsageError(f"--deviation is {args.deviation:g}; give a number from 0 upwards")
     if args.hna_init is not None and "hybrid" not in args.normalisers:
@@ -92,8 +84,8 @@ def run(args: argparse.Namespace) -> None:
         traces = {row: trace(start, args.kernel, each) for row, each in normalisers.items()}
         write_traces(args.out / name, sizes, traces, settings)
     if args.kernel == "gaussian":
-        save(draw_distances(), args.out / "distances.png")
-        save_numbers(list_distances(), args.out / "distances.csv")
+        pictures.save(draw_distances(), args.out / "distances.png")
+        pictures.save_numbers(list_distances(), args.out / "distances.csv")
 
 
 def write_traces(
@@ -104,8 +96,8 @@ def write_traces(
     for row, steps in distances.items():
         print(f"{stem.name}, {row}: distance {' '.join(f'{d:.3f}' for d in steps)}")
     picture = stem.with_suffix(".png")
-    save(draw(traces, distances, sizes[0]), picture)
-    save_numbers(list_points(traces, sizes[0]), picture)
+    pictures.save(draw(traces, distances, sizes[0]), picture)
+    pictures.save_numbers(list_points(traces, sizes[0]), picture)
     numbers = {"sizes": sizes, "centres": CENTRES, **settings, "distances": distances}
     write_json(numbers, stem.with_suffix(".json"))
 
@@ -158,15 +150,15 @@ EQUATIONS = {"UNA": una_distance, "DNA": dna_distance}
 
 def draw(
     traces: Mapping[str, Trace], distances: Mapping[str, Sequence[float]], first: int
-) -> "Figure":
+) -> Figure:
     """Draw a row for each normaliser and a column for each step that is shown."""
-    figure = new_figure(2.3 * len(SHOWN), 2.2 * len(traces) + 0.3)
+    figure = pictures.new_figure(2.3 * len(SHOWN), 2.2 * len(traces) + 0.3)
     grid = figure.subplots(len(traces), len(SHOWN), sharex=True, sharey=True, squeeze=False)
     for row, (name, steps) in zip(grid, traces.items(), strict=True):
         row[0].set_ylabel(name)
         for axes, step in zip(row, SHOWN, strict=True):
             clusters = steps[step][:first], steps[step][first:]
-            for points, colour in zip(clusters, COLOURS, strict=False):
+            for points, colour in zip(clusters, pictures.COLOURS, strict=False):
                 axes.scatter(*points.T.tolist(), s=7, color=colour, alpha=0.5, linewidths=0)
             axes.set_title(f"step {step}, distance {distances[name][step]:.2f}", fontsize="small")
             axes.set_aspect("equal")
@@ -174,18 +166,18 @@ def draw(
     return figure
 
 
-def draw_distances() -> "Figure":
+def draw_distances() -> Figure:
     """Draw a colour for each initial distance and a style for each normaliser."""
-    figure = new_figure(6, 4.2)
+    figure = pictures.new_figure(6, 4.2)
     axes = figure.add_subplot(
         xlabel="n₁/n₂", ylabel="distance after a step", xscale="log", ylim=(0, max(DISTANCES))
     )
-    for d, colour in zip(DISTANCES, COLOURS, strict=False):
+    for d, colour in zip(DISTANCES, pictures.COLOURS, strict=False):
         for (name, after), style in zip(EQUATIONS.items(), ("--", "-"), strict=True):
             label = f"{name}, from {d:g}"
             axes.plot(RATIOS, after(d, RATIOS), style, color=colour, label=label)
     axes.xaxis.set_major_formatter("{x:g}")
-    style_axes(axes)
+    pictures.style_axes(axes)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
