@@ -151,7 +151,8 @@ class GoldBatch:
     """
 
     def __init__(self, pairs: Sequence[EncodedPair], shift: int) -> None:
-        source, target = (max(len(pair[side].numbers) for pair in pairs) for side in (0, 1))
+        source = max(len(pair.source.numbers) for pair in pairs)
+        target = max(len(pair.target.numbers) for pair in pairs)
         moved = [[[i + shift for i in span] for span in pair.target.spans] for pair in pairs]
         self.rows = build_membership(moved, target)
         self.columns = build_membership([pair.source.spans for pair in pairs], source)

@@ -76,7 +76,7 @@ def _headless(parameters: Mapping[str, Tensor]) -> bool:
 
 def _architecture(cfg: Any, checkpoint: Path) -> tuple[str, str]:
     """Return the architecture's name in a checkpoint, and the name of ours that reads it."""
-    name: str = getattr(cfg, "_name", None) or getattr(cfg, "arch", "model without a name")
+    name = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
     kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
     if kind is not None and issubclass(kind, TransformerModel | RobertaModel):
         return name, name

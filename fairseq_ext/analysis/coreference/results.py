@@ -55,10 +55,10 @@ def format_table(models: Sequence[ProbedModel], corpus: str, baselines: Baseline
 
     def accuracies(kind: str) -> list[list[float | None]]:
         """Return a list for each row; None: a model can read no mention of this kind."""
-        return [[values[kind]] for values in baselines.values()] + [
-            [each.best(kind).accuracy if kind in each.members else None for each in group]
-            for group in answers[len(baselines) :]
-        ]
+        rows: list[list[float | None]] = [[values[kind]] for values in baselines.values()]
+        for group in answers[len(baselines) :]:
+            rows.append([e.best(kind).accuracy if kind in e.members else None for e in group])
+        return rows
 
     columns = [
         column("model", groups),
