@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.analysis.coreference.conll2012 import classify_tag, find_head
-from fairseq_ext.analysis.coreference.corpora import HEADER, read_corpus
+from fairseq_ext.analysis.coreference.corpus_readers import HEADER, read_corpus
 from fairseq_ext.analysis.coreference.mentions import (
     Mention,
     Text,

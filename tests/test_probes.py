@@ -21,7 +21,7 @@ from fairseq_ext.analysis.coreference.antecedents import (
     MentionBatch,
     ask_heads,
 )
-from fairseq_ext.analysis.coreference.corpora import read_corpus
+from fairseq_ext.analysis.coreference.corpus_readers import read_corpus
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, make_phrase
 from fairseq_ext.analysis.coreference.probe import name_variants, read_loss
 from fairseq_ext.analysis.coreference.sieves import previous_word

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
 def find_periods(inspector: ModelInspector) -> list[str]:
     """Return the symbols that count as full stop in a model's dictionaries.
 
-    These are the usual ones, the ones that the training was told (--ag-period) and, where symbols
+    These are the usual ones, the training's own (--ag-period) and, where symbols
     are a tokeniser's numbers, the numbers of both.
     """
     periods = [".", "\u2581.", "\u0120.", *getattr(inspector.criterion, "ag_period", "").split()]

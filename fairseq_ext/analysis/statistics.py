@@ -133,8 +133,7 @@ class HeadStatistics:
     def __init__(
         self, dictionaries: dict[str, Dictionary], period: Sequence[str] = (".", "\u2581.")
     ) -> None:
-        self._sums: dict[Place, dict[str, Tensor]] = {}
-        self._counts: dict[Place, dict[str, int]] = {}
+        self._totals: dict[Place, dict[str, tuple[Tensor, int]]] = {}
         self._marks = {
             site: {name: _find_marks(p, dictionary, period) for name, p in PATTERNS.items()}
             for site, dictionary in dictionaries.items()
@@ -154,11 +153,11 @@ class HeadStatistics:
 
     def _add(self, place: Place, name: str, values: Tensor, rows: Tensor) -> None:
         """Add values [B, H, ..., T] of those rows [B, T] that count to float64 sums over them."""
-        sums, counts = self._sums.setdefault(place, {}), self._counts.setdefault(place, {})
         mask = rows.reshape(len(rows), *(1,) * (values.dim() - 2), -1)
-        total = values.double().masked_fill(~mask, 0.0).sum((0, -1))
-        sums[name] = sums.get(name, 0) + total
-        counts[name] = counts.get(name, 0) + int(rows.sum())
+        added = values.double().masked_fill(~mask, 0.0).sum((0, -1))
+        totals = self._totals.setdefault(place, {})
+        total, count = totals.get(name, (torch.zeros_like(added), 0))
+        totals[name] = total + added, count + int(rows.sum())
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each head: means over all rows of its maps, NaN where no row counts.
@@ -166,9 +165,8 @@ class HeadStatistics:
         Similarity is the mean over the other heads of the layer.
         """
         rows = []
-        for (site, layer), sums in sorted(self._sums.items()):
-            counts = self._counts[site, layer]
-            means = {name: total / (counts[name] or math.nan) for name, total in sums.items()}
+        for (site, layer), totals in sorted(self._totals.items()):
+            means = {name: total / (count or math.nan) for name, (total, count) in totals.items()}
             alike = means.pop("similarity")
             others = len(alike) - 1 or math.nan  # a head alone has no similarity
             means["similarity"] = (alike.sum(1) - alike.diagonal()) / others

@@ -42,7 +42,7 @@ class Weight(NamedTuple):
     """A trained weight of a head.
 
     Attributes:
-        model: the variant or title it is drawn under.
+        model: the variant or title under which it is drawn.
         run: the run's folder or the checkpoint that has it.
         kind: "u" or "gate".
         head: None for the mean of the layer.

@@ -48,10 +48,10 @@ class BestHead(NamedTuple):
 
 
 class HeadAnswers:
-    """For each mention, which heads find an antecedent.
+    """The answers of all heads about mentions, right or wrong.
 
     Args:
-        right: [M, L, H] bool.
+        right: [M, L, H] bool, whether a head finds an antecedent of a mention.
         kinds: the kind of each mention.
         halves: [M] the half of the texts, 0 or 1, that each mention belongs to.
 

@@ -41,7 +41,7 @@ from fairseq_ext.analysis.coreference.antecedents import (
     ask_heads,
     has_choice,
 )
-from fairseq_ext.analysis.coreference.corpora import Corpus, read_corpus
+from fairseq_ext.analysis.coreference.corpus_readers import Corpus, read_corpus
 from fairseq_ext.analysis.coreference.mentions import with_distractors
 from fairseq_ext.analysis.coreference.results import Baselines, ProbedModel
 from fairseq_ext.analysis.coreference.sieves import BASELINES

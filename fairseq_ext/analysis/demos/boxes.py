@@ -39,7 +39,7 @@ EXAMPLE = """\
   fairseq-ext boxes --out boxes-even --copies 0 --seeds 1 2 3 4 5"""
 
 OBJECTS = 10  # in a scene
-FREQUENT = 2  # objects that are found many times
+FREQUENT = 2  # objects that detectors find many times
 LOOK = 6  # features of an object's look
 VIEWS = 3
 BATCH, RATE = 32, 0.01
@@ -126,10 +126,10 @@ def sample_scenes(count: int, copies: int, noise: float, generator: torch.Genera
         shown = torch.cat([torch.arange(OBJECTS).expand(count, -1), more], 1)
         look = looks.gather(1, shown.unsqueeze(-1).expand(-1, -1, LOOK))
         look = look + noise * torch.randn(look.shape, generator=generator)
-        told = torch.zeros(*shown.shape, VIEWS - 1, 2)  # [B, N, property, its one-hot value]
+        bits = torch.zeros(*shown.shape, VIEWS - 1, 2)  # [B, N, property, its one-hot value]
         if view:
-            told[:, :, view - 1] = F.one_hot(properties[..., view - 1].gather(1, shown), 2).float()
-        views.append(torch.cat([look, told.flatten(2)], -1))
+            bits[:, :, view - 1] = F.one_hot(properties[..., view - 1].gather(1, shown), 2).float()
+        views.append(torch.cat([look, bits.flatten(2)], -1))
     return Scenes(views, 2 * properties[..., 0] + properties[..., 1])
 
 
