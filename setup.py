@@ -45,7 +45,11 @@ setup(
     ],
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
-    package_data={"fairseq_ext": ["py.typed"], "fairseq_ext.analysis": ["static/*"]},
+    package_data={
+        "fairseq_ext": ["py.typed"],
+        "fairseq_ext.analysis": ["static/*"],
+        "fairseq_ext.prepare": ["sources.txt"],
+    },
     install_requires=[
         "torch>=2.6,<2.16",
         "numpy>=1.26,<3",

@@ -1,8 +1,9 @@
-"""What analysing a split costs: memory by the number of sentences, time as multiples of reading it.
+"""Memory and time of the analysis of a split.
 
-Memory is the peak beyond that of the loaded model, each in a process of its own, as a multiple of
-that for the first number of --sentences: as all is collected batch by batch, it should stay 1. Time
-is that of one pass over the first sentences, as a multiple of a pass of the model alone.
+Memory is the peak beyond the loaded model, measured in a process of its own for each number of
+--sentences, as a multiple of the peak for the first number. Statistics are collected batch by
+batch, so it should stay 1. Time is one pass over the first number of sentences, as a multiple of a
+pass of the model alone.
 """
 
 import sys
@@ -29,62 +30,62 @@ FLAT = 1.1
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
 
-def collectors(subject: ModelInspector) -> dict[str, list]:
+def collectors(inspector: ModelInspector) -> dict[str, list]:
     return {
         "column sums": [ColumnSums()],
-        "heads": [heads.new_statistics(subject)],
-        "both": [ColumnSums(), heads.new_statistics(subject)],
+        "heads": [heads.new_statistics(inspector)],
+        "both": [ColumnSums(), heads.new_statistics(inspector)],
     }
 
 
-def analyse(sentences: int, given: Namespace) -> float:
-    """Extra peak memory in MiB."""
-    measure.prepare(given)
-    subject = ModelInspector(given.checkpoint, given.data)
-    subject.load_split(given.split)
-    every = Namespace(split=given.split, limit=8, max_tokens=given.max_tokens)
-    statistics.collect(subject, every, *collectors(subject)["both"])  # loads what is loaded late
+def analyse(sentences: int, args: Namespace) -> float:
+    """Return the extra peak memory in MiB."""
+    measure.prepare(args)
+    inspector = ModelInspector(args.checkpoint, args.data)
+    inspector.load_split(args.split)
+    every = Namespace(split=args.split, limit=8, max_tokens=args.max_tokens)
+    statistics.collect(inspector, every, *collectors(inspector)["both"])  # load what is loaded late
     every.limit = sentences
-    both = collectors(subject)["both"]
-    return measure.extra_memory(lambda: statistics.collect(subject, every, *both), "cpu")
+    both = collectors(inspector)["both"]
+    return measure.extra_memory(lambda: statistics.collect(inspector, every, *both), "cpu")
 
 
-def memory_row(given: Namespace) -> Row:
+def memory_row(args: Namespace) -> Row:
     def alone(sentences: int) -> float:
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            return process.submit(analyse, sentences, given).result()
+            return process.submit(analyse, sentences, args).result()
 
-    measured = {str(number): [alone(number)] for number in given.sentences}
-    return measure.compare("analyse", measured, str(given.sentences[0]), 1.0)
+    measured = {str(number): [alone(number)] for number in args.sentences}
+    return measure.compare("analyse", measured, str(args.sentences[0]), 1.0)
 
 
-def time_row(given: Namespace) -> Row:
-    subject = ModelInspector(given.checkpoint, given.data)
-    batches = list(subject.batches(given.split, given.sentences[0], given.max_tokens))
+def time_row(args: Namespace) -> Row:
+    inspector = ModelInspector(args.checkpoint, args.data)
+    batches = list(inspector.batches(args.split, args.sentences[0], args.max_tokens))
 
     def forward(_: int) -> None:
         with torch.no_grad():
             for batch in batches:
-                subject.model(**batch["net_input"])
+                inspector.model(**batch["net_input"])
 
     def collect(name: str) -> Callable[[int], None]:
         def work(_: int) -> None:
-            own = collectors(subject)[name]
+            own = collectors(inspector)[name]
             for batch in batches:
-                subject.record_attention(batch, lambda heard: [each.add(heard) for each in own])
+                inspector.record_attention(batch, lambda maps: [each.add(maps) for each in own])
 
         return work
 
     candidates = {FORWARD: forward, AGAIN: forward}
-    candidates |= {name: collect(name) for name in collectors(subject)}
-    found = measure.interleave(
-        candidates, FORWARD, given.rounds, measure.clock(given), given.seed, "time"
+    candidates |= {name: collect(name) for name in collectors(inspector)}
+    seconds = measure.interleave(
+        candidates, FORWARD, args.rounds, measure.clock(args), args.seed, "time"
     )
-    return measure.compare(f"{given.sentences[0]} sentences", found, FORWARD, 1.0)
+    return measure.compare(f"{args.sentences[0]} sentences", seconds, FORWARD, 1.0)
 
 
 def parse() -> Namespace:
-    parser = measure.parser(__doc__ or "", EXAMPLE)
+    parser = measure.build_parser(__doc__ or "", EXAMPLE)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     parser.add_argument("--data", type=Path, metavar="DATA_BIN")
     parser.add_argument("--split", default="train", help="(default: train)")
@@ -96,15 +97,15 @@ def parse() -> Namespace:
 
 
 def main() -> int:
-    given = parse()
-    measure.prepare(given)
-    most = str(given.sentences[-1])
+    args = parse()
+    measure.prepare(args)
+    most = str(args.sentences[-1])
     tables = [
-        Table("Time of a pass", FORWARD, "s", [time_row(given)]),
-        Table("Extra peak memory", str(given.sentences[0]), "MiB", [memory_row(given)]),
+        Table("Time of a pass", FORWARD, "s", [time_row(args)]),
+        Table("Extra peak memory", str(args.sentences[0]), "MiB", [memory_row(args)]),
     ]
-    aims = [Aim("analyse", most, FLAT)] if len(given.sentences) > 1 else []
-    return measure.report(given, {"split": given.split}, tables, aims, QUIET)
+    aims = [Aim("analyse", most, FLAT)] if len(args.sentences) > 1 else []
+    return measure.report(args, {"split": args.split}, tables, aims, QUIET)
 
 
 if __name__ == "__main__":

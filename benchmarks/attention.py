@@ -1,8 +1,8 @@
 """Time and memory of every way to normalise attention, as multiples of plain attention.
 
-Measured is forward + backward of what lies between the projections, as `Attention` runs it in
-training without dropout: heads of width 64, 8 of them, batches of 8 or fewer. The peer is
-torch's scaled_dot_product_attention (SDPA) on the same tensors.
+Forward and backward between the projections are measured, as `Attention` runs them in training
+without dropout: 8 heads of width 64, batches of 8 or fewer. The peer is torch's
+scaled_dot_product_attention (SDPA) on the same tensors.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from torch import Tensor
 from fairseq_ext.attention import (
     NORMALISERS,
     AttentionContext,
-    Heads,
+    HeadGroup,
     Inputs,
+    build_gaussian_heads,
     build_normaliser,
-    gaussian_heads,
 )
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import OPTIONS
@@ -62,30 +62,31 @@ class Problem:
         return None if mask is None else mask[:, None, None]
 
 
-def build_problem(length: int, given: argparse.Namespace) -> Problem:
-    groups = max(1, min(HEADS * BATCH, given.scores // length**2))
+def build_problem(length: int, args: argparse.Namespace) -> Problem:
+    groups = max(1, min(HEADS * BATCH, args.scores // length**2))
     heads = min(HEADS, groups)
     batch = groups // heads
-    place = {"device": given.device, "dtype": getattr(torch, given.dtype)}
+    place = {"device": args.device, "dtype": getattr(torch, args.dtype)}
     q, k, v = (
         torch.randn(length, batch, heads, WIDTH, **place).permute(1, 2, 0, 3).requires_grad_()
         for _ in range(3)
     )
-    padding = ragged(batch, length, given.padding).to(given.device) if given.padding else None
+    padding = ragged(batch, length, args.padding).to(args.device) if args.padding else None
     inputs = Inputs(padding)
-    context = AttentionContext(inputs, length, length, 0, q.device, padding, inputs.absent())
+    context = AttentionContext(
+        inputs, length, length, 0, q.device, padding, inputs.padded_queries()
+    )
     return Problem((q, k, v), context, torch.randn(length, batch, heads * WIDTH, **place))
 
 
 def ragged(batch: int, length: int, share: float) -> Tensor:
-    """[B, S] padding on the left, as fairseq pads the source: from none to twice the share."""
+    """Return padding [B, S] on the left, where fairseq pads the source: 0 to twice the share."""
     longest = torch.linspace(0, 2 * share * length, batch) if batch > 1 else share * length
     return torch.arange(length) < torch.as_tensor(longest).round().view(-1, 1)
 
 
-# Candidates: what computes [B, H, T, D] of a problem, and the parameters that it trains.
-
 Candidate = tuple[Callable[[], Tensor], Iterable[Tensor]]
+"""A function that computes [B, H, T, D] of a problem, and the parameters that it trains."""
 
 
 def sdpa(problem: Problem) -> Candidate:
@@ -97,7 +98,7 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
     def build(problem: Problem) -> Candidate:
         heads, q = problem.heads, problem.qkv[0]
         normaliser = build_normaliser(name, heads, **(DEFAULTS | options))
-        group = Heads(heads, normaliser=normaliser).to(q.device, q.dtype)
+        group = HeadGroup(heads, normaliser=normaliser).to(q.device, q.dtype)
         arguments = (*problem.qkv, problem.context, slice(0, heads), False, 0.0)
         return lambda: group.attend(*arguments)[0], group.parameters()
 
@@ -105,14 +106,14 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
 
 
 def gaussian(problem: Problem) -> Candidate:
-    """Hard-coded heads."""
+    """Build hard-coded heads."""
     group = hard_coded(problem.heads)
     arguments = (*problem.qkv, problem.context, slice(0, problem.heads), False, 0.0)
     return lambda: group.attend(*arguments)[0], ()
 
 
 def convolution(problem: Problem) -> Candidate:
-    """The same by torch's grouped convolution, cut off where the density is below 1e-7."""
+    """Build the same by torch's grouped convolution, cut off where the density is below 1e-7."""
     (_, _, v), padding = problem.qkv, problem.padding
     offsets = torch.tensor(hard_coded(problem.heads).scorer.offsets).to(v)[:, None]
     reach = torch.arange(-7.0, 8.0).to(v)
@@ -127,12 +128,12 @@ def convolution(problem: Problem) -> Candidate:
     return attend, ()
 
 
-def hard_coded(heads: int) -> Heads:
-    return gaussian_heads([-1.0, 1.0] * (heads // 2) + [-1.0] * (heads % 2), [1.0] * heads)
+def hard_coded(heads: int) -> HeadGroup:
+    return build_gaussian_heads([-1.0, 1.0] * (heads // 2) + [-1.0] * (heads % 2), [1.0] * heads)
 
 
 def textbook(weights: Callable[[Tensor, Tensor | None], Tensor]) -> Callable[[Problem], Candidate]:
-    """A form of DNA that keeps maps, given its scores and padding."""
+    """Build a form of DNA that keeps maps, from a function of scores and padding."""
 
     def build(problem: Problem) -> Candidate:
         (q, k, v), padding = problem.qkv, problem.padding
@@ -148,7 +149,7 @@ def textbook(weights: Callable[[Tensor, Tensor | None], Tensor]) -> Callable[[Pr
 
 
 def literal(scores: Tensor, padding: Tensor | None) -> Tensor:
-    """As written in the paper: divide by the sums of the columns, then by those of the rows."""
+    """Normalise as the paper writes it: divide by the sums of columns, then by the sums of rows."""
     c = fill(scores.softmax(-2), padding, -1, 0.0)
     return c / c.sum(-1, keepdim=True).clamp_min(torch.finfo(c.dtype).tiny)  # padded queries: 0
 
@@ -158,7 +159,7 @@ def log_form(scores: Tensor, padding: Tensor | None) -> Tensor:
 
 
 def fill(x: Tensor, padding: Tensor | None, axis: int, value: float) -> Tensor:
-    """x [B, h, T, S] with a value at the padding [B, 1, 1, S] of an axis, -1 keys or -2 queries."""
+    """Fill the padding [B, 1, 1, S] of x [B, H, T, S] along an axis, -1 keys or -2 queries."""
     return x if padding is None else x.masked_fill(padding.transpose(-1, axis), value)
 
 
@@ -175,20 +176,20 @@ CANDIDATES: dict[str, Callable[[Problem], Candidate]] = {
 
 
 def step(name: str, problem: Problem) -> Work:
-    """Forward and backward of a candidate, from q, k and v to what the output projection takes."""
+    """Build forward and backward of a candidate, from q, k and v to the output projection."""
     attend, parameters = CANDIDATES[name](problem)
-    wanted = [*problem.qkv, *parameters]
+    inputs = [*problem.qkv, *parameters]
 
     def run(_: int) -> None:
         # [B, H, T, D] -> [T, B, C]
         output = attend().permute(2, 0, 1, 3).flatten(2)
-        torch.autograd.grad(output, wanted, problem.grad, allow_unused=True)
+        torch.autograd.grad(output, inputs, problem.grad, allow_unused=True)
 
     return run
 
 
 def fits(work: Work) -> bool:
-    """Whether a GPU has room for it."""
+    """Return whether a GPU has room for the work."""
     try:
         work(0)
     except torch.OutOfMemoryError:
@@ -196,35 +197,35 @@ def fits(work: Work) -> bool:
     return True
 
 
-def time_row(length: int, given: argparse.Namespace) -> Row:
-    problem = build_problem(length, given)
-    steps = {name: step(name, problem) for name in given.only}
+def time_row(length: int, args: argparse.Namespace) -> Row:
+    problem = build_problem(length, args)
+    steps = {name: step(name, problem) for name in args.only}
     steps = {name: work for name, work in steps.items() if fits(work)}
     seconds = measure.interleave(
-        steps, SDPA, given.rounds, measure.clock(given), given.seed, str(length)
+        steps, SDPA, args.rounds, measure.clock(args), args.seed, str(length)
     )
     return measure.compare(str(length), seconds, SDPA, 1e3)
 
 
-def extra_memory(name: str, given: argparse.Namespace) -> float:
-    """Extra peak memory of a candidate in MiB."""
-    measure.prepare(given)
-    step(name, build_problem(128, given))(0)  # loads what is loaded on first use
-    work = step(name, build_problem(given.memory_length, given))
-    return measure.extra_memory(lambda: work(0), given.device)
+def extra_memory(name: str, args: argparse.Namespace) -> float:
+    """Return the extra peak memory of a candidate in MiB."""
+    measure.prepare(args)
+    step(name, build_problem(128, args))(0)  # load what is loaded on first use
+    work = step(name, build_problem(args.memory_length, args))
+    return measure.extra_memory(lambda: work(0), args.device)
 
 
-def memory_row(given: argparse.Namespace) -> Row:
+def memory_row(args: argparse.Namespace) -> Row:
     def alone(name: str) -> float:
-        if given.device == "cuda":
-            return extra_memory(name, given)
+        if args.device == "cuda":
+            return extra_memory(name, args)
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            return process.submit(extra_memory, name, given).result()
+            return process.submit(extra_memory, name, args).result()
 
-    names = [name for name in given.only if name != AGAIN]
+    names = [name for name in args.only if name != AGAIN]
     progress = measure.tqdm(names, "memory", disable=None, leave=False)
     measured = {name: [alone(name)] for name in progress}
-    return measure.compare(f"memory at {given.memory_length}", measured, SDPA, 1.0)
+    return measure.compare(f"memory at {args.memory_length}", measured, SDPA, 1.0)
 
 
 # Command line.
@@ -232,7 +233,7 @@ def memory_row(given: argparse.Namespace) -> Row:
 
 def parse() -> argparse.Namespace:
     example = "python benchmarks/attention.py --lengths 128 512 --only doubly hybrid --threads 1"
-    parser = measure.parser(__doc__, example)
+    parser = measure.build_parser(__doc__, example)
     parser.add_argument(
         "--lengths",
         nargs="*",
@@ -268,25 +269,25 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = parse()
-    measure.prepare(given)
-    if not 0 <= given.padding < 0.5:
-        raise UsageError(f"--padding is {given.padding}; give a share of at least 0 and below 0.5")
-    if given.memory_length and given.device == "cpu" and not Path("/proc/self/clear_refs").exists():
+    args = parse()
+    measure.prepare(args)
+    if not 0 <= args.padding < 0.5:
+        raise UsageError(f"--padding is {args.padding}; give a share of at least 0 and below 0.5")
+    if args.memory_length and args.device == "cpu" and not Path("/proc/self/clear_refs").exists():
         raise UsageError(
             "memory on a CPU is read from /proc, which only Linux has; give --memory-length 0"
         )
-    given.scores = given.scores or SCORES[given.device]
-    given.only = [SDPA, AGAIN, *given.only]
-    times = [time_row(length, given) for length in given.lengths]
-    memory = [memory_row(given)] if given.memory_length else []
+    args.scores = args.scores or SCORES[args.device]
+    args.only = [SDPA, AGAIN, *args.only]
+    times = [time_row(length, args) for length in args.lengths]
+    memory = [memory_row(args)] if args.memory_length else []
     tables = [
         Table("Time of forward + backward, by length", SDPA, "ms", times),
         Table("Extra peak memory", SDPA, "MiB", memory),
     ]
-    sizes = f"{given.dtype}, at most {given.scores:,} scores, padding {given.padding:.0%}"
-    aims = AIMS if (given.device, given.dtype) == ("cpu", "float32") else []
-    return measure.report(given, {"attention": sizes}, tables, aims, QUIET)
+    sizes = f"{args.dtype}, at most {args.scores:,} scores, padding {args.padding:.0%}"
+    aims = AIMS if (args.device, args.dtype) == ("cpu", "float32") else []
+    return measure.report(args, {"attention": sizes}, tables, aims, QUIET)
 
 
 if __name__ == "__main__":

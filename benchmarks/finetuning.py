@@ -1,8 +1,8 @@
-"""Fine-tuning with task-specific attention (Jia 2024), as multiples of mean pooling.
+"""Time of fine-tuning with task-specific attention (Jia 2024), as multiples of mean pooling.
 
 A step is what fairseq-train does with a batch: forward, backward, Adam and the logs, with random
-weights. `first` reads the first token instead. The last row of each table is the paper's sum over
-its three trainings, in which they weigh as many batches as its text gives.
+weights. `first` reads the first token instead. The last row of each table is the sum over the
+paper's three trainings, each weighted with the number of batches that the paper gives.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import steps
 from measure import Aim, Row, Table
 from steps import Candidate
 
-PEER, RIVALS = "mean", ("first", "attention")
+PEER, CANDIDATES = "mean", ("first", "attention")
 TASKS = {  # flags, and batches in the paper
     "sentiment": ("--task sentence_classification --output linear", 1_068),
     "paraphrase": ("--task sentence_classification --pairs apart", 17_688),
@@ -40,34 +40,34 @@ AIMS = [Aim(label(mode, "base", "all three"), "attention", 1.16) for mode in MOD
 
 
 def build(
-    task: str, mode: str, size: str, data: Path, given: argparse.Namespace
+    task: str, mode: str, size: str, data: Path, args: argparse.Namespace
 ) -> dict[str, Candidate]:
-    """Mean pooling, twice, and its rivals, on the same encoder."""
+    """Build mean pooling, twice, and the other candidates, on the same encoder."""
     flags, _ = TASKS[task]
     common = [str(data / task), "--vocabulary", str(data), *flags.split()]
     common += ["--criterion", flags.split()[1], "--arch", "roberta_una_12", *MODES[mode]]
     common += steps.shape(SIZES[size])
-    return steps.build({name: [*common, "--pooling", name] for name in (PEER, *RIVALS)}, given)
+    return steps.build({name: [*common, "--pooling", name] for name in (PEER, *CANDIDATES)}, args)
 
 
-def table(mode: str, size: str, data: Path, given: argparse.Namespace) -> Table:
-    """Each task, and their sum."""
+def table(mode: str, size: str, data: Path, args: argparse.Namespace) -> Table:
+    """Measure a table with a row for each task, and their sum."""
     rows: list[Row] = []
-    whole: dict[str, np.ndarray] = {}
+    sums: dict[str, np.ndarray] = {}
     for task, (_, weight) in TASKS.items():
-        title, candidates = label(mode, size, task), build(task, mode, size, data, given)
-        batches = steps.first_batches(candidates, given)
-        seconds = steps.timed(title, candidates, steps.training, batches, given)
+        title, candidates = label(mode, size, task), build(task, mode, size, data, args)
+        batches = steps.first_batches(candidates, args)
+        seconds = steps.timed(title, candidates, steps.training, batches, args)
         rows.append(measure.compare(title, seconds, PEER, 1e3))
         for name, each in seconds.items():
-            whole[name] = whole.get(name, 0) + weight * np.array(each)
+            sums[name] = sums.get(name, 0) + weight * np.array(each)
     share = 1e3 / sum(weight for _, weight in TASKS.values())
-    rows.append(measure.compare(label(mode, size, "all three"), whole, PEER, share))
+    rows.append(measure.compare(label(mode, size, "all three"), sums, PEER, share))
     return Table(f"Time of a batch, {mode}, {size}", PEER, "ms", rows)
 
 
 def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
-    """Examples of each task, of random words, with dictionary and tokeniser."""
+    """Write examples of each task, of random words, with dictionary and tokeniser."""
     names, random = steps.write_vocabulary(folder, symbols), np.random.default_rng(seed)
     for task, (flags, _) in TASKS.items():
         (folder / task).mkdir()
@@ -83,19 +83,19 @@ def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
 def parse() -> argparse.Namespace:
     example = "python benchmarks/finetuning.py --sizes minilm --threads 1 --modes full"
     synthetic = f"{EXAMPLES} examples of each task, sentences of {WORDS} words"
-    parser = steps.parser(__doc__, example, synthetic, SIZES, ["base"])
+    parser = steps.build_parser(__doc__, example, synthetic, SIZES, ["base"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES])
     return parser.parse_args()
 
 
 def main() -> int:
-    given = parse()
-    steps.prepare(given, ["sentiment", "paraphrase", "similarity", "dict.txt", "tokenizer.json"])
-    with steps.data_folders(given, write_synthetic, SYMBOLS) as folders:
+    args = parse()
+    steps.prepare(args, ["sentiment", "paraphrase", "similarity", "dict.txt", "tokenizer.json"])
+    with steps.data_folders(args, write_synthetic, SYMBOLS) as folders:
         tables = [
-            table(mode, size, folders[size], given) for mode in given.modes for size in given.sizes
+            table(mode, size, folders[size], args) for mode in args.modes for size in args.sizes
         ]
-    return steps.report(given, tables, AIMS)
+    return steps.report(args, tables, AIMS)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Candidates against a named peer, interleaved in one run: ratios, noise, machine, verdict.
+"""Measurements of candidates against a named peer, interleaved in one run.
 
-The peer is measured twice, the second time as AGAIN. What that ratio differs from 1 by is noise,
-and beyond a stated amount of it no verdict is given.
+Results are ratios to the peer. The peer is measured twice, the second time as AGAIN, whose
+difference from 1 is noise. Beyond a stated amount of noise no verdict is given.
 """
 
 import gc
@@ -29,7 +29,7 @@ from tqdm import tqdm
 from fairseq_ext.errors import UsageError
 
 AGAIN = "again"
-ABSENT = "–"  # a ratio of what does not fit into memory, or has no meaning
+ABSENT = "–"  # a ratio that has no meaning, or of work that does not fit into memory
 WARMUP = 2  # rounds
 LEAST = 0.05  # seconds of one timing; work that is shorter is repeated within it
 MIB = 2**20
@@ -37,11 +37,11 @@ TOO_NOISY = 3  # exit code
 
 Clock = Callable[[], float]
 Work = Callable[[int], object]
-"""What is timed; it is given the round, below 0 while warming up."""
+"""Timed work; its argument is the number of the round, below 0 while warming up."""
 
 
 class Ratio(NamedTuple):
-    """Quartiles of candidate / peer, both of the same round, over the rounds."""
+    """Quartiles over the rounds of candidate / peer, both of the same round."""
 
     low: float
     median: float
@@ -55,7 +55,7 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One size: the median of the peer, in the unit of the table, and what the others are of it."""
+    """Result of one size: the median of the peer in the unit of the table, and ratios to it."""
 
     label: str
     peer: float
@@ -81,7 +81,7 @@ class Table:
 
 
 class Aim(NamedTuple):
-    """The median ratio of a candidate in a row is to be at most `limit`."""
+    """Upper limit of the median ratio of a candidate in a row."""
 
     row: str
     candidate: str
@@ -89,7 +89,7 @@ class Aim(NamedTuple):
 
 
 class Quiet(NamedTuple):
-    """The noise allowed with a verdict: AGAIN's median off 1, and its quartiles off each other."""
+    """Noise allowed with a verdict: deviation of AGAIN's median from 1, spread of its quartiles."""
 
     deviation: float
     spread: float
@@ -103,10 +103,10 @@ class Quiet(NamedTuple):
 def interleave(
     candidates: Mapping[str, Work], peer: str, rounds: int, clock: Clock, seed: int, label: str
 ) -> dict[str, list[float]]:
-    """Seconds of a call of each candidate in each round.
+    """Return the seconds of a call of each candidate in each round.
 
-    In a round all run in turn, in an order of its own, so that a drift of the machine hits all
-    alike. Garbage is collected between rounds only.
+    All candidates run in turn, in an order of each round's own, so that a drift of the machine hits
+    all alike. Garbage is collected between rounds only.
     """
     order, shuffle, calls = list(candidates), random.Random(seed).shuffle, 1
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
@@ -128,7 +128,7 @@ def interleave(
 
 
 def compare(label: str, measured: Mapping[str, Sequence[float]], peer: str, scale: float) -> Row:
-    """Measurements in a common order of rounds as ratios; `scale` turns them into the unit."""
+    """Return ratios of measurements to the peer, round by round; `scale` turns it into the unit."""
     base = np.array(measured[peer])
     ratios = {
         name: Ratio(*np.quantile(np.array(each) / base, [0.25, 0.5, 0.75]).tolist())
@@ -139,9 +139,9 @@ def compare(label: str, measured: Mapping[str, Sequence[float]], peer: str, scal
 
 
 def extra_memory(work: Callable[[], object], device: str) -> float:
-    """Peak memory in MiB while `work` runs, beyond what the process held before.
+    """Return the peak memory in MiB while `work` runs, beyond what the process held before.
 
-    On a CPU the resident set: call it in a process of its own, which has no freed memory left.
+    On a CPU this is the resident set: call it in a process of its own, which holds no freed memory.
     """
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -149,14 +149,14 @@ def extra_memory(work: Callable[[], object], device: str) -> float:
         work()
         return (torch.cuda.max_memory_allocated() - before) / MIB
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = _resident("VmRSS")
     work()
     return _resident("VmHWM") - before
 
 
 def _resident(field: str) -> float:
-    """MiB. Not by getrusage, whose peak a process inherits from the one that started it."""
+    """Return MiB; getrusage would give a peak that a process inherits from its parent."""
     status = Path("/proc/self/status").read_text()
     return next(int(x.split()[1]) for x in status.split("\n") if x.startswith(field)) / 1024
 
@@ -164,27 +164,27 @@ def _resident(field: str) -> float:
 # Command line.
 
 
-def parser(text: str, example: str) -> ArgumentParser:
-    """A parser with the options that all benchmarks have."""
-    made = ArgumentParser(
+def build_parser(text: str, example: str) -> ArgumentParser:
+    """Return a parser with the options that all benchmarks have."""
+    parser = ArgumentParser(
         description=text,
         epilog=f"example:\n  {example}\n\nexit code: 0 measured, whether aims are met or missed; "
         f"{TOO_NOISY} measured, but too noisy for a verdict",
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    made.add_argument("--threads", type=positive, help="of torch (default: as it is set up)")
-    made.add_argument(
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=positive, help="of torch (default: as it is set up)")
+    parser.add_argument(
         "--clock",
         choices=("cpu", "wall"),
         help="cpu: time of the process, without its waits for a core (default "
         "with one thread); wall: elapsed time (default with more, and on a GPU)",
     )
-    made.add_argument("--rounds", type=positive, default=15, help="(default: %(default)s)")
-    made.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
-    return made
+    parser.add_argument("--rounds", type=positive, default=15, help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    return parser
 
 
 def positive(text: str) -> int:
@@ -193,53 +193,53 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def prepare(given: Namespace) -> None:
-    """Check the common options, settle those not given, and set torch up.
+def prepare(args: Namespace) -> None:
+    """Check the common options, set those that were left out, and set torch up.
 
     Raises:
         UsageError: they cannot be used here.
     """
-    if given.device == "cuda" and not torch.cuda.is_available():
+    if args.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device is cuda and torch finds no GPU; leave it out to measure the CPU")
-    if given.json and not given.json.absolute().parent.is_dir():
-        raise UsageError(f"--json is {given.json}, whose folder does not exist; make it first")
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    given.threads = torch.get_num_threads()
-    alone = given.device == "cpu" and given.threads == 1
-    given.clock = given.clock or ("cpu" if alone else "wall")
-    if given.clock == "cpu" and given.device == "cuda":
+    if args.json and not args.json.absolute().parent.is_dir():
+        raise UsageError(f"--json is {args.json}, whose folder does not exist; make it first")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    args.threads = torch.get_num_threads()
+    alone = args.device == "cpu" and args.threads == 1
+    args.clock = args.clock or ("cpu" if alone else "wall")
+    if args.clock == "cpu" and args.device == "cuda":
         raise UsageError("--clock cpu does not see the work of a GPU; give --clock wall")
-    torch.manual_seed(given.seed)
+    torch.manual_seed(args.seed)
 
 
-def clock(given: Namespace) -> Clock:
+def clock(args: Namespace) -> Clock:
     def wall() -> float:
-        if given.device == "cuda":
+        if args.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    return time.process_time if given.clock == "cpu" else wall
+    return time.process_time if args.clock == "cpu" else wall
 
 
 # Report.
 
 
-def machine(given: Namespace) -> dict[str, str]:
-    """What the numbers depend on, in words."""
+def machine(args: Namespace) -> dict[str, str]:
+    """Return what the numbers depend on, in words."""
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
-    found = {
-        "CPU": f"{_cpu()}, {os.cpu_count()} cores, torch threads {given.threads}, load {load}",
-        "clock": "process CPU time" if given.clock == "cpu" else "wall",
+    facts = {
+        "CPU": f"{_cpu()}, {os.cpu_count()} cores, torch threads {args.threads}, load {load}",
+        "clock": "process CPU time" if args.clock == "cpu" else "wall",
         "versions": f"Python {platform.python_version()}, torch {torch.__version__}, "
         + ", ".join(f"{name} {_version(name)}" for name in ("fairseq-fixed", "triton")),
         "commit": _commit(),
         "command": shlex.join(["python", *sys.argv]),
-        "rounds": f"{given.rounds}, medians with quartiles in brackets, seed {given.seed}",
+        "rounds": f"{args.rounds}, medians with quartiles in brackets, seed {args.seed}",
     }
-    if given.device == "cuda":
-        found["GPU"] = torch.cuda.get_device_name()
-    return found
+    if args.device == "cuda":
+        facts["GPU"] = torch.cuda.get_device_name()
+    return facts
 
 
 def _cpu() -> str:
@@ -268,7 +268,7 @@ def _commit() -> str:
 
 
 def verdict(tables: Sequence[Table], aims: Sequence[Aim], quiet: Quiet) -> tuple[list[str], int]:
-    """Lines that say which aims were met, or why that cannot be said; and the exit code."""
+    """Return lines that say which aims were met, or why there is no verdict, and the exit code."""
     rows = {row.label: row for table in tables for row in table.rows}
     noisy = [f"{row.label} ({row.ratios[AGAIN]})" for row in rows.values() if not quiet.holds(row)]
     if noisy:
@@ -279,23 +279,23 @@ def verdict(tables: Sequence[Table], aims: Sequence[Aim], quiet: Quiet) -> tuple
     for aim in aims:
         ratio = rows[aim.row].ratios.get(aim.candidate) if aim.row in rows else None
         if ratio is not None:
-            said = "met" if ratio.median <= aim.limit else "missed"
-            lines.append(f"- {said}: {aim.candidate} at {aim.row} is {ratio}, aim {aim.limit}")
+            outcome = "met" if ratio.median <= aim.limit else "missed"
+            lines.append(f"- {outcome}: {aim.candidate} at {aim.row} is {ratio}, aim {aim.limit}")
     return lines, 0
 
 
 def report(
-    given: Namespace, facts: dict[str, str], tables: list[Table], aims: list[Aim], quiet: Quiet
+    args: Namespace, facts: dict[str, str], tables: list[Table], aims: list[Aim], quiet: Quiet
 ) -> int:
     """Print everything as Markdown, write it as JSON if asked for, and return the exit code."""
-    facts = {**machine(given), **facts}
+    facts = {**machine(args), **facts}
     lines, code = verdict(tables, aims, quiet)
     blocks = ["\n".join(f"- {key}: {value}" for key, value in facts.items())]
     blocks += [table.markdown() for table in tables if table.rows]
     print("\n\n".join([*blocks, "\n".join(lines)]))
-    if given.json:
+    if args.json:
         content = {"facts": facts, "tables": [asdict(x) for x in tables], "verdict": lines}
-        partial = given.json.with_name(given.json.name + ".part")
+        partial = args.json.with_name(args.json.name + ".part")
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(given.json)
+        partial.replace(args.json)
     return code

@@ -1,8 +1,8 @@
-"""Pre-training on masked words with our architectures, as multiples of stock fairseq's `roberta`,
-and attention guidance, as multiples of our own without it (`una`).
+"""Time of pre-training on masked words, as multiples of stock fairseq's `roberta`.
 
-A step is what fairseq-train does with a batch: forward, backward, Adam and the logs. Every sequence
-has the same length. All models start from the same parameters and get the same batches.
+Attention guidance is measured as multiples of our own model without it (`una`). A step is what
+fairseq-train does with a batch: forward, backward, Adam and the logs. Every sequence has the same
+length. All models start from the same parameters and get the same batches.
 `ag` is una with half of the heads of each layer guided.
 """
 
@@ -28,7 +28,7 @@ SIZES = {  # layers, width, width of the feed-forward layers, heads
 }
 SYMBOLS = {"tiny": 4_000, "small": 8_000, "base": 32_000}  # of the synthetic dictionary
 LINES, WORDS = 4_000, 63  # synthetic
-RIVALS = {STOCK: ["una", "dna", "hna"], "una": ["ag"]}
+CANDIDATES = {STOCK: ["una", "dna", "hna"], "una": ["ag"]}
 LIMITS = {"una": 1.0, "dna": 1.111}  # 1 and 0.9 of the tokens a second of the stock model
 LENGTHS = [128, 512]
 
@@ -46,12 +46,12 @@ AIMS = [
 
 
 def build(
-    peer: str, size: str, length: int, data: Path, given: argparse.Namespace
+    peer: str, size: str, length: int, data: Path, args: argparse.Namespace
 ) -> dict[str, Candidate]:
-    """A peer, twice, and its rivals."""
+    """Build a peer, twice, and its candidates."""
     common = [str(data), *FLAGS, "--tokens-per-sample", str(length), *steps.shape(SIZES[size])]
-    common += ["--attention-dropout", "0"] * given.dropout_free
-    return steps.build({name: common + flags_of(name) for name in (peer, *RIVALS[peer])}, given)
+    common += ["--attention-dropout", "0"] * args.dropout_free
+    return steps.build({name: common + flags_of(name) for name in (peer, *CANDIDATES[peer])}, args)
 
 
 def flags_of(name: str) -> list[str]:
@@ -63,20 +63,17 @@ def flags_of(name: str) -> list[str]:
 
 
 def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
-    """What fairseq-preprocess --only-source writes, of random lines."""
+    """Write random lines as fairseq-preprocess --only-source does."""
     words = steps.dictionary(symbols)
     words.save(str(folder / "dict.txt"))
     steps.write_random(folder / "train", words, [WORDS] * LINES, np.random.default_rng(seed))
-
-
-# Command line.
 
 
 def parse() -> argparse.Namespace:
     example = "python benchmarks/pretraining.py --lengths 512 --threads 1 --dropout-free"
     symbols = ", ".join(f"{n:,} for {size}" for size, n in SYMBOLS.items())
     synthetic = f"{LINES * (WORDS + 1):,} tokens, symbols {symbols}"
-    parser = steps.parser(__doc__, example, synthetic, SIZES, ["small"])
+    parser = steps.build_parser(__doc__, example, synthetic, SIZES, ["small"])
     parser.add_argument(
         "--lengths",
         nargs="+",
@@ -85,7 +82,7 @@ def parse() -> argparse.Namespace:
         metavar="T",
         help=f"of the sequences (default: {' '.join(map(str, LENGTHS))})",
     )
-    parser.add_argument("--peers", nargs="+", choices=RIVALS, default=[*RIVALS])
+    parser.add_argument("--peers", nargs="+", choices=CANDIDATES, default=[*CANDIDATES])
     parser.add_argument(
         "--dropout-free",
         action="store_true",
@@ -96,25 +93,25 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = parse()
-    steps.check_lengths(given)
-    steps.prepare(given, ["train*.idx", "dict.txt"])
-    with steps.data_folders(given, write_synthetic, SYMBOLS) as folders:
+    args = parse()
+    steps.check_lengths(args)
+    steps.prepare(args, ["train*.idx", "dict.txt"])
+    with steps.data_folders(args, write_synthetic, SYMBOLS) as folders:
         measured = {
             peer: [
                 steps.rows(
                     label(peer, size, length),
-                    build(peer, size, length, data, given),
+                    build(peer, size, length, data, args),
                     *(steps.training, steps.tokens_of),
-                    given,
+                    args,
                 )
                 for size, data in folders.items()
-                for length in given.lengths
+                for length in args.lengths
             ]
-            for peer in given.peers
+            for peer in args.peers
         }
-    dropout = f", attention dropout {0.0 if given.dropout_free else 0.1}"
-    return steps.report(given, steps.tables(measured), AIMS, batches=dropout)
+    dropout = f", attention dropout {0.0 if args.dropout_free else 0.1}"
+    return steps.report(args, steps.tables(measured), AIMS, batches=dropout)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Tokens and byte-pair encoding of parallel text: our steps against the usual chain.
+"""Time of tokenising and byte-pair encoding, as multiples of the usual chain of commands.
 
 The chain is Moses' normalize-punctuation.perl and tokenizer.perl (with a thread for each core),
-then subword-nmt's learn-bpe and apply-bpe; ours are fairseq_ext.prepare.tokenise and .subwords with
-fastBPE. Both sides of the same text, as commands, start-up included. What comes out is compared
-line by line: the tokens, then the pieces of the lines that have the same tokens.
+then subword-nmt's learn-bpe and apply-bpe. Ours are fairseq_ext.prepare.tokenise and .subwords with
+fastBPE. Both run as commands on the same parallel text, start-up included. Their outputs are
+compared line by line: the tokens, then the pieces of the lines that have the same tokens.
 """
 
 import re
@@ -37,7 +37,7 @@ AIM = 3.0  # times as fast
 SAME = ""
 ABBREVIATION = re.compile(r"(?<!\S)([^\W\d_]+(?:\.[^\W\d_]+)*) \.(?!\S)")  # before a token "."
 
-# What differs, as the tokens of both sides: a name for each rule that we know of.
+# Known rules behind a difference, by name; each is given the tokens of both sides that differ.
 RULES: dict[str, Callable[[list[str], list[str]], bool]] = {
     "a final period before a quotation mark is a token": lambda perl, ours: (
         "".join(perl) == "".join(ours) and perl[-1].endswith((".&apos;", ".&quot;"))
@@ -51,9 +51,9 @@ RULES: dict[str, Callable[[list[str], list[str]], bool]] = {
 }
 
 
-def abbreviations(kept: list[str], parted: list[str]) -> bool:
-    """Words of letters, as Inc. or e.g., have their period on one side alone."""
-    return ABBREVIATION.sub(r"\1.", " ".join(parted)).split() == kept
+def abbreviations(joined: list[str], separate: list[str]) -> bool:
+    """Return whether words of letters, as Inc. or e.g., keep their period on one side alone."""
+    return ABBREVIATION.sub(r"\1.", " ".join(separate)).split() == joined
 
 
 def run(command: str, folder: Path) -> None:
@@ -63,7 +63,7 @@ def run(command: str, folder: Path) -> None:
 
 
 def chain(moses: Path, languages: list[str], merges: int) -> dict[str, str]:
-    """The commands of each step."""
+    """Return the commands of each step of the usual chain."""
     scripts = ["normalize-punctuation.perl", "tokenizer.perl"]
     if not (moses / scripts[1]).is_file():
         scripts[1] = "tokenizer-v1.1.perl"
@@ -85,7 +85,7 @@ def chain(moses: Path, languages: list[str], merges: int) -> dict[str, str]:
 
 
 def ours(merges: int) -> dict[str, str]:
-    module = f"{sys.executable} -m fairseq_ext.data"
+    module = f"{sys.executable} -m fairseq_ext.prepare"
     tokens = ["rm -rf ours", f"{module}.tokenise raw ours"]
     pieces = ["rm -rf pieces ours.codes"]
     pieces += [f"{module}.subwords ours ours.codes pieces --merges {merges} --bpe fastbpe"]
@@ -96,32 +96,32 @@ def steps(tokens: list[str], pieces: list[str]) -> dict[str, str]:
     return dict(zip(STEPS, map(" && ".join, (tokens, pieces, tokens + pieces)), strict=True))
 
 
-def timed(commands: Mapping[str, Mapping[str, str]], folder: Path, given: Namespace) -> list[Row]:
+def timed(commands: Mapping[str, Mapping[str, str]], folder: Path, args: Namespace) -> list[Row]:
     rows = []
     for step in STEPS:
         candidates = {
             name: lambda _, line=each[step]: run(line, folder) for name, each in commands.items()
         }
         candidates[AGAIN] = candidates[CHAIN]
-        found = measure.interleave(
-            candidates, CHAIN, given.rounds, measure.clock(given), given.seed, step
+        seconds = measure.interleave(
+            candidates, CHAIN, args.rounds, measure.clock(args), args.seed, step
         )
-        rows.append(measure.compare(step, found, CHAIN, 1.0))
+        rows.append(measure.compare(step, seconds, CHAIN, 1.0))
     return rows
 
 
 def differences(theirs: Path, ours: Path) -> tuple[Counter[str], int]:
-    """Lines that differ, by what explains it, and how many lines there are."""
-    found: Counter[str] = Counter()
+    """Count the lines that differ, by their explanation, and all lines."""
+    counts: Counter[str] = Counter()
     for pair in zip(read_lines(theirs), read_lines(ours), strict=True):
         one, other = (line.split() for line in pair)
-        found[explanation(one, other) if one != other else SAME] += 1
-    same = found.pop(SAME, 0)
-    return found, same + found.total()
+        counts[explanation(one, other) if one != other else SAME] += 1
+    same = counts.pop(SAME, 0)
+    return counts, same + counts.total()
 
 
 def explanation(theirs: list[str], ours: list[str]) -> str:
-    """The rules behind all differences of a line."""
+    """Return the names of the rules behind all differences of a line."""
     matcher = SequenceMatcher(None, theirs, ours, autojunk=False)
     names = {
         next((n for n, holds in RULES.items() if holds(theirs[a:b], ours[c:d])), "unexplained")
@@ -132,7 +132,7 @@ def explanation(theirs: list[str], ours: list[str]) -> str:
 
 
 def differing_pieces(tokens: tuple[Path, Path], split: tuple[Path, Path]) -> tuple[int, int]:
-    """Of the lines with the same tokens: how many differ in their pieces, how many there are."""
+    """Count the lines of equal tokens whose pieces differ, and all lines of equal tokens."""
     lines = zip(*map(read_lines, (*tokens, *split)), strict=True)
     words = (tuple(map(str.split, each)) for each in lines)
     same = [one == other for first, second, one, other in words if first == second]
@@ -144,9 +144,11 @@ def compared(folder: Path, languages: list[str]) -> dict[str, str]:
     for language in languages:
         name = f"train.{language}"
         tokens = folder / "theirs" / name, folder / "ours" / name
-        found, total = differences(*tokens)
-        said = "; ".join(f"{count:,}: {why}" for why, count in found.most_common())
-        facts[f"lines of {language}"] = f"{total:,}, different {found.total():,}. {said}".strip()
+        counts, total = differences(*tokens)
+        reasons = "; ".join(f"{count:,}: {why}" for why, count in counts.most_common())
+        facts[f"lines of {language}"] = (
+            f"{total:,}, different {counts.total():,}. {reasons}".strip()
+        )
         split = folder / f"theirs.{language}", folder / "pieces" / name
         other, same = differing_pieces(tokens, split)
         facts[f"pieces of {language}"] = f"{same:,} lines of the same tokens, different {other:,}"
@@ -154,7 +156,7 @@ def compared(folder: Path, languages: list[str]) -> dict[str, str]:
 
 
 def speeds(rows: Sequence[Row], tokens: int) -> dict[str, str]:
-    """Tokens a second of each step, by the medians."""
+    """Return tokens a second of each step, by the medians."""
     return {
         f"tokens a second, {row.label}": f"{CHAIN} {tokens / row.peer:,.0f}, "
         f"{OURS} {tokens / row.peer / row.ratios[OURS].median:,.0f}"
@@ -163,40 +165,40 @@ def speeds(rows: Sequence[Row], tokens: int) -> dict[str, str]:
 
 
 def count(paths: Iterable[Path]) -> int:
-    """Words, parted by white space."""
+    """Count the words of files, separated by white space."""
     return sum(len(line.split()) for path in paths for line in read_lines(path))
 
 
 def main() -> int:
-    parser = measure.parser(__doc__ or "", EXAMPLE)
+    parser = measure.build_parser(__doc__ or "", EXAMPLE)
     parser.add_argument("--text", type=Path, nargs=2, required=True, metavar="FILE.LANGUAGE")
     parser.add_argument("--moses", type=Path, required=True, metavar="FOLDER", help="its scripts")
     parser.add_argument("--merges", type=measure.positive, default=10_000)
-    given = parser.parse_args()
-    measure.prepare(given)
-    given.clock = "wall"  # of commands
+    args = parser.parse_args()
+    measure.prepare(args)
+    args.clock = "wall"  # of commands
     if best_tool() != "fastbpe" or not shutil.which("perl"):
         raise UsageError("fastBPE and perl are needed and one is missing; install it first")
-    languages = [path.name.removesuffix(".gz").rpartition(".")[2] for path in given.text]
+    languages = [path.name.removesuffix(".gz").rpartition(".")[2] for path in args.text]
     if languages[0] == languages[1]:
         raise UsageError(f"--text has two files of '{languages[0]}'; give two languages")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        for path, language in zip(given.text, languages, strict=True):
+        for path, language in zip(args.text, languages, strict=True):
             write_lines(folder / "raw" / f"train.{language}", read_lines(path))
         (folder / "theirs").mkdir()
         commands = {
-            CHAIN: chain(given.moses.absolute(), languages, given.merges),
-            OURS: ours(given.merges),
+            CHAIN: chain(args.moses.absolute(), languages, args.merges),
+            OURS: ours(args.merges),
         }
-        rows = timed(commands, folder, given)
-        words = count(given.text)
+        rows = timed(commands, folder, args)
+        words = count(args.text)
         tokens = count((folder / "ours").iterdir())
         facts = {"text": f"{words:,} words, {tokens:,} tokens", **speeds(rows, tokens)}
         facts |= compared(folder, languages)
     table = Table("Time of a step", CHAIN, "s", rows)
     aims = [Aim("all", OURS, 1 / AIM)]
-    return measure.report(given, facts, [table], aims, QUIET)
+    return measure.report(args, facts, [table], aims, QUIET)
 
 
 if __name__ == "__main__":

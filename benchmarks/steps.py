@@ -1,4 +1,4 @@
-"""Steps of whole models: built from fairseq's command lines, and timed on the same batches."""
+"""Timed steps of whole models, built from fairseq's command lines and run on the same batches."""
 
 import argparse
 import logging
@@ -23,7 +23,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.processes import keep_bf16_off_tpu
+from fairseq_ext.patches.processes import unset_tpu
 
 FLAGS = "--optimizer adam --lr 1e-4 --lr-scheduler fixed --num-workers 0".split()
 MEASURED = (("Time of a batch", "ms"), ("Speed", "tokens/s"))
@@ -33,22 +33,22 @@ Batch = dict[str, Any]
 
 
 class Candidate(NamedTuple):
-    """What there is once fairseq's command lines have been read and their models built."""
+    """Configuration, task and model that a command line of fairseq makes."""
 
     cfg: Any
     task: Any
     model: torch.nn.Module
 
 
-def build(lines: Mapping[str, Sequence[str]], given: argparse.Namespace) -> dict[str, Candidate]:
-    """Candidates by their command lines: the first, which is the peer, then AGAIN and the others.
+def build(lines: Mapping[str, Sequence[str]], args: argparse.Namespace) -> dict[str, Candidate]:
+    """Build candidates from their command lines: the first is the peer, AGAIN follows it.
 
-    All have the parameters of the peer, as far as they have them.
+    All start from the parameters of the peer, as far as they have them.
     """
     built: dict[str, Candidate] = {}
     peer, *others = lines
     for name in (peer, AGAIN, *others):
-        cfg = configure([*FLAGS, *lines[peer if name == AGAIN else name]], given)
+        cfg = configure([*FLAGS, *lines[peer if name == AGAIN else name]], args)
         task = tasks.setup_task(cfg.task)
         model = task.build_model(cfg.model)
         built[name] = Candidate(cfg, task, model)
@@ -61,23 +61,23 @@ def build(lines: Mapping[str, Sequence[str]], given: argparse.Namespace) -> dict
 
 
 def shape(sizes: Sequence[int]) -> list[str]:
-    """Flags of an encoder: layers, width, width of the feed-forward layers, heads."""
+    """Return flags of an encoder: layers, width, width of the feed-forward layers, heads."""
     names = ("layers", "embed-dim", "ffn-embed-dim", "attention-heads")
     pairs = zip(names, sizes, strict=True)
     return [word for name, value in pairs for word in (f"--encoder-{name}", str(value))]
 
 
-def configure(flags: list[str], given: argparse.Namespace) -> Any:
-    flags = [*flags, "--max-tokens", str(given.max_tokens), "--seed", str(given.seed)]
-    flags += ["--cpu"] * (given.device == "cpu") + ["--bf16"] * (given.precision == "bf16")
-    args = options.parse_args_and_arch(options.get_training_parser(), flags)
-    cfg = convert_namespace_to_omegaconf(args)
-    keep_bf16_off_tpu(cfg)
+def configure(flags: list[str], args: argparse.Namespace) -> Any:
+    flags = [*flags, "--max-tokens", str(args.max_tokens), "--seed", str(args.seed)]
+    flags += ["--cpu"] * (args.device == "cpu") + ["--bf16"] * (args.precision == "bf16")
+    parsed = options.parse_args_and_arch(options.get_training_parser(), flags)
+    cfg = convert_namespace_to_omegaconf(parsed)
+    unset_tpu(cfg)
     return cfg
 
 
 def read_batches(candidate: Candidate, count: int) -> list[Batch]:
-    """The first batches of an epoch of training, again from the first if these are fewer."""
+    """Return the first batches of a training epoch, from the first again if there are fewer."""
     cfg, task, model = candidate
     task.load_dataset("train")
     batches = task.get_batch_iterator(
@@ -95,7 +95,7 @@ def read_batches(candidate: Candidate, count: int) -> list[Batch]:
 
 
 def training(candidate: Candidate, batches: Sequence[Batch]) -> Work:
-    """What fairseq-train does with a batch: forward, backward, Adam and the logs."""
+    """Return what fairseq-train does with a batch: forward, backward, Adam and the logs."""
     cfg, task, model = candidate
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     return lambda turn: trainer.train_step([batches[turn]])
@@ -105,9 +105,9 @@ def tokens_of(batch: Batch) -> int:
     return batch["ntokens"]
 
 
-def first_batches(candidates: Mapping[str, Candidate], given: argparse.Namespace) -> list[Batch]:
-    """What all candidates get, from the data of the first."""
-    return read_batches(next(iter(candidates.values())), given.rounds + measure.WARMUP)
+def first_batches(candidates: Mapping[str, Candidate], args: argparse.Namespace) -> list[Batch]:
+    """Return the batches of all candidates, from the data of the first."""
+    return read_batches(next(iter(candidates.values())), args.rounds + measure.WARMUP)
 
 
 def timed(
@@ -115,12 +115,12 @@ def timed(
     candidates: Mapping[str, Candidate],
     start: Callable[[Candidate, Sequence[Batch]], Work],
     batches: Sequence[Batch],
-    given: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> dict[str, list[float]]:
-    """Seconds of each batch, by candidate; the first is the peer."""
+    """Return the seconds of each batch, by candidate; the first is the peer."""
     peer = next(iter(candidates))
     work = {name: start(each, batches) for name, each in candidates.items()}
-    return measure.interleave(work, peer, given.rounds, measure.clock(given), given.seed, title)
+    return measure.interleave(work, peer, args.rounds, measure.clock(args), args.seed, title)
 
 
 def rows(
@@ -128,12 +128,12 @@ def rows(
     candidates: Mapping[str, Candidate],
     start: Callable[[Candidate, Sequence[Batch]], Work],
     count: Callable[[Batch], int],
-    given: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> list[Row]:
-    """As MEASURED: time of a batch in ms, and tokens a second. The first candidate is the peer."""
-    peer, batches = next(iter(candidates)), first_batches(candidates, given)
-    seconds = timed(title, candidates, start, batches, given)
-    tokens = np.array([count(batch) for batch in batches[: given.rounds]])
+    """Return the rows of MEASURED: ms of a batch, and tokens a second. The first is the peer."""
+    peer, batches = next(iter(candidates)), first_batches(candidates, args)
+    seconds = timed(title, candidates, start, batches, args)
+    tokens = np.array([count(batch) for batch in batches[: args.rounds]])
     speeds = {name: tokens / each for name, each in seconds.items() if name != AGAIN}
     return [
         measure.compare(title, seconds, peer, 1e3),
@@ -142,7 +142,7 @@ def rows(
 
 
 def tables(measured: Mapping[str, list[list[Row]]]) -> list[Table]:
-    """What `rows` returned, peer by peer."""
+    """Return tables of what `rows` returned, peer by peer."""
     return [
         Table(title, peer, unit, each)
         for peer, both in measured.items()
@@ -151,33 +151,33 @@ def tables(measured: Mapping[str, list[list[Row]]]) -> list[Table]:
 
 
 def report(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     tables: Sequence[Table],
     aims: Sequence[measure.Aim],
     synthetic: str = "",
     batches: str = "",
 ) -> int:
-    """`measure.report`; `synthetic` and `batches` are what else is to say of these."""
+    """Report as `measure.report`; `synthetic` and `batches` add words on these."""
     facts = {
-        "data": str(given.data or f"synthetic{synthetic}"),
-        "batches": f"at most {given.max_tokens} tokens, {given.precision}{batches}",
+        "data": str(args.data or f"synthetic{synthetic}"),
+        "batches": f"at most {args.max_tokens} tokens, {args.precision}{batches}",
     }
-    return measure.report(given, facts, tables, aims, QUIET)
+    return measure.report(args, facts, tables, aims, QUIET)
 
 
 # Data.
 
 
 def dictionary(symbols: int) -> Dictionary:
-    """A comma and words, each with a count."""
-    made = Dictionary()
+    """Return a dictionary of a comma and words, each with a count."""
+    words = Dictionary()
     for n in range(symbols):
-        made.add_symbol(f"w{n}" if n else ",", n=symbols - n)
-    return made
+        words.add_symbol(f"w{n}" if n else ",", n=symbols - n)
+    return words
 
 
 def write_vocabulary(folder: Path, symbols: int) -> list[str]:
-    """Its dictionary and tokeniser, as for labelled text; returns the words."""
+    """Write a dictionary and a tokeniser, as for labelled text, and return the words."""
     words = dictionary(symbols)
     words.save(str(folder / "dict.txt"))
     names = words.symbols[words.nspecial :]
@@ -190,73 +190,73 @@ def write_vocabulary(folder: Path, symbols: int) -> list[str]:
 def write_random(
     prefix: Path, words: Dictionary, lengths: Iterable[int], random: np.random.Generator
 ) -> None:
-    """Sentences of so many words: PREFIX.bin and PREFIX.idx, as of fairseq-preprocess."""
+    """Write random sentences of these lengths in words to PREFIX.bin and PREFIX.idx."""
     builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap", len(words))
     for length in lengths:
-        drawn = random.integers(words.nspecial, len(words), length)
-        builder.add_item(torch.tensor([*drawn, words.eos()]))
+        sampled = random.integers(words.nspecial, len(words), length)
+        builder.add_item(torch.tensor([*sampled, words.eos()]))
     builder.finalize(f"{prefix}.idx")
 
 
 @contextmanager
 def data_folders(
-    given: argparse.Namespace, write: Callable[[Path, int, int], None], symbols: Mapping[str, int]
+    args: argparse.Namespace, write: Callable[[Path, int, int], None], symbols: Mapping[str, int]
 ) -> Iterator[dict[str, Path]]:
-    """The data of each size: what is given, or written by `write(folder, symbols, seed)`."""
-    with TemporaryDirectory() as made:
-        folders = {size: given.data or Path(made, size) for size in given.sizes}
-        for size, folder in folders.items() if not given.data else ():
+    """Yield the data of each size: --data, or what `write(folder, symbols, seed)` writes."""
+    with TemporaryDirectory() as temporary:
+        folders = {size: args.data or Path(temporary, size) for size in args.sizes}
+        for size, folder in folders.items() if not args.data else ():
             folder.mkdir()
-            write(folder, symbols[size], given.seed)
+            write(folder, symbols[size], args.seed)
         yield folders
 
 
 # Command line.
 
 
-def parser(
+def build_parser(
     text: str, example: str, synthetic: str, sizes: Iterable[str], chosen: Sequence[str]
 ) -> argparse.ArgumentParser:
-    """A parser with the options that benchmarks of whole models have; `chosen` are default."""
-    made = measure.parser(text, example)
-    made.add_argument(
+    """Return a parser with the options of benchmarks of whole models; `chosen` are default."""
+    parser = measure.build_parser(text, example)
+    parser.add_argument(
         "--data",
         type=Path,
         metavar="FOLDER",
         help=f"what fairseq-preprocess wrote (default: synthetic, {synthetic})",
     )
-    made.add_argument(
+    parser.add_argument(
         "--sizes", nargs="+", choices=sizes, default=chosen, help=f"(default: {' '.join(chosen)})"
     )
-    made.add_argument(
+    parser.add_argument(
         "--max-tokens",
         type=measure.positive,
         default=1024,
         help="of a batch, as in fairseq-train (default: %(default)s)",
     )
-    made.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    return made
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    return parser
 
 
-def check_lengths(given: argparse.Namespace) -> None:
-    """Raises UsageError if a batch does not hold one sequence."""
-    if max(given.lengths) > given.max_tokens:
+def check_lengths(args: argparse.Namespace) -> None:
+    """Raise UsageError if a batch does not hold one sequence."""
+    if max(args.lengths) > args.max_tokens:
         raise UsageError(
-            f"--lengths has {max(given.lengths)}, but --max-tokens {given.max_tokens} is less than "
+            f"--lengths has {max(args.lengths)}, but --max-tokens {args.max_tokens} is less than "
             "one such sequence; give more tokens, or shorter lengths"
         )
 
 
-def prepare(given: argparse.Namespace, data: Sequence[str]) -> None:
+def prepare(args: argparse.Namespace, data: Sequence[str]) -> None:
     """Check the options; `data` are globs of what has to be in the folder of --data.
 
     Raises:
         UsageError: they cannot be used here.
     """
-    measure.prepare(given)
-    if given.data and not all(any(given.data.glob(pattern)) for pattern in data):
+    measure.prepare(args)
+    if args.data and not all(any(args.data.glob(pattern)) for pattern in data):
         raise UsageError(
-            f"--data is {given.data}; give a folder that fairseq-preprocess wrote, with "
+            f"--data is {args.data}; give a folder that fairseq-preprocess wrote, with "
             f"{' and '.join(data)}"
         )
-    logging.disable(logging.INFO)  # fairseq tells of every model
+    logging.disable(logging.INFO)  # fairseq logs every model

@@ -1,11 +1,11 @@
-"""Training and translation with our architectures, as multiples of stock fairseq's `transformer`,
-and what replaces or guides learned attention, as multiples of our own without it (`una`).
+"""Time of training and translation, as multiples of stock fairseq's `transformer`.
 
-A training step is what fairseq-train does with a batch: forward, backward, Adam and the logs, with
-the dropout of the presets. Generation is what fairseq-generate does with a batch: beam 5, here for
-a fixed number of steps. All models start from the same parameters and get the same batches.
-`ag` is una with two guided heads in each layer of the encoder; it translates as una does. `roles`
-is una with three heads of each layer masked by roles that are made of the tokens.
+Mechanisms that replace or guide learned attention are measured as multiples of our own model
+without them (`una`). A training step is what fairseq-train does with a batch: forward, backward,
+Adam and the logs, with the dropout of the presets. Generation is what fairseq-generate does with a
+batch: beam 5, here for a fixed number of steps. All models start from the same parameters and get
+the same batches. `ag` is una with two guided heads in each layer of the encoder; it translates as
+una does. `roles` is una with three heads of each layer masked by roles that tokens define.
 """
 
 import argparse
@@ -60,11 +60,11 @@ AIMS = [
 
 
 def build(
-    peer: str, part: str, size: str, data: Path, given: argparse.Namespace
+    peer: str, part: str, size: str, data: Path, args: argparse.Namespace
 ) -> dict[str, Candidate]:
-    """A peer, twice, and its rivals."""
+    """Build a peer, twice, and its candidates."""
     names = (peer, *LIMITS[peer][part])
-    return steps.build({name: [str(data), *FLAGS, *flags_of(name, size)] for name in names}, given)
+    return steps.build({name: [str(data), *FLAGS, *flags_of(name, size)] for name in names}, args)
 
 
 def flags_of(name: str, size: str) -> list[str]:
@@ -101,7 +101,7 @@ PARTS: dict[str, tuple[Callable[..., Work], Callable[[Batch], int]]] = {
 
 
 def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
-    """What fairseq-preprocess writes, of random sentences."""
+    """Write random sentences as fairseq-preprocess does."""
     random, words = np.random.default_rng(seed), steps.dictionary(symbols)
     # log-normal around 20 tokens; a target is as long as its source give or take 15 %
     lengths = np.exp(random.normal(np.log(20), 0.5, SENTENCES))
@@ -111,39 +111,36 @@ def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
         steps.write_random(folder / f"train.de-en.{language}", words, counts, random)
 
 
-# Command line.
-
-
 def parse() -> argparse.Namespace:
     example = "python benchmarks/training.py --data data-bin/multi30k.en-de --sizes tiny"
     synthetic = (
         "sentences log-normal around 20 tokens, of 4,000 symbols for tiny and 10,000 for iwslt"
     )
-    parser = steps.parser(__doc__, example, synthetic, SIZES, [*SIZES])
+    parser = steps.build_parser(__doc__, example, synthetic, SIZES, [*SIZES])
     parser.add_argument("--peers", nargs="+", choices=LIMITS, default=[*LIMITS])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     return parser.parse_args()
 
 
 def main() -> int:
-    given = parse()
-    steps.prepare(given, ["train.*.idx", "dict.*"])
-    with steps.data_folders(given, write_synthetic, SYMBOLS) as folders:
+    args = parse()
+    steps.prepare(args, ["train.*.idx", "dict.*"])
+    with steps.data_folders(args, write_synthetic, SYMBOLS) as folders:
         measured = {
             peer: [
                 steps.rows(
                     label(peer, part, size),
-                    build(peer, part, size, data, given),
+                    build(peer, part, size, data, args),
                     *PARTS[part],
-                    given,
+                    args,
                 )
                 for size, data in folders.items()
-                for part in given.parts
+                for part in args.parts
             ]
-            for peer in given.peers
+            for peer in args.peers
         }
     synthetic, beam = f", {SENTENCES:,} sentences", f"; beam 5, {STEPS} steps in generation"
-    return steps.report(given, steps.tables(measured), AIMS, synthetic, beam)
+    return steps.report(args, steps.tables(measured), AIMS, synthetic, beam)
 
 
 if __name__ == "__main__":

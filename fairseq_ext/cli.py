@@ -1,17 +1,18 @@
-"""`fairseq-ext VERB`: what fairseq has no command for.
+"""`fairseq-ext VERB`: commands that fairseq lacks.
 
-A verb is a module: its docstring is the help, `EXAMPLE` ends it, `add_arguments` and `run` do the
-rest. What it refuses is a UsageError: one sentence, exit code 1.
+A verb is a module: its docstring is the help, `EXAMPLE` ends the help, `add_arguments` and `run` do
+the rest. A verb refuses its input with a UsageError: one sentence, exit code 1.
 """
 
 import argparse
 import ast
 import sys
 from collections.abc import Collection, Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from fairseq_ext import __version__
 from fairseq_ext.errors import plain_errors
 
 VERBS = {
@@ -39,18 +40,19 @@ VERBS = {
     "boxes": "fairseq_ext.analysis.demos.boxes",
 }
 
-# Those that build no model of fairseq, and so start without it.
+# Verbs that build no model of fairseq, and so start without it.
 QUICK = ("doctor", "launch", "sweep", "score", "table", "curves")
 
 
 def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
-    """That of all verbs; those not asked for are listed, and their modules not imported."""
+    """Return the parser of all verbs; modules of verbs not asked for are not imported."""
     parser = argparse.ArgumentParser(
         prog="fairseq-ext", description="Commands beside those of fairseq."
     )
+    parser.add_argument("--version", action="version", version=describe_versions())
     parsers = parser.add_subparsers(required=True, metavar="VERB")
     for name, module in VERBS.items():
-        text = _docstring(module)
+        text = _read_docstring(module)
         verb = parsers.add_parser(
             name,
             help=text.partition("\n")[0].rstrip("."),
@@ -59,18 +61,29 @@ def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         if name in verbs:
-            _fill(verb, name)
+            _add_verb(verb, name)
     return parser
 
 
-def _docstring(module: str) -> str:
-    """That of a module which need not be imported for it."""
+def describe_versions() -> str:
+    """Return the versions of this package, fairseq and torch, without importing them."""
+    versions = []
+    for package in ("fairseq-fixed", "torch"):
+        try:
+            versions.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            versions.append(f"no {package}")
+    return f"fairseq_ext {__version__} ({', '.join(versions)})"
+
+
+def _read_docstring(module: str) -> str:
+    """Return the docstring of a module without importing it."""
     spec = find_spec(module)
     assert spec and spec.origin
     return ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
 
 
-def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
+def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb not in QUICK:
         import_module("fairseq_ext.registry")
     module = import_module(VERBS[verb])
@@ -80,13 +93,14 @@ def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the verb of a command line; exit with an error of the verb's parser if it is wrong."""
     plain_errors()
     arguments = sys.argv[1:] if arguments is None else arguments
-    given, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
-    refuse = vars(given).pop("refuse")  # with the usage of the verb
+    args, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
+    refuse = vars(args).pop("refuse")  # with the usage of the verb
     if unknown:
         refuse(f"unrecognized arguments: {' '.join(unknown)}")
-    given.run(given)
+    args.run(args)
 
 
 if __name__ == "__main__":

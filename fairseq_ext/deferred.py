@@ -1,59 +1,55 @@
-"""Patch fairseq and register with it when it is loaded after this package.
+"""Registration as soon as both this package and fairseq are loaded, in any order.
 
-fairseq takes a user directory whose package is in `sys.modules` already for registered. A package
-that was imported before fairseq, by a notebook or by a process that unpickles something of ours,
-must work all the same. So fairseq is patched when it has been loaded, and everything is registered
-when fairseq first looks for a user directory or sets up a task. It cannot be registered sooner: one
-of our own modules may be the one that loads fairseq, and is not complete at that time.
+If fairseq is loaded first, as it is when it imports a --user-dir, `fairseq_ext/__init__.py` imports
+the registry. If this package is loaded first, by a notebook, by `fairseq-ext` or by a process that
+unpickles something of ours, fairseq may follow later or never. Then a finder watches the imports of
+fairseq and of our own modules, and imports the registry after fairseq.
+
+It waits until no watched module is being executed. `from fairseq_ext.attention import Attention`
+imports fairseq half-way through `fairseq_ext.attention`, and the registry would then find that
+module without its names. So the outermost watched import ends first, then the registry is imported.
 """
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
-
-ENTRY_POINTS = (("fairseq.utils", "import_user_module"), ("fairseq.tasks", "setup_task"))
 
 
-class _FairseqFinder(MetaPathFinder):
-    """Finder that calls `_patch_fairseq` after the first import of fairseq, and finds nothing."""
+class RegistrationFinder(MetaPathFinder):
+    """Finder that lets others find the watched modules and runs code after they are executed."""
+
+    def __init__(self) -> None:
+        self.executing = 0  # watched modules, one within the other
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "fairseq":
+        """Return the spec of a watched module, and None for any other."""
+        if name != "fairseq" and not name.startswith("fairseq_ext."):
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def execute_and_patch(module: ModuleType) -> None:
-                execute(module)
-                _patch_fairseq()
-
-            spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
+            execute = partial(self.execute, spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
-
-def await_fairseq() -> None:
-    """Patch fairseq, which is not loaded yet, as soon as it is."""
-    sys.meta_path.insert(0, _FairseqFinder())
-
-
-def _patch_fairseq() -> None:
-    from fairseq_ext import patches
-    from fairseq_ext.wrapping import wrap
-
-    patches.apply()
-    for module, name in ENTRY_POINTS:
-        wrap(module, name, _register_first)
+    def execute(self, original: Callable[[ModuleType], None], module: ModuleType) -> None:
+        """Execute a watched module; after the outermost one register, if fairseq is loaded."""
+        self.executing += 1
+        try:
+            original(module)
+        finally:
+            self.executing -= 1
+        if not self.executing and "fairseq" in sys.modules and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            import_module("fairseq_ext.registry")
 
 
-def _register_first(original: Callable, *args: Any, **kwargs: Any) -> Any:
-    from fairseq_ext import registry  # noqa: F401
-
-    return original(*args, **kwargs)
+def register_after_fairseq() -> None:
+    """Import the registry when fairseq, which is not loaded yet, is loaded."""
+    sys.meta_path.insert(0, RegistrationFinder())

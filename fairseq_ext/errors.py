@@ -1,4 +1,4 @@
-"""The one exception type that is shown to a user as a plain sentence."""
+"""Exceptions that a user sees as one plain sentence."""
 
 import os
 import sys
@@ -7,20 +7,20 @@ from types import TracebackType
 
 
 class UsageError(ValueError):
-    """What was given cannot be used: the message says what it was, what is accepted, what to do.
+    """Error of usage; its message says what was given, what is accepted and what to do.
 
-    On a command line only the message is printed (no traceback) and the exit code is 1;
-    from Python it is an ordinary :class:`ValueError`.
+    A command line prints only the message (no traceback) and ends with exit code 1. In Python it is
+    an ordinary :class:`ValueError`.
     """
 
 
 class Unfinished(UsageError):
-    """Work was broken off by the machine, as by a full disk; the same command may go on with it."""
+    """Error of the machine, like a full disk, after which the same command may continue."""
 
 
 @cache
 def plain_errors() -> None:
-    """Show a UsageError that nobody caught as one line."""
+    """Print a UsageError that nobody caught as one line."""
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

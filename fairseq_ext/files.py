@@ -1,4 +1,4 @@
-"""Text files: read strictly line by line, written under their names only when complete."""
+"""Text files: strict reading line by line, atomic writing, and checks of the room on a disk."""
 
 import gzip
 import logging
@@ -19,10 +19,9 @@ logger = logging.getLogger(__name__)
 
 MB = 1_000_000
 
-Lines = list[str]
 
-
-def opened(path: Path) -> BufferedIOBase:
+def open_binary(path: Path) -> BufferedIOBase:
+    """Open a file, plain or .gz, for reading bytes; raise UsageError if there is none."""
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}; correct the path")
     if path.is_dir() or not path.exists():
@@ -31,8 +30,16 @@ def opened(path: Path) -> BufferedIOBase:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
-def characters(line: bytes, where: str) -> str:
-    """A line as it is; raises UsageError unless it is text in UTF-8."""
+def decode_utf8(line: bytes, where: str) -> str:
+    """Return the text of a line with its end.
+
+    Args:
+        line: bytes in UTF-8.
+        where: file and number of the line, for messages.
+
+    Raises:
+        UsageError: the line is not UTF-8, or holds U+0000.
+    """
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -48,8 +55,8 @@ def characters(line: bytes, where: str) -> str:
 
 
 def decode_line(line: bytes, where: str) -> str:
-    """As `characters`, of a line that holds no carriage return but in its end."""
-    text = characters(line, where)
+    """Return what `decode_utf8` returns; raise UsageError for a carriage return within the line."""
+    text = decode_utf8(line, where)
     if "\r" in text.removesuffix("\n").removesuffix("\r"):
         raise UsageError(
             f"{where}: holds a carriage return, where fairseq would begin a new line; remove it"
@@ -58,17 +65,16 @@ def decode_line(line: bytes, where: str) -> str:
 
 
 def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) -> Iterator[str]:
-    """The lines of a text file (plain or .gz), one at a time, without their ends and without a byte
-    order mark.
+    """Yield the lines of a text file, plain or .gz, without line ends and byte order mark.
 
     Raises:
-        UsageError: naming file and line, for what is damaged, is not UTF-8 or holds U+0000, and for
-            a carriage return within a line.
+        UsageError: the file is damaged, is not UTF-8, or holds U+0000 or a carriage return within a
+            line. The message names file and line.
         Unfinished: the disk cannot be read.
     """
     number = 0
     try:
-        with opened(path) as stream:
+        with open_binary(path) as stream:
             for number, line in enumerate(stream, 1):
                 line = line.removeprefix(BOM_UTF8) if number == 1 else line
                 yield decode(line, f"{path}, line {number}").rstrip("\r\n")
@@ -80,20 +86,20 @@ def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) ->
 
 
 def read_lines_replacing_returns(path: Path) -> Iterator[str]:
-    """As `read_lines`, with spaces for carriage returns within lines; a warning counts these lines.
+    """Yield lines as `read_lines` does, with spaces for carriage returns within lines.
 
-    Published corpora have some, as News Commentary.
+    Some published corpora hold such lines, as News Commentary does. A warning counts them.
     """
     count = 0
-    for line in read_lines(path, characters):
+    for line in read_lines(path, decode_utf8):
         count += "\r" in line
         yield line.replace("\r", " ")
     if count:
         logger.warning("%s: %d lines hold carriage returns, which become spaces", path, count)
 
 
-def batches(lines: Iterable[str], size: int) -> Iterator[Lines]:
-    """Lists of ``size`` lines; the last one may be shorter."""
+def batched(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield lists of `size` lines, the last one maybe shorter; Python 3.12 has it in itertools."""
     lines = iter(lines)
     while batch := list(islice(lines, size)):
         yield batch
@@ -101,19 +107,24 @@ def batches(lines: Iterable[str], size: int) -> Iterator[Lines]:
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[TextIO]:
-    """A text file to write, UTF-8 with line feeds as they are; named ``path`` at the end.
+    """Open a text file to write, which gets the name `path` only when it is complete.
 
-    A link stays, and what it points to is replaced; devices and pipes are written as they are.
+    The encoding is UTF-8 and line feeds stay as they are. A link stays, and the file that it points
+    to is replaced; devices and pipes are written directly.
 
     Raises:
-        Unfinished: it cannot be written, as on a full disk; nothing of it is left.
+        Unfinished: the file cannot be written, as on a full disk; nothing of it is left.
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             with path.open("w", encoding="utf-8", newline="") as file:
                 yield file
         else:
-            with _replaced(path.resolve()) as file:
+            path.resolve().parent.mkdir(parents=True, exist_ok=True)
+            with (
+                rename_when_complete(path.resolve()) as part,
+                part.open("w", encoding="utf-8", newline="") as file,
+            ):
                 yield file
     except OSError as error:
         raise Unfinished(
@@ -123,12 +134,11 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _replaced(path: Path) -> Iterator[TextIO]:
+def rename_when_complete(path: Path) -> Iterator[Path]:
+    """Yield a hidden path beside `path` to write to, and rename it at the end or remove it."""
     part = path.with_name(f".{path.name}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            yield file
+        yield part
         part.replace(path)
     finally:
         with suppress(OSError):
@@ -136,32 +146,34 @@ def _replaced(path: Path) -> Iterator[TextIO]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """One line each; see `atomic_writer`."""
+    """Write each item as a line, by `atomic_writer`."""
     with atomic_writer(path) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Those of a folder, in the order of their names; not what is only begun."""
+    """Return the files of a folder sorted by name, without hidden ones (some are incomplete)."""
     return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
 
 
 def check_writable(folder: Path, needed_bytes: int) -> int:
-    """Bytes free in ``folder``, or in the nearest parent that exists.
+    """Return the bytes that are free in `folder`, or in its nearest parent that exists.
 
-    Raises UsageError if no file can be made there or fewer than ``needed_bytes`` are free.
+    Raises:
+        UsageError: no file can be made there, or fewer than `needed_bytes` are free.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise UsageError(f"{folder}: {there} is a file; give a folder")
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UsageError(f"{folder}: {existing} is a file; give a folder")
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise UsageError(
-            f"{folder}: cannot write in {there} ({error.strerror}); give a folder you may write to"
+            f"{folder}: cannot write in {existing} ({error.strerror}); give a folder you may write "
+            "to"
         ) from error
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     if free < needed_bytes:
         raise UsageError(
             f"{folder}: {free / MB:.0f} MB are free and {needed_bytes / MB:.0f} MB are needed; "

@@ -1,4 +1,4 @@
-"""Importing this registers models, criterions, tasks and the rest with fairseq, and patches it."""
+"""Registration of everything with fairseq, when this module is imported, and all patches."""
 
 from fairseq_ext import patches
 

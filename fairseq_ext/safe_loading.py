@@ -1,7 +1,7 @@
-"""Reading what a stranger wrote: nothing in a checkpoint, or in the settings it carries, runs.
+"""Reading of files that strangers wrote: nothing in a checkpoint, or in its settings, runs.
 
-torch's `weights_only` unpickler builds nothing but the types of an explicit list, and
-`parse_literal` reads the settings that fairseq hands to `eval`. `compat` puts both into fairseq.
+torch's `weights_only` unpickler builds only the types of an explicit list, and `parse_literal`
+reads the settings that fairseq hands to `eval`. `patches.checkpoints` puts both into fairseq.
 Before torch 2.10 that unpickler itself can be made to corrupt memory (CVE-2026-24747).
 """
 
@@ -27,7 +27,7 @@ from fairseq_ext.errors import UsageError
 
 
 class _Dtype:
-    """What a file gets for `numpy.dtype`: one type of number and its byte order."""
+    """Stand-in for `numpy.dtype` in a file: one type of number and its byte order."""
 
     def __init__(self, code: str, *_: object) -> None:
         self.code = code
@@ -39,10 +39,10 @@ class _Dtype:
 
 
 class _Array(np.ndarray):
-    """What a file gets for `numpy.ndarray`: empty until it is filled, once, with numbers.
+    """Stand-in for `numpy.ndarray` in a file: empty until it is filled, once, with numbers.
 
-    The real classes cannot be on the list, since `ndarray(shape, "O", buffer)` and the state
-    of a dtype turn bytes of the file into object pointers. It is written as a plain array.
+    The real classes cannot be on the list, since `ndarray(shape, "O", buffer)` and the state of a
+    dtype turn bytes of the file into object pointers. A stand-in is pickled as a plain array.
     """
 
     def __new__(cls, *_: object) -> "_Array":
@@ -54,7 +54,7 @@ class _Array(np.ndarray):
             raise UnpicklingError("an array is filled twice")
         super().__setstate__((version, shape, dtype.number, fortran, data))
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> str | tuple:
         return self.view(np.ndarray).__reduce__()
 
 
@@ -75,7 +75,7 @@ FILE_TYPES = [
 
 @cache
 def broadcast_types() -> list:
-    """What rank 0 sends to the others when it resumes: the file, with its settings parsed."""
+    """Return the types of a checkpoint that the first process sends to others, settings parsed."""
     import omegaconf
     from fairseq.distributed.utils import _TensorPlaceholder
 
@@ -92,7 +92,7 @@ _lock = threading.RLock()
 
 @contextmanager
 def _allowed(types_: list) -> Iterator[None]:
-    """Make `types_` torch's whole list for now; it is one list for all threads."""
+    """Make `types_` torch's whole list in this context; it is one list for all threads."""
     with _lock:
         before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
@@ -105,11 +105,12 @@ def _allowed(types_: list) -> Iterator[None]:
 
 
 def _refusal(source: str, error: Exception) -> UsageError:
-    found = re.search(r"GLOBAL (\S+) w|unrecognized function (.+)|but got (.+)", str(error))
-    if found and isinstance(error, UnpicklingError):
+    """Return the error that a user sees for torch's."""
+    forbidden = re.search(r"GLOBAL (\S+) w|unrecognized function (.+)|but got (.+)", str(error))
+    if forbidden and isinstance(error, UnpicklingError):
         return UsageError(
-            f"{source} asks for {next(filter(None, found.groups()))}, which could run code, so it "
-            "was not loaded (accepted: tensors, numbers, text, plain containers and "
+            f"{source} asks for {next(filter(None, forbidden.groups()))}, which could run code, so "
+            "it was not loaded (accepted: tensors, numbers, text, plain containers and "
             "argparse.Namespace); ask its author for a file without it or convert it in a sandbox"
         )
     reason = re.sub(r"(?s).*WeightsUnpickler error:\s*", "", str(error)).partition("\n")[0]
@@ -120,9 +121,10 @@ def _refusal(source: str, error: Exception) -> UsageError:
 
 
 def load(file: Any, *args: Any, allow: Callable[[], list] | None = None, **kwargs: Any) -> Any:
-    """`torch.load` that is always `weights_only` and takes `FILE_TYPES` (or `allow()`) alone.
+    """Load a file by `torch.load`, always `weights_only`, with `FILE_TYPES` (or `allow()`) alone.
 
-    Raises UsageError, naming the file, if it holds another type or cannot be read.
+    Raises:
+        UsageError: the file, which the message names, has another type or cannot be read.
     """
     kwargs["weights_only"] = True  # an explicit value beats TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD
     try:
@@ -133,11 +135,11 @@ def load(file: Any, *args: Any, allow: Callable[[], list] | None = None, **kwarg
 
 
 def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
-    """`load` for what `fairseq-train` saved; anything else raises UsageError."""
+    """Load a checkpoint that `fairseq-train` saved; raise UsageError for any other file."""
     if kwargs.get("mmap") and not zipfile.is_zipfile(file):  # from before torch 1.6
         kwargs["mmap"] = False
     state = load(file, *args, **kwargs)
-    keys = state.keys() if isinstance(state, dict) else ()
+    keys = set(state) if isinstance(state, dict) else set()
     if not ("model" in keys and {"optimizer_history", "best_loss"} & keys):
         raise UsageError(
             f"{_name(file)} is a PyTorch file but no fairseq checkpoint (no 'model' with its "
@@ -153,7 +155,7 @@ def _name(file: Any) -> str:
 
 
 class SafeTorch(types.ModuleType):
-    """torch as one fairseq module sees it: another `load`, the rest as it is."""
+    """Module in the place of torch for one module of fairseq: another `load`, the rest as it is."""
 
     def __init__(self, loader: Callable) -> None:
         super().__init__("torch")
@@ -163,8 +165,7 @@ class SafeTorch(types.ModuleType):
         return getattr(torch, name)
 
 
-# Every module of fairseq (examples aside) that calls torch.load.
-LOADERS = {
+LOADERS: dict[str, Callable] = {
     "fairseq.checkpoint_utils": load_checkpoint,
     "fairseq.distributed.utils": partial(load, allow=broadcast_types),
     "fairseq.data.codedataset": load,
@@ -172,17 +173,26 @@ LOADERS = {
     "fairseq.models.text_to_speech.vocoder": load,
     "fairseq.modules.quantization.pq.em": load,
 }
+"""Every module of fairseq (examples aside) that calls torch.load, and the function it gets."""
 
 
 def parse_literal(text: str) -> Any:
-    """`eval` for settings: numbers, text, lists, tuples and dicts, with + and * between them.
+    """Evaluate the text of a setting like `eval`, without running anything.
 
-    Raises UsageError for anything else, and TypeError, as `eval` does, if it is no text.
+    fairseq hands settings such as "[(512, 10, 5)] * 4 + [(512, 2, 2)]" (layers of a convolution) or
+    "(0.9, 0.98)" to `eval`, and a checkpoint brings settings of its own. `ast.literal_eval` takes
+    no + and * between lists, so `_evaluate` walks the syntax tree: sums, products, lists and tuples
+    are put together here, and every other node goes to `literal_eval`, which builds numbers, text
+    and dicts and refuses names, calls and attributes.
+
+    Raises:
+        UsageError: the text is anything else.
+        TypeError: it is no text; `eval` raises it too.
     """
     if not isinstance(text, str):
         raise TypeError(f"a setting must be text, not {type(text).__name__}")
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
+        return _evaluate(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UsageError(
             f"the setting {text[:80]!r} is no plain value (numbers, text, lists, tuples and "
@@ -191,13 +201,14 @@ def parse_literal(text: str) -> Any:
         ) from None
 
 
-_OPERATORS = {ast.Add: operator.add, ast.Mult: operator.mul}
-_CONTAINERS = {ast.List: list, ast.Tuple: tuple}
+_OPERATORS: dict[type, Callable] = {ast.Add: operator.add, ast.Mult: operator.mul}
 
 
-def _value(node: ast.expr) -> Any:
+def _evaluate(node: ast.expr) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
-    if type(node) in _CONTAINERS:
-        return _CONTAINERS[type(node)](map(_value, node.elts))
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.List):
+        return [_evaluate(element) for element in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_evaluate(element) for element in node.elts)
     return ast.literal_eval(node)

@@ -1,8 +1,10 @@
-"""Checks made when a training begins or resumes, of parts that were built apart from each other.
+"""Checks of parts that were built apart from each other, before a training begins or resumes.
 
-A training resumes only with the attention that it began with: mechanisms can have the same
+When it begins, model, criterion and options have to suit each other (`check_training`). When it
+resumes, the model has to have the attention that the checkpoint was trained with
+(`check_restored`). Loading the parameters strictly does not prove it: mechanisms can have the same
 parameters (softmax and doubly-normalised attention), or store them relative to an option (the
-hybrid weight), so that loading them strictly proves nothing.
+hybrid weight).
 """
 
 import logging
@@ -12,174 +14,205 @@ from dataclasses import fields
 from typing import Any
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY
-from omegaconf import OmegaConf
+from torch import nn
 
-from fairseq_ext.attention import Attention, Heads
+from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.criterions.composite import Composite
-from fairseq_ext.criterions.terms import unwrapped
+from fairseq_ext.criterions.composite import CompositeCriterion
+from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import adversaries
-from fairseq_ext.models.adversaries import adversary_layers
-from fairseq_ext.models.config import check_requirements
-from fairseq_ext.models.hard_coded import cross_layers
-from fairseq_ext.models.layers import build_heads, count_heads
-from fairseq_ext.models.mixins import Monitored
+from fairseq_ext.models.adversaries import parse_adversary_layers
+from fairseq_ext.models.config import check_requirements, to_dict
+from fairseq_ext.models.head_options import build_heads, count_heads, parse_cross_layers
+from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTION_REQUIREMENTS, OPTIONS
+from fairseq_ext.models.pretrained import saved_options
 
 logger = logging.getLogger(__name__)
 
-SITES = ("encoder", "decoder", "cross")
+SITES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
+"""Site of attention -> side of the model that has its layers."""
+
 HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 
 
-def check_model(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
-    """Raises UsageError if they do not suit each other.
-
-    Args:
-        name: of the criterion.
-    """
-    model = unwrapped(model)
-    if isinstance(criterion, Composite) and not isinstance(model, Monitored):
-        raise UsageError(
-            f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
-            "transformer_una"
-        )
-    for part in criterion.parts if isinstance(criterion, Composite) else ():
-        part.begin()
-        check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
-    if "ag" in getattr(criterion, "terms", ()) and not any(
-        parameter.requires_grad
-        for module in model.encoder.modules()  # the only one that is ever frozen
-        if isinstance(module, Attention)
-        for parameter in module.parameters()
-    ):
-        raise UsageError(
-            f"--criterion {name} guides attention, and that of a frozen encoder does not learn; "
-            "leave out --freeze-encoder, or the _ag of the criterion"
-        )
-    adversaries.check(model, criterion, name, clip_norm)
-
-
 def check_training(model: Any, criterion: Any, cfg: Any) -> None:
-    """Raises UsageError if a training with this configuration has to be refused."""
-    check_model(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
-    if isinstance(unwrapped(model), Monitored):
+    """Raise UsageError if a training with this configuration has to be refused."""
+    check_criterion(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
+    if isinstance(unwrap(model), AttentionModel):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         preset = {field.name: field.default for field in fields(config)}
         check_requirements(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)
 
 
-def check_empty_rows(model: Any, empty_rows: str) -> None:
-    """Raises UsageError for rows of the released code where no row can be like that."""
+def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
+    """Raise UsageError if a model and a criterion called `name` do not suit each other."""
+    model = unwrap(model)
+    if isinstance(criterion, CompositeCriterion) and not isinstance(model, AttentionModel):
+        raise UsageError(
+            f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
+            "transformer_una"
+        )
+    for part in criterion.parts if isinstance(criterion, CompositeCriterion) else ():
+        part.begin()
+        check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
+    if "ag" in getattr(criterion, "terms", ()) and not any(
+        _is_trained(module)
+        for module in model.encoder.modules()  # the decoder is never frozen
+        if isinstance(module, Attention)
+    ):
+        raise UsageError(
+            f"--criterion {name} guides attention, and that of a frozen encoder does not learn; "
+            "leave out --freeze-encoder, or the _ag of the criterion"
+        )
+    check_adversaries(model, criterion, name, clip_norm)
+
+
+def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None:
+    """Raise UsageError if nothing would train the adversaries, or there are none to train."""
+    adversaries = [module for module in model.modules() if isinstance(module, Adversary)]
+    if not getattr(criterion, "uses_adversaries", False):
+        if adversaries:
+            raise UsageError(
+                f"--criterion {name} does not train the adversaries of --asa-layers or an --arch "
+                "like roberta_asa gives; give one with _asa and no --asa-baseline, or --asa-layers "
+                "none"
+            )
+        return
+    if not adversaries:
+        raise UsageError(
+            f"--criterion {name} needs an architecture with adversaries; give --asa-layers all, an "
+            "--arch like roberta_asa or transformer_asa, or an --asa-baseline"
+        )
+    if not any(map(_is_trained, adversaries)):
+        raise UsageError(
+            f"--criterion {name} cannot train adversaries in a frozen encoder; leave out "
+            "--freeze-encoder, or give an --asa-baseline"
+        )
+    if clip_norm:
+        logger.warning(
+            "--clip-norm %g cuts all gradients by one norm, and adversaries have by far the "
+            "largest; their authors do not clip: give --clip-norm 0",
+            clip_norm,
+        )
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def check_empty_rows(model: nn.Module, empty_rows: str) -> None:
+    """Raise UsageError for --asa-empty-rows as in the released code, if heads do not allow it.
+
+    There a row without any key left is a softmax over all positions.
+    """
     if empty_rows == "unmasked":
         return
     encoder = [m for m in model.modules() if isinstance(m, Attention) and m.site == "encoder"]
     groups = [group for attention in encoder for group in attention.groups]
-    for other, stands_against in OTHER_ROWS.items():
-        if any(stands_against(group) for group in groups):
+    for reason, differs in OTHER_ROWS.items():
+        if any(differs(group) for group in groups):
             raise UsageError(
-                f"--asa-empty-rows {empty_rows} looks at all positions by softmax, and {other}; "
+                f"--asa-empty-rows {empty_rows} looks at all positions by softmax, and {reason}; "
                 "leave one of both out"
             )
 
 
-OTHER_ROWS: dict[str, Callable[[Heads], bool]] = {
+OTHER_ROWS: dict[str, Callable[[Any], bool]] = {
     "--encoder-roles at some of them": lambda group: group.masks != DEFAULT_MASKS,
     "--encoder-gaussian-heads is not normalised": lambda group: not group.learned,
     "--encoder-normaliser is another one": lambda group: group.normaliser.across_queries,
 }
-"""Heads whose rows are no softmax over all positions."""
+"""Reason in an error -> whether the rows of these heads are no softmax over all positions."""
 
 
-def decided_options(model: Any) -> dict[str, Any]:
-    """Return the options that a model decided by itself, which its checkpoint must hold."""
-    return getattr(model, "decided", dict)()
+def adopted_options(model: Any) -> dict[str, Any]:
+    """Return the options that a model filled in by itself, which its checkpoint must hold."""
+    return getattr(model, "adopted_options", dict)()
 
 
 def check_restored(
     filename: str, state: Mapping[str, Any], trainer: Any, reset_optimizer: bool
 ) -> None:
-    """Raise UsageError if the trainer's model cannot go on from a checkpoint."""
-    model = {**_options(trainer.cfg.model), **decided_options(trainer.get_model())}
-    check_attention(filename, state, model, reset_optimizer)
+    """Raise UsageError if the trainer's model cannot continue from a checkpoint."""
+    options = {**to_dict(trainer.cfg.model), **adopted_options(trainer.get_model())}
+    check_attention(filename, state, options, reset_optimizer)
 
 
 def check_attention(
     filename: str, state: Mapping[str, Any], model: Any, reset_optimizer: bool
 ) -> None:
-    """Compare the attention of a checkpoint with that of the model to be trained.
+    """Compare the attention of a checkpoint with the attention of the model to be trained.
 
-    With --reset-optimizer another one is only warned of: it may begin from this checkpoint; and
-    adversaries come and go.
+    With --reset-optimizer the model may begin from the parameters of another one: a difference is
+    only logged, and adversaries may come and go.
+
+    Args:
+        filename: of the checkpoint.
+        state: the checkpoint.
+        model: options of the model.
 
     Raises:
-        UsageError: it is another one, or the weights of its heads would become others.
+        UsageError: it is another attention, or the weights of its heads would get another meaning.
     """
-    before = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
-    saved, current = _options(before), _options(model)
+    saved, current = saved_options(state), to_dict(model)
     names = [n for n, *_ in OPTIONS if not (reset_optimizer and n.startswith("asa_"))]
     differing = [name for name in names if _value(saved, name) != _value(current, name)]
     sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
     heads = [n for n in HEADS if n in saved and saved[n] != sizes[n]]
-    if not heads and (not differing or _attention(saved, sizes) == _attention(current, sizes)):
+    if not heads and (not differing or _describe(saved, sizes) == _describe(current, sizes)):
         return
     differing += heads
-    said = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
+    listed = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
     if not reset_optimizer:
         raise UsageError(
-            f"{filename} was trained with {said}; give the same options to go on, "
+            f"{filename} was trained with {listed}; give the same options to go on, "
             "--reset-optimizer to begin from its parameters all the same, or another --save-dir"
         )
-    hybrid = any(_hybrid(saved, site) and _hybrid(current, site) for site in SITES)
-    gated = _value(saved, "head_gate") and _value(current, "head_gate")
-    bound = {*(HYBRID if hybrid else ()), *(heads if hybrid or gated else ())} & set(differing)
-    if bound:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(bound))
+    relative = {name for name in _relative_to(saved, current) if name in differing}
+    if relative:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(relative))
         raise UsageError(
-            f"{filename} was trained with {said}, and weights of its heads are stored relative to "
-            f"that; give the same {flags}"
+            f"{filename} was trained with {listed}, and weights of its heads are stored relative "
+            f"to that; give the same {flags}"
         )
     logger.warning(
         "%s was trained with %s; those of its parameters that the model has are used all the same",
         filename,
-        said,
+        listed,
     )
 
 
-def _hybrid(options: Mapping[str, Any], site: str) -> bool:
-    return _value(options, f"{site}_normaliser") == "hybrid"
-
-
-def _options(model: Any) -> Mapping[str, Any]:
-    if OmegaConf.is_config(model):
-        return OmegaConf.to_container(model, resolve=True)
-    return model if isinstance(model, Mapping) else vars(model)
+def _relative_to(*models: Mapping[str, Any]) -> set[str]:
+    """Return the options that give weights of heads their meaning, if all models have such ones."""
+    hybrid = any(
+        all(_value(options, f"{site}_normaliser") == "hybrid" for options in models)
+        for site in SITES
+    )
+    gated = all(_value(options, "head_gate") for options in models)
+    return {*(HYBRID if hybrid else ()), *(HEADS if hybrid or gated else ())}
 
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
-    """An option as text or number; its default if the checkpoint is older, or fairseq's own."""
+    """Return an option as text or number; its default if the checkpoint is older, or fairseq's."""
     value = options.get(name, DEFAULTS.get(name))
     return value if isinstance(value, int | float) else str(value)
 
 
-def _attention(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str] | None:
-    """What the options make of a model of these sizes; None if they do not fit it."""
-    given = {name: _value(options, name) for name, *_ in OPTIONS}
+def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any] | None:
+    """Return the attention that the options give a model of these sizes; None if they misfit."""
+    values = {name: _value(options, name) for name, *_ in OPTIONS}
     with suppress(UsageError):
+        adversaries = parse_adversary_layers(values["asa_layers"], sizes["encoder_layers"])
+        parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
         two_sided = "decoder_layers" in sizes
-        made = [repr(adversary_layers(given["asa_layers"], sizes["encoder_layers"]))]
-        made += [repr(given["asa_per_head"])] if made != ["[]"] else []
-        made.append(repr(given["head_gate"]))
         if two_sided:
-            made.append(repr(cross_layers(given["cross_layers"], sizes["decoder_layers"])))
-            made.append(repr(given["share_encoder_decoder_layers"]))
-        for site in SITES if two_sided else ("encoder",):
-            side = "encoder" if site == "encoder" else "decoder"
+            parts.append(parse_cross_layers(values["cross_layers"], sizes["decoder_layers"]))
+            parts.append(values["share_encoder_decoder_layers"])
+        for site, side in SITES.items() if two_sided else [("encoder", "encoder")]:
             layers = sizes[f"{side}_layers"]
-            heads = count_heads(site, sizes[f"{side}_attention_heads"], given)
-            made += [
-                repr((heads, build_heads(site, i, heads, layers, given))) for i in range(layers)
-            ]
-        return made
+            heads = count_heads(site, sizes[f"{side}_attention_heads"], values)
+            parts.append(heads)
+            parts += [repr(build_heads(site, i, heads, layers, values)) for i in range(layers)]
+        return parts
     return None

@@ -1,8 +1,9 @@
-"""What `fairseq-train` logged, read back."""
+"""Readers of the logs of `fairseq-train`, and the names that folders give to repeated runs."""
 
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +19,13 @@ REPETITION = re.compile(r"(seed|fold)-\d+|seed-\d+-fold-\d+")
 
 
 class Record(NamedTuple):
-    """One line of numbers.
+    """One line of logged numbers.
 
     Attributes:
-        kind: "train_inner" (since the last such line), "train" (an epoch), or the name of the
+        kind: "train_inner" (since the previous such line), "train" (an epoch), or the name of the
             subset that was validated.
-        update: how many parameter updates had been made.
-        values: what was logged, by its name without the kind's prefix.
+        update: the number of parameter updates so far.
+        values: logged numbers by name, without the kind's prefix.
     """
 
     kind: str
@@ -33,66 +34,70 @@ class Record(NamedTuple):
 
 
 def read_log(run: Path) -> list[Record]:
-    """The numbers in the log of a run, in the order of updates.
+    """Return the numbers in the log of a run, in the order of updates.
 
-    `--log-format` simple, json and tqdm are understood, and the lines of fairseq-hydra-train. What
-    a resumed training did again stands in the log twice; the later lines count.
+    `--log-format` simple, json and tqdm are understood, and the lines of fairseq-hydra-train. A
+    resumed training logs the updates that it repeats a second time; the later lines count.
+
+    Args:
+        run: the folder of a run, or its log.
 
     Raises:
         UsageError: there is no log, or it has no numbers.
     """
-    log = run if run.is_file() else run / LOG
+    log = _log_of(run)
     if not log.is_file():
         raise UsageError(
             f"{run} has no {LOG}; give the folder of a run in which the output of fairseq-train "
             f"was kept as {LOG}, or the log itself"
         )
-    records: dict[tuple[str, int], Record] = {}
-    for line in log.read_text(encoding="utf-8", errors="replace").split("\n"):
-        if (record := parse_line(line)) is not None:
-            records[record.kind, record.update] = record
+    records = {(r.kind, r.update): r for line in _read_lines(log) if (r := parse_line(line))}
     if not records:
         raise UsageError(f"{log} has no line of numbers; give the log of a training that began")
     return sorted(records.values(), key=lambda record: record.update)
 
 
 def parse_line(line: str) -> Record | None:
-    """The numbers in a line of a log; None if there are none."""
-    found = LINE.match(line)
-    if not found:
+    """Return the numbers in a line of a log, or None if there are none."""
+    match = LINE.match(line)
+    if not match:
         return None
-    kind, text = found.groups()
-    values = _json(text) if text.startswith("{") else dict(NUMBERS.findall(text))
+    kind, text = match.groups()
+    values = _parse_json(text) if text.startswith("{") else dict(NUMBERS.findall(text))
     numbers: dict[str, float] = {}
     for name, value in values.items():
-        try:
+        with suppress(ValueError):  # a logged text
             numbers[name.removeprefix(f"{kind}_")] = float(str(value).replace(",", ""))
-        except ValueError:
-            continue
     update = numbers.pop("num_updates", None)
     return None if update is None else Record(kind, int(update), numbers)
 
 
-def _json(text: str) -> dict[str, object]:
-    try:
-        values = json.loads(text)
-    except ValueError:
-        return {}
-    return values if isinstance(values, dict) else {}
+def _parse_json(text: str) -> dict[str, object]:
+    with suppress(ValueError):
+        if isinstance(values := json.loads(text), dict):
+            return values
+    return {}
 
 
 def is_finished(run: Path) -> bool:
-    """Whether the last training in the log of a run came to its end."""
-    log = run if run.is_file() else run / LOG
-    for line in reversed(log.read_text(encoding="utf-8", errors="replace").split("\n")):
+    """Return whether the last training in the log of a run reached its end."""
+    for line in reversed(_read_lines(_log_of(run))):
         finished = FINISHED.search(line)
         if finished or parse_line(line):
             return finished is not None
     return False
 
 
-def variants(runs: Iterable[Path]) -> list[str]:
-    """What each run is a repetition of; a path where names alone would be ambiguous."""
+def _log_of(run: Path) -> Path:
+    return run if run.is_file() else run / LOG
+
+
+def _read_lines(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").split("\n")
+
+
+def name_variants(runs: Iterable[Path]) -> list[str]:
+    """Return the variant that each run repeats: a folder's name, or its path if names repeat."""
     absolute = [run.resolve() for run in runs]
     folders = [path.parent if REPETITION.fullmatch(path.name) else path for path in absolute]
     unique = len({folder.name for folder in folders}) == len(set(folders))

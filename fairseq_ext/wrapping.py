@@ -1,4 +1,4 @@
-"""Replace or wrap functions of fairseq."""
+"""Replacement and wrapping of functions of fairseq."""
 
 import functools
 import importlib
@@ -7,21 +7,25 @@ from typing import Any
 
 
 def replace(modules: list[str], name: str, value: Any) -> None:
-    """Set `name` in each of fairseq's `modules`; a module's globals beat the builtins."""
+    """Set `name` in each of these modules; a module's globals take precedence over the builtins."""
     for module in modules:
         setattr(importlib.import_module(module), name, value)
 
 
-def owner_of(path: str) -> Any:
-    """Return the module "module", or the class "module:Class"."""
+def find_owner(path: str) -> Any:
+    """Return the module named "module", or the class named "module:Class"."""
     module, _, cls = path.partition(":")
     owner = importlib.import_module(module)
     return getattr(owner, cls) if cls else owner
 
 
 def wrap(path: str, name: str, wrapper: Callable) -> None:
-    """Replace `path.name` by a function that calls `wrapper(original, ...)`."""
-    owner = owner_of(path)
+    """Replace the function `name` of an owner by one that calls `wrapper(original, ...)`.
+
+    Args:
+        path: of the owner; see `find_owner`.
+    """
+    owner = find_owner(path)
     original = getattr(owner, name)
 
     @functools.wraps(original)

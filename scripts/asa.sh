@@ -1,127 +1,120 @@
 #!/usr/bin/env bash
-# Adversarial self-attention (ASA; Wu et al. 2023) compared with its rivals and a control.
+# Adversarial self-attention (ASA), compared with its baselines and a control.
+#
+# Paper: Adversarial Self-Attention for Language Understanding (Wu et al. 2023), Tables 1 to 4 and
+# Figures 4b and 5.
+# Needs: an encoder of scripts/pretrain.sh or `fairseq-ext import-hf`, and the files of the corpus in
+# $FAIRSEQ_EXT_CORPORA unless it is in data-bin; for translate Multi30k alone.
 #
 # Usage: bash scripts/asa.sh EXPERIMENT [OPTION...] [-- FLAG...]
 #
-#   finetune CORPUS CHECKPOINT  an encoder fine-tuned naively, with two passes that mask nothing
-#                (the control), random masks, noise on embeddings, and adversaries (Tables 1 to 4,
-#                Figure 5)
+#   finetune CORPUS CHECKPOINT  an encoder fine-tuned naively, with two passes that mask nothing (the
+#                control), random masks, noise on embeddings, and adversaries (Tables 1 to 4, Figure 5)
 #   tau CORPUS CHECKPOINT  adversaries with tau .3, .6 and 1 (Figure 4b)
-#   pretrain CHECKPOINT  a masked language model trained on, with and without adversaries (Table 1,
-#                rows 3 and 4); compare both with scripts/finetune.sh, which uses none
+#   pretrain CHECKPOINT  a masked language model whose training continues with and without adversaries
+#                (Table 1, rows 3 and 4); compare both with scripts/finetune.sh, which uses none
 #   translate    a translation model with and without adversaries in its encoder, and the control
 #                (not in the paper)
 #
-#   CORPUS       of scripts/prepare_task.sh, made in data-bin if it is not there
-#   CHECKPOINT   of scripts/pretrain.sh, or to fine-tune of `fairseq-ext import-hf`; $SEED in its path
-#                stands for the number of the repetition
+#   CORPUS       a corpus of scripts/prepare_task.sh, made in data-bin if it is missing
+#   CHECKPOINT   an encoder, for pretrain one of scripts/pretrain.sh; $SEED in its path stands for the
+#                number of the repetition
 #   --seeds      repetitions (default: 3; the paper: 3 for GLUE, 5 elsewhere)
 #   --jobs       trainings side by side (default: 1)
-#   --data       instead of the folder in data-bin: CORPUS, books or Multi30k
+#   --data       replaces the folder in data-bin: CORPUS, books or Multi30k
 #   --asa        flags of trainings with adversaries alone, as in --asa '--asa-layers upper'
-#   --out        where runs go (default: checkpoints/asa/EXPERIMENT/CORPUS, or DATA and size)
-#   FLAG         of fairseq-train, for all trainings, e.g. --fp16
-# of finetune and tau:
+#   --out        folder of runs and table (default: checkpoints/asa/EXPERIMENT/ and the corpus, or the
+#                name of the data with the size)
+#   FLAG         flags of fairseq-train for all trainings, e.g. --fp16
+# Options of finetune and tau:
 #   --variants   of finetune (default: 'naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa');
 #                also scheduled (which needs asa), magnitude, freelb-K, smart-K, bernoulli-RATE
 #   --vocabulary folder with dict.txt and tokeniser of the encoder (default: that of CHECKPOINT)
-#   --epochs     default: 3
-#   --lr         default: 1e-5, and 5e-5 for tagging; of small encoders higher
-# of pretrain and translate:
-#   --updates    default: 1000 of pretrain, 1800 of translate
+#   --epochs     length of each training (default: 3)
+#   --lr         default: 1e-5, and 5e-5 for tagging; give small encoders a higher one
+# Options of pretrain and translate:
+#   --updates    length of each training (default: 1000 of pretrain, 1800 of translate)
 #   --lr         of pretrain (default: 1e-4)
-#   --size       of the models: that of CHECKPOINT, or a new one (default: _tiny)
+#   --size       size of the models: that of CHECKPOINT, or of a new one (default: _tiny)
 #
-# A second run of the same command goes on where the first was interrupted. Settings are those of the
-# authors' code: batches of 32 (16 of multiple choice), warm-up of 6 % (10 % for tagging), 128
-# tokens, no clipping; but weight decay is on all parameters, where they leave out biases and
+# A second run of the same command continues where the first was interrupted. Settings are those of
+# the authors' code: batches of 32 (16 of multiple choice), warm-up of 6 % (10 % for tagging), 128
+# tokens, no clipping. One differs: weight decay is on all parameters, where they leave out biases and
 # LayerNorm.
 #
 # Expected: BERT-base gains 1 to 2 points by ASA on the tasks of Table 1 (SST-2 93.2 -> 94.1, DREAM
-# 62.9 -> 64.3, WNUT-17 47.8 -> 49.8 F1 of tokens). Here, MiniLM on the sentences of SST-2: naive
+# 62.9 -> 64.3, WNUT-17 47.8 -> 49.8 F1 of tokens). Ours, MiniLM on the sentences of SST-2: naive
 # 87.6, two passes 88.3, FreeLB-2 89.3, ASA 86.7, with tau 1 88.5 (3 seeds, docs/results.md).
-# Cost: by its operations a training with adversaries is 2.1 times a naive one.
+# Cost: by its operations a training with adversaries takes 2.1 times as long as a naive one.
 
-. "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/finetuning.sh"
-. "$(dirname "$0")/study.sh"
+. "$(dirname "$0")/lib/finetuning.sh"
 
-# variant_flags NAME: prints the flags of a variant of fine-tuning.
+# variant_flags NAME: print the flags of a variant of fine-tuning.
 variant_flags() {
-  local rival="--criterion ${TASK}_asa --asa-rival"
+  local baseline="--criterion ${TASK}_asa --asa-baseline"
   case "$1" in
   naive) say "--criterion $TASK" ;;
   asa) say "--criterion ${TASK}_asa --asa-layers all $asa" ;;
-  two_pass | magnitude) say "$rival $1" ;;
-  scheduled) say "$rival scheduled --asa-log ${out@Q}/asa/seed-\$SEED" ;;
-  bernoulli-*) say "$rival bernoulli --asa-rate ${1#*-}" ;;
-  freelb-* | smart-*) say "$rival ${1%-*} --asa-steps ${1#*-}" ;;
+  two_pass | magnitude) say "$baseline $1" ;;
+  scheduled) say "$baseline scheduled --asa-log ${out@Q}/asa/seed-\$SEED" ;;
+  bernoulli-*) say "$baseline bernoulli --asa-rate ${1#*-}" ;;
+  freelb-* | smart-*) say "$baseline ${1%-*} --asa-steps ${1#*-}" ;;
   *) die "--variants has '$1': see 'bash scripts/asa.sh --help' for those that there are." ;;
   esac
 }
 
-# settings: sets FLAGS, as in the authors' code.
-settings() {
+# set_finetuning_flags: set FLAGS, as in the authors' code.
+set_finetuning_flags() {
   local rate=1e-5 batch=32 warm=6 decay=.01
   case "$TASK" in
   sequence_tagging) rate=5e-5 warm=10 decay=0 ;;
   multiple_choice) batch=16 decay=0 ;;
   esac
-  training_flags "$count" "$epochs" "${lr:-$rate}" "$batch"
-  linear_schedule $((UPDATES * warm / 100))
+  set_training_flags "$count" "$epochs" "${lr:-$rate}" "$batch"
+  add_linear_schedule $((UPDATES * warm / 100))
   FLAGS+=(--clip-norm 0 --weight-decay "$decay" --tokens-per-sample 128
     --log-interval $((UPDATES / 30 + 1))) # rates for scheduled
 }
 
-# train NAME=FLAGS...: fine-tunes variants of the encoder; adds to RUNS. What fairseq would refuse is
-# refused before any of them is trained.
-train() {
-  local variant given=()
-  rehearse "$@" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
-  for variant in "$@"; do
-    given+=(--variant "$variant")
-    RUNS+=("${numbers[@]/#/$out/${variant%%=*}/seed-}")
-  done
-  foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" --jobs "$jobs" \
-    "${given[@]}" -- "$data" --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
-}
+# train NAME=FLAGS...: fine-tune variants of the encoder.
+train() { study "$@" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"; }
 
-# against_two_passes METRIC...: the table once more; what ASA gains has to be a gain over them.
-against_two_passes() { [ "$seeds" = 1 ] || BASELINE=two_pass compare "$out" "$@"; }
+# compare_with_two_passes METRIC...: print the table once more, since ASA has to gain something over
+# two passes that mask nothing.
+compare_with_two_passes() { [ "$seeds" = 1 ] || BASELINE=two_pass compare "$@"; }
 
-# masked NAME...: the picture of what adversaries mask.
-masked() {
+# draw_masking RUN...: draw the shares of units that adversaries mask.
+draw_masking() {
   say
   python -m fairseq_ext.cli masking --out "$out/masked.png" "$@"
   say "Picture of the masked units: $out/masked.png"
 }
 
 finetune() {
-  local name flags given=() late=()
+  local name flags now=() late=()
   for name in $variants; do
     flags=$(variant_flags "$name") || exit 1
-    if [ "$name" = scheduled ]; then late=("$name=$flags"); else given+=("$name=$flags"); fi
+    if [ "$name" = scheduled ]; then late=("$name=$flags"); else now+=("$name=$flags"); fi
   done
   if [ ${#late[@]} -gt 0 ] && [[ " $variants " != *" asa "* ]]; then
     die "--variants has scheduled without asa, whose rates it takes: give both."
   fi
-  train "${given[@]}"
+  train "${now[@]}"
   [ ${#late[@]} = 0 ] || train "${late[@]}"
-  compare "$out" "${METRICS[@]}"
-  [[ " $variants " != *" two_pass "* ]] || against_two_passes "${METRICS[0]}"
-  [[ " $variants " != *" asa "* ]] || masked "$out"/asa/seed-*
+  compare "${METRICS[@]}"
+  [[ " $variants " != *" two_pass "* ]] || compare_with_two_passes "${METRICS[0]}"
+  [[ " $variants " != *" asa "* ]] || draw_masking "$out"/asa/seed-*
 }
 
 tau() {
-  local value given=()
-  for value in .3 .6 1; do given+=("tau-$value=$(variant_flags asa) --asa-tau $value"); done
-  train "${given[@]}"
-  compare "$out" "${METRICS[@]}"
-  masked "${RUNS[@]}"
+  local value variants=()
+  for value in .3 .6 1; do variants+=("tau-$value=$(variant_flags asa) --asa-tau $value"); done
+  train "${variants[@]}"
+  compare "${METRICS[@]}"
+  draw_masking "${RUNS[@]}"
 }
 
 pretrain() {
-  local tests=()
   FLAGS=(--task masked_lm --optimizer adam --adam-betas '(0.9,0.98)' --adam-eps 1e-6
     --weight-decay 0.01 --lr "${lr:-1e-4}" --lr-scheduler polynomial_decay --warmup-updates 0
     --total-num-update "$updates" --max-update "$updates" --batch-size 16 --tokens-per-sample 128
@@ -130,52 +123,48 @@ pretrain() {
     --log-interval $((updates / 30 + 1)) --distributed-world-size 1 --num-workers 0)
   study "plain=--criterion masked_lm" "asa=--criterion masked_lm_asa --asa-layers all $asa" -- \
     "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
-  [ "$seeds" = 1 ] || tests=(--test t --baseline plain --by loss)
-  say
-  python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table.txt" \
-    --metric train.loss loss -- "${RUNS[@]}"
-  cat "$out/table.txt"
-  masked "$out"/asa/seed-*
+  BY=loss compare train.loss loss
+  draw_masking "$out"/asa/seed-*
 }
 
 translate() {
   local criterion='--criterion label_smoothed_cross_entropy_asa'
-  translation_flags "$updates" test
+  set_translation_flags "$updates" test
   study "base=--arch transformer_una$size" "asa=--arch transformer_asa$size $criterion $asa" \
-    "two_pass=--arch transformer_una$size $criterion --asa-rival two_pass" -- \
+    "two_pass=--arch transformer_una$size $criterion --asa-baseline two_pass" -- \
     "${FLAGS[@]}" "${REST[@]}"
-  compare "$out" bleu valid.nll_loss train.nll_avg "${SCORING[@]}"
-  against_two_passes bleu "${SCORING[@]}"
-  masked "$out"/asa/seed-*
+  compare bleu valid.nll_loss train.nll_avg "${SCORING[@]}"
+  compare_with_two_passes bleu "${SCORING[@]}"
+  draw_masking "$out"/asa/seed-*
 }
 
 variants='naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa' vocabulary='' epochs=3 lr=''
-updates='' seeds=3 jobs=1 data='' size=_tiny out='' asa='' own=''
+updates='' seeds=3 jobs=1 data='' size=_tiny out='' asa=''
 case "${1:-}" in
-finetune) own='--variants= --vocabulary= --epochs= --lr=' words=3 ;;
-tau) own='--vocabulary= --epochs= --lr=' words=3 ;;
-pretrain) own='--updates= --lr= --size=' words=2 ;;
-translate) own='--updates= --size=' words=1 ;;
+finetune) accepted='--variants= --vocabulary= --epochs= --lr=' words=3 ;;
+tau) accepted='--vocabulary= --epochs= --lr=' words=3 ;;
+pretrain) accepted='--updates= --lr= --size=' words=2 ;;
+translate) accepted='--updates= --size=' words=1 ;;
 -h | --help) usage ;;
 *) die "The experiment is '${1:-}' and must be finetune, tau, pretrain or translate." ;;
 esac
-options "WORD --seeds= --jobs= --data= --asa= --out= -- $own" "$@"
+read_options "WORD --seeds= --jobs= --data= --asa= --out= -- $accepted" "$@"
 experiment=$1 checkpoint=${WORDS[-1]}
 [ ${#WORDS[@]} = $words ] ||
   die "$experiment needs $((words - 1)) words after it: see 'bash scripts/asa.sh --help'."
-for number in epochs seeds jobs ${updates:+updates}; do positive "--$number" "${!number}"; done
-mapfile -t numbers < <(seq "$seeds")
-repetitions=$seeds RUNS=()
+for number in epochs seeds jobs ${updates:+updates}; do
+  require_positive "--$number" "${!number}"
+done
 
 case "$experiment" in
 translate)
   updates=${updates:-1800}
-  study_data asa/translate test
+  prepare_study asa/translate test
   ;;
 pretrain)
   updates=${updates:-1000}
   setup_environment
-  encoder_flags "$checkpoint"
+  set_encoder "$checkpoint"
   ENCODER[-1]+=$size
   [ -n "$data" ] || bash "$ROOT/scripts/prepare_mlm.sh" books "$ROOT/data-bin/books"
   data=${data:-$ROOT/data-bin/books}
@@ -185,14 +174,14 @@ pretrain)
   ;;
 *)
   setup_environment
-  corpus_task "${WORDS[1]}"
-  encoder_flags "$checkpoint"
-  [ -n "$data" ] || corpus_data "${WORDS[1]}"
+  set_task "${WORDS[1]}"
+  set_encoder "$checkpoint"
+  [ -n "$data" ] || prepare_corpus "${WORDS[1]}"
   data=${data:-$DATA} vocabulary=${vocabulary:-$(dirname "$checkpoint")}
   [ -e "$data/train.jsonl" ] ||
     die "--data is '$data', which has no train.jsonl: give a folder of scripts/prepare_task.sh."
-  count=$(examples "$data") out=${out:-$ROOT/checkpoints/asa/$experiment/${WORDS[1]}}
-  settings
+  count=$(count_examples "$data") out=${out:-$ROOT/checkpoints/asa/$experiment/${WORDS[1]}}
+  set_finetuning_flags
   ;;
 esac
 require_room "$out" 500

@@ -1,38 +1,42 @@
 #!/usr/bin/env bash
-# Fine-tuning of pre-trained encoders on a labelled corpus, compared: attention guidance (Deshpande &
-# Narasimhan 2020, Table 4), doubly-normalised attention (Ding et al. 2020, Tables 2, 5 and 6), and
-# what adversarial self-attention (Wu et al. 2023, Table 1) starts from.
+# Pre-trained encoders compared by fine-tuning them on a labelled corpus.
+#
+# Papers: attention guidance (Deshpande & Narasimhan 2020), Table 4; doubly-normalised attention (Ding
+# et al. 2020), Tables 2, 5 and 6; the fine-tuning that adversarial self-attention (Wu et al. 2023,
+# Table 1) starts from.
+# Needs: encoders of scripts/pretrain.sh or `fairseq-ext import-hf`, and the files of the corpus in
+# $FAIRSEQ_EXT_CORPORA unless data-bin/CORPUS exists.
 #
 # Usage: bash scripts/finetune.sh CORPUS NAME=CHECKPOINT... [OPTION...] [-- FLAG...]
 #
-#   CORPUS        of scripts/prepare_task.sh, which makes data-bin/CORPUS if it is not there
-#   NAME=CHECKPOINT  an encoder of scripts/pretrain.sh or `fairseq-ext import-hf`; $SEED in its path
-#                 stands for the number of the repetition, as in mlm/seed-$SEED/checkpoint_last.pt
+#   CORPUS        a corpus of scripts/prepare_task.sh, which makes data-bin/CORPUS if it is missing
+#   NAME=CHECKPOINT  a name and an encoder; $SEED in its path stands for the number of the repetition,
+#                 as in mlm/seed-$SEED/checkpoint_last.pt
 #   --vocabulary  folder with dict.txt and tokeniser of the encoders (default: that of the first)
-#   --settings    of learning rate, batch, length and dropout:
+#   --settings    learning rate, batch, length and dropout:
 #                   small  5e-4, 32, 3 epochs, 10 % warm-up (default; for the _tiny size)
 #                   bert   2e-5, 32, 3 epochs, 10 % warm-up (ASA: its paper gives none)
-#                   ag     5e-5, 8, 3 epochs, no warm-up, 128 tokens (its paper gives none; those of
-#                          the script that its authors used)
-#                   dna    its Table 5, by corpus (-- --tokens-per-sample N for encoders with fewer
+#                   ag     5e-5, 8, 3 epochs, no warm-up, 128 tokens (its paper gives none; these are
+#                          of the script that its authors used)
+#                   dna    DNA's Table 5, by corpus (-- --tokens-per-sample N for encoders with fewer
 #                          positions)
-#   --epochs, --lr  instead of those (dna takes --lr alone)
+#   --epochs, --lr  replace those of the settings (dna takes --lr alone)
 #   --seeds       repetitions (default: 3)
-#   --folds       cross-validation (default: 10 for cr, mpqa, mr and subj, else none)
+#   --folds       folds of cross-validation (default: 10 for cr, mpqa, mr and subj, else none)
 #   --jobs        trainings side by side (default: 1)
-#   --data        instead of data-bin/CORPUS
-#   --out         where runs go (default: checkpoints/finetune/CORPUS)
-#   FLAG          of fairseq-train, e.g. --fp16, --freeze-encoder, --pooling mean
+#   --data        replaces data-bin/CORPUS
+#   --out         folder of runs and table (default: checkpoints/finetune/CORPUS)
+#   FLAG          flags of fairseq-train, e.g. --fp16, --freeze-encoder, --pooling mean
 #
-# A second run of the same command goes on where the first was interrupted. Of the epochs the best on
-# valid.jsonl counts, as in the papers' development scores; in cross-validation only the last is
-# looked at.
+# A second run of the same command continues where the first was interrupted. The epoch that is best
+# on valid.jsonl counts, as in the papers' development scores; in cross-validation only the last epoch
+# is validated.
 #
-# Expected: AG's Table 4 and DNA's Table 6, at their sizes; ours, of six books, in docs/results.md.
-# Cost: on one core, with the _tiny size, 1 to 5 minutes for each training.
+# Expected: AG's Table 4 and DNA's Table 6, at their sizes. Our scores with encoders trained on six
+# books: docs/results.md.
+# Cost: 1 to 5 minutes on one core for each training, with the _tiny size.
 
-. "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/finetuning.sh"
+. "$(dirname "$0")/lib/finetuning.sh"
 
 # Table 5 of Ding et al. 2020: learning rate, batch, dropout of the encoder, steps, warm-up, length;
 # sts is another split of sts-b.
@@ -51,26 +55,26 @@ rte 3e-5 32 .1 800 200 512
 mrpc 2e-5 32 0 800 200 512
 wnli 2e-5 16 .1 2000 250 512"
 
-# settings_of SETTINGS CORPUS: sets FLAGS.
-settings_of() {
+# set_flags SETTINGS CORPUS: set FLAGS.
+set_flags() {
   local row rate size drop steps warm length
   case "$1" in
   small | bert)
     rate=2e-5
     [ "$1" = bert ] || rate=5e-4
-    training_flags "$count" "${epochs:-3}" "${lr:-$rate}" 32
-    linear_schedule $((UPDATES / 10))
+    set_training_flags "$count" "${epochs:-3}" "${lr:-$rate}" 32
+    add_linear_schedule $((UPDATES / 10))
     ;;
   ag)
-    training_flags "$count" "${epochs:-3}" "${lr:-5e-5}" 8
-    linear_schedule 0
+    set_training_flags "$count" "${epochs:-3}" "${lr:-5e-5}" 8
+    add_linear_schedule 0
     FLAGS+=(--tokens-per-sample 128)
     ;;
   dna)
     row=$(grep "^$2 " <<<"$TABLE5") || die "--settings dna has none for '$2': give others."
     read -r _ rate size drop steps warm length <<<"$row"
-    training_flags "$count" 1 "${lr:-$rate}" "$size" "$steps"
-    linear_schedule "$warm"
+    set_training_flags "$count" 1 "${lr:-$rate}" "$size" "$steps"
+    add_linear_schedule "$warm"
     FLAGS+=(--tokens-per-sample "$length" --dropout "$drop" --attention-dropout "$drop"
       --pooler-dropout .1)
     ;;
@@ -79,7 +83,7 @@ settings_of() {
 }
 
 vocabulary='' settings=small epochs='' lr='' seeds=3 folds='' jobs=1 data='' out=''
-options "WORD --vocabulary= --settings= --epochs= --lr= --seeds= --folds= --jobs= --data= --out= --" \
+read_options "WORD --vocabulary= --settings= --epochs= --lr= --seeds= --folds= --jobs= --data= --out= --" \
   "$@"
 corpus=${WORDS[0]:-} encoders=("${WORDS[@]:1}")
 [ ${#encoders[@]} -gt 0 ] || die "No encoder is given: see 'bash $0 --help'."
@@ -87,34 +91,28 @@ for encoder in "${encoders[@]}"; do
   [[ "$encoder" == *?=?* ]] || die "'$encoder' is no encoder: give NAME=CHECKPOINT."
 done
 case "$corpus" in cr | mpqa | mr | subj) folds=${folds:-10} ;; esac
-positive --seeds "$seeds"
-positive --jobs "$jobs"
-positive --epochs ${epochs:+"$epochs"}
+require_positive --seeds "$seeds"
+require_positive --jobs "$jobs"
+require_positive --epochs ${epochs:+"$epochs"}
 [ "$settings" != dna ] || [ -z "$epochs" ] ||
   die "--epochs is '$epochs' and not for --settings dna, whose length is in updates: leave it out."
-positive --folds ${folds:+"$folds"}
+require_positive --folds ${folds:+"$folds"}
 setup_environment
-corpus_task "$corpus"
-[ -n "$data" ] || corpus_data "$corpus"
+set_task "$corpus"
+[ -n "$data" ] || prepare_corpus "$corpus"
 data=${data:-$DATA} out=${out:-$ROOT/checkpoints/finetune/$corpus}
-count=$(examples "$data")
+count=$(count_examples "$data")
 [ -z "$folds" ] || count=$((count - count / folds))
 first=${encoders[0]#*=}
 vocabulary=${vocabulary:-$(dirname "$first")}
 require_room "$out" 500
 
-settings_of "$settings" "$corpus"
+set_flags "$settings" "$corpus"
 [ -z "$folds" ] || FLAGS+=(--validate-interval 1000)
 VARIANTS=()
 for encoder in "${encoders[@]}"; do
-  encoder_flags "${encoder#*=}"
-  VARIANTS+=(--variant "${encoder%%=*}=${ENCODER[*]@Q}")
+  set_encoder "${encoder#*=}"
+  VARIANTS+=("${encoder%%=*}=${ENCODER[*]@Q}")
 done
-mapfile -t numbers < <(seq "$seeds")
-foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" \
-  ${folds:+--folds "$folds"} --jobs "$jobs" "${VARIANTS[@]}" -- "$data" \
-  --vocabulary "$vocabulary" "${FLAGS[@]}" "${REST[@]}"
-RUNS=()
-for encoder in "${encoders[@]}"; do repeated "$out/${encoder%%=*}" "$seeds" $folds; done
-repetitions=$((seeds * ${folds:-1}))
-compare "$out" "${METRICS[@]}"
+study "${VARIANTS[@]}" -- --vocabulary "$vocabulary" "${FLAGS[@]}" "${REST[@]}"
+compare "${METRICS[@]}"

@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
 # The built-in corpus, English to German: a seeded grammar of our own, 12,000 / 500 / 500 pairs,
-# no test sentence seen in training.
+# without test sentences in the training part.
 #
 # Usage: bash scripts/prepare_builtin.sh [OUT] [OPTION...]       (default data-bin/builtin.en-de)
 #
-#   --merges N     of the joint BPE (default 1000)
+#   --merges N     merges of the joint BPE (default 1000)
 #   --bpe TOOL     fastbpe (default if it is installed) or subword-nmt: the same pieces
 #   --dictionaries joined (default) or separate
 #
 # Tokenised, lower-cased. Cost: half a minute.
 
-. "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/corpus.sh"
+. "$(dirname "$0")/lib/data.sh"
 SHARED='--merges= --bpe= --dictionaries='
 corpus_recipe builtin.en-de 1000 500 "$@"
 SOURCE=en TARGET=de

@@ -4,18 +4,17 @@
 #
 # Usage: bash scripts/prepare_iwslt15.sh [OUT] [OPTION...]        (default data-bin/iwslt15.en-vi)
 #
-#   --offline DIR  takes {train,tst2012,tst2013}.{en,vi}, plain or .gz, from there instead of a
-#                  download (exit code 69 if that fails)
-#   --merges N     of the joint BPE (default 10000)
+#   --offline DIR  a folder with {train,tst2012,tst2013}.{en,vi}, plain or .gz; without it they are
+#                  downloaded (exit code 69 if that fails)
+#   --merges N     merges of the joint BPE (default 10000)
 #   --bpe TOOL     fastbpe (default if it is installed) or subword-nmt: the same pieces
 #   --dictionaries joined (default) or separate
 #
 # Pairs with an empty side are left out of training. Cost: 2 minutes, 200 MB.
 
-. "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/corpus.sh"
+. "$(dirname "$0")/lib/data.sh"
 corpus_recipe iwslt15.en-vi 10000 1000 "$@"
-parallel_text en vi iwslt15 iwslt15-{train,tst2012,tst2013}.{en,vi} -- \
+read_parallel_text en vi iwslt15 iwslt15-{train,tst2012,tst2013}.{en,vi} -- \
   train=train.@ valid=tst2012.@ test=tst2013.@
 tokenise_text --tokenised
 sort_pairs text "$WORK/tokens=$WORK/text" --longest 1000 --ratio 9

@@ -7,26 +7,25 @@
 #   OUT            the folder to make
 #   --offline DIR  the folder with the text: files, plain or .gz, or archives that have them
 #   --train, --valid, --test   names of files, with @ in the place of the language (default: train.@,
-#                  valid.@, test.@); several as a.@+b.@, alternatives as a.@|b.@; .xml and .sgm of
-#                  IWSLT and WMT are read as such
+#                  valid.@, test.@); several as a.@+b.@, alternatives as a.@|b.@; the .xml and .sgm
+#                  files of IWSLT and WMT are accepted
 #   --every N      every Nth training pair for validation, instead of --valid
-#   --merges N     of the joint BPE (default 10000)
+#   --merges N     merges of the joint BPE (default 10000)
 #   --bpe TOOL     fastbpe (default if it is installed) or subword-nmt: the same pieces
 #   --dictionaries joined (default) or separate
 #   --tokenised    the text is tokenised already
 #   --hyphens      words are split at hyphens (a @-@ b)
-#   --lowercase
-#   --longest N    tokens of a training sentence (default 250; longer ones, and pairs of which one side
-#                  is more than --ratio times as long as the other, default 1.5, are left out)
+#   --lowercase    lower-case the text
+#   --longest N    tokens of a training sentence (default 250). Longer ones are left out, and pairs of
+#                  which one side is more than --ratio times as long as the other (default 1.5)
 #
-# As an example, news test sets as a small WMT:
+# Example, news test sets as a small WMT:
 #   bash scripts/prepare_parallel.sh en de data-bin/news.en-de --offline newstests --hyphens \
 #     --train newstest2009.@+newstest2010.@+newstest2011.@+newstest2012.@ \
 #     --valid newstest2013.@ --test newstest2014.@
 # Cost: 4 million tokens take a minute on two cores.
 
-. "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/corpus.sh"
+. "$(dirname "$0")/lib/data.sh"
 train=train.@ valid='' test=test.@ every='' tokenised='' hyphens='' lowercase='' longest=250 ratio=1.5
 languages=()
 case "${1:-}" in -h | --help) usage ;; esac
@@ -40,8 +39,8 @@ SETTINGS=("languages ${languages[*]}")
 EXTRA='--train= --valid= --test= --every= --tokenised --hyphens --lowercase --longest= --ratio='
 corpus_recipe parallel 10000 500 "$@"
 [ -n "$offline" ] || die "--offline is needed: the folder with the text."
-positive --longest "$longest"
-positive --every ${every:+"$every"}
+require_positive --longest "$longest"
+require_positive --every ${every:+"$every"}
 [ -z "$every" ] || [ -z "$valid" ] || die "--valid and --every are two ways to one part: give one."
 [[ "$ratio" =~ ^[0-9]+(\.[0-9]+)?$ ]] ||
   die "--ratio is '$ratio' and must be a number, as 1.5."
@@ -50,7 +49,7 @@ flags=(${tokenised:+--tokenised} ${hyphens:+--hyphens} ${lowercase:+--lowercase}
   die "--tokenised text stays as it is: leave ${flags[*]:1} out."
 parts=("train=$train" "test=$test")
 [ -n "$every" ] || parts+=("valid=${valid:-valid.@}")
-parallel_text "${languages[@]}" own -- "${parts[@]}"
+read_parallel_text "${languages[@]}" own -- "${parts[@]}"
 tokenise_text "${flags[@]}"
 sort_pairs text "$WORK/tokens=$WORK/text" --longest "$longest" --ratio "$ratio" ${every:+--every "$every"}
 split_words "$WORK/text" "$WORK/pieces"

@@ -16,32 +16,32 @@
 #             cr, mpqa, mr, subj, trec, sst-2-sentences               sentclass/custrev.all
 #   OUT     the folder to make (default data-bin/CORPUS)
 #   --words also make a vocabulary for encoders trained from scratch (dict.txt, tokenizer.json): the N
-#           most frequent words of train.jsonl, in lower case, or all with 0; an OUT that is there
-#           without one gets it
+#           most frequent words of train.jsonl, in lower case, or all with 0; an OUT that exists
+#           without a vocabulary gets one
 #
 # cr, mpqa, mr and subj are for cross-validation and have train.jsonl only. Where files have no part
 # for validation (quora/quora-part.csv, trec, mrpc without dev.tsv), or only a piece of a corpus is there
 # (glue-qnli/dev-part.tsv, hellaswag/val-part.jsonl), every tenth example becomes valid.jsonl, and
-# with it those that share with it: a pair (quora, mrpc), a text (trec, hellaswag), a question or a
+# with it the examples that share with it: a pair (quora, mrpc), a text (trec, hellaswag), a question or a
 # sentence (qnli). pawsx-en/dev-part.tsv alone makes valid.jsonl of paws-wiki.
 # Cost: seconds; mnli, the largest, 10 seconds and 0.6 GB of memory (measured at its size).
 
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/lib/data.sh"
 
-# with_train: what --words is taken from is there, or nothing yet.
-with_train() {
+# require_train: refuse --words for data without the training part, from which it takes the words.
+require_train() {
   [ -z "$words" ] || [ -e "$OUT/train.jsonl" ] || ! compgen -G "$OUT/*.jsonl" >/dev/null ||
     die "'$OUT' has no train.jsonl, from which --words would take them: leave --words out."
 }
 
 words=''
-options "WORD --words=" "$@"
+read_options "WORD --words=" "$@"
 [ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
   die "${#WORDS[@]} words are given, which are to be CORPUS and OUT: see 'bash $0 --help'."
 [[ "$words" =~ ^[0-9]*$ ]] || die "--words is '$words' and must be a number, 0 for all words."
 OUT=${WORDS[1]:-$ROOT/data-bin/${WORDS[0]}}
 OUT=${OUT%/}
-with_train
+require_train
 if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; then
   [ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
     die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
@@ -51,7 +51,7 @@ if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; the
   setup_environment
   python -m fairseq_ext.prepare.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
 fi
-with_train
+require_train
 if [ -n "$words" ]; then
   setup_environment
   python -m fairseq_ext.prepare.word_vocabulary "$OUT" --words "$words"

@@ -3,13 +3,13 @@
 #
 # Usage: bash scripts/prepare_wikitext103.sh [OUT] [OPTION...]       (default data-bin/wikitext-103)
 #
-#   OPTION   of scripts/prepare_mlm.sh, as --vocabulary and --offline
+#   OPTION   an option of scripts/prepare_mlm.sh, as --vocabulary and --offline
 #
-# Cost, estimated from smaller text: 20 minutes on two cores, 3 GB while it works.
+# Cost, estimated from smaller text: 20 minutes on two cores, 3 GB of disk.
 
 case "${1:-}" in
 -h | --help)
-  . "$(dirname "$0")/lib.sh"
+  . "$(dirname "$0")/lib/common.sh"
   usage
   ;;
 esac

@@ -4,19 +4,18 @@
 #
 # Usage: bash scripts/prepare_wmt16.sh [OUT] [OPTION...]            (default data-bin/wmt16.en-de)
 #
-#   --offline DIR  takes the archives, or the files in them, from there instead of downloads (exit
-#                  code 69 if these fail)
-#   --merges N     of the joint BPE (default 32000)
+#   --offline DIR  a folder with the archives or the files in them; without it they are downloaded
+#                  (exit code 69 if that fails)
+#   --merges N     merges of the joint BPE (default 32000)
 #   --bpe TOOL     fastbpe (default if it is installed) or subword-nmt: the same pieces
 #   --dictionaries joined (default) or separate
 #
 # Normalised, tokenised, cased; training pairs of up to 250 pieces and a ratio of 1.5.
-# Cost, estimated from smaller corpora: an hour on two cores, 1.7 GB of downloads, 10 GB while it works.
+# Cost, estimated from smaller corpora: an hour on two cores, 1.7 GB of downloads, 10 GB of disk.
 
-. "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/corpus.sh"
+. "$(dirname "$0")/lib/data.sh"
 corpus_recipe wmt16.en-de 32000 12000 "$@"
-parallel_text en de wmt europarl-v7 commoncrawl news-commentary-v11 newstests -- \
+read_parallel_text en de wmt europarl-v7 commoncrawl news-commentary-v11 newstests -- \
   train=europarl-v7.de-en.@+commoncrawl.de-en.@+news-commentary-v11.de-en.@ \
   valid=newstest2013.@ 'test=newstest2016-deen-*.@.sgm|newstest2016.@'
 tokenise_text --printed

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# RoBERTa-style pre-training, compared: the experiments of "Guiding Attention for Self-Supervised
-# Learning with Transformers" (AG; Deshpande & Narasimhan 2020) and of "Attention that does not
-# Explain Away" (DNA; Ding et al. 2020).
+# RoBERTa-style pre-training with and without attention guidance, and with other normalisers.
+#
+# Papers: Guiding Attention for Self-Supervised Learning with Transformers (AG; Deshpande & Narasimhan
+# 2020), Figure 3, Tables 3, 5 and 6; Attention that does not Explain Away (DNA; Ding et al. 2020),
+# Figure 4.
+# Needs: $FAIRSEQ_EXT_CORPORA with the development corpus `books`, unless --data is given.
 #
 # Usage: bash scripts/pretrain.sh EXPERIMENT [OPTION...] [-- FLAG...]
 #
@@ -13,24 +16,25 @@
 #   patterns     all five patterns, and each left out (AG, Table 5)
 #   normalisers  softmax, doubly-normalised and hybrid attention (DNA, Figure 4)
 #
-#   --data       what scripts/prepare_mlm.sh wrote (default: data-bin/books, made if it is not there)
-#   --size       of the models: _tiny (default), _8, _12, _16 or _large; _8 to _16 bring the settings
-#                of AG, _large those of DNA, in place of small ones
+#   --data       a folder of scripts/prepare_mlm.sh (default: data-bin/books, made if it is missing)
+#   --size       size of the models: _tiny (default), _8, _12, _16 or _large; _8 to _16 have the
+#                settings of AG and _large those of DNA, in place of small ones
 #   --objective  masked_lm, masked_lm_nsp, masked_lm_sop or replaced_token_detection
 #                (default: masked_lm; normalisers: masked_lm_sop)
-#   --updates    length of the training (default: 3000; _8 to _16: 100000; _large: 125000)
-#   --lr         at its highest (default: 1e-3; 1e-4; .00176)
-#   --alpha      of guidance, initially (default: 100; _12 and _16: 10)
+#   --updates    length of each training (default: 3000; _8 to _16: 100000; _large: 125000)
+#   --lr         highest learning rate (default: 1e-3; 1e-4; .00176)
+#   --alpha      initial weight of guidance (default: 100; _12 and _16: 10)
 #   --seeds      repetitions of each model (default: 3)
 #   --jobs       trainings side by side (default: 1)
-#   --out        where runs and curves go (default: checkpoints/EXPERIMENT/DATA SIZE)
-#   FLAG         of fairseq-train, in place of those of the size
+#   --out        folder of runs, table and curves (default: checkpoints/EXPERIMENT/ and the name of
+#                the data with size and objective)
+#   FLAG         flags of fairseq-train, which replace those of the size
 #
-# A second run of the same command goes on where the first was interrupted. At full size, on GPUs:
+# A second run of the same command continues where the first was interrupted. At full size, on GPUs:
 #   bash scripts/prepare_mlm.sh wikitext-103 data-bin/wikitext-103 --vocabulary gpt2
 #   bash scripts/pretrain.sh convergence --data data-bin/wikitext-103 --size _12 -- --fp16 \
 #     --distributed-world-size 8 --batch-size 32
-# and, of 8 GPUs with 16 sequences at a time, DNA's batch of 4096 (on one GPU it is the default):
+# DNA's batch of 4096 on 8 GPUs with 16 sequences at a time (on one GPU it is the default):
 #   bash scripts/pretrain.sh normalisers --data data-bin/wikitext-103 --size _large -- --fp16 \
 #     --distributed-world-size 8 --batch-size 16 --update-freq 32
 #
@@ -38,28 +42,27 @@
 #   8 layers   without 1.75 / 2.41 / 2.48, with 1.74 / 2.43 / 2.09
 #   12 layers          1.86 / 2.47 / 2.56       1.73 / 2.29 / 2.07
 #   16 layers          6.40 / 7.28 / 6.67       1.81 / 2.46 / 2.24
-# Ours, of six books and a part of WikiText-2, in bits: docs/results.md.
-# Cost: on one core 10 to 20 minutes for each training of the default.
+# Our losses on six books and a part of WikiText-2, in bits: docs/results.md.
+# Cost: 10 to 20 minutes on one core for each training of the default.
 
-. "$(dirname "$0")/lib.sh"
-. "$(dirname "$0")/study.sh"
+. "$(dirname "$0")/lib/study.sh"
 
-# settings_of SIZE: sets FLAGS, and updates, lr, alpha and warmup if they were not given.
-settings_of() {
+# set_flags SIZE: set FLAGS, and updates, lr, alpha and warmup if they were not given.
+set_flags() {
   local optimizer tokens=512 batch=8 often=1
   case "$1" in
   _tiny)
-    defaults 3000 1e-3 100
+    set_defaults 3000 1e-3 100
     optimizer="adam --adam-betas (0.9,0.98) --adam-eps 1e-6 --weight-decay 0.01"
     tokens=128 batch=16
     ;;
   _8 | _12 | _16)
     [ "$1" != _8 ] || alpha=${alpha:-100}
-    defaults 100000 1e-4 10
+    set_defaults 100000 1e-4 10
     optimizer="adam --adam-betas (0.9,0.999) --adam-eps 1e-8"
     ;;
   _large)
-    defaults 125000 .00176 10 3125
+    set_defaults 125000 .00176 10 3125
     optimizer="lamb --weight-decay 0.01 --fp16-no-flatten-grads" often=512
     ;;
   *) die "--size is '$1' and must be _tiny, _8, _12, _16 or _large." ;;
@@ -74,21 +77,22 @@ settings_of() {
     --distributed-world-size 1 --num-workers 0)
 }
 
-# defaults UPDATES LR ALPHA [WARMUP]
-defaults() {
+# set_defaults UPDATES LR ALPHA [WARMUP]: set those that were not given, and warmup.
+set_defaults() {
   updates=${updates:-$1} lr=${lr:-$2} alpha=${alpha:-$3} warmup=${4:-0}
 }
 
-# guided [FLAG...]: the criterion with guidance, fading over the whole training.
+# guided [FLAG...]: print the criterion with guidance that fades over the whole training.
 guided() {
   say "--criterion ${objective}_ag --ag-alpha $alpha --ag-decay-updates $updates" \
     "$([[ "$*" != *period* ]] || say "--ag-period=$period")" "$@"
 }
 
-# times NUMBER FACTOR
-times() { awk "BEGIN { print $1 * $2 }"; }
+# multiply NUMBER FACTOR: print their product.
+multiply() { awk "BEGIN { print $1 * $2 }"; }
 
-variants_of() {
+# set_variants_of EXPERIMENT: set VARIANTS.
+set_variants_of() {
   local patterns=(next:1,prev:1 first:1 delim:1 period:1) share rate name
   case "$1" in
   convergence) VARIANTS=("plain=$plain" "ag=$(guided)") ;;
@@ -97,7 +101,7 @@ variants_of() {
     for share in 0.25 0.5 0.75 1; do VARIANTS+=("ag-$share=$(guided --ag-fraction $share)"); done
     ;;
   robustness)
-    for rate in "$(times "$lr" .1)" "$(times "$lr" .5)" "$lr"; do
+    for rate in "$(multiply "$lr" .1)" "$(multiply "$lr" .5)" "$lr"; do
       for warmup in 0 $((updates / 10)); do
         VARIANTS+=("plain-$rate-$warmup=$plain --lr $rate --warmup-updates $warmup"
           "ag-$rate-$warmup=$(guided --lr "$rate" --warmup-updates $warmup)")
@@ -116,33 +120,23 @@ variants_of() {
   esac
 }
 
-# without PATTERN: the others.
+# without PATTERN: print the other patterns.
 without() {
   local kept=() name
   for name in "${patterns[@]}"; do [ "$name" = "$1" ] || kept+=("$name"); done
   (IFS=, && echo "${kept[*]}")
 }
 
-# periods: the ids of the tokens that are a period, parted by a space.
-periods() {
-  python - "$data/bpe/encoder.json" <<'PY'
-import json, sys
-
-tokens = json.load(open(sys.argv[1], encoding="utf-8"))
-print(*(tokens[period] for period in (".", "\u0120.") if period in tokens))
-PY
-}
-
-# early SHARE FLAG...: the first part of the training of each variant, for the first seed.
-early() {
-  local share=$1 variant given=()
-  for variant in "${VARIANTS[@]}"; do given+=(--variant "$variant"); done
-  foreground python -m fairseq_ext.cli sweep --out "$out/after-$share" "${given[@]}" -- "$data" \
+# train_beginning SHARE FLAG...: train the first part of each variant, for the first seed.
+train_beginning() {
+  local share=$1 variant variants=()
+  for variant in "${VARIANTS[@]}"; do variants+=(--variant "$variant"); done
+  foreground python -m fairseq_ext.cli sweep --out "$out/after-$share" "${variants[@]}" -- "$data" \
     "${COMMON[@]}" --disable-validation "${@:2}"
 }
 
 data='' size=_tiny objective='' updates='' lr='' alpha='' seeds=3 jobs=1 out=''
-options "WORD --data= --size= --objective= --updates= --lr= --alpha= --seeds= --jobs= --out= --" "$@"
+read_options "WORD --data= --size= --objective= --updates= --lr= --alpha= --seeds= --jobs= --out= --" "$@"
 experiment=${WORDS[*]:-}
 case "$experiment" in
 convergence | fraction | robustness | patterns) objective=${objective:-masked_lm} ;;
@@ -155,10 +149,10 @@ masked_lm | masked_lm_nsp | masked_lm_sop | replaced_token_detection) ;;
 *) die "--objective is '$objective' and must be masked_lm, masked_lm_nsp, masked_lm_sop or" \
   "replaced_token_detection." ;;
 esac
-positive --updates ${updates:+"$updates"}
-settings_of "$size"
-positive --seeds "$seeds"
-positive --jobs "$jobs"
+require_positive --updates ${updates:+"$updates"}
+set_flags "$size"
+require_positive --seeds "$seeds"
+require_positive --jobs "$jobs"
 setup_environment
 [ -n "$data" ] || bash "$ROOT/scripts/prepare_mlm.sh" books "$ROOT/data-bin/books"
 data=${data:-$ROOT/data-bin/books}
@@ -170,24 +164,17 @@ grep -q '^<mask> ' "$data/dict.txt" ||
 out=${out:-$ROOT/checkpoints/$experiment/$(basename "$data")$size-$objective}
 require_room "$out" 500
 
-period="'$(periods)'" plain="--criterion $objective" VARIANTS=()
-variants_of "$experiment"
+period="'$(python -m fairseq_ext.tools.period_ids "$data/bpe/encoder.json")'"
+plain="--criterion $objective" VARIANTS=()
+set_variants_of "$experiment"
 COMMON=(--task "$objective" --arch "roberta_una$size" "${FLAGS[@]}" "${REST[@]}")
 study "${VARIANTS[@]}" -- "${COMMON[@]}"
 if [[ "$experiment" =~ ^(convergence|fraction)$ ]]; then
-  early 0 --lr 0 --max-update 1
-  early 1 --max-update $(((updates + 99) / 100))
+  train_beginning 0 --lr 0 --max-update 1
+  train_beginning 1 --max-update $(((updates + 99) / 100))
 fi
 
-tests=() baseline=${VARIANTS[0]%%=*}
-[ "$seeds" = 1 ] || tests=(--test t --baseline "$baseline" --by train.loss_avg loss)
 metrics=(train.loss train.loss_avg loss)
 [ "$objective" != replaced_token_detection ] || metrics+=(f1)
-say
-python -m fairseq_ext.cli table "${tests[@]}" --output "$out/table.txt" \
-  --metric "${metrics[@]}" -- "${RUNS[@]}"
-cat "$out/table.txt"
-up_to_date "$out/curves.png" "${RUNS[@]/%//train.log}" ||
-  python -m fairseq_ext.cli curves --metric loss --out "$out/curves.png" "${RUNS[@]}"
-say
-say "Picture of the loss: $out/curves.png"
+BY='train.loss_avg loss' compare "${metrics[@]}"
+draw_curves loss loss

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# Which heads find antecedents? Encoders trained with attention guidance, without it, and others:
-# the probe of "Guiding Attention for Self-Supervised Learning with Transformers" (Deshpande &
-# Narasimhan 2020, Table 8).
+# Probe of antecedents: the attention heads that find them, in encoders trained with and without
+# attention guidance, in other encoders and in random models.
+#
+# Paper: Guiding Attention for Self-Supervised Learning with Transformers (Deshpande & Narasimhan
+# 2020), Table 8.
+# Needs: runs of `bash scripts/pretrain.sh fraction`, and corpora of coreference.
 #
 # Usage: bash scripts/probe.sh [CHECKPOINT...] [OPTION...]
 #
 #   CHECKPOINT     further encoders, e.g. of `fairseq-ext import-hf`
-#   --runs         what scripts/pretrain.sh fraction made: its variants plain, ag-0.5 and ag-1 are
+#   --runs         folder of scripts/pretrain.sh fraction, whose variants plain, ag-0.5 and ag-1 are
 #                  probed (default: checkpoints/fraction/books_tiny-masked_lm)
-#   --coreference  folder with coref-synthetic/refl.N and gap/gap-*.tsv, perhaps .gz, and conll2012/
-#                  with *_conll for those who have it (default: $FAIRSEQ_EXT_CORPORA)
+#   --coreference  folder with coref-synthetic/refl.N and gap/gap-*.tsv, plain or .gz, and with
+#                  conll2012/*_conll for those who have it (default: $FAIRSEQ_EXT_CORPORA)
 #   --among        words, nouns or all, see `fairseq-ext probe --help` (default: words)
 #   --distractors  sentences before each synthetic one (default: 8, as in the code of the paper's
 #                  authors; the paper speaks of one, with which random models find the place)
 #   --limit        texts of each corpus (default: all)
 #   --random       seeds of models with random parameters (default: 3)
-#   --out          where table and picture go (default: checkpoints/probe)
+#   --out          folder of table and picture (default: checkpoints/probe)
 #
-# Expected: in the paper's Table 8, antecedents that the best head finds:
+# Expected: in the paper's Table 8, share of antecedents that the best head finds:
 #                        CoNLL-2012 all / nominal / pronominal / proper   synthetic
 #   rules                .66 / .48 / .72 / .73
 #   random parameters    .50 / .41 / .47 / .60                            .266 (printed 26.6)
@@ -27,15 +30,15 @@
 #   all heads            .21 / .13 / .21 / .28                            .00
 # Ours, _tiny, 3,000 updates, synthetic / GAP: .08 / .10 without guidance, .08 / .08 with half of the
 # heads, .02 / .07 with all, .07 / .11 random (docs/results.md). GAP, which is free, stands for
-# CoNLL-2012: pronouns and names alone.
-# Cost: on one core, of the _tiny size, 40 seconds for 10,000 synthetic sentences and a model; with 9
-# such corpora, GAP, 9 runs and 3 random models 75 minutes, with --limit 1000 a tenth of that.
+# CoNLL-2012; it has pronouns and names alone.
+# Cost: on one core, with the _tiny size, 40 seconds for 10,000 synthetic sentences and a model; 75
+# minutes for 9 such corpora, GAP, 9 runs and 3 random models, a tenth of that with --limit 1000.
 
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/lib/common.sh"
 
 runs='' coreference=${FAIRSEQ_EXT_CORPORA:-} among=words distractors=8 limit='' random=3 out=''
-options "WORD --runs= --coreference= --among= --distractors= --limit= --random= --out=" "$@"
-positive --limit ${limit:+"$limit"}
+read_options "WORD --runs= --coreference= --among= --distractors= --limit= --random= --out=" "$@"
+require_positive --limit ${limit:+"$limit"}
 setup_environment
 runs=${runs:-$ROOT/checkpoints/fraction/books_tiny-masked_lm}
 out=${out:-$ROOT/checkpoints/probe}
@@ -43,11 +46,11 @@ shopt -s nullglob
 
 checkpoints=()
 for variant in plain ag-0.5 ag-1; do
-  found=("$runs/$variant"/seed-*/checkpoint_last.pt)
-  [ ${#found[@]} -gt 0 ] ||
+  files=("$runs/$variant"/seed-*/checkpoint_last.pt)
+  [ ${#files[@]} -gt 0 ] ||
     die "--runs is '$runs', which has no $variant/seed-*/checkpoint_last.pt: give what" \
       "'bash scripts/pretrain.sh fraction' made."
-  checkpoints+=("${found[@]}")
+  checkpoints+=("${files[@]}")
 done
 corpora=("$coreference"/coref-synthetic/refl.[0-9]{,.gz} "$coreference"/gap/gap-*.tsv{,.gz})
 [ ! -d "$coreference/conll2012" ] || corpora+=("$coreference/conll2012")

@@ -5,7 +5,7 @@
 #
 # Tests on real text need FAIRSEQ_EXT_CORPORA, a folder with corpora; they are skipped without it.
 
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/lib/common.sh"
 case "${1:-}" in -h | --help) usage ;; esac
 setup_environment test
 cd "$ROOT"

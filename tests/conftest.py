@@ -23,8 +23,8 @@ PLUGIN = ROOT / "fairseq_ext"
 def every_form(request, monkeypatch):
     """Normalisers as they are used on inputs of this size, and their kernels."""
     if request.param == "fused":
-        monkeypatch.setattr(normalisers, "SMALLEST", 0)
-        monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
+        monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
+        monkeypatch.setattr(doubly_cpu, "MIN_SCORES", 0)
 
 
 def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT):

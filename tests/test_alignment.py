@@ -12,21 +12,21 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
 from fairseq_ext.data.annotations import bits, record
 from fairseq_ext.data.conllu import Sentence, read
-from fairseq_ext.roles.pieces import MARKS, READ, Piece
+from fairseq_ext.roles.pieces import MARKS, PIECE_READERS, Piece
 from fairseq_ext.roles.role_masks import EXACT, MAJOR
-from fairseq_ext.roles.word_alignment import align, words_of
-from fairseq_ext.tools.prepared_text import tokens_of
+from fairseq_ext.roles.word_alignment import align_tokens, group_words
+from fairseq_ext.tools.prepared_text import split_tokens
 
 DASHED, HASHED, BARRED, BYTES = MARKS
 
 
 def tokens(text: str, mark: str = ""):
-    return [None if part == "<unk>" else READ[mark](part) for part in text.split()]
+    return [None if part == "<unk>" else PIECE_READERS[mark](part) for part in text.split()]
 
 
 def aligned(text: str, words: str, mark: str = "", surfaces=None):
     """A string of digits, to be short."""
-    found = align(tokens(text, mark), words.split(), surfaces or {})
+    found = align_tokens(tokens(text, mark), words.split(), surfaces or {})
     return found if found is None else "".join(map(str, found))
 
 
@@ -109,13 +109,13 @@ def test_words_come_before_what_is_written():
 def test_what_is_not_seen_belongs_to_what_is_before(parts, words, expected):
     for opens in (False, True) if len(words) == 1 else (False,):
         given = [Piece(part.encode(), opens, False) for part in parts]
-        assert align(given, words, {}) == expected
+        assert align_tokens(given, words, {}) == expected
 
 
 def test_many_ways_end():
     """Words that are written as one, each of which could be unknown, and nothing agrees."""
     surfaces = {2 * place: (2 * place + 2, "ab") for place in range(200)}
-    assert align(tokens("<unk> " * 300 + "c"), ["a", "b"] * 200, surfaces) is None
+    assert align_tokens(tokens("<unk> " * 300 + "c"), ["a", "b"] * 200, surfaces) is None
 
 
 WORDS = st.lists(st.text("aéß日1-.'", min_size=1, max_size=6), min_size=1, max_size=6)
@@ -143,7 +143,7 @@ def test_recovers_words(split, unknown, parted):
             first, last = not place, place == len(pieces) - 1
             given.append(piece and Piece(piece.encode(), first, parted and last))
             expected.append(number)
-    assert align(given, words, {}) == expected
+    assert align_tokens(given, words, {}) == expected
 
 
 @given(words=WORDS, data=st.data())
@@ -153,21 +153,21 @@ def test_bytes(words, data):
     cuts = sorted({0, *data.draw(st.sets(st.integers(0, len(whole) - 1)))})
     given = [Piece(whole[i:j], False, False) for i, j in zip(cuts, [*cuts[1:], None], strict=True)]
     owners = [number for number, word in enumerate(words) for _ in word.encode()]
-    assert align(given, words, {}) == [owners[cut] for cut in cuts]
+    assert align_tokens(given, words, {}) == [owners[cut] for cut in cuts]
 
 
 def test_words_for_a_parser():
     moses = "It is n@@ &apos;t <unk> @-@ b@@ ad"
-    assert words_of(tokens(moses, DASHED)) == (
+    assert group_words(tokens(moses, DASHED)) == (
         ["It", "is", "n't", "<unk>", "-", "bad"],
         [0, 1, 2, 2, 3, 4, 5, 5],
     )
     raw = 'It Ġis n \'t , Ġ" caf Ã © ".) Ġ'
-    assert words_of(tokens(raw, BYTES)) == (
+    assert group_words(tokens(raw, BYTES)) == (
         ["It", "isn", "'t", ",", '"', "café", '".)', "_"],
         [0, 1, 1, 2, 3, 4, 5, 5, 5, 6, 7],
     )
-    assert words_of([]) == ([], [])
+    assert group_words([]) == ([], [])
 
 
 def test_words_of_raw_text():
@@ -175,9 +175,9 @@ def test_words_of_raw_text():
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(["an old one"], vocab_size=260, show_progress=False)
     text = "an  öld, one"
-    tokens = tokens_of(text, np.array(bpe.encode(text).offsets))
+    tokens = split_tokens(text, np.array(bpe.encode(text).offsets))
     assert b"".join(token.text for token in tokens) == "anöld,one".encode()
-    assert words_of(tokens)[0] == ["an", "_", "öld", ",", "one"]
+    assert group_words(tokens)[0] == ["an", "_", "öld", ",", "one"]
 
 
 # What is kept.
@@ -223,9 +223,9 @@ def surfaces_of(sentence):
 def test_universal_dependencies_agree_with_their_words(path):
     for sentence in read(path):
         words = [Piece(word.encode(), True, True) for word in sentence.words]
-        assert align(words, sentence.words, sentence.surfaces) == list(range(len(words)))
+        assert align_tokens(words, sentence.words, sentence.surfaces) == list(range(len(words)))
         written = [Piece(word.encode(), True, True) for word in surfaces_of(sentence)]
-        assert align(written, sentence.words, sentence.surfaces) is not None
+        assert align_tokens(written, sentence.words, sentence.surfaces) is not None
 
 
 @needs_corpora
@@ -237,7 +237,7 @@ def test_universal_dependencies_agree_with_raw_text(path, tokeniser, mark):
     texts = re.findall("(?m)^# text = (.*)$", gzip.decompress(path.read_bytes()).decode())
     bpe = tokeniser()
     bpe.train_from_iterator(texts, vocab_size=2000, show_progress=False)
-    table = {symbol: READ[mark](symbol) for symbol in bpe.get_vocab()} | {"[UNK]": None}
+    table = {symbol: PIECE_READERS[mark](symbol) for symbol in bpe.get_vocab()} | {"[UNK]": None}
     for text, sentence in zip(texts, read(path), strict=True):
         pieces = [table[symbol] for symbol in bpe.encode(text, add_special_tokens=False).tokens]
-        assert align(pieces, sentence.words, sentence.surfaces) is not None, text
+        assert align_tokens(pieces, sentence.words, sentence.surfaces) is not None, text

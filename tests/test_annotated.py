@@ -13,7 +13,7 @@ from fairseq.data import (
 )
 
 from fairseq_ext.data.annotations import Annotated
-from fairseq_ext.roles.role_masks import BLANK
+from fairseq_ext.roles.role_masks import NO_PARSE
 
 LENGTHS = [3, 7, 1, 5, 6, 2]
 
@@ -59,7 +59,7 @@ def test_each_token_has_its_own(left, cut, order):
     for row, annotations in zip(tokens.tolist(), found.tolist(), strict=True):
         for token, annotation in zip(row, annotations, strict=True):
             sentence, word = divmod(token - words.nspecial, 10)
-            wanted = [sentence, word, 1] if token >= words.nspecial else list(BLANK)
+            wanted = [sentence, word, 1] if token >= words.nspecial else list(NO_PARSE)
             assert annotation == wanted
 
 
@@ -67,7 +67,7 @@ def test_a_part_of_the_sentences_has_theirs():
     """In cross-validation the sentences of a dataset are some of those of the file."""
     words, made = dataset()
     inputs = batches(made, words, [1, 3], places=np.array([5, 4, 3, 2, 1, 0]))
-    rows = [{tuple(x) for x in row} - {BLANK} for row in inputs["annotations"].tolist()]
+    rows = [{tuple(x) for x in row} - {NO_PARSE} for row in inputs["annotations"].tolist()]
     assert rows[0] == {(4, word, 1) for word in range(6)}  # the longer one stands first
     assert rows[1] == {(2, 0, 1)}
 

@@ -10,20 +10,26 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.attention import Adversary, Attention, Heads, Inputs
-from fairseq_ext.attention.adversary import step
+from fairseq_ext.attention import Adversary, Attention, HeadGroup, Inputs
+from fairseq_ext.attention.adversary import straight_through_step
 from fairseq_ext.attention.normalisers import Softmax
-from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
+from fairseq_ext.attention.second_pass import (
+    EMPTY_ROWS,
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+)
 from fairseq_ext.criterions.adversarial.divergence import (
-    Compared,
     Divergence,
-    across_batch,
+    Predictions,
+    compare_across_batch,
     kl,
-    squared,
+    squared_difference,
     symmetric_kl,
 )
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import parse_adversary_layers
+from fairseq_ext.training_checks import check_adversaries
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
@@ -44,7 +50,7 @@ def weighted(x):
 
 def test_step():
     x = numbers(-2, -0.1, 0, 0.1, 3, -1e4, requires_grad=True)
-    m = step(x)
+    m = straight_through_step(x)
     assert m.tolist() == [0, 0, 0.5, 1, 1, 0]
     expected = numbers(0.10499, 0.24938, 0.25, 0.24938, 0.04518, 0)
     torch.testing.assert_close(torch.autograd.grad(m.sum(), x)[0], expected, atol=5e-6, rtol=0)
@@ -91,8 +97,8 @@ def test_the_gradient_to_a_row(empty, m, out, gradient):
 
 def seen(second):
     """The masks that a second pass makes, as they are made."""
-    masks, hide = [], second.hide
-    second.hide = lambda keep, *row: (masks.append(keep), hide(keep, *row))[1]
+    masks, hide = [], second.apply_mask
+    second.apply_mask = lambda keep, *row: (masks.append(keep), hide(keep, *row))[1]
     return masks
 
 
@@ -109,7 +115,7 @@ def test_an_adversary_of_two_dimensions():
         for linear in (module.adversary.query, module.adversary.key):
             linear.weight.copy_(torch.eye(2))
     h = numbers([1, 0], [0, 1], [-1, 0])[None]
-    second = Adversarial(0, padded_rows=True)
+    second = AdversarialPass(0, padded_rows=True)
     masks = seen(second)
     alone(module, second, h)
     (0.3**2 * second.counts[0].kept.sum()).backward()
@@ -127,7 +133,7 @@ def test_an_adversary_of_two_dimensions():
 def test_divergence_of_scores():
     clean, other = numbers([2, 0], [0, 1]), numbers([0, 0], [1, 0])
     for pairs in (1, 2):  # dim 0 is 2 of [2, 2, 2] as well
-        both = [[Compared(x.repeat(pairs, 1))] for x in (clean, other)]
+        both = [[Predictions(x.repeat(pairs, 1))] for x in (clean, other)]
         assert Divergence(symmetric_kl).total(*both) / 2 == pytest.approx(0.421457 * pairs, 1e-5)
     p, q = clean.softmax(-1), other.softmax(-1)
     torch.testing.assert_close(kl(clean, other), (p * (p / q).log()).sum(-1))
@@ -142,11 +148,11 @@ def test_divergence_of_scores():
 )
 def test_divergence_of_numbers(clean, other, expected):
     clean, other = numbers(*clean)[:, None], numbers(*other)[:, None]
-    both = [[Compared(x, numbers=True)] for x in (clean, other)]
-    released = Divergence(symmetric_kl, across_batch(symmetric_kl))
+    both = [[Predictions(x, are_numbers=True)] for x in (clean, other)]
+    released = Divergence(symmetric_kl, compare_across_batch(symmetric_kl))
     assert released.total(*both) / len(clean) == pytest.approx(expected, abs=5e-7)
     ours = (clean - other).square().sum()
-    torch.testing.assert_close(Divergence(symmetric_kl, squared).total(*both), ours)
+    torch.testing.assert_close(Divergence(symmetric_kl, squared_difference).total(*both), ours)
 
 
 # Attention against the naive twin.
@@ -178,7 +184,7 @@ def gradients(function, module, x):
 @pytest.mark.parametrize("padding", [PADDING, None], ids=["padded", "not padded"])
 def test_a_second_pass_is_the_naive_one(empty, heads, padded_rows, padding):
     module, x = attention(heads)
-    second = Adversarial(0, empty_rows=empty, padded_rows=padded_rows)
+    second = AdversarialPass(0, empty_rows=empty, padded_rows=padded_rows)
     masks = seen(second)
 
     def ours(x):
@@ -199,8 +205,8 @@ def test_a_second_pass_is_the_naive_one(empty, heads, padded_rows, padding):
 def test_a_mask_for_all_heads_or_each(heads):
     """And that a group of heads gets those of its own."""
     together, x = attention(heads)
-    apart, _ = attention(heads, [Heads(1, normaliser=Softmax()) for _ in range(2)])
-    second = Adversarial(0)
+    apart, _ = attention(heads, [HeadGroup(1, normaliser=Softmax()) for _ in range(2)])
+    second = AdversarialPass(0)
     masks = seen(second)
     results = [alone(module, second, x, PADDING) for module in (together, apart)]
     torch.testing.assert_close(*results, **EXACT)
@@ -219,8 +225,8 @@ class Seen(Softmax):
 @EMPTY
 def test_padding_is_attended_by_rows_masked_as_a_whole_alone(empty):
     normaliser = Seen()
-    module, x = attention(groups=[Heads(2, normaliser=normaliser)])
-    second = Adversarial(0, empty_rows=empty)
+    module, x = attention(groups=[HeadGroup(2, normaliser=normaliser)])
+    second = AdversarialPass(0, empty_rows=empty)
     masks = seen(second)
     alone(module, second, x, PADDING)
     attends = (normaliser.made * PADDING[:, None, None]).sum(-1) > 0
@@ -231,11 +237,11 @@ def test_padding_is_attended_by_rows_masked_as_a_whole_alone(empty):
 
 def test_both_passes_of_attention():
     module, x = attention()
-    second, rows = Adversarial(0), x.transpose(0, 1)
+    second, rows = AdversarialPass(0), x.transpose(0, 1)
     both = torch.cat([rows, rows], 1)
     out, _ = module(both, both, both, Inputs(PADDING, passes=(None, second)), need_weights=False)
     clean, _ = module(rows, rows, rows, Inputs(PADDING), need_weights=False)
-    expected = torch.cat([clean, alone(module, Adversarial(0), x, PADDING).transpose(0, 1)], 1)
+    expected = torch.cat([clean, alone(module, AdversarialPass(0), x, PADDING).transpose(0, 1)], 1)
     torch.testing.assert_close(out, expected, **EXACT)
 
 
@@ -272,7 +278,7 @@ def test_all_numbers_are_finite(dtype, empty, heads):
             parameter *= 10 if "adversary" not in name else 1
     module, x = module.to(dtype), x.to(dtype).requires_grad_()
     padding = torch.cat([PADDING[:2], torch.ones_like(PADDING[2:])])
-    second = Adversarial(0, empty_rows=empty)
+    second = AdversarialPass(0, empty_rows=empty)
     out, kept = alone(module, second, x, padding), second.counts[0].kept
     assert out.dtype == dtype and kept.dtype == torch.float32 and kept[2] == 0
     (out.float().mean() + kept.sum()).backward()
@@ -287,8 +293,8 @@ def test_all_numbers_are_finite(dtype, empty, heads):
 def test_bernoulli(rate):
     """One mask for all heads, another one in each sentence and each time."""
     normaliser = Seen()
-    module = Attention(8, 2, site="encoder", groups=[Heads(2, normaliser=normaliser)])
-    second, x = Bernoulli(rate), torch.randn(20, 60, 8)
+    module = Attention(8, 2, site="encoder", groups=[HeadGroup(2, normaliser=normaliser)])
+    second, x = BernoulliPass(rate), torch.randn(20, 60, 8)
     masks = seen(second)
     padding = torch.arange(60).expand(20, -1) >= torch.randint(30, 61, (20, 1))
     for _ in range(2):
@@ -314,9 +320,9 @@ def test_bernoulli(rate):
 def test_magnitude(share, empty, groups):
     """The largest of a row's scores are masked, what remains is a softmax; padding counts not."""
     spies = [Seen() for _ in range(groups)]
-    module, x = attention(groups=[Heads(2 // groups, normaliser=spy) for spy in spies])
+    module, x = attention(groups=[HeadGroup(2 // groups, normaliser=spy) for spy in spies])
     module.adversary = None
-    alone(module, Magnitude(share, empty_rows=empty), x, PADDING)
+    alone(module, MagnitudePass(share, empty_rows=empty), x, PADDING)
     found = torch.cat([spy.made for spy in spies], 1)
     q, k = (map_(x).view(3, 5, 2, 4) for map_ in (module.q_proj, module.k_proj))
     for b, h, i in torch.cartesian_prod(*map(torch.arange, (3, 2, 5))).tolist():
@@ -353,14 +359,14 @@ def test_adversaries_need_a_criterion_and_it_needs_them(caplog):
     model, plain = nn.ModuleList([Adversary(4)]), nn.Linear(4, 4)
     asa, other = Namespace(uses_adversaries=True), Namespace()
     with pytest.raises(UsageError, match="--criterion masked_lm .* --asa-layers"):
-        check(model, other, "masked_lm", 0)
+        check_adversaries(model, other, "masked_lm", 0)
     with pytest.raises(UsageError, match="--criterion masked_lm_asa .* adversaries; .* --asa-l"):
-        check(plain, asa, "masked_lm_asa", 0)
-    check(plain, other, "masked_lm", 0.1)
-    check(model, asa, "masked_lm_asa", 0)
+        check_adversaries(plain, asa, "masked_lm_asa", 0)
+    check_adversaries(plain, other, "masked_lm", 0.1)
+    check_adversaries(model, asa, "masked_lm_asa", 0)
     assert not caplog.records
-    check(model, asa, "masked_lm_asa", 0.1)
+    check_adversaries(model, asa, "masked_lm_asa", 0.1)
     assert "--clip-norm 0.1" in caplog.text and "give --clip-norm 0" in caplog.text
     model.requires_grad_(False)
     with pytest.raises(UsageError, match="--criterion masked_lm_asa .* --freeze-encoder"):
-        check(model, asa, "masked_lm_asa", 0)
+        check_adversaries(model, asa, "masked_lm_asa", 0)

@@ -230,7 +230,7 @@ def test_tagging(place, pretrained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rival", "told"),
+    ("baseline", "told"),
     [
         ("two_pass", {"asa_divergence"}),
         ("bernoulli", {"asa_divergence", "asa_masked"}),
@@ -240,17 +240,17 @@ def test_tagging(place, pretrained, tmp_path):
         ("smart", {"asa_divergence"}),
     ],
 )
-def test_rivals(place, pretrained, tmp_path, here, rival, told):
+def test_baselines(place, pretrained, tmp_path, here, baseline, told):
     flags = ["--arch", "roberta_una", "--criterion", "sentence_prediction_asa"]
-    flags += ["--asa-rival", rival, *(["--asa-log", pretrained] * (rival == "scheduled"))]
+    flags += ["--asa-baseline", baseline, *(["--asa-log", pretrained] * (baseline == "scheduled"))]
     data, *given = finetuning(place, pretrained, *flags)
     lines = here(data, tmp_path, 3, *given)
     assert all(of_asa(line) == told for line in lines) and len(lines) == 3
     assert not [name for name in saved(tmp_path)["model"] if "adversary" in name]
-    if rival == "scheduled":
+    if baseline == "scheduled":
         begun = logged(pretrained)[0]["asa_masked"]
         assert float(lines[0]["asa_masked"]) == pytest.approx(begun, abs=0.1)
-    if rival == "smart":
+    if baseline == "smart":
         mean = saved(tmp_path)["task_state"]["smart_mean"]
         assert mean.keys() <= saved(tmp_path)["model"].keys()
         average = tmp_path / "average.pt"
@@ -312,8 +312,14 @@ PLAIN = "--criterion sentence_classification"
     [
         ([*WITH_ASA, "--asa-alpha=-1"], "--asa-alpha is -1; give a number from 0 upwards"),
         ([*WITH_ASA, "--arch", "roberta_una"], "needs an architecture with adversaries; give"),
-        ([*WITH_ASA, "--asa-rival", "scheduled"], "--asa-rival scheduled takes its rates from"),
-        ([*WITH_ASA, "--asa-rival", "two_pass"], "prediction_asa does not train the adversaries"),
+        (
+            [*WITH_ASA, "--asa-baseline", "scheduled"],
+            "--asa-baseline scheduled takes its rates from",
+        ),
+        (
+            [*WITH_ASA, "--asa-baseline", "two_pass"],
+            "prediction_asa does not train the adversaries",
+        ),
         (
             [*WITH_ASA, "--regression-loss", "pearson"],
             "--regression-loss is pearson, without effect",
@@ -352,11 +358,11 @@ def test_a_refusal_is_one_sentence(place, tmp_path):
     assert not list(tmp_path.glob("run/*.pt"))
 
 
-def test_an_unknown_rival(place, pretrained, tmp_path, here, capsys):
-    data, *given = finetuning(place, pretrained, *WITH_ASA, "--asa-rival", "chance")
+def test_an_unknown_baseline(place, pretrained, tmp_path, here, capsys):
+    data, *given = finetuning(place, pretrained, *WITH_ASA, "--asa-baseline", "chance")
     with pytest.raises(SystemExit):
         here(data, tmp_path / "run", 2, *given)
-    assert "--asa-rival: invalid choice: 'chance' (choose from" in capsys.readouterr().err
+    assert "--asa-baseline: invalid choice: 'chance' (choose from" in capsys.readouterr().err
 
 
 # The recipe.

@@ -1,7 +1,8 @@
-"""Adversarial self-attention and its rivals as criterions, against naive twins."""
+"""Adversarial self-attention and its baselines as criterions, against naive twins."""
 
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from fairseq_ext.attention import Adversary
-from fairseq_ext.criterions.adversarial.options import OPTIONS
-from fairseq_ext.criterions.adversarial.term import Adversaries
+from fairseq_ext.criterions.adversarial.adversarial_attention import Adversaries
+from fairseq_ext.criterions.adversarial.options import AdversarialConfig
 from fairseq_ext.data.labelled_dataset import IGNORED
 
 PAD, EOS = 1, 2
@@ -177,7 +178,7 @@ def divergence(name, sample, clean, other, distance):
     return sum(w * distance(c, o) for w, c, o in compared(name, sample, clean, other))
 
 
-def price(name, sample, masks, penalty):
+def penalty_of(name, sample, masks, penalty):
     """Of masks [B, h, T, T] before padding is taken out, layer by layer."""
     total, weights = 0.0, targets(name, sample)
     for keep in masks:
@@ -229,22 +230,22 @@ def test_the_loss_is_that_of_the_equations(name, variant):
     tau = options.get("asa_tau", 0.1 if name == "masked_lm" else 0.3)
     tau = tau**2 if "asa_tau_squared" in options else tau
     base = case.criterion.base(case.model, sample)[0]
-    kept = price(name, sample, masks, options.get("asa_penalty", "sum"))
+    kept = penalty_of(name, sample, masks, options.get("asa_penalty", "sum"))
     expected = base + options.get("asa_alpha", 1) * apart + tau * kept
     torch.testing.assert_close(loss.double(), expected.double(), rtol=2e-5, atol=1e-4)
     assert apart > 0.05 and kept > 0.1
     assert torch.equal(log["loss"], base.detach())
 
 
-@pytest.mark.parametrize("rival", ["two_pass", "smart"])
-def test_a_prefix_without_a_loss_is_not_compared(rival):
-    options = {"ignore_prefix_size": 1, "asa_rival": rival, "model": {"asa_layers": "none"}}
+@pytest.mark.parametrize("baseline", ["two_pass", "smart"])
+def test_a_prefix_without_a_loss_is_not_compared(baseline):
+    options = {"ignore_prefix_size": 1, "asa_baseline": baseline, "model": {"asa_layers": "none"}}
     case = build("label_smoothed_cross_entropy", **options)
     sample, seen = case.sample(PLACES), []
-    part = case.criterion.parts[0].rival
+    part = case.criterion.parts[0]
     whole = part.divergence
     part.divergence = whole._replace(
-        of_scores=lambda p, q: seen.append(len(p)) or whole.of_scores(p, q)
+        score_distance=lambda p, q: seen.append(len(p)) or whole.score_distance(p, q)
     )
     case.outputs(sample)
     assert set(seen) == {sample["ntokens"] - len(PLACES)}
@@ -257,17 +258,17 @@ def test_a_prefix_without_a_loss_is_not_compared(rival):
         ("cross_entropy_asa", 0.3),
     ],
 )
-def test_the_price_is_lower_in_pre_training(name, tau):
-    given = {key: field.default for key, _, field in OPTIONS}
-    assert Adversaries(Namespace(_name=name, **given), Task()).tau == tau
+def test_the_penalty_is_lower_in_pre_training(name, tau):
+    given = {field.name: field.default for field in fields(AdversarialConfig)} | {"_name": name}
+    assert Adversaries(Namespace(**given), Task()).tau == tau
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("rival", ["none", "two_pass", "smart", "freelb"])
-def test_a_batch_in_which_nothing_is_masked(rival, rows):
+@pytest.mark.parametrize("baseline", ["none", "two_pass", "smart", "freelb"])
+def test_a_batch_in_which_nothing_is_masked(baseline, rows):
     """fairseq then predicts all tokens on a CPU."""
-    model = {} if rival == "none" else {"model": {"asa_layers": "none"}}
-    case = build("masked_lm", asa_rival=rival, **model)
+    model = {} if baseline == "none" else {"model": {"asa_layers": "none"}}
+    case = build("masked_lm", asa_baseline=baseline, **model)
     sample = case.sample([3] * rows)
     sample["target"].fill_(PAD)
     loss, log, _ = case.outputs(sample)
@@ -321,11 +322,11 @@ def assert_same(ours, theirs, tolerance=1e-4):
 
 
 @EVERY
-@pytest.mark.parametrize("rival", [{}, {"asa_rival": "magnitude", "asa_rate": 0.4}])
+@pytest.mark.parametrize("baseline", [{}, {"asa_baseline": "magnitude", "asa_rate": 0.4}])
 @pytest.mark.parametrize("parts", [[[0, 1], [2, 3]], [[0], [1], [2], [3]]], ids=["halves", "alone"])
-def test_a_batch_is_the_sum_of_its_parts(name, rival, parts):
+def test_a_batch_is_the_sum_of_its_parts(name, baseline, parts):
     """So that --update-freq and the number of processes change nothing."""
-    case = build(name, **rival)
+    case = build(name, **baseline)
     whole = case.criterion(case.model, case.sample(PLACES))
     each = [case.criterion(case.model, case.sample(part)) for part in parts]
     logs = [log for *_, log in each]
@@ -341,10 +342,10 @@ def test_a_batch_is_the_sum_of_its_parts(name, rival, parts):
 
 
 @pytest.mark.parametrize("name", TEXT)
-@pytest.mark.parametrize("rival", ["freelb", "smart"])
-def test_noise_is_of_each_sentence(name, rival):
+@pytest.mark.parametrize("baseline", ["freelb", "smart"])
+def test_noise_is_of_each_sentence(name, baseline):
     """Both halves are as long as the whole, so the same noise is drawn."""
-    case = build(name, asa_rival=rival, asa_steps=2, model={"asa_layers": "none"})
+    case = build(name, asa_baseline=baseline, asa_steps=2, model={"asa_layers": "none"})
     torch.manual_seed(3)
     whole = case.criterion(case.model, case.sample(PLACES))[0]
     torch.manual_seed(3)
@@ -354,10 +355,10 @@ def test_noise_is_of_each_sentence(name, rival):
 
 def test_activation_checkpointing_keeps_loss_and_gradient():
     """Those of adversaries too."""
-    for rival in ("none", "magnitude", "freelb", "smart"):
+    for baseline in ("none", "magnitude", "freelb", "smart"):
         found = []
         for options in ({}, {"checkpoint_activations": True}):
-            case = build("masked_lm", asa_rival=rival, model=options)
+            case = build("masked_lm", asa_baseline=baseline, model=options)
             torch.manual_seed(3)
             loss = case.criterion(case.model, case.sample(PLACES))[0]
             found.append((loss.detach(), gradients(case.model, loss)))
@@ -369,10 +370,10 @@ def test_activation_checkpointing_keeps_loss_and_gradient():
 
 
 @EVERY
-@pytest.mark.parametrize("rival", ["none", "two_pass", "freelb", "smart"])
-def test_evaluation_is_that_of_the_objective(name, rival):
+@pytest.mark.parametrize("baseline", ["none", "two_pass", "freelb", "smart"])
+def test_evaluation_is_that_of_the_objective(name, baseline):
     """One pass, and nothing logged that it does not log."""
-    case, plain = build(name, asa_rival=rival), build(name, name)
+    case, plain = build(name, asa_baseline=baseline), build(name, name)
     for each in (case, plain):
         each.model.eval()
     (loss, log, seen), (expected, logged, alone) = (
@@ -418,14 +419,14 @@ def test_logs_of_several_workers(name):
 
 
 @pytest.mark.parametrize(
-    ("rival", "penalty"),
+    ("baseline", "penalty"),
     [("none", "sum"), ("none", "share"), ("bernoulli", "sum"), ("two_pass", "sum")],
 )
-def test_dropped_layers_change_no_key_of_a_log(rival, penalty):
+def test_dropped_layers_change_no_key_of_a_log(baseline, penalty):
     """Workers drop different ones; sums over them need the same keys."""
     dropping = {"encoder_layerdrop": 0.5}
-    case = build("masked_lm", asa_rival=rival, asa_penalty=penalty, model=dropping)
-    expected = build("masked_lm", asa_rival=rival).outputs(case.sample(PLACES))[1].keys()
+    case = build("masked_lm", asa_baseline=baseline, asa_penalty=penalty, model=dropping)
+    expected = build("masked_lm", asa_baseline=baseline).outputs(case.sample(PLACES))[1].keys()
     torch.manual_seed(0)
     layers, logs = set(), []
     for _ in range(40):
@@ -435,16 +436,16 @@ def test_dropped_layers_change_no_key_of_a_log(rival, penalty):
         assert all(map(torch.is_tensor, counts))  # numbers are summed apart from tensors
         layers.add(len(output[1]["counts"]))
         logs.append(log)
-    assert layers == ({0} if rival == "two_pass" else {0, 1, 2, 3})
-    assert ("asa_masked" in reduced(case.criterion, logs)) == (rival != "two_pass")
+    assert layers == ({0} if baseline == "two_pass" else {0, 1, 2, 3})
+    assert ("asa_masked" in reduced(case.criterion, logs)) == (baseline != "two_pass")
 
 
 def test_naive_masks_are_logged():
-    case = build("masked_lm", asa_rival="bernoulli", asa_rate=0.25)
+    case = build("masked_lm", asa_baseline="bernoulli", asa_rate=0.25)
     torch.manual_seed(0)
     logs = [case.outputs(case.sample(PLACES))[1] for _ in range(60)]
     values = reduced(case.criterion, logs)
     assert values["asa_masked"] == pytest.approx(0.25, abs=0.01)
-    two = build("masked_lm", asa_rival="two_pass", model={"dropout": 0.3})
+    two = build("masked_lm", asa_baseline="two_pass", model={"dropout": 0.3})
     values = reduced(two.criterion, [two.outputs(two.sample(PLACES))[1]])
     assert values["asa_divergence"] > 0.01 and "asa_masked" not in values

@@ -1,4 +1,4 @@
-"""Adversarial self-attention and its rivals in torch's DistributedDataParallel, of one process."""
+"""Adversarial self-attention and its baselines in DistributedDataParallel, of one process."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 PLAIN, DROPPED = {"asa_layers": "none"}, {"encoder_layerdrop": 0.5}
-RIVALS = {
+BASELINES = {
     "none": {},
     "two_pass": {"model": PLAIN},
     "bernoulli": {"model": PLAIN},
@@ -25,9 +25,9 @@ def group(tmp_path_factory):
     distributed.destroy_process_group()
 
 
-def trained(name, rival, wrapped, options):
+def trained(name, baseline, wrapped, options):
     """Gradients of the second of two steps."""
-    case = build(name, asa_rival=rival, **options)
+    case = build(name, asa_baseline=baseline, **options)
     model, drops = case.model, "encoder_layerdrop" in options.get("model", {})
     if wrapped:
         parallel = DistributedDataParallel(
@@ -42,12 +42,12 @@ def trained(name, rival, wrapped, options):
 
 @pytest.mark.parametrize("name", ["sentence_classification", "label_smoothed_cross_entropy"])
 @pytest.mark.parametrize(
-    ("rival", "options"),
-    [*RIVALS.items(), ("freelb", {"model": PLAIN | DROPPED})],
-    ids=[*RIVALS, "freelb, layers dropped"],
+    ("baseline", "options"),
+    [*BASELINES.items(), ("freelb", {"model": PLAIN | DROPPED})],
+    ids=[*BASELINES, "freelb, layers dropped"],
 )
-def test_gradients_are_those_of_the_model_alone(name, rival, options):
-    alone, wrapped = (trained(name, rival, inside, options) for inside in (False, True))
+def test_gradients_are_those_of_the_model_alone(name, baseline, options):
+    alone, wrapped = (trained(name, baseline, inside, options) for inside in (False, True))
     used = {name for name, gradient in wrapped.items() if gradient.any()}
     assert len(used) > 10 and used <= alone.keys() <= wrapped.keys()
     for parameter, gradient in alone.items():

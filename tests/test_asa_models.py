@@ -14,8 +14,13 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
-from fairseq_ext.attention.second_pass import EMPTY_ROWS, Adversarial, Bernoulli, Magnitude
-from fairseq_ext.criterions.adversarial.divergence import Compared, Divergence, kl
+from fairseq_ext.attention.second_pass import (
+    EMPTY_ROWS,
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+)
+from fairseq_ext.criterions.adversarial.divergence import Divergence, Predictions, kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import find_adversary_layers
 
@@ -126,7 +131,7 @@ def test_the_price_of_keeping_everything():
     fill(model, 1, 1)
     tokens = batch([[0, 5, 6, 7, EOS], [0, 8, EOS]], extra=1)
     for padded_rows, expected in ((True, 4.32), (False, 0.09 * 2 * (25 + 9) / 2)):
-        second = Adversarial(0, padded_rows=padded_rows)
+        second = AdversarialPass(0, padded_rows=padded_rows)
         counts = model(tokens, second=second)[1]["counts"].values()
         kept = torch.stack([count.kept for count in counts])
         assert 0.3**2 * kept.sum().item() / 2 == pytest.approx(expected)
@@ -138,9 +143,11 @@ def test_the_price_of_keeping_everything():
 def test_nothing_masked_is_no_divergence(empty, together):
     model = build("roberta")
     fill(model, 1, 1)
-    out, extra = model(batch(), second=Adversarial(0, together=together, empty_rows=empty))
+    out, extra = model(batch(), second=AdversarialPass(0, one_batch=together, empty_rows=empty))
     real = batch().ne(PAD)
-    assert Divergence(kl).total([Compared(out[real])], [Compared(extra["second"][0][real])]) == 0
+    assert (
+        Divergence(kl).total([Predictions(out[real])], [Predictions(extra["second"][0][real])]) == 0
+    )
 
 
 VARIANTS = {
@@ -163,7 +170,7 @@ def recorder():
 
 
 def of(model, **options):
-    return Adversarial(find_adversary_layers(model)[0], **options)
+    return AdversarialPass(find_adversary_layers(model)[0], **options)
 
 
 @pytest.mark.usefixtures("every_form")
@@ -174,7 +181,7 @@ def test_together_is_in_sequence(kind, variant, empty):
     """With a recorder, who hears the first pass alone; and the first pass is what it is alone."""
     model = build(kind, **VARIANTS[variant])
     both = [
-        learn(model, of(model, together=together, empty_rows=empty), recorder())
+        learn(model, of(model, one_batch=together, empty_rows=empty), recorder())
         for together in (True, False)
     ]
     for one, other in zip(*both, strict=True):
@@ -196,7 +203,7 @@ def test_everything_masked_is_nothing_masked(together, variant):
     """To the last digits of float32, and for weights that are no softmax too."""
     model = build("roberta", **VARIANTS[variant]).float()
     fill(model, 1, -1)
-    out, extra = run(model, second=of(model, together=together))
+    out, extra = run(model, second=of(model, one_batch=together))
     torch.testing.assert_close(extra["second"][0], out, rtol=1e-5, atol=1e-5)
     assert not any(count.kept.any() for count in extra["counts"].values())
 
@@ -219,7 +226,7 @@ def second_rows(model, sentences, side="right", extra=0, rows=range(3), **option
 @pytest.mark.parametrize("extra", [0, 3])
 def test_padding_and_company_change_nothing(kind, together, variant, side, extra):
     model = build(kind, **VARIANTS[variant])
-    found = second_rows(model, SENTENCES, side, extra, together=together)
+    found = second_rows(model, SENTENCES, side, extra, one_batch=together)
     for b, sentence in enumerate(SENTENCES):
         [expected] = second_rows(model, [sentence], rows=[b])
         torch.testing.assert_close(found[b], expected, rtol=1e-6, atol=1e-6)
@@ -229,7 +236,11 @@ def test_padding_and_company_change_nothing(kind, together, variant, side, extra
 @pytest.mark.parametrize("kind", ["plain", "bernoulli", "magnitude"])
 def test_the_control(kind):
     """Second passes that differ by dropout alone, or would, if they masked nothing."""
-    second = {"plain": SecondPass(), "bernoulli": Bernoulli(0.0), "magnitude": Magnitude(0.0)}[kind]
+    second = {
+        "plain": SecondPass(),
+        "bernoulli": BernoulliPass(0.0),
+        "magnitude": MagnitudePass(0.0),
+    }[kind]
     options = {"asa_layers": "none"}
     results, _ = learn(build("roberta", **options), second)
     torch.testing.assert_close(results["second"], results["first"], **CLOSE)
@@ -243,15 +254,15 @@ def test_the_control(kind):
 
 @BOTH
 @TOGETHER
-@pytest.mark.parametrize("second", [Adversarial, Bernoulli])
+@pytest.mark.parametrize("second", [AdversarialPass, BernoulliPass])
 def test_activation_checkpointing_keeps_the_gradient(kind, together, second):
     """Of masks that are drawn too."""
     found = []
     for checkpointed in (False, True):
         model = build(kind, checkpoint_activations=checkpointed, attention_dropout=0.1)
-        options = {"first": 0, "sample": True} if second is Adversarial else {"rate": 0.2}
+        options = {"first": 0, "sample": True} if second is AdversarialPass else {"rate": 0.2}
         torch.manual_seed(7)
-        found.append(learn(model, second(**options, together=together), recorder()))
+        found.append(learn(model, second(**options, one_batch=together), recorder()))
     torch.testing.assert_close(*found, **CLOSE)
 
 
@@ -259,7 +270,7 @@ def test_activation_checkpointing_keeps_the_gradient(kind, together, second):
 def test_dropped_layers(kind):
     """Both passes leave out the same ones, all of those above the fork as well."""
     model, left = build(kind, asa_layers="upper", encoder_layerdrop=0.5), set()
-    passes = [of(model, together=together) for together in (True, False)]
+    passes = [of(model, one_batch=together) for together in (True, False)]
     for seed in range(12):
         both = []
         for second in passes:
@@ -283,7 +294,7 @@ def test_layers_below_the_fork_are_computed_once(layers, first, together):
         layer.register_forward_pre_hook(
             lambda layer, given: rows.setdefault(layer.index, []).append(given[0].size(1))
         )
-    states = run(model, second=of(model, together=together), return_all_hiddens=True)[1]
+    states = run(model, second=of(model, one_batch=together), return_all_hiddens=True)[1]
     above = [6] if together else [3, 3]
     assert rows == {layer: above if layer >= first else [3] for layer in range(4)}
     clean = run(model, return_all_hiddens=True)[1]
@@ -303,7 +314,7 @@ def test_all_numbers_are_finite(dtype, kind, empty, masked):
     given = () if kind == "roberta" else (None, written([0, 1, 2, 0]))
     for together in (True, False):
         model.zero_grad()
-        second = of(model, together=together, empty_rows=empty)
+        second = of(model, one_batch=together, empty_rows=empty)
         out, extra = model(tokens, *given, second=second)
         kept = torch.stack([count.kept for count in extra["counts"].values()])
         apart = kl(out, extra["second"][0])
@@ -332,7 +343,7 @@ class Plain(SecondPass):
         keep = attention.adversary(x)
         keep = (keep.detach() if self.fixed else keep) * ~frame.key_padding[:, None, None]
         self.kept.append((keep * ~frame.key_padding[:, None, :, None]).sum((1, 2, 3)))
-        return lambda heads: partial(self.hide, keep)
+        return lambda heads: partial(self.apply_mask, keep)
 
 
 ALPHA, TAU, RATE = 0.7, 0.3, 0.01

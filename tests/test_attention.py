@@ -5,8 +5,8 @@ import torch
 from fairseq.modules import MultiheadAttention
 from naive import multi_head
 
-from fairseq_ext.attention import Attention, AttentionRecorder, Heads, Inputs, build_normaliser
-from fairseq_ext.attention.dropout import dropout
+from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention.head_groups import drop_weights
 from fairseq_ext.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("every_form")
@@ -17,7 +17,7 @@ KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 
 def make(kind="softmax", heads=4, width=16, site="encoder", **stock):
     torch.manual_seed(0)
-    groups = [Heads(heads, normaliser=build_normaliser(kind, heads, **OPTIONS))]
+    groups = [HeadGroup(heads, normaliser=build_normaliser(kind, heads, **OPTIONS))]
     return Attention(width, heads, site=site, groups=groups, **stock)
 
 
@@ -106,7 +106,7 @@ def test_groups_of_heads_stand_side_by_side(kind):
     """Softmax heads next to others give what each would give alone."""
     x = torch.randn(2, 5, 16)
     kinds = ["softmax", kind]
-    groups = [Heads(2, normaliser=build_normaliser(k, 2, **OPTIONS)) for k in kinds]
+    groups = [HeadGroup(2, normaliser=build_normaliser(k, 2, **OPTIONS)) for k in kinds]
     mixed = Attention(16, 4, site="encoder", groups=groups)
     _, weights = attend(mixed, x, need_weights=True, need_head_weights=True)
     for i, each in enumerate(kinds):
@@ -123,7 +123,7 @@ def test_dropout_falls_on_the_final_weights(kind):
     _, weights = attend(module.eval(), x, need_weights=True, need_head_weights=True)
     v = module.v_proj(x).view(1, 5, 4, 4).transpose(1, 2)
     torch.manual_seed(7)
-    dropped = dropout(weights.transpose(0, 1), 0.5) @ v
+    dropped = drop_weights(weights.transpose(0, 1), 0.5) @ v
     expected = module.out_proj(dropped.transpose(1, 2).flatten(2))
     torch.manual_seed(7)
     ours, seen = attend(module.train(), x, need_weights=True, need_head_weights=True)
@@ -136,7 +136,7 @@ def test_dropout(rate):
     """Independent of place and neighbours, unbiased, with the gradient of what was kept."""
     torch.manual_seed(1)
     x = torch.ones(1000, 500, dtype=torch.float64, requires_grad=True)
-    out = dropout(x, rate)
+    out = drop_weights(x, rate)
     gone = out.detach().eq(0).double()
     assert gone.mean().item() == pytest.approx(rate, abs=3e-3)
     assert (gone.mean(0) - rate).abs().max() < 0.08
@@ -145,7 +145,7 @@ def test_dropout(rate):
     (gradient,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(gradient, out.detach())
     torch.manual_seed(1)
-    torch.testing.assert_close(dropout(x, rate), out)
+    torch.testing.assert_close(drop_weights(x, rate), out)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,7 +264,10 @@ def test_cross_attention_projects_its_keys_once():
         (lambda: make("sinkhorn", site="cross"), "needs all queries at once"),
         (
             lambda: Attention(
-                16, 4, site="encoder", groups=[Heads(3, normaliser=build_normaliser("softmax", 3))]
+                16,
+                4,
+                site="encoder",
+                groups=[HeadGroup(3, normaliser=build_normaliser("softmax", 3))],
             ),
             "groups of 3 heads in all for 4 heads",
         ),

@@ -136,7 +136,7 @@ def test_forms_of_one_attention_agree(padding):
     outs = {name: build(problem)[0]() for name, build in attention.CANDIDATES.items()}
     real = torch.ones(4, 1, 20, 1, dtype=torch.bool)
     if padding:
-        real = ~problem.frame.key_padding[:, None, :, None]
+        real = ~problem.context.key_padding[:, None, :, None]
         assert 1 - real.double().mean() == pytest.approx(padding, abs=0.02)
     for name, like in [("softmax", "SDPA"), ("literal DNA", "doubly"), ("log DNA", "doubly")]:
         torch.testing.assert_close(outs[name] * real, outs[like] * real)
@@ -152,7 +152,7 @@ def test_what_does_not_fit_on_a_gpu():
     assert attention.fits(lambda _: None)
 
 
-def test_rivals_differ_from_their_peer_in_one_thing(tmp_path):
+def test_candidates_differ_from_their_peer_in_one_thing(tmp_path):
     """Parameters are the same: guidance is of the criterion, Gaussian heads lack projections."""
     training.write_synthetic(tmp_path, 50, 1)
     given = argparse.Namespace(max_tokens=128, seed=1, device="cpu", precision="fp32")
@@ -170,7 +170,7 @@ def test_rivals_differ_from_their_peer_in_one_thing(tmp_path):
     torch.testing.assert_close(states["gaussian"], shared)
 
 
-def test_rivals_in_pretraining(tmp_path):
+def test_candidates_in_pretraining(tmp_path):
     """Parameters are the stock ones; HNA has its own besides."""
     pretraining.write_synthetic(tmp_path, 50, 1)
     given = argparse.Namespace(
@@ -194,7 +194,7 @@ def test_rivals_in_pretraining(tmp_path):
     assert type(guided.model) is type(built["una"].model)
 
 
-def test_rivals_in_finetuning(tmp_path):
+def test_candidates_in_finetuning(tmp_path):
     """They share the encoder's parameters, and differ in blocks of attention alone."""
     finetuning.write_synthetic(tmp_path, 50, 1)
     given = argparse.Namespace(max_tokens=256, seed=1, device="cpu", precision="fp32")
@@ -212,7 +212,7 @@ def test_rivals_in_finetuning(tmp_path):
         assert trained and all(name.startswith("task_head.") for name in trained)
 
 
-def test_rivals_of_adversaries(tmp_path):
+def test_baselines_of_adversaries(tmp_path):
     """They share the encoder's parameters and are trained by the criterions that they are named
     after."""
     asa.write_synthetic(tmp_path, 50, 1)
@@ -230,7 +230,7 @@ def test_rivals_of_adversaries(tmp_path):
     assert not any(layers[name] for name in ("naive", "two_pass", "freelb_2", "smart_2"))
     cfg = {name: each.cfg.criterion for name, each in built.items()}
     assert cfg["sequence"].asa_in_sequence and not cfg["asa"].asa_in_sequence
-    assert (str(cfg["freelb_3"].asa_rival), cfg["freelb_3"].asa_steps) == ("freelb", 3)
+    assert (str(cfg["freelb_3"].asa_baseline), cfg["freelb_3"].asa_steps) == ("freelb", 3)
     batches = steps.first_batches(built, argparse.Namespace(rounds=1))
     assert {batch["ntokens"] % 128 for batch in batches} == {0}
 
@@ -289,7 +289,7 @@ def test_pretraining(tmp_path):
     )
     found = {
         pretraining.label(peer, "tiny", length): names
-        for peer, names in pretraining.RIVALS.items()
+        for peer, names in pretraining.CANDIDATES.items()
         for length in (32, 64)
     }
     assert_report(done, path, found)

@@ -4,12 +4,14 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
-from fairseq_ext.cli import QUICK, VERBS, build_parser, main
+from fairseq_ext import __version__
+from fairseq_ext.cli import QUICK, VERBS, build_parser, describe_versions, main
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -66,3 +68,20 @@ def test_no_verb_is_no_traceback(capsys):
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2 and "VERB" in capsys.readouterr().err
+
+
+def test_versions_are_told_without_importing_them():
+    command = [sys.executable, "-v", "-m", "fairseq_ext.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    installed = ", ".join(f"{name} {version(name)}" for name in ("fairseq-fixed", "torch"))
+    assert done.stdout == f"fairseq_ext {__version__} ({installed})\n"
+    imported = set(re.findall(r"^import '(\S+)'", done.stderr, re.M))
+    assert not {"torch", "fairseq"} & imported
+
+
+def test_a_package_that_is_missing_has_no_version(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert describe_versions() == f"fairseq_ext {__version__} (no fairseq-fixed, no torch)"

@@ -45,8 +45,8 @@ def test_the_default_is_all_pairs():
     text = SCRIPT.read_text()
     [names] = re.findall("^MECHANISMS='(.*)'$", text, re.M)
     assert names.split() == sorted(MECHANISMS, key=names.split().index)
-    function = text[text.index("pairs() {") : text.index("# variant NAME")]
-    said = bash("-c", f"MECHANISMS='{names}'\nsay() {{ echo \"$*\"; }}\n{function}pairs")
+    function = text[text.index("print_pairs() {") : text.index("# print_variant NAME")]
+    said = bash("-c", f"MECHANISMS='{names}'\nsay() {{ echo \"$*\"; }}\n{function}print_pairs")
     pairs = {frozenset(pair.split("+")) for pair in said.stdout.split()}
     assert pairs == set(map(frozenset, PAIRS)) and len(said.stdout.split()) == len(PAIRS)
 

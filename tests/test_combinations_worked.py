@@ -3,21 +3,21 @@
 import naive
 import pytest
 import torch
-from test_roles import NEVER, NONE, sentence
+from test_roles import NEVER_RARE, NO_WORD, sentence
 from torch import nn
 
 from fairseq_ext.attention import (
     Adversary,
     Attention,
     AttentionRecorder,
-    Heads,
+    HeadGroup,
     Inputs,
+    build_gaussian_heads,
     build_normaliser,
-    gaussian_heads,
 )
 from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.attention.second_pass import DEPTH, Adversarial
-from fairseq_ext.roles import Roles, Sentences, allowed
+from fairseq_ext.attention.second_pass import MASK_SCALE, AdversarialPass
+from fairseq_ext.roles import RoleMask, TokenFeatures, allowed_keys
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}
@@ -31,13 +31,13 @@ def three_tokens(left):
         "begins": [True] * 3,
         "separators": [False] * 3,
         "rarity": [1] * 3,
-        "parse": [(NONE, NONE, 0)] * 3,
+        "parse": [(NO_WORD, NO_WORD, 0)] * 3,
     }
-    blank = {"rarity": NEVER, "parse": (NONE, NONE, 0)}
+    blank = {"rarity": NEVER_RARE, "parse": (NO_WORD, NO_WORD, 0)}
     for name, column in columns.items():
         pads = [blank.get(name, False)] * 2
         columns[name] = torch.tensor([pads + column if left else column + pads])
-    return Sentences(**columns)
+    return TokenFeatures(**columns)
 
 
 SCORES = [[1, 3, 9], [1, 1, 2], [9, 4, 2]]  # e^score; neighbours alone see each other, so no 9
@@ -55,18 +55,18 @@ WORKED = {
 def test_columns_are_normalised_over_the_queries_that_may_see_the_key(kind, left):
     scores, real = torch.full((5, 5), 9.0), slice(2, 5) if left else slice(0, 3)
     scores[real, real] = torch.tensor(SCORES).float()
-    heads = Heads(
+    heads = HeadGroup(
         1,
         normaliser=build_normaliser(kind, 1, **OPTIONS),
         scorer=lambda q, k, frame, heads: scores.log().expand(1, 1, 5, 5),
-        masks=(*DEFAULT_MASKS, Roles(("relative",))),
+        masks=(*DEFAULT_MASKS, RoleMask(("relative",))),
     )
     module, heard = (
         Attention(4, 1, site="encoder", groups=[heads]),
         AttentionRecorder(lambda *place: [0]),
     )
     view, x = three_tokens(left), torch.randn(5, 1, 4)
-    module(x, x, x, Inputs(~view.real, recorder=heard, sentences=view), need_weights=False)
+    module(x, x, x, Inputs(~view.real, recorder=heard, token_features=view), need_weights=False)
     found = heard.maps["encoder", 0][0, 0, real]
     torch.testing.assert_close(found[:, real], torch.tensor(WORKED[kind]), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.sum(-1), torch.ones(3))
@@ -82,10 +82,10 @@ def attention(groups, adversary=None):
 
 def with_roles(kind, names, adversary=None):
     """Four heads with a normaliser, the first ones with roles."""
-    counts = {(*DEFAULT_MASKS, Roles(names)): len(names), DEFAULT_MASKS: 4 - len(names)}
+    counts = {(*DEFAULT_MASKS, RoleMask(names)): len(names), DEFAULT_MASKS: 4 - len(names)}
     return attention(
         [
-            Heads(n, normaliser=build_normaliser(kind, n, **OPTIONS), masks=masks)
+            HeadGroup(n, normaliser=build_normaliser(kind, n, **OPTIONS), masks=masks)
             for masks, n in counts.items()
             if n
         ],
@@ -96,14 +96,14 @@ def with_roles(kind, names, adversary=None):
 def two_sentences():
     """The worked one of roles, padded after and before it; the rows [T, B, 16] of an input."""
     view = {name: torch.cat([value, value.flip(1)]) for name, value in vars(sentence()).items()}
-    return Sentences(**view), torch.randn(11, 2, 16, dtype=torch.double, requires_grad=True)
+    return TokenFeatures(**view), torch.randn(11, 2, 16, dtype=torch.double, requires_grad=True)
 
 
 def twin(module, x, view, kind, names):
     """[T, B, C]: each head normalises what it may see, and of that what a second pass keeps."""
     padded_rows = torch.eye(11, dtype=torch.bool)  # nobody reads them; they have to see something
     masks = [view.real[:, None] | padded_rows] * 4
-    masks[: len(names)] = [allowed(name, view) for name in names]
+    masks[: len(names)] = [allowed_keys(name, view) for name in names]
     us = [u for group in module.groups for u in getattr(group.normaliser, "u", lambda: [0] * 4)()]
     out = []
     for b, rows in enumerate(x.unbind(1)):
@@ -115,7 +115,7 @@ def twin(module, x, view, kind, names):
             if module.adversary is not None:
                 keep = naive.keep(module.adversary, rows)[0] * view.real[b]
                 seen = torch.where(mask[b], keep, 0).detach()
-                logits = scores + DEPTH * (keep - seen.amax(1, keepdim=True))
+                logits = scores + MASK_SCALE * (keep - seen.amax(1, keepdim=True))
                 scores = torch.where(mask[b], logits, 0)  # infinite elsewhere
             weights = naive.normalise(kind, scores, ~mask[b], ~view.real[b], u=us[head], sweeps=3)
             heads.append(weights @ v[:, own])
@@ -139,7 +139,7 @@ def assert_same(found, expected, view, leaves):
 @pytest.mark.parametrize("names", [("relative", "rare"), ("dependency", "separator", "major")])
 def test_normalisers_under_roles_are_the_naive_ones(kind, names):
     module, (view, x) = with_roles(kind, names), two_sentences()
-    found = module(x, x, x, Inputs(~view.real, sentences=view), need_weights=False)[0]
+    found = module(x, x, x, Inputs(~view.real, token_features=view), need_weights=False)[0]
     leaves = {"x": x, **dict(module.named_parameters())}
     assert_same(found, twin(module, x, view, kind, names), view, leaves)
 
@@ -149,14 +149,14 @@ def test_normalisers_under_roles_are_the_naive_ones(kind, names):
 def test_second_passes_of_normalisers_and_roles_are_the_naive_ones(kind, names):
     """A row that keeps nothing of what its role may look at is one that is not masked."""
     module, (view, x) = with_roles(kind, names, Adversary(16)), two_sentences()
-    second = Adversarial(0)
-    masks, hide = [], second.hide
-    second.hide = lambda keep, *row: (masks.append(keep), hide(keep, *row))[1]
-    inputs = Inputs(~view.real, sentences=view, passes=(second,))
+    second = AdversarialPass(0)
+    masks, hide = [], second.apply_mask
+    second.apply_mask = lambda keep, *row: (masks.append(keep), hide(keep, *row))[1]
+    inputs = Inputs(~view.real, token_features=view, passes=(second,))
     found = module(x, x, x, inputs, need_weights=False)[0]
     for name in names:
         kept = masks[0][:, 0].bool() & view.real[:, None]
-        lost = kept.any(-1) & ~(kept & allowed(name, view)).any(-1)
+        lost = kept.any(-1) & ~(kept & allowed_keys(name, view)).any(-1)
         assert lost[view.real].any()
     leaves = {"x": x, **dict(module.named_parameters())}
     assert_same(found, twin(module, x, view, kind, names), view, leaves)
@@ -165,15 +165,15 @@ def test_second_passes_of_normalisers_and_roles_are_the_naive_ones(kind, names):
 def test_a_second_pass_takes_units_out_of_hard_coded_heads():
     """What is left of a row is as dense as before; a row that loses everything keeps it."""
     module, (view, x) = (
-        attention([gaussian_heads([-1, 1, 0, 2], [1.0] * 4)], Adversary(16)),
+        attention([build_gaussian_heads([-1, 1, 0, 2], [1.0] * 4)], Adversary(16)),
         two_sentences(),
     )
-    inputs = Inputs(~view.real, sentences=view, passes=(Adversarial(0),))
+    inputs = Inputs(~view.real, token_features=view, passes=(AdversarialPass(0),))
     found = module(x, x, x, inputs, need_weights=False)[0]
     out = []
     for b, rows in enumerate(x.unbind(1)):
         keep = naive.keep(module.adversary, rows)[0] * view.real[b]
-        left = torch.exp(DEPTH * (keep - keep.detach().amax(1, keepdim=True))) * view.real[b]
+        left = torch.exp(MASK_SCALE * (keep - keep.detach().amax(1, keepdim=True))) * view.real[b]
         values = module.v_proj(rows)
         heads = [
             (naive.gaussian(11, 11, offset) * left) @ values[:, head * 4 : head * 4 + 4]

@@ -15,7 +15,7 @@ import pytest
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines
 from fairseq_ext.prepare import extract, fetch
-from fairseq_ext.prepare.sources import SOURCES, Address
+from fairseq_ext.prepare.fetch import SOURCES, Address
 
 CONTENT = bytes(range(256)) * 999
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -145,7 +145,6 @@ def test_what_is_given_is_found_below(monkeypatch, tmp_path, capsys):
     """Nothing is downloaded, nor put into the folder."""
     for name in ("a", "b"):
         monkeypatch.setitem(SOURCES, name, [Address("http://127.0.0.1:9/", DIGEST, f"{name}.bin")])
-        monkeypatch.setattr(fetch, "SOURCES", SOURCES)
     put(tmp_path, deep__a_bin=CONTENT, a_bin=CONTENT)
     command = [str(tmp_path), "a", "b", "--given"]
     with pytest.raises(UsageError, match=r"has no b\.bin"):

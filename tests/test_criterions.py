@@ -123,7 +123,7 @@ def test_dropped_layers_are_left_out():
 
 
 def test_only_guided_heads_leave_the_fused_kernel(monkeypatch):
-    monkeypatch.setattr(normalisers, "SMALLEST", 0)
+    monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
     fused, plain, softmax = [], [], normalisers.Softmax
     for name, seen in (("fused", fused), ("weights", plain)):
         original = getattr(softmax, name)
@@ -192,7 +192,8 @@ def test_auto_alpha_waits_for_what_it_compares():
 def test_auto_alpha_is_of_all_guided_layers(monkeypatch):
     model, criterion, layers = dropping(ag_encoder_heads="next:4")
     totals = []
-    monkeypatch.setattr(criterion.parts[0], "_choose", lambda step, total: totals.append(total))
+    guidance = criterion.parts[0]
+    monkeypatch.setattr(guidance, "_choose_alpha", lambda step, total: totals.append(total))
     for layers.p, seed in [(0.0, 0), *((0.5, seed) for seed in range(5))]:
         torch.manual_seed(seed)
         criterion(model, sample())

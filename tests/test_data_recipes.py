@@ -121,7 +121,7 @@ def test_an_interrupted_recipe_goes_on(tmp_path, news):
 
 FULL = """#!/bin/sh
 # Python, but for the check of the text, in which it comes to grief.
-case "$*" in *data.check*) {grief} ;; esac
+case "$*" in *prepare.check*) {grief} ;; esac
 exec {python} "$@"
 """
 
@@ -152,8 +152,8 @@ def test_work_is_kept_unless_the_text_is_refused(tmp_path, news, grief, code, sa
 DISK = """
 import errno
 from pathlib import Path
-from fairseq_ext.data import check, refusals
 from fairseq_ext.files import atomic_writer
+from fairseq_ext.prepare import check, step
 
 
 def full(arguments):
@@ -162,7 +162,7 @@ def full(arguments):
 
 
 check.main = full
-refusals.main(["fairseq_ext.prepare.check"])
+step.main(["fairseq_ext.prepare.check"])
 """
 
 

@@ -22,9 +22,8 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines, write_lines
-from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, subwords, tokenise
+from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, step, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
-from fairseq_ext.prepare import step as refusals
 from fairseq_ext.prepare.process_pool import map_lines
 
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
@@ -129,12 +128,12 @@ def test_no_line_is_lost_or_added(tmp_path):
     ],
 )
 def test_what_options_do(options, text, tokens):
-    assert tokenise.Chain("en", **options)([text]) == [tokens]
+    assert tokenise.MosesPipeline("en", **options)([text]) == [tokens]
 
 
 def test_a_period_goes_behind_a_quotation_mark_at_the_end_too():
     """As in the Perl script, of German."""
-    assert tokenise.Chain("de")(['Er sagt: "Ja."']) == ["Er sagt : &quot; Ja &quot; ."]
+    assert tokenise.MosesPipeline("de")(['Er sagt: "Ja."']) == ["Er sagt : &quot; Ja &quot; ."]
 
 
 # Byte-pair encoding.
@@ -174,7 +173,7 @@ def test_merges_are_those_of_the_naive_way(vocabulary):
 
 @needs_corpora
 def test_merges_are_those_of_subword_nmt(tmp_path):
-    lines = tokenise.Chain("en")(real("newstest2009.en.gz", 600))
+    lines = tokenise.MosesPipeline("en")(real("newstest2009.en.gz", 600))
     train = write(tmp_path / "train.en", *lines)
     with (tmp_path / "codes").open("w", encoding="utf-8") as out, train.open(encoding="utf-8") as f:
         subword_nmt_learn(f, out, 2000)
@@ -185,7 +184,7 @@ def test_merges_are_those_of_subword_nmt(tmp_path):
 @needs_corpora
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_tools_split_alike(tmp_path, language):
-    lines = tokenise.Chain(language)(real(f"newstest2012.{language}.gz", 3003))
+    lines = tokenise.MosesPipeline(language)(real(f"newstest2012.{language}.gz", 3003))
     lines += ["", " ", " x  y ", "x", "日本 語 \u200b 🙂🙂", "@@ a@@ @@b", "&apos;s"]
     codes = write(tmp_path / "codes", *subwords.learn([write(tmp_path / "t", *lines[:900])], 1500))
     one, other = (subwords.splitter(codes, tool)(lines) for tool in subwords.TOOLS)
@@ -244,7 +243,9 @@ def test_pairs_are_left_out_before_others_are_held_out(tmp_path):
             write(tmp_path / view / f"train.{language}", *lines)
             write(tmp_path / view / f"test.{language}", "kept " * 9)
     views = {tmp_path / name: tmp_path / f"{name}-sorted" for name in ("tokens", "pieces")}
-    counts = bitext.sort(["de", "en"], views, ["train", "valid"], bitext.Limits(3, 1.5), every=3)
+    counts = bitext.filter_parts(
+        ["de", "en"], views, ["train", "valid"], bitext.Limits(3, 1.5), every=3
+    )
     assert counts == {"train": Counter(train=4, valid=2) + Counter({None: 1})}
     assert list(read_lines(tmp_path / "pieces-sorted" / "valid.en")) == ["c pieces", "g pieces"]
     assert list(read_lines(tmp_path / "tokens-sorted" / "train.de")) == [
@@ -256,8 +257,8 @@ def test_pairs_are_left_out_before_others_are_held_out(tmp_path):
 def test_sides_of_different_lengths(tmp_path):
     write(tmp_path / "a" / "train.de", "a", "b")
     write(tmp_path / "a" / "train.en", "a")
-    with pytest.raises(UsageError, match="different numbers of lines"):
-        bitext.sort(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None, 0)
+    with pytest.raises(UsageError, match=r"train.de has 2 lines and .*train.en has 1"):
+        bitext.filter_parts(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None, 0)
     assert not list((tmp_path / "b").iterdir())
 
 
@@ -267,7 +268,9 @@ def test_nothing_is_left(tmp_path, longest, every):
         write(tmp_path / "a" / f"train.{language}", "a b", "c d")
     limits = bitext.Limits(longest, 1.5)
     with pytest.raises(UsageError, match="of the 2 pairs of train, . are left and 0 held out"):
-        bitext.sort(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], limits, every)
+        bitext.filter_parts(
+            ["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], limits, every
+        )
 
 
 def test_text_that_is_tokenised_already(tmp_path):
@@ -297,7 +300,7 @@ def test_a_language_that_sacremoses_does_not_know(tmp_path, caplog):
     ],
 )
 def test_marks_of_rare_words(line, normal):
-    assert gigaword.normal(line) == normal
+    assert gigaword.normalise(line) == normal
 
 
 def test_gigaword_in_the_layout_of_its_authors(tmp_path):
@@ -347,8 +350,8 @@ def test_lines_are_cut(tmp_path):
 
 
 def test_facts_of_a_text():
-    found = summary.facts(["a b c", "a", "", "x x"], {"a", "b", "c"})
-    assert found == summary.Facts(4, 6, 2, {"50%": 1, "90%": 3, "99%": 3}, 3)
+    found = summary.measure_text(["a b c", "a", "", "x x"], {"a", "b", "c"})
+    assert found == summary.TextStatistics(4, 6, 2, {"50%": 1, "90%": 3, "99%": 3}, 3)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1), st.sampled_from(summary.SHARES))
@@ -367,11 +370,11 @@ def test_manifest(tmp_path):
     write(out / "binarise.log", "noise")
     write(tmp_path / "pieces" / "train.de", "ein hund@@ e .")
     settings = ["--merges 2", "--train a b"]
-    summary.summarise(out, tmp_path / "pieces", "prepare_x.sh --merges 2", settings=settings)
+    summary.write_manifest(out, tmp_path / "pieces", "prepare_x.sh --merges 2", settings=settings)
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["command"] == "prepare_x.sh --merges 2" and manifest["settings"] == settings
     assert set(manifest["outputs"]) == {"dict.de.txt", "text/train.de"}
-    assert manifest["inputs"] == {str(source): summary.digest(source, "sha256")}
+    assert manifest["inputs"] == {str(source): summary.checksum_of(source, "sha256")}
     assert manifest["text"]["train.de"]["unknown"] == 2
     assert {"python", "sacremoses", "subword-nmt"} <= set(manifest["versions"])
 
@@ -435,7 +438,7 @@ def test_only_text_that_is_refused_has_the_code_of_a_refusal(monkeypatch, error,
 
     monkeypatch.setattr(check, "main", ended)
     with pytest.raises(SystemExit if code else error) as found:
-        refusals.main(["fairseq_ext.prepare.check", "a", "b"])
+        step.main(["fairseq_ext.prepare.check", "a", "b"])
     assert code == getattr(found.value, "code", None)
 
 
@@ -464,7 +467,7 @@ def test_a_disk_that_cannot_be_read(tmp_path, monkeypatch):
     def broken(path):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(lines, "opened", broken)
+    monkeypatch.setattr(lines, "open_binary", broken)
     with pytest.raises(Unfinished, match="cannot be read after line 0 .Input/output error"):
         list(read_lines(tmp_path))
 
@@ -495,7 +498,7 @@ def test_iwslt14_of_the_well_known_recipe(part, language):
     words = [xml_unescape(line) for line in tokens]
     if language == "en":
         words = [CONTRACTION.sub("'", line) for line in words]
-    again = tokenise.Chain(language, normalise=False, lowercase=True)(words)
+    again = tokenise.MosesPipeline(language, normalise=False, lowercase=True)(words)
     differing = [pair for pair in zip(tokens, again, strict=True) if pair[0] != pair[1]]
     assert len(differing) <= 0.001 * len(tokens)
     for ours, theirs in differing:

@@ -66,18 +66,18 @@ GUTENBERG = (
 )
 def test_forms(tmp_path, form, text, expected):
     source = documents.Source("train", form, write(tmp_path / "a.txt", text))
-    assert list(documents.paragraphs([source])) == expected
+    assert list(documents.read_paragraphs([source])) == expected
 
 
 def test_documents_without_text_leave_nothing():
     text = ["", "It rains. We stay.", "Title", "", "", "End.", ""]
-    lines = documents.sentences(text, PunktSentenceTokenizer())
+    lines = documents.split_sentences(text, PunktSentenceTokenizer())
     assert list(lines) == ["It rains.", "We stay.", "Title", "", "End."]
 
 
 def test_a_file_without_text_is_named(tmp_path, caplog):
     path = write(tmp_path / "a.txt", "no marker\n")
-    assert list(documents.paragraphs([documents.Source("train", "gutenberg", path)])) == [""]
+    assert list(documents.read_paragraphs([documents.Source("train", "gutenberg", path)])) == [""]
     assert str(path) in caplog.text and "gutenberg" in caplog.text
 
 
@@ -103,10 +103,10 @@ def test_files_of_a_folder(tmp_path):
     }
     for name in [*names, "c.md", ".d.txt"]:
         write(tmp_path / name, "text")
-    found = documents.sources("named", "file", tmp_path)
+    found = documents.find_sources("named", "file", tmp_path)
     assert {s.path.relative_to(tmp_path).as_posix(): s.part for s in found} == names
     assert [s.path.name for s in found][:2] == ["A.txt.gz", "b.txt"]
-    assert {s.part for s in documents.sources("train", "file", tmp_path)} == {"train"}
+    assert {s.part for s in documents.find_sources("train", "file", tmp_path)} == {"train"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import score, translation
 from fairseq_ext.evaluation.metrics import METRICS
-from fairseq_ext.evaluation.translation import detokenise, pair, read_output
+from fairseq_ext.evaluation.translation import detokenise, pair_texts, read_output
 
 GENERATED = """\
 S-1\tthe dog
@@ -140,25 +140,25 @@ def test_detokenisation(language, tokens, words):
 def test_tokenised_text_is_told_from_raw_text(corpora, name, language):
     with gzip.open(corpora / f"{name}.{language}.gz", "rt", encoding="utf-8", newline="\n") as text:
         raw = text.read().split("\n")[:300]
-    assert translation.written(raw, language) == (raw, False)
+    assert translation.detokenise_if_needed(raw, language) == (raw, False)
     tokens = [MosesTokenizer(language).tokenize(line, return_str=True) for line in raw]
-    words, tokenised = translation.written(tokens, language)
+    words, tokenised = translation.detokenise_if_needed(tokens, language)
     assert tokenised
     assert sum(a == b for a, b in zip(words, raw, strict=True)) > 0.95 * len(raw)
     # so that either is known to be of one test set
-    assert all(map(translation._agree, [token.lower() for token in tokens], raw))
-    assert not any(map(translation._agree, tokens, raw[1:]))
+    assert all(map(translation._is_same_text, [token.lower() for token in tokens], raw))
+    assert not any(map(translation._is_same_text, tokens, raw[1:]))
 
 
 def test_entities_in_raw_text_are_punctuation():
     """As newstest2009 has them, and what Moses's tokeniser makes of them."""
-    assert translation._agree("zuschlag &amp; amp ; co. ?", "Zuschlag &amp; Co.?")
-    assert not translation._agree("zuschlag &amp; co. ?", "Zuschlag & Amp.?")
+    assert translation._is_same_text("zuschlag &amp; amp ; co. ?", "Zuschlag &amp; Co.?")
+    assert not translation._is_same_text("zuschlag &amp; co. ?", "Zuschlag & Amp.?")
 
 
 def test_words_around_unknown_ones_have_an_order():
-    assert translation._agree("<<unk>> hund <<unk>> mann .", "Ein Hund, ein Mann.")
-    assert not translation._agree("<<unk>> mann <<unk>> hund .", "Ein Hund, ein Mann.")
+    assert translation._is_same_text("<<unk>> hund <<unk>> mann .", "Ein Hund, ein Mann.")
+    assert not translation._is_same_text("<<unk>> mann <<unk>> hund .", "Ein Hund, ein Mann.")
 
 
 RAW = ["Ein Mann, der schläft.", 'Sie sagt: "Ja!"', "Zwei Hunde, drei Katzen."]
@@ -180,19 +180,19 @@ def output(hypotheses=WRONG, targets=TOKENS) -> str:
 def test_each_score_has_its_texts(generated):
     found = read_output(generated(output()))
     words = ["ein mann, der läuft.", 'sie sagt: "nein!"', "zwei hunde, drei katzen."]
-    raw = pair(found, translation.Reference(RAW, None, True), "de")
+    raw = pair_texts(found, translation.Reference(RAW, None, True), "de")
     assert raw == ((words, RAW), (WRONG, TOKENS), True, True, None)
-    assert pair(found, None, "de") == ((words, LOWER), (WRONG, TOKENS), False, True, None)
+    assert pair_texts(found, None, "de") == ((words, LOWER), (WRONG, TOKENS), False, True, None)
 
 
 def test_plain_text_may_be_tokenised(generated):
-    texts = pair(read_output(generated("".join(f"{x}\n" for x in WRONG))), REFERENCE, "de")
+    texts = pair_texts(read_output(generated("".join(f"{x}\n" for x in WRONG))), REFERENCE, "de")
     assert texts.tokens == (WRONG, TOKENS) and texts.words.references == LOWER
 
 
 def test_text_that_was_never_tokenised_has_no_tokens(generated):
     """As with sentencepiece: nothing is detokenised."""
-    texts = pair(read_output(generated(output(LOWER, LOWER))), None, "de")
+    texts = pair_texts(read_output(generated(output(LOWER, LOWER))), None, "de")
     assert texts == ((LOWER, LOWER), None, False, False, None)
 
 
@@ -201,7 +201,7 @@ def test_decoded_text_stays_as_it_is(generated):
     text = "".join(
         f"H-{i}\t-1\t{WRONG[i]}\nD-{i}\t-1\t{LOWER[i]}\nT-{i}\t{LOWER[i]}\n" for i in range(3)
     )
-    texts = pair(read_output(generated(text)), None, "de")
+    texts = pair_texts(read_output(generated(text)), None, "de")
     assert texts == ((LOWER, LOWER), None, False, False, None)
 
 
@@ -305,9 +305,9 @@ def test_json(run_score, capsys):
 def test_language_is_that_of_the_reference(name, language, tmp_path):
     parser = cli.build_parser()
     given = parser.parse_args(["score", "x", "--reference", str(tmp_path / name)])
-    assert score.language(given) == language
+    assert score.choose_language(given) == language
     given = parser.parse_args(["score", "x", "--reference", name, "--target-lang", "vi"])
-    assert score.language(given) == "vi"
+    assert score.choose_language(given) == "vi"
 
 
 def test_a_language_that_is_no_code(run_score):

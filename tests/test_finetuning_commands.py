@@ -477,8 +477,8 @@ def test_recipes_take_over_the_attention_of_an_encoder(given, tmp_path):
     model = {"_name": name, **dict(zip(pairs[::2], pairs[1::2], strict=True))}
     state = {"cfg": {"model": model}, "model": {}, "optimizer_history": []}
     torch.save(state, tmp_path / "seed 1.pt")
-    code = f'. "{ROOT}/scripts/lib.sh"; . "{ROOT}/scripts/finetuning.sh"; '
-    code += 'encoder_flags "$1"; printf "%s\\n" "${ENCODER[@]}"'
+    code = f'. "{ROOT}/scripts/lib/finetuning.sh"; '
+    code += 'set_encoder "$1"; printf "%s\\n" "${ENCODER[@]}"'
     done = bash("-c", code, "-", tmp_path / "seed $SEED.pt")
     expected = ["--finetune-from-model", f"{tmp_path}/seed $SEED.pt", *ATTENTION[given]]
     assert done.stdout.split("\n")[:-1] == expected, done.stderr

@@ -13,18 +13,24 @@ from fairseq.data import Dictionary
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Attention, Heads, Inputs, build_normaliser, gaussian_heads
+from fairseq_ext.attention import (
+    Attention,
+    HeadGroup,
+    Inputs,
+    build_gaussian_heads,
+    build_normaliser,
+)
 from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import hard_coded
+from fairseq_ext.models import head_options
 from fairseq_ext.models.options import OPTIONS
 
 
 def attention(offsets, sigmas=None, *, site="encoder", width=4, learned=0, ratio=1.0, **stock):
     sigmas = sigmas or [1.0] * len(offsets)
-    groups = [gaussian_heads(offsets, sigmas, ratio)]
+    groups = [build_gaussian_heads(offsets, sigmas, ratio)]
     if learned:
-        groups.append(Heads(learned, normaliser=build_normaliser("softmax", learned)))
+        groups.append(HeadGroup(learned, normaliser=build_normaliser("softmax", learned)))
     return Attention(width, len(offsets) + learned, site=site, groups=groups, **stock)
 
 
@@ -219,7 +225,7 @@ def test_parameters():
     assert not [name for name in none.state_dict() if name.startswith(("q_proj", "k_proj"))]
     assert not [name for name in none.state_dict() if "scorer" in name]
     assert some.q_proj.weight.shape == some.k_proj.weight.shape == (32, 64)
-    assert (none.learned, some.learned) == ([], [2, 3])
+    assert (none.learned_heads, some.learned_heads) == ([], [2, 3])
     for projection, bound in (
         (some.q_proj, (6 / (4 * 64)) ** 0.5),
         (some.v_proj, (6 / (4 * 64)) ** 0.5),
@@ -252,7 +258,7 @@ def test_hypotheses_of_a_sentence_share_its_keys(steps):
     query, keys = torch.randn(steps, 4, 4), torch.randn(9, 2, 4)
     padding = torch.tensor([[True] * 2 + [False] * 7, [False] * 9])
     results = [
-        module(query, k, k, Inputs(p, first=4), need_weights=False)[0]
+        module(query, k, k, Inputs(p, first_query=4), need_weights=False)[0]
         for k, p in (
             (keys, padding),
             (keys.repeat_interleave(2, 1), padding.repeat_interleave(2, 0)),
@@ -269,7 +275,7 @@ def options(**given):
 
 
 def heads_of(site, layer=0, heads=8, layers=2, **given):
-    return hard_coded.hard_coded_heads(site, layer, heads, layers, options(**given))
+    return head_options.build_hard_coded_heads(site, layer, heads, layers, options(**given))
 
 
 def test_offsets_are_repeated_over_the_heads():
@@ -287,9 +293,9 @@ def test_offsets_are_repeated_over_the_heads():
 
 
 def test_layers_with_cross_attention():
-    assert hard_coded.cross_layers("all", 3) == [0, 1, 2]
-    assert hard_coded.cross_layers("last", 3) == [2]
-    assert hard_coded.cross_layers("2,0", 3) == [0, 2]
+    assert head_options.parse_cross_layers("all", 3) == [0, 1, 2]
+    assert head_options.parse_cross_layers("last", 3) == [2]
+    assert head_options.parse_cross_layers("2,0", 3) == [0, 2]
 
 
 BAD = [

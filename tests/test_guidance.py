@@ -10,10 +10,9 @@ from fairseq.data import Dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance import PATTERNS, View, pattern
 from fairseq_ext.guidance.loss import sentence_losses
-from fairseq_ext.guidance.plan import PERIOD as PERIODS
-from fairseq_ext.guidance.plan import Guided, plan
+from fairseq_ext.guidance.plan import DEFAULT_PERIODS, GuidedHeads, plan_guidance
 from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
-from fairseq_ext.guidance.selection import Guide, parse_heads, split
+from fairseq_ext.guidance.selection import PatternHeads, parse_heads, split_fraction
 
 PAD, EOS, PERIOD = 1, 2, 7
 MARKS = {"delim": [0, EOS], "period": [PERIOD]}
@@ -64,7 +63,7 @@ def dense(maps, name, tokens, reduction, causal=False):
 def guided(text, layers=1):
     guides = parse_heads("--ag-encoder-heads", text)
     heads = range(guides[-1].stop)
-    return Guided(dict.fromkeys(range(layers), heads), guides, {**NO_MARKS, **MARKS})
+    return GuidedHeads(dict.fromkeys(range(layers), heads), guides, {**NO_MARKS, **MARKS})
 
 
 NO_MARKS = {name: [] for name in PATTERNS}
@@ -350,7 +349,7 @@ def test_a_user_s_pattern():
 )
 def test_schedule(hold, end, shares):
     schedule = build_schedule(None, hold, end)
-    assert {t: schedule.share(t) for t in shares} == pytest.approx(shares, rel=1e-9)
+    assert {t: schedule.factor(t) for t in shares} == pytest.approx(shares, rel=1e-9)
     assert build_schedule(end, hold, 0) == schedule
 
 
@@ -371,18 +370,18 @@ def test_the_paper_s_rule_for_alpha(task, guidance, alpha):
     ],
 )
 def test_the_paper_s_split(heads, fraction, first):
-    assert split(fraction, heads) == "next:1,prev:1" + f",first:{first}" * bool(first)
+    assert split_fraction(fraction, heads) == "next:1,prev:1" + f",first:{first}" * bool(first)
 
 
 def test_heads_in_words():
     assert parse_heads("--x", "next:1, prev:1,first:4") == [
-        *[Guide("next", 0, 1), Guide("prev", 1, 2), Guide("first", 2, 6)]
+        *[PatternHeads("next", 0, 1), PatternHeads("prev", 1, 2), PatternHeads("first", 2, 6)]
     ]
 
 
 def options(**given):
     usual = {f"ag_{site}_heads": None for site in SITES}
-    usual |= {"ag_fraction": None, "ag_layers": "all", "ag_period": PERIODS}
+    usual |= {"ag_fraction": None, "ag_layers": "all", "ag_period": DEFAULT_PERIODS}
     return Namespace(**usual | given)
 
 
@@ -422,38 +421,38 @@ def task_with(places=None, words=("w", ".")):
 )
 def test_heads_that_cannot_be_guided(given, says):
     with pytest.raises(UsageError) as error:
-        plan(options(**given), task_with())
+        plan_guidance(options(**given), task_with())
     assert all(part in str(error.value) for part in says), str(error.value)
 
 
 def test_models_that_cannot_be_guided():
     with pytest.raises(UsageError, match="--arch transformer_una"):
-        plan(options(), Namespace(source_dictionary=None))
+        plan_guidance(options(), Namespace(source_dictionary=None))
     without_cross = {"encoder": {0: range(4)}, "decoder": {}, "cross": {}}
     with pytest.raises(UsageError, match="has no cross attention"):
-        plan(options(ag_cross_heads="first:1"), task_with(without_cross))
+        plan_guidance(options(ag_cross_heads="first:1"), task_with(without_cross))
     hard_coded = {"encoder": {0: range(4, 4)}, "decoder": {}, "cross": {0: range(4)}}
     with pytest.raises(UsageError, match=r"\(here: next.*2 heads, but a layer has 0 that can be"):
-        plan(options(), task_with(hard_coded))
+        plan_guidance(options(), task_with(hard_coded))
     without_encoder = {"encoder": {}, "decoder": {0: range(4)}, "cross": {0: range(4)}}
     with pytest.raises(UsageError, match=r"no encoder attention for --ag-encoder-heads \(here"):
-        plan(options(), task_with(without_encoder))
+        plan_guidance(options(), task_with(without_encoder))
 
 
 def test_what_is_guided():
-    (encoder,) = plan(options(), task_with()).values()
+    (encoder,) = plan_guidance(options(), task_with()).values()
     assert {layer: list(heads) for layer, heads in encoder.layers.items()} == {0: [0, 1], 1: [0, 1]}
     assert str(encoder) == "heads 0 next, 1 prev, in layers 0, 1"
     mixed = {"encoder": {0: range(2, 4)}, "decoder": {}, "cross": {}}
-    (encoder,) = plan(options(ag_fraction=1.0), task_with(mixed)).values()
+    (encoder,) = plan_guidance(options(ag_fraction=1.0), task_with(mixed)).values()
     assert list(encoder.layers[0]) == [2, 3]  # the first two are hard-coded
     assert str(encoder) == "heads 2 next, 3 prev, in layers 0"
     mixed = {"encoder": {0: range(3, 4), 1: range(4), 2: range(4)}, "decoder": {}, "cross": {}}
-    (encoder,) = plan(options(ag_encoder_heads="first:1"), task_with(mixed)).values()
+    (encoder,) = plan_guidance(options(ag_encoder_heads="first:1"), task_with(mixed)).values()
     assert str(encoder) == "heads 3 first, in layers 0; heads 0 first, in layers 1, 2"
-    (encoder,) = plan(options(ag_fraction=0.5, ag_layers="1,2"), task_with(mixed)).values()
+    (encoder,) = plan_guidance(options(ag_fraction=0.5, ag_layers="1,2"), task_with(mixed)).values()
     assert str(encoder) == "heads 0 next, 1 prev, in layers 1, 2"  # a share of their 4
-    both = plan(options(ag_cross_heads="diagonal:2", ag_layers="1"), task_with())
+    both = plan_guidance(options(ag_cross_heads="diagonal:2", ag_layers="1"), task_with())
     assert list(both) == ["cross"] and list(both["cross"].layers) == [1]
 
 

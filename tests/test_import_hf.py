@@ -372,7 +372,7 @@ def pretrained(tmp_path_factory) -> Path:
     sizes = {f"encoder_{name}": size for name, size in [("layers", 2), ("embed_dim", 32)]}
     sizes |= {"encoder_ffn_embed_dim": 64, "encoder_attention_heads": 4, "max_positions": 80}
     model = {"_name": import_hf.ARCHITECTURE, **sizes}
-    state = import_hf.checkpoint(model, {}, folder / "data")
+    state = import_hf.make_checkpoint(model, {}, folder / "data")
     cfg = OmegaConf.create(state["cfg"])
     built = tasks.setup_task(cfg.task).build_model(cfg.model)
     torch.manual_seed(1)

@@ -17,7 +17,7 @@ from invariants import (
 )
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Attention, Heads, Inputs, build_normaliser
+from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.normalisers import Hybrid, Sinkhorn
 
 pytestmark = pytest.mark.usefixtures("every_form")
@@ -109,7 +109,7 @@ def test_incremental_equals_teacher_forced(kind, side):
 def looks_ahead(kind):
     """Whether outputs at earlier positions change with a later token, under a causal mask."""
     torch.manual_seed(0)
-    heads = Heads(
+    heads = HeadGroup(
         4,
         normaliser=build_normaliser(kind, 4, hna_init=0.5, hna_weight="sigmoid", sinkhorn_sweeps=3),
     )
@@ -133,7 +133,7 @@ def test_dna_forced_into_a_causal_site_fails_these_tests(site, monkeypatch):
     """With the refusal switched off, teacher forcing and decoding disagree, as they must."""
     monkeypatch.setattr(Sinkhorn, "across_queries", False)
     torch.manual_seed(0)
-    module = Attention(16, 4, site=site, groups=[Heads(4, normaliser=Sinkhorn())]).eval()
+    module = Attention(16, 4, site=site, groups=[HeadGroup(4, normaliser=Sinkhorn())]).eval()
     x = torch.randn(5, 1, 16)
     cross = {"static_kv": True} if site == "cross" else {}
     memory = torch.randn(6, 1, 16) if site == "cross" else None

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from fairseq_ext.attention import Attention, AttentionRecorder, Heads, Inputs, build_normaliser
+from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.kernels import doubly_cpu
-from fairseq_ext.attention.masks import Mask, as_bias
-from fairseq_ext.attention.normalisers import Call
+from fairseq_ext.attention.masks import Mask, mask_to_bias
+from fairseq_ext.attention.normalisers import FusedCall
 
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 1}
 KINDS = ("doubly", "hybrid", "sinkhorn")
@@ -15,7 +15,7 @@ KINDS = ("doubly", "hybrid", "sinkhorn")
 
 @pytest.fixture(autouse=True)
 def use_it_on_small_inputs(monkeypatch):
-    monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
+    monkeypatch.setattr(doubly_cpu, "MIN_SCORES", 0)
 
 
 def padded(lengths, size, side):
@@ -32,11 +32,11 @@ def both(kind, q, k, v, keys=None, queries=None):
 
     def plain(q, k, v):
         scores = q @ k.mT * q.size(-1) ** -0.5
-        bias = None if masked is None else as_bias(masked, scores.dtype)
+        bias = None if masked is None else mask_to_bias(masked, scores.dtype)
         return normaliser.weights(scores, bias, queries, slice(None)) @ v
 
     def fused(q, k, v):
-        out = normaliser.fused(Call(q, k, v, Mask(masked), queries, slice(None), 0.0))
+        out = normaliser.fused(FusedCall(q, k, v, Mask(masked), queries, slice(None), 0.0))
         assert out is not None
         return out
 
@@ -54,7 +54,7 @@ def both(kind, q, k, v, keys=None, queries=None):
 @pytest.mark.parametrize("budget", [1 << 20, 3000])
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_outputs_and_gradients(kind, t, s, budget, dtype, tol, monkeypatch):
-    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    monkeypatch.setattr(doubly_cpu, "BLOCK_BYTES", budget)
     torch.manual_seed(t + s)
     q, k, v = (torch.randn(2, 3, n, 8, dtype=dtype) for n in (t, s, s))
     torch.testing.assert_close(*both(kind, q, k, v), atol=tol, rtol=tol)
@@ -64,7 +64,7 @@ def test_outputs_and_gradients(kind, t, s, budget, dtype, tol, monkeypatch):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("budget", [1 << 20, 3000])
 def test_padding(kind, side, budget, monkeypatch):
-    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    monkeypatch.setattr(doubly_cpu, "BLOCK_BYTES", budget)
     torch.manual_seed(0)
     q, k, v = (torch.randn(3, 2, 40, 8) for _ in range(3))
     padding = padded([40, 17, 1], 40, side)
@@ -75,7 +75,7 @@ def test_padding(kind, side, budget, monkeypatch):
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("budget", [1 << 20, 3 * 5 * 8])
 def test_gradcheck(hybrid, budget, monkeypatch):
-    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    monkeypatch.setattr(doubly_cpu, "BLOCK_BYTES", budget)
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 1, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
     u = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
@@ -94,7 +94,7 @@ def exact_or_declined(kind, scores, fused):
         scores.double()[None, None], None, None, slice(None)
     )
     q, k, v = scores * s**0.5, torch.eye(s), torch.eye(s)  # q k^T / sqrt(S)
-    call = Call(q[None, None], k[None, None], v[None, None], Mask(), None, slice(None), 0.0)
+    call = FusedCall(q[None, None], k[None, None], v[None, None], Mask(), None, slice(None), 0.0)
     out = build_normaliser(kind, 1, **OPTIONS).fused(call)
     assert (out is not None) == fused
     if fused:
@@ -115,7 +115,7 @@ def test_a_query_that_lost_every_key(kind, gap, fused):
 @pytest.mark.parametrize("budget", [1 << 20, 1])
 def test_keys_far_apart_in_hybrid_attention(gap, fused, budget, monkeypatch):
     """A query wins half of the keys and loses the other half: its r is large, its l is not."""
-    monkeypatch.setattr(doubly_cpu, "BUDGET", budget)
+    monkeypatch.setattr(doubly_cpu, "BLOCK_BYTES", budget)
     scores = torch.zeros(2, 70)
     scores[1, :35], scores[1, 35:] = gap, -gap
     exact_or_declined("hybrid", scores, fused)
@@ -124,7 +124,7 @@ def test_keys_far_apart_in_hybrid_attention(gap, fused, budget, monkeypatch):
 
 def attention(kind, **stock):
     torch.manual_seed(0)
-    groups = [Heads(2, normaliser=build_normaliser(kind, 2, **OPTIONS))]
+    groups = [HeadGroup(2, normaliser=build_normaliser(kind, 2, **OPTIONS))]
     return Attention(8, 2, site="encoder", groups=groups, **stock)
 
 

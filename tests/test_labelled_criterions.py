@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 
-from fairseq_ext.criterions.labelled_criterion import _value
+from fairseq_ext.criterions.labelled_criterion import compute_metric
 from fairseq_ext.criterions.sentences import (
     MultipleChoice,
     SentenceClassification,
@@ -461,7 +461,7 @@ def test_a_broken_model_is_not_the_best_one():
     predicted, right = np.array([np.nan, 1.0]), np.array([0.0, 1.0])
     meters = {"_predicted": Namespace(tensor=torch.tensor(predicted))}
     meters["_right"] = Namespace(tensor=torch.tensor(right))
-    assert math.isnan(_value(lambda p, r: ((p - r) ** 2).mean(), meters))
+    assert math.isnan(compute_metric(lambda p, r: ((p - r) ** 2).mean(), meters))
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])

@@ -7,7 +7,7 @@ import torch
 from conftest import PLUGIN, TASK, fairseq, train
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.lamb import Lamb, _betas
+from fairseq_ext.patches.lamb import Lamb, _parse_betas
 
 OPTIONS = {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.02}
 
@@ -68,7 +68,7 @@ def test_16_bit_parameters_are_stepped_in_32():
 )
 def test_betas_that_cannot_be(text):
     with pytest.raises(UsageError, match="--lamb-betas is .*; give two numbers in"):
-        _betas(text)
+        _parse_betas(text)
 
 
 def test_training_and_resuming(data_bin, tmp_path):

@@ -8,7 +8,7 @@ from naive import normalise
 from torch.autograd import gradcheck
 
 from fairseq_ext.attention import build_normaliser
-from fairseq_ext.attention.masks import as_bias
+from fairseq_ext.attention.masks import mask_to_bias
 from fairseq_ext.attention.normalisers import Hybrid, Sinkhorn
 from fairseq_ext.errors import UsageError
 
@@ -20,7 +20,7 @@ ALL = slice(None)
 def weights(kind, scores, absent=None, masked=None, **options):
     """[B, H, T, S] weights by our normaliser."""
     normaliser = build_normaliser(kind, scores.size(1), **(OPTIONS | options))
-    bias = None if masked is None else as_bias(masked, scores.dtype)
+    bias = None if masked is None else mask_to_bias(masked, scores.dtype)
     return normaliser.weights(scores, bias, absent, ALL)
 
 
@@ -132,7 +132,7 @@ def test_twin(kind, t, s, dtype):
 
     ours = build_normaliser(kind, 3, **OPTIONS).to(dtype)
     mine = scores.detach().to(dtype).requires_grad_()
-    out = ours.weights(mine, as_bias(masked, dtype), absent, ALL)
+    out = ours.weights(mine, mask_to_bias(masked, dtype), absent, ALL)
     (out * probe.to(dtype)).sum().backward()
 
     u = torch.full((3,), 0.3, dtype=torch.float64, requires_grad=True)
@@ -160,7 +160,9 @@ def test_gradcheck(kind):
     module = build_normaliser(kind, 2, **OPTIONS).double()
     absent = torch.tensor([[False, False, True]])
     scores = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
-    bias = as_bias(torch.tensor([[0, 0, 0, 1], [0, 1, 0, 1], [1, 0, 0, 1]]).bool(), scores.dtype)
+    bias = mask_to_bias(
+        torch.tensor([[0, 0, 0, 1], [0, 1, 0, 1], [1, 0, 0, 1]]).bool(), scores.dtype
+    )
     for some in (None, bias, bias[:1]):
 
         def real_queries(scores, *_, some=some):

@@ -123,7 +123,7 @@ def test_bf16_is_a_tpu_in_no_part(monkeypatch):
         options.parse_args_and_arch(parser, input_args=f"{flags} --optimizer adam".split())
     )
     assert cfg.criterion.tpu and cfg.distributed_training.tpu  # else there is no need for it
-    processes.keep_bf16_off_tpu(cfg)
+    processes.unset_tpu(cfg)
     assert not any(part.tpu for part in cfg.values() if hasattr(part, "tpu"))
     assert cfg.common.bf16 and cfg.criterion.tpu is False
 

@@ -114,8 +114,8 @@ def test_second_run_repeats_nothing(prepared, texts):
 KILLER = """#!/bin/sh
 # Kills the script that calls it when it first comes to a step, leaving half of the step's work.
 case "$*" in
-*data.documents*) step=documents half={out}.partial/text.part/train ;;
-*data.byte_bpe*) step=byte_bpe half={out}.partial/encoded/.train.part ;;
+*prepare.documents*) step=documents half={out}.partial/text.part/train ;;
+*prepare.byte_bpe*) step=byte_bpe half={out}.partial/encoded/.train.part ;;
 *) step=binarise half={out}.partial/valid.pt99.bin ;;
 esac
 if mkdir "{folder}/$step" 2>/dev/null; then
@@ -206,15 +206,15 @@ ARTICLES = " \n = A = \n \n This is {0} 1 @.@ 5 . \n = = B = = \n \n = C = \n \n
 PYTHON = """#!/bin/sh
 # Python, to which small files have the right checksums.
 case "$*" in
-*data.fetch*) shift 2 && exec {python} {folder}/fetch.py "$@" ;;
+*prepare.fetch*) shift 2 && exec {python} {folder}/fetch.py "$@" ;;
 esac
 exec {python} "$@"
 """
 FETCH = """
-from fairseq_ext.data import fetch, sources
+from fairseq_ext.prepare import fetch
 
 for key, known in {sums!r}.items():
-    sources.SOURCES[key] = [each._replace(digest=known) for each in sources.SOURCES[key]]
+    fetch.SOURCES[key] = [each._replace(checksum=known) for each in fetch.SOURCES[key]]
 fetch.main()
 """
 FILES = {
@@ -240,7 +240,7 @@ def small(tmp_path, english) -> Path:
 @pytest.fixture
 def known(small, tmp_path) -> dict[str, str]:
     """An environment in which these files have the right checksums."""
-    sums = {key: fetch.digest(small / name, "sha256") for key, name in FILES.items()}
+    sums = {key: fetch.checksum_of(small / name, "sha256") for key, name in FILES.items()}
     write(tmp_path / "bin" / "fetch.py", FETCH.format(sums=sums))
     text = PYTHON.format(python=sys.executable, folder=tmp_path / "bin")
     write(tmp_path / "bin" / "python", text).chmod(0o755)

@@ -9,7 +9,7 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import SIZES, adopt
+from fairseq_ext.models.pretrained import SIZES, adopt_options
 
 
 def options(arch, **given):
@@ -26,7 +26,7 @@ def saved(folder, arch="roberta_una_12", **given):
 
 def adopted(checkpoint, arch="roberta_una", **given):
     args = Namespace(**options(arch, **given))
-    adopt(args, checkpoint)
+    adopt_options(args, checkpoint)
     return args
 
 

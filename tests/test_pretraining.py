@@ -324,7 +324,7 @@ def test_evaluation_knows_nothing_of_guidance(name):
 def test_the_default_is_the_paper_s_half_of_the_heads():
     _, criterion = setup("masked_lm_ag")
     (guide,) = [part.guided["encoder"] for part in criterion.parts]
-    heads = {pattern: stop - start for pattern, start, stop in guide.guides}
+    heads = {pattern: stop - start for pattern, start, stop in guide.patterns}
     assert heads == {"next": 1, "prev": 1, "first": 2}
 
 

@@ -23,7 +23,7 @@ from fairseq_ext.analysis.coreference.antecedents import (
 )
 from fairseq_ext.analysis.coreference.corpus_readers import read_corpus
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, make_phrase
-from fairseq_ext.analysis.coreference.probe import name_variants, read_loss
+from fairseq_ext.analysis.coreference.probe import name_models, read_loss
 from fairseq_ext.analysis.coreference.sieves import previous_word
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
@@ -349,8 +349,8 @@ def test_models_of_two_shapes(runs, hybrid_run, data_bin, reflexives, tmp_path):
 
 def test_names():
     runs = [Path("x/plain/seed-1/a.pt"), Path("x/plain/seed-2/a.pt"), Path("e/minilm/model.pt")]
-    assert name_variants(runs) == ["plain", "plain", "minilm"]
-    assert name_variants([Path("x/plain/seed-1/a.pt"), Path("x/plain/seed-1/b.pt")]) == [
+    assert name_models(runs) == ["plain", "plain", "minilm"]
+    assert name_models([Path("x/plain/seed-1/a.pt"), Path("x/plain/seed-1/b.pt")]) == [
         *("plain/a", "plain/b")
     ]
 

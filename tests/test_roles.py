@@ -12,20 +12,20 @@ from omegaconf import OmegaConf
 from fairseq_ext.attention import (
     Attention,
     AttentionRecorder,
-    Heads,
+    HeadGroup,
     Inputs,
+    build_gaussian_heads,
     build_normaliser,
-    gaussian_heads,
     normalisers,
 )
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.attention.second_pass import Magnitude, SecondPass
+from fairseq_ext.attention.second_pass import MagnitudePass, SecondPass
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import learned_heads
-from fairseq_ext.roles import ROLES, Roles, Sentences, Symbols, allowed
-from fairseq_ext.roles.pieces import pieces
-from fairseq_ext.roles.role_masks import EXACT, MAJOR, NEVER, NONE
+from fairseq_ext.guidance.selection import find_guidable_heads
+from fairseq_ext.roles import ROLES, RoleMask, SymbolTable, TokenFeatures, allowed_keys
+from fairseq_ext.roles.pieces import read_pieces
+from fairseq_ext.roles.role_masks import EXACT, MAJOR, NEVER_RARE, NO_WORD
 from fairseq_ext.training_checks import check_empty_rows
 
 # The quick fox never chased dogs !, between START and END
@@ -38,27 +38,27 @@ PAIR = "rare", "separator", "relative"
 def sentence(separators=(7,), idf=IDF, cut=None, padding=2, left=False):
     """The worked sentence, cut short to so many positions, padded."""
     n = cut or len(IDF) + 2
-    parse = [(NONE, NONE, 0)]
-    parse += [(i, HEADS[i] - 1, RELATIONS[i]) for i in range(len(IDF))] + [(NONE, NONE, 0)]
+    parse = [(NO_WORD, NO_WORD, 0)]
+    parse += [(i, HEADS[i] - 1, RELATIONS[i]) for i in range(len(IDF))] + [(NO_WORD, NO_WORD, 0)]
     columns = {
         "real": [True] * n,
         "ends": [place in (0, 8) for place in range(n)],
         "begins": [1 <= place <= 7 for place in range(n)],
         "separators": [place in separators for place in range(n)],
-        "rarity": [NEVER, *idf, NEVER][:n],
+        "rarity": [NEVER_RARE, *idf, NEVER_RARE][:n],
         "parse": parse[:n],
     }
-    blank = {"rarity": NEVER, "parse": (NONE, NONE, 0)}
+    blank = {"rarity": NEVER_RARE, "parse": (NO_WORD, NO_WORD, 0)}
     for name, column in columns.items():
         pads = [blank.get(name, False)] * padding
         columns[name] = torch.tensor([pads + column if left else column + pads])
-    return Sentences(**columns)
+    return TokenFeatures(**columns)
 
 
 def looks(role, view, definitions="paper"):
     """For each real row the real positions that it may look at, counted from the first one."""
     real = view.real[0]
-    found = allowed(role, view, definitions)[0]
+    found = allowed_keys(role, view, definitions)[0]
     assert not found[real][:, ~real].any()
     return [set(row.nonzero().flatten().tolist()) for row in found[real][:, real]]
 
@@ -97,7 +97,7 @@ CUT = {
     "major": [{0, 1, 2, 3}] * 5,
     "relative": [{0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3, 4}, {1, 2, 3, 4}, {2, 3, 4}],
 }
-SHORT = [*IDF[:-1], NEVER]  # a symbol is never rare there
+SHORT = [*IDF[:-1], NEVER_RARE]  # a symbol is never rare there
 
 
 @pytest.mark.parametrize("role", CODE)
@@ -114,7 +114,7 @@ def read(text, count=lambda symbol: 1, definitions="paper", around=True):
         words.add_symbol(symbol, n=count(symbol) or 0)
     tokens = [words.index(symbol) for symbol in text.split()] + [words.eos()]
     tokens = [words.bos(), *tokens] if around else tokens
-    return Symbols(words, definitions)(torch.tensor([tokens, [words.pad()] * len(tokens)]))
+    return SymbolTable(words, definitions)(torch.tensor([tokens, [words.pad()] * len(tokens)]))
 
 
 def test_few_words_of_the_code_leave_the_first_token():
@@ -137,8 +137,8 @@ def test_share_of_rare_words():
     words = Dictionary()
     known = words.add_symbol("known", n=1)
     tokens = torch.tensor([[words.unk(), known, words.unk(), known, words.eos()]])
-    assert looks("rare", Symbols(words, "paper")(tokens)) == [{0}] * 5
-    assert looks("rare", Symbols(words, "code")(tokens), "code") == [{1, 3}] * 5
+    assert looks("rare", SymbolTable(words, "paper")(tokens)) == [{0}] * 5
+    assert looks("rare", SymbolTable(words, "code")(tokens), "code") == [{1, 3}] * 5
 
 
 def test_rare_words_are_the_same_in_16_bits():
@@ -146,7 +146,7 @@ def test_rare_words_are_the_same_in_16_bits():
     words = Dictionary()
     tokens = torch.tensor([[words.add_symbol(word, n=count) for word, count in counts.items()]])
     for end, rare in ((2, 1), (4, 3), (6, 5)):
-        for symbols in (Symbols(words, "paper").half(), Symbols(words, "paper").bfloat16()):
+        for symbols in (SymbolTable(words, "paper").half(), SymbolTable(words, "paper").bfloat16()):
             assert looks("rare", symbols(tokens[:, :end]))[0] == {rare}
 
 
@@ -179,11 +179,11 @@ def test_worked_sentence_in_pieces(text):
     fox, last = {place for place, word in enumerate(words) if word == 3}, len(words) - 1
     view = read(text, lambda symbol: 1 if symbol.strip("▁Ġ").startswith("f") else 5)
     parse = [
-        (NONE, NONE, 0) if w in (0, 8) else (w - 1, HEADS[w - 1] - 1, RELATIONS[w - 1])
+        (NO_WORD, NO_WORD, 0) if w in (0, 8) else (w - 1, HEADS[w - 1] - 1, RELATIONS[w - 1])
         for w in words
     ]
-    blank = torch.tensor((NONE, NONE, 0)).expand(len(words), -1)
-    view = Sentences(**{**vars(view), "parse": torch.stack([torch.tensor(parse), blank])})
+    blank = torch.tensor((NO_WORD, NO_WORD, 0)).expand(len(words), -1)
+    view = TokenFeatures(**{**vars(view), "parse": torch.stack([torch.tensor(parse), blank])})
     for role in ("dependency", "major"):
         wanted = [{p for p, w in enumerate(words) if w in WORKED[role][word]} for word in words]
         wanted[0], wanted[last] = (
@@ -199,10 +199,10 @@ def test_a_symbol_within_a_word_does_not_separate():
 
 
 def test_marks_are_those_of_most_symbols():
-    assert pieces(["@@", "a"])[1].closes
-    assert pieces(["###", *map(str, range(200))])[0] == (b"###", True, True)
-    assert not pieces(["a@@", "b@@", "b", "##"])[0].closes
-    assert [piece.text for piece in pieces(["Ġa", "b", "ĠÃ¼", "Ã"])] == [
+    assert read_pieces(["@@", "a"])[1].ends_word
+    assert read_pieces(["###", *map(str, range(200))])[0] == (b"###", True, True)
+    assert not read_pieces(["a@@", "b@@", "b", "##"])[0].ends_word
+    assert [piece.text for piece in read_pieces(["Ġa", "b", "ĠÃ¼", "Ã"])] == [
         b"a",
         b"b",
         "ü".encode(),
@@ -213,16 +213,16 @@ def test_marks_are_those_of_most_symbols():
 @pytest.mark.parametrize("role", ["dependency", "major", "rare"])
 def test_a_row_without_a_key_looks_at_itself(role):
     """No parse, no word: the diagonal, and nothing is added to other rows."""
-    view = sentence(idf=[NEVER] * 7)
-    view = Sentences(
-        **{**vars(view), "parse": torch.full_like(view.parse, NONE) * torch.tensor([1, 1, 0])}
+    view = sentence(idf=[NEVER_RARE] * 7)
+    view = TokenFeatures(
+        **{**vars(view), "parse": torch.full_like(view.parse, NO_WORD) * torch.tensor([1, 1, 0])}
     )
     assert looks(role, view) == [{place} for place in range(9)]
 
 
 def test_parsed_roles_need_parses():
     with pytest.raises(UsageError, match="the role major of the model needs parses"):
-        allowed("major", read("a b c"))
+        allowed_keys("major", read("a b c"))
 
 
 def attention(groups, gated=False):
@@ -239,17 +239,17 @@ def softmax(n):
 def test_outputs_and_gradients_are_those_of_the_naive_twin(names, heard):
     """Whichever kernel computes it: observed heads are on another path."""
     view, n = sentence(), len(names)
-    view = Sentences(
+    view = TokenFeatures(
         **{name: torch.cat([value, value.flip(1)]) for name, value in vars(view).items()}
     )
-    roles = Heads(n, normaliser=softmax(n), masks=(*DEFAULT_MASKS, Roles(names)))
-    module = attention([roles, Heads(4 - n, normaliser=softmax(4 - n))], gated=True)
+    roles = HeadGroup(n, normaliser=softmax(n), masks=(*DEFAULT_MASKS, RoleMask(names)))
+    module = attention([roles, HeadGroup(4 - n, normaliser=softmax(4 - n))], gated=True)
     module.gate.data.normal_()
     x = torch.randn(11, 2, 16, dtype=torch.double, requires_grad=True)
     inputs = Inputs(
-        ~view.real, recorder=AttentionRecorder(lambda site, layer: heard), sentences=view
+        ~view.real, recorder=AttentionRecorder(lambda site, layer: heard), token_features=view
     )
-    masks = [allowed(name, view) for name in names]
+    masks = [allowed_keys(name, view) for name in names]
     masks += [view.real[:, None].expand(-1, 11, -1)] * (4 - n)
     wanted = naive.masked_heads(module, x, masks) * view.real.T[..., None]
     found = module(x, x, x, inputs, need_weights=False)[0] * view.real.T[..., None]
@@ -303,7 +303,7 @@ def test_maps_of_guided_heads_are_zero_elsewhere(kind):
     places = {(0, 0): "relative", (1, 0): "separator", (1, 1): "relative", (2, 0): "rare"}
     for (layer, head), role in {**places, (3, 1): "relative"}.items():
         maps, real = heard.maps["encoder", layer][:, head], view.real
-        closed = ~allowed(role, view) & real[:, :, None]
+        closed = ~allowed_keys(role, view) & real[:, :, None]
         assert maps[closed].abs().max() == 0
         torch.testing.assert_close(maps.sum(-1), torch.ones(2, 7))
     assert heard.maps["encoder", 3][1, 0].min() > 0
@@ -375,15 +375,15 @@ def test_a_dictionary_that_does_not_say_it(symbols, roles, said):
 
 def test_guidance_takes_heads_without_a_role():
     model = build(encoder_roles="rare,relative/none,rare/none/relative")
-    free = learned_heads(model)["encoder"]
+    free = find_guidable_heads(model)["encoder"]
     assert free == {0: [2, 3], 1: [2, 3], 2: [0, 1, 2, 3], 3: [1, 2, 3]}
 
 
 @pytest.mark.parametrize("kind", ["softmax", "doubly", "hybrid"])
 def test_kernels_know_the_masks(kind, monkeypatch):
     """Long rows, where nothing makes a map unless somebody listens."""
-    monkeypatch.setattr(normalisers, "SMALLEST", 0)
-    monkeypatch.setattr(doubly_cpu, "SMALLEST", 0)
+    monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
+    monkeypatch.setattr(doubly_cpu, "MIN_SCORES", 0)
     model = build(encoder_normaliser=kind, encoder_roles="relative,rare,separator").eval()
     tokens = torch.randint(4, 12, (2, 80))
     tokens[:, -1], tokens[1, :9] = 2, 1
@@ -398,7 +398,7 @@ def test_kernels_know_the_masks(kind, monkeypatch):
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_second_pass_has_the_masks_too(checkpointed):
     model = build(checkpoint_activations=checkpointed, attention_dropout=0.0)
-    second = SecondPass(together=True)
+    second = SecondPass(one_batch=True)
     encoded = model.train().encoder(TOKENS, second=second)["encoder_out"][0]
     one, other = encoded.chunk(2, 1)
     torch.testing.assert_close(one, other)
@@ -414,11 +414,11 @@ def test_no_second_pass_looks_past_the_masks():
 
 def test_magnitude_counts_what_a_head_may_look_at():
     """Of three neighbours two thirds are two: the third one keeps all the weight."""
-    roles = Heads(4, normaliser=softmax(4), masks=(*DEFAULT_MASKS, Roles(("relative",) * 4)))
+    roles = HeadGroup(4, normaliser=softmax(4), masks=(*DEFAULT_MASKS, RoleMask(("relative",) * 4)))
     module, view = attention([roles]), sentence(padding=0)
     x = torch.randn(9, 1, 16, dtype=torch.double)
-    second = Magnitude(2 / 3)
-    inputs = Inputs(None, sentences=view, passes=(second,))
+    second = MagnitudePass(2 / 3)
+    inputs = Inputs(None, token_features=view, passes=(second,))
     module(x, x, x, inputs, need_weights=False)
     # 2 of 3 in each of seven rows, 1 of 2 in the first and the last one
     assert second.counts[0].units - second.counts[0].kept == 7 * 2 + 2 * 1
@@ -427,14 +427,14 @@ def test_magnitude_counts_what_a_head_may_look_at():
 @pytest.mark.parametrize("padding", [0, 2])
 def test_magnitude_counts_all_heads(padding):
     """Of groups the mean over their heads; hard-coded ones look the same in every sentence."""
-    plain = [Heads(2, normaliser=softmax(2)), Heads(1, normaliser=softmax(1))]
+    plain = [HeadGroup(2, normaliser=softmax(2)), HeadGroup(1, normaliser=softmax(1))]
     for groups, kept in [
-        ([Heads(4, normaliser=softmax(4))], 0.5),
-        ([gaussian_heads([-1.0], [1.0]), *plain], 0.5),
+        ([HeadGroup(4, normaliser=softmax(4))], 0.5),
+        ([build_gaussian_heads([-1.0], [1.0]), *plain], 0.5),
     ]:
         module, x = attention(groups), torch.randn(8, 3, 16, dtype=torch.double)
         real = torch.arange(8).lt(8 - padding).expand(3, 8)
-        second = Magnitude(0.5)
+        second = MagnitudePass(0.5)
         module(x, x, x, Inputs(~real if padding else None, passes=(second,)), need_weights=False)
         units = torch.full((3,), (8.0 - padding) ** 2).double()
         torch.testing.assert_close(second.counts[0].units.double(), units)
@@ -443,10 +443,10 @@ def test_magnitude_counts_all_heads(padding):
 
 def test_annotated_models_build():
     model = build(annotated=True, encoder_roles="dependency,major")
-    parse = torch.full((*TOKENS.shape, 3), NONE)
+    parse = torch.full((*TOKENS.shape, 3), NO_WORD)
     parse[..., 2] = 0
     alone = run(model, annotations=parse)
     parse[1, 0] = torch.tensor([0, 1, 0])
-    parse[1, 1] = torch.tensor([1, NONE, 0])
+    parse[1, 1] = torch.tensor([1, NO_WORD, 0])
     assert (run(model, annotations=parse)[1] - alone[1]).abs().max() > 1e-4
     torch.testing.assert_close(run(model, annotations=parse)[0], alone[0])

@@ -19,9 +19,9 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.metrics import METRICS
 from fairseq_ext.evaluation.rouge import Rouge
 from fairseq_ext.evaluation.rouge_scorer import RougeScorer, RougeScorerConfig
-from fairseq_ext.evaluation.significance import confidence
+from fairseq_ext.evaluation.significance import confidence_interval
 from fairseq_ext.evaluation.subword_marks import refuse_subwords
-from fairseq_ext.evaluation.translation import detokenise, read_output, written
+from fairseq_ext.evaluation.translation import detokenise, detokenise_if_needed, read_output
 
 NAMES = [f"rouge-{kind}{end}" for end in ("", "-unstemmed") for kind in "12l"]
 
@@ -140,14 +140,14 @@ def test_it_is_what_the_library_says(gigaword, kind, stem):
     assert scorer.value(numbers.sum(0)) == pytest.approx(100 * sum(found) / len(found))
     interval = aggregator.aggregate()[name]
     ends = [100 * interval.low.fmeasure, 100 * interval.high.fmeasure]
-    assert confidence(numbers, scorer.value) == pytest.approx(ends, abs=0.2)
+    assert confidence_interval(numbers, scorer.value) == pytest.approx(ends, abs=0.2)
 
 
 @pytest.mark.parametrize("name", ["test", "articles", "train"])
 def test_detokenising_changes_nothing(gigaword, name):
     """Headlines have so little punctuation that they pass for raw text, articles do not."""
     lines = gigaword[name]
-    assert written(lines, "en")[1] == (name == "articles")
+    assert detokenise_if_needed(lines, "en")[1] == (name == "articles")
     joined = detokenise(lines, "en")
     assert sum(a != b for a, b in zip(lines, joined, strict=True)) > 500
     plain = [line.replace("&amp;", "&") for line in lines]

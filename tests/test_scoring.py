@@ -14,7 +14,7 @@ from sacremoses import MosesTokenizer
 
 from fairseq_ext import cli
 from fairseq_ext.evaluation.metrics import METRICS
-from fairseq_ext.evaluation.significance import confidence
+from fairseq_ext.evaluation.significance import confidence_interval
 
 REFERENCES = ["Ein Mann, der schläft.", "Sie sagt: Ja!", "Zwei Hunde.", "Eine Kuh.", "Drei!"]
 HYPOTHESES = ["Ein Mann, der läuft.", "Sie sagt: Nein!", "Zwei Hunde.", "Ein Kalb.", "Vier"]
@@ -43,7 +43,7 @@ def naive_interval(scorer, numbers) -> list[float]:
 def test_interval_is_that_of_a_loop(name):
     scorer = KINDS[name].make(False, "de")
     numbers = scorer.statistics(HYPOTHESES, REFERENCES)
-    low, high = confidence(numbers, scorer.value)
+    low, high = confidence_interval(numbers, scorer.value)
     assert [low, high] == pytest.approx(naive_interval(scorer, numbers))
     assert low <= scorer.value(numbers.sum(0)) <= high and low < high
 
@@ -52,7 +52,7 @@ def test_interval_of_a_mean_is_nearly_that_of_the_normal_distribution():
     values = np.random.default_rng(4).normal(3, 2, size=900)
     numbers = np.stack([values, np.ones_like(values)], 1)
     half = 1.96 * values.std() / 30
-    found = confidence(numbers, lambda sums: sums[0] / sums[1])
+    found = confidence_interval(numbers, lambda sums: sums[0] / sums[1])
     assert found == pytest.approx((values.mean() - half, values.mean() + half), abs=0.02)
 
 

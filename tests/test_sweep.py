@@ -16,7 +16,7 @@ from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import read_output
 from fairseq_ext.tools import jobs
-from fairseq_ext.tools.sweep import plan
+from fairseq_ext.tools.sweep import plan_jobs
 from fairseq_ext.training_logs import read_log
 
 # fairseq_cli.train and .generate of a run: they write down how they were called, log, save, and do
@@ -90,8 +90,8 @@ def replace_train(code: str) -> None:
     Path(os.environ["PYTHONPATH"].split(":")[0], "fairseq_cli/train.py").write_text(code)
 
 
-def planned(out: Path, *variants: str, **rest: str) -> list[jobs.Run]:
-    return plan(cli.build_parser().parse_args(arguments(out, *variants, **rest)))
+def planned(out: Path, *variants: str, **rest: str) -> list[jobs.Job]:
+    return plan_jobs(cli.build_parser().parse_args(arguments(out, *variants, **rest)))
 
 
 def calls(run: Path, program: str = "train") -> list[dict]:
@@ -267,12 +267,12 @@ def test_environment_of_a_job(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    devices = [jobs.environment(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
+    devices = [jobs.make_environment(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
     assert devices == ["3", "5", "3"]
-    assert jobs.environment(0, 1)["CUDA_VISIBLE_DEVICES"] == "3,5"
-    assert jobs.environment(0, 3)["OMP_NUM_THREADS"] == "7"
+    assert jobs.make_environment(0, 1)["CUDA_VISIBLE_DEVICES"] == "3,5"
+    assert jobs.make_environment(0, 3)["OMP_NUM_THREADS"] == "7"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert jobs.environment(1, 2)["CUDA_VISIBLE_DEVICES"] == "1"
+    assert jobs.make_environment(1, 2)["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

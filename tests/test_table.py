@@ -16,7 +16,7 @@ from torch import nn
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import runs
-from fairseq_ext.training_logs import is_finished, variants
+from fairseq_ext.training_logs import is_finished, name_variants
 
 
 class Tied(nn.Module):
@@ -136,16 +136,16 @@ def test_tied_matrices_count_once_even_if_they_were_copied():
 
 
 def test_facts_of_a_checkpoint(tmp_path):
-    found = runs.facts(make(tmp_path / "a") / runs.CHECKPOINT)
+    found = runs.read_facts(make(tmp_path / "a") / runs.CHECKPOINT)
     assert found[:3] == (PARAMETERS, 1650, 333.4)
     assert found.settings["optimization.max_update"] == 1650 and found.settings["bpe._name"] is None
 
 
 def test_settings_of_a_legacy_checkpoint():
     legacy = Namespace(_name="transformer", arch="transformer_iwslt_de_en", dropout=0.3)
-    assert runs.architecture(legacy) == "transformer_iwslt_de_en"
-    assert runs.architecture({"_name": "transformer_dna"}) == "transformer_dna"
-    assert runs.settings({"model": legacy})["model.dropout"] == 0.3
+    assert runs.get_architecture(legacy) == "transformer_iwslt_de_en"
+    assert runs.get_architecture({"_name": "transformer_dna"}) == "transformer_dna"
+    assert runs.flatten_settings({"model": legacy})["model.dropout"] == 0.3
 
 
 class Malicious:
@@ -156,7 +156,7 @@ class Malicious:
 def test_nothing_in_a_checkpoint_runs(tmp_path, capsys):
     torch.save({"extra_state": Malicious()}, tmp_path / runs.CHECKPOINT)
     with pytest.raises(UsageError, match="print"):
-        runs.facts(tmp_path / runs.CHECKPOINT)
+        runs.read_facts(tmp_path / runs.CHECKPOINT)
     assert "this ran" not in capsys.readouterr().out
 
 
@@ -168,7 +168,7 @@ def test_what_does_not_say_how_it_was_trained(tmp_path, missing):
     state[missing] = None
     torch.save(state, path)
     with pytest.raises(UsageError, match="does not say how it was trained"):
-        runs.facts(path)
+        runs.read_facts(path)
 
 
 def test_a_training_that_goes_on_is_not_finished(tmp_path):
@@ -193,42 +193,42 @@ def test_repetitions_may_be_from_machines_with_other_devices(tmp_path, table):
 
 def test_variants_are_named_by_their_folder(tmp_path):
     paths = [tmp_path / name for name in ("a/seed-1", "a/seed-2", "b/fold-10", "seedling")]
-    assert variants(paths) == ["a", "a", "b", "seedling"]
+    assert name_variants(paths) == ["a", "a", "b", "seedling"]
     same = [tmp_path / name for name in ("x/a/seed-1", "y/a/seed-1")]
-    assert variants(same) == [str(path.parent) for path in same]
+    assert name_variants(same) == [str(path.parent) for path in same]
 
 
 def test_values_are_those_of_the_best_checkpoint(tmp_path):
     run = runs.read_run(make(tmp_path / "a", accuracy=70.0), "a")
-    assert runs.logged(run, "loss") == 4.5
-    assert runs.logged(run, "accuracy") == 70.0  # not the better one, of a later checkpoint
-    assert runs.logged(run, "valid1.accuracy") == 75.0
-    assert runs.speed(run) == 4000
+    assert runs.find_logged_value(run, "loss") == 4.5
+    assert runs.find_logged_value(run, "accuracy") == 70.0  # not the better one, of a later checkpoint
+    assert runs.find_logged_value(run, "valid1.accuracy") == 75.0
+    assert runs.measure_speed(run) == 4000
     path = tmp_path / "a" / "train.log"
     path.write_text(path.read_text().replace("loss 5.5", "loss 4.5"))
-    assert runs.logged(runs.read_run(path.parent, "a"), "accuracy") == 71.0  # as good, and later
+    assert runs.find_logged_value(runs.read_run(path.parent, "a"), "accuracy") == 71.0  # as good, and later
     path.write_text(path.read_text().replace("loss 4.5", "loss nan", 1))
-    assert runs.logged(runs.read_run(path.parent, "a"), "loss") == 4.5
+    assert runs.find_logged_value(runs.read_run(path.parent, "a"), "loss") == 4.5
     settings = {"best_checkpoint_metric": "accuracy", "maximize_best_checkpoint_metric": True}
     path = make(tmp_path / "b", **{f"checkpoint.{name}": value for name, value in settings.items()})
-    assert runs.logged(runs.read_run(path, "b"), "accuracy") == 71.0
-    assert runs.logged(runs.read_run(path, "b"), "loss") == 5.5
+    assert runs.find_logged_value(runs.read_run(path, "b"), "accuracy") == 71.0
+    assert runs.find_logged_value(runs.read_run(path, "b"), "loss") == 5.5
 
 
 def test_values_of_a_subset_with_any_name(tmp_path):
     run = make(tmp_path / "a", **{"dataset.valid_subset": "valid-mm"})
     path = run / "train.log"
     path.write_text(path.read_text().replace("| valid |", "| valid-mm |"))
-    assert runs.logged(runs.read_run(run, "a"), "loss") == 4.5
+    assert runs.find_logged_value(runs.read_run(run, "a"), "loss") == 4.5
 
 
 def test_values_of_training_are_those_of_its_last_epoch(tmp_path):
     run = runs.read_run(make(tmp_path / "a"), "a")
-    assert runs.logged(run, "train.loss") == 7.5
+    assert runs.find_logged_value(run, "train.loss") == 7.5
     path = run.folder / "train.log"
     path.write_text(path.read_text().replace("INFO | train |", "INFO | nothing |"))
     with pytest.raises(UsageError, match=r"no train\.loss in the last epoch .* has none at all"):
-        runs.logged(runs.read_run(run.folder, "a"), "train.loss")
+        runs.find_logged_value(runs.read_run(run.folder, "a"), "train.loss")
 
 
 # The table.

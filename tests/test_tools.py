@@ -15,7 +15,7 @@ from test_commands import generate, hypotheses
 
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tools.average import average, select
+from fairseq_ext.tools.average import average_checkpoints, select_checkpoints
 
 # doctor
 
@@ -57,7 +57,7 @@ def test_doctor_finds_nothing_wrong_where_the_tests_run(examine, metadata):
     assert said == "Training can run."
     assert found["torch"] == ("", torch.__version__) and found["Python"][0] == ""
     assert re.match(r"\d+ cores, \d+ threads", found["CPU"][1])
-    assert re.match(r"\d\d+ architectures, \d+ remedies", found["plugin"][1])
+    assert re.match(r"\d\d+ architectures, \d+ patches", found["plugin"][1])
     assert found["--user-dir"][1] == str(PLUGIN)
 
 
@@ -172,11 +172,11 @@ def test_the_average_is_the_mean_and_translates(trained, data_bin, tmp_path):
 
 
 def test_of_fewer_checkpoints_at_most_those(trained):
-    assert select([trained], last=9, by="update", at_most=True) == select([trained], 4, by="update")
+    assert select_checkpoints([trained], last=9, by="update", at_most=True) == select_checkpoints([trained], 4, by="update")
     with pytest.raises(UsageError, match="has 4 checkpoints to choose from, not 9"):
-        select([trained], last=9, by="update")
+        select_checkpoints([trained], last=9, by="update")
     with pytest.raises(UsageError, match="has 0 checkpoints"):
-        select([trained / ".."], last=1, at_most=True)
+        select_checkpoints([trained / ".."], last=1, at_most=True)
 
 
 def test_training_begins_from_an_average(trained, data_bin, tmp_path):
@@ -212,7 +212,7 @@ def test_parameters_that_were_tied_in_one_file_only_are_two(tmp_path):
     one, two = torch.zeros(2, 2), torch.ones(2, 2)
     save(tmp_path / "1.pt", 1, model={"a": one, "b": two})
     save(tmp_path / "2.pt", 2, model={"a": two, "b": two})
-    out = average([tmp_path / "1.pt", tmp_path / "2.pt"])["model"]
+    out = average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])["model"]
     assert out["a"].tolist() == [[0.5, 0.5]] * 2 and out["b"].tolist() == [[1, 1]] * 2
 
 
@@ -240,14 +240,14 @@ def folder(tmp_path):
     ],
 )
 def test_the_last_and_the_best_are_chosen(folder, chosen, updates):
-    states = [torch.load(file, weights_only=True) for file in select([folder], **chosen)]
+    states = [torch.load(file, weights_only=True) for file in select_checkpoints([folder], **chosen)]
     assert [state["optimizer_history"][-1]["num_updates"] for state in states] == updates
 
 
 def test_the_best_by_a_score_are_the_highest(tmp_path):
     for n, bleu in enumerate([3.0, float("nan"), 20.0, 9.0], 1):
         save(tmp_path / f"checkpoint{n}.pt", n, bleu, True, "bleu")
-    chosen = select([tmp_path], best=2)
+    chosen = select_checkpoints([tmp_path], best=2)
     assert [file.name for file in chosen] == ["checkpoint4.pt", "checkpoint3.pt"]
 
 
@@ -260,7 +260,7 @@ def test_a_state_counts_once(folder, tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"counted once, being copies of these: {files[1]}\n")
     other = save(tmp_path / "other" / "checkpoint2.pt", 20)  # another run, as far
     renamed = [save(tmp_path / f"seed{seed}.pt", 20) for seed in (1, 2)]
-    assert len(select([folder / "checkpoint2.pt", other, *renamed])) == 4
+    assert len(select_checkpoints([folder / "checkpoint2.pt", other, *renamed])) == 4
 
 
 class Malicious:
@@ -339,6 +339,6 @@ def test_an_older_checkpoint_has_its_settings_in_args(tmp_path):
         history = [{"num_updates": n}]
         state = {"args": args, "model": {"w": torch.ones(1)}, "optimizer_history": history}
         torch.save(state, file)
-    assert average(files[:1])["model"]["w"] == 1
+    assert average_checkpoints(files[:1])["model"]["w"] == 1
     with pytest.raises(UsageError, match="encoder_attention_heads is 2 in"):
-        average(files)
+        average_checkpoints(files)

@@ -78,7 +78,7 @@ def both(device, q, k, v, u=None, keys=None, queries=None):
         return out, *torch.autograd.grad((out * probe).sum(), leaves)
 
     def kernels(q, k, v, u=None):
-        assert doubly_triton.suits(q, k, Mask(masked))
+        assert doubly_triton.supports(q, k, Mask(masked))
         return doubly_triton.attend(q, k, v, masked, masks[1], u)
 
     ours = run(kernels, [x.to(device).requires_grad_() for x in leaves], probe.to(device))
@@ -201,11 +201,11 @@ def test_strides(view, device):
 def test_it_declines_what_it_cannot_do(device):
     x = torch.zeros(1, 1, 4, 16, device=device)
     per_query = torch.zeros(1, 1, 4, 4, dtype=torch.bool, device=device)
-    assert doubly_triton.suits(x, x, Mask(per_query[..., :1, :]))
-    assert not doubly_triton.suits(x, x, Mask(causal=True))
-    assert not doubly_triton.suits(x, x, Mask(per_query))
+    assert doubly_triton.supports(x, x, Mask(per_query[..., :1, :]))
+    assert not doubly_triton.supports(x, x, Mask(causal=True))
+    assert not doubly_triton.supports(x, x, Mask(per_query))
     for other in (x.double(), x[:, :, :0], x.new_zeros(1, 1, 4, 264)):
-        assert not doubly_triton.suits(other, other, Mask())
+        assert not doubly_triton.supports(other, other, Mask())
 
 
 def test_it_declines_without_triton_or_gpu(monkeypatch):
@@ -213,11 +213,11 @@ def test_it_declines_without_triton_or_gpu(monkeypatch):
     doubly_triton._runs_on.cache_clear()
     with monkeypatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
-        assert not doubly_triton.suits(x, x, Mask())
+        assert not doubly_triton.supports(x, x, Mask())
     doubly_triton._runs_on.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(doubly_triton, "find_spec", lambda name: None)
-        assert not doubly_triton.suits(x, x, Mask())
+        assert not doubly_triton.supports(x, x, Mask())
     doubly_triton._runs_on.cache_clear()
 
 

@@ -12,7 +12,7 @@ from test_sentence_baselines import FLAGS, ORDERED
 from test_sentence_baselines import build as build_model
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.word_vectors import read
+from fairseq_ext.models.word_vectors import read_vectors
 from fairseq_ext.prepare import byte_bpe
 
 NUMBERS = {"the": 4, "cat": 5, ". . .": 6, "at name@x.org": 7, "<unk>": 3}
@@ -26,7 +26,9 @@ def vectors(path, text):
 
 
 def found(path, width=3):
-    return {number: values.tolist() for number, values in read(path, NUMBERS, width).items()}
+    return {
+        number: values.tolist() for number, values in read_vectors(path, NUMBERS, width).items()
+    }
 
 
 def test_words_of_glove(tmp_path):

@@ -36,7 +36,7 @@ from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.analysis.word_attention import batch_by_length, build_membership, merge_tokens
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import as_text, column
+from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.pictures import new_figure, save
 from fairseq_ext.files import check_writable
 
@@ -203,11 +203,11 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
         row["head"] if isinstance(row["head"], str) else f"head {row['head']}" for row in shown
     ]
     numbers = (
-        column(title, (row[name] for row in shown), lambda value: f"{value:.3f}")
+        make_column(title, (row[name] for row in shown), lambda value: f"{value:.3f}")
         for name, title in (("aer", "AER"), ("precision", "precision"), ("recall", "recall"))
     )
     note = "of each layer the best head, chosen on these pairs, and the mean of all"
-    return as_text([column("layer", layers), column("head", names), *numbers], [note])
+    return as_text([make_column("layer", layers), make_column("head", names), *numbers], [note])
 
 
 def draw(rows: Sequence[dict[str, Any]], title: str) -> Figure:

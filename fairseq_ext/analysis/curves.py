@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
-from fairseq_ext.training_logs import read_log, variants
+from fairseq_ext.training_logs import name_variants, read_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
         UsageError: a run has no log, or no finite value of the metric in it.
     """
     curves = []
-    for run, variant in zip(runs, variants(runs), strict=True):
+    for run, variant in zip(runs, name_variants(runs), strict=True):
         points, metrics = _read_points(run, metric)
         if not points:
             missing = f"no finite {metric}" if metric in metrics else f"no {metric}"

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
-from fairseq_ext.training_logs import read_log, variants
+from fairseq_ext.training_logs import name_variants, read_log
 
 EXAMPLE = """\
   fairseq-ext masking checkpoints/asa/finetune/{rte,sts}/asa/seed-* --out masked.png"""
@@ -66,7 +66,7 @@ def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
         UsageError: nothing is masked in a run, or repetitions have adversaries in other layers.
     """
     groups: dict[str, list[Shares]] = {}
-    for path, variant in zip(runs, variants(runs), strict=True):
+    for path, variant in zip(runs, name_variants(runs), strict=True):
         groups.setdefault(variant, []).append(_read_last_shares(path))
     for variant, repetitions in groups.items():
         if len({tuple(sorted(each)) for each in repetitions}) > 1:

@@ -30,9 +30,15 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import table
 from fairseq_ext.evaluation.layout import records_as_csv
 from fairseq_ext.evaluation.pictures import render
-from fairseq_ext.evaluation.runs import CHECKPOINT, ELSEWHERE, REPEATED, Run, read_runs
+from fairseq_ext.evaluation.runs import (
+    CHECKPOINT,
+    MACHINE_SETTINGS,
+    REPETITION_SETTINGS,
+    Run,
+    read_runs,
+)
 from fairseq_ext.files import check_writable
-from fairseq_ext.training_logs import read_log, variants
+from fairseq_ext.training_logs import name_variants, read_log
 
 EXAMPLE = """\
   fairseq-ext report checkpoints/study/*/seed-* --reference test.de --test t --out report.html
@@ -47,7 +53,7 @@ SOFTWARE = ("torch", "fairseq-fixed", "fairseq_ext")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext report`."""
-    table.add_contents(parser)
+    table.add_table_options(parser)
     arguments.add(parser, "--out", metavar="FILE", help=".html")
     parser.add_argument("--title", default="Runs compared", help="default: Runs compared")
     parser.add_argument(
@@ -69,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     runs = read_runs(args.runs)
     check_curves(args)
     parts = chain(
-        scores_part(table.tabulate(args, runs)),
+        scores_part(table.build_table(args, runs)),
         curves_part(args),
         weights_part(args.runs),
         attention_part(args, runs),
@@ -101,7 +107,7 @@ def scores_part(scores: table.Table) -> Iterator[str]:
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in scores.notes) + "</ul>"
     if len(scores.runs) > 1:
         caption = "Mean and standard error; the line is the baseline"
-        yield embed_picture(table.bars(scores), caption, scores.records())
+        yield embed_picture(table.draw_table(scores), caption, scores.records())
 
 
 def curves_part(args: argparse.Namespace) -> Iterator[str]:
@@ -117,7 +123,7 @@ def curves_part(args: argparse.Namespace) -> Iterator[str]:
 
 def weights_part(runs: Sequence[Path]) -> Iterator[str]:
     """Yield pictures of logged weights of heads, and of what adversaries mask."""
-    names = zip(runs, variants(runs), strict=True)
+    names = zip(runs, name_variants(runs), strict=True)
     logged = [weight for run, name in names for weight in weights.read_logged(run, name)]
     for kind, own in weights.group_by_kind(logged).items():
         title = weights.TITLES[kind]
@@ -149,7 +155,7 @@ def settings_part(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Yield the settings that differ between variants, then all of them."""
     yield "<h2>Settings</h2>"
     settings = {variant: each[0].facts.settings for variant, each in runs.items()}
-    left_out = {*ELSEWHERE, *REPEATED["fold"]}
+    left_out = {*MACHINE_SETTINGS, *REPETITION_SETTINGS["fold"]}
     names = sorted({name for each in settings.values() for name in each})
     shown = [name for name in names if name.rpartition(".")[2] not in left_out]
     differing = [n for n in shown if len({str(each.get(n)) for each in settings.values()}) > 1]

@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_ext.data import wordpiece
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.pieces import READ, are_numbers, mark
+from fairseq_ext.roles.pieces import PIECE_READERS, are_numeric, detect_mark
 
 BYTE_SPACE = "\u0120"  # how a byte-level BPE writes the space before a word
 SHOWN_SPACE = "\u2581"
@@ -74,18 +74,18 @@ class TokenCodec:
             symbol = self.vocabulary.tokenizer.id_to_token(int(symbol)) or symbol
         elif not self.has_byte_symbols:
             return symbol
-        text = READ[BYTE_SPACE](symbol).text.decode(errors="replace")
+        text = PIECE_READERS[BYTE_SPACE](symbol).text.decode(errors="replace")
         return f"{SHOWN_SPACE}{text}" if symbol.startswith(BYTE_SPACE) else text
 
     @cached_property
     def has_byte_symbols(self) -> bool:
         """Whether symbols are the tokens of a byte-level BPE, as in an imported RoBERTa."""
-        return not self._translates and mark(self._words()) == BYTE_SPACE
+        return not self._translates and detect_mark(self._words()) == BYTE_SPACE
 
     @cached_property
     def has_number_symbols(self) -> bool:
         """Whether symbols are the numbers of a tokeniser's tokens, and the tokeniser is known."""
-        if self._translates or not are_numbers(self._words()):
+        if self._translates or not are_numeric(self._words()):
             return False
         try:
             return self.vocabulary.by_id

@@ -26,9 +26,9 @@ from fairseq_ext.attention import Attention
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import new_figure, save, style_axes, use_whole_numbers
-from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING, facts
+from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
-from fairseq_ext.training_logs import LOG, read_log, variants
+from fairseq_ext.training_logs import LOG, name_variants, read_log
 
 EXAMPLE = """\
   fairseq-ext weights checkpoints/study/hna/seed-* --out weights
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     """Write the weights and their pictures."""
     check_writable(args.out, 0)
     folders = [path for path in args.runs if path.is_dir()]
-    names = dict(zip(folders, variants(folders), strict=True))
+    names = dict(zip(folders, name_variants(folders), strict=True))
     weights = []
     for path in folders:
         if (path / LOG).is_file():
@@ -108,7 +108,7 @@ def group_by_kind(weights: Sequence[Weight]) -> dict[str, list[Weight]]:
 
 def read_logged(run: Path, name: str) -> list[Weight]:
     """Return the weights in a log: within epochs, or of whole epochs if there are no others."""
-    weights: dict[str, list[Weight]] = {kind: [] for kind in TRAINING}
+    weights: dict[str, list[Weight]] = {kind: [] for kind in TRAINING_KINDS}
     for record in read_log(run):
         for key, value in record.values.items():
             if record.kind in weights and (match := LOGGED.fullmatch(key)):
@@ -127,7 +127,7 @@ def join_checkpoints(files: Sequence[Path], data: Path | None) -> list[Weight]:
     if len(files) == 1:
         inspector = ModelInspector(files[0], data)
         return read_checkpoint(inspector, inspector.title)
-    updates = {file: facts(file).updates for file in files}
+    updates = {file: read_facts(file).updates for file in files}
     weights, last = [], max(files, key=updates.__getitem__)
     for file in sorted(files, key=updates.__getitem__):
         inspector = ModelInspector(file, data)

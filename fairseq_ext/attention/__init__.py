@@ -1,28 +1,48 @@
-"""Multi-head attention as one path with slots; a mechanism is a part put into a slot.
+"""Multi-head attention as one forward pass with slots; a mechanism fills one of the slots.
 
-project (+ cache) -> score -> block -> bias -> normalise -> observe -> dropout -> mix values ->
-output
+    project (+ incremental cache) -> score -> bias -> mask -> normalise -> observe -> dropout ->
+    mix values -> head gate -> output
 
-Shapes are written with fixed letters: B batch, H heads (h: those of a group), T queries, S keys,
-D width of a head, C = H * D. Masks are boolean and True means *may not be attended*.
+Shapes are written with fixed letters: B batch, H heads (h: heads of a group or of a part of one),
+T queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *may not be attended*.
 """
+
+import warnings
+from typing import Any
 
 from fairseq_ext.attention.adversary import Adversary
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
-from fairseq_ext.attention.head_groups import Heads, gaussian_heads
+from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
 from fairseq_ext.attention.second_pass import SecondPass
 
 __all__ = [
+    "NORMALISERS",
     "Adversary",
     "Attention",
     "AttentionContext",
-    "Heads",
-    "Inputs",
     "AttentionRecorder",
-    "NORMALISERS",
+    "HeadGroup",
+    "Inputs",
     "SecondPass",
+    "build_gaussian_heads",
     "build_normaliser",
-    "gaussian_heads",
 ]
+
+DEPRECATED_NAMES = {
+    "Frame": "AttentionContext",
+    "Heads": "HeadGroup",
+    "Listener": "AttentionRecorder",
+    "gaussian_heads": "build_gaussian_heads",
+}
+"""old -> new; the old names go in the next version."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return the object that a deprecated name stands for, with a warning."""
+    if name not in DEPRECATED_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = DEPRECATED_NAMES[name]
+    warnings.warn(f"{__name__}.{name} is now {__name__}.{new}", DeprecationWarning, stacklevel=2)
+    return globals()[new]

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-SPREAD = 0.02  # standard deviation of initial weights, as in BERT
+INIT_STD = 0.02  # standard deviation of initial weights, as in BERT
 
 
-class Map(nn.Linear):
+class BertLinear(nn.Linear):
     """A linear map that begins as those of BERT do."""
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=SPREAD)
+        nn.init.normal_(self.weight, std=INIT_STD)
         nn.init.zeros_(self.bias)
 
 
@@ -28,7 +28,7 @@ class Adversary(nn.Module):
     def __init__(self, width: int, heads: int = 1) -> None:
         super().__init__()
         self.heads = heads
-        self.query, self.key = Map(width, width), Map(width, width)
+        self.query, self.key = BertLinear(width, width), BertLinear(width, width)
 
     def forward(self, x: Tensor, sample: bool = False) -> Tensor:
         """[T, B, C] -> m [B, 1 or H, T, T], 1 keep and 0 mask, in float32 or wider.
@@ -43,7 +43,9 @@ class Adversary(nn.Module):
         q, k = (self._split(linear(x)) for linear in (self.query, self.key))
         scores = (q * q.size(-1) ** -0.5) @ k.transpose(-1, -2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return step(scores + torch.rand_like(scores).logit(1e-6) if sample else scores)
+        return straight_through_step(
+            scores + torch.rand_like(scores).logit(1e-6) if sample else scores
+        )
 
     def _split(self, x: Tensor) -> Tensor:
         """[T, B, C] -> [B, h, T, C / h]."""
@@ -72,11 +74,11 @@ class _Reverse(Function):
         return -gradient
 
 
-def step(x: Tensor) -> Tensor:
+def straight_through_step(x: Tensor) -> Tensor:
     """1 where x > 0, 0 where x < 0, 1/2 at 0; its gradient is that of sigmoid(x)."""
     return _Step.apply(x)
 
 
-def reverse(x: Tensor) -> Tensor:
+def reverse_gradient(x: Tensor) -> Tensor:
     """x, with the opposite gradient: what descends on a loss behind it ascends before it."""
     return _Reverse.apply(x)

@@ -1,5 +1,6 @@
 """What attention modules are told: `Inputs` of a forward pass, `AttentionContext` of a call."""
 
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +24,7 @@ class ExtraPass(Protocol):
         """Return what changes in a layer with the input x [T, B, C], by slices of its heads."""
 
 
-class KeyFacts(Protocol):
+class KeyFeatures(Protocol):
     """What masks may look up of the keys beyond their padding; see `roles.Sentences`."""
 
     real: Tensor
@@ -51,8 +52,20 @@ class AttentionRecorder:
         self.maps: dict[tuple[str, int], Tensor] = {}
 
     def record(self, site: str, layer: int, maps: Tensor) -> None:
+        """Keep the maps [B, heads, T, S] of a layer."""
         # activation checkpointing runs a layer twice; the first map carries the gradient
         self.maps.setdefault((site, layer), maps.detach() if self.detach else maps)
+
+    def hear(self, site: str, layer: int, maps: Tensor) -> None:
+        """Keep the maps, with a warning: this is the deprecated name of `record`."""
+        _warn_of_hear()
+        AttentionRecorder.record(self, site, layer, maps)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "hear" in vars(cls):
+            _warn_of_hear()
+            cls.record = cls.hear  # type: ignore[method-assign]
 
 
 @dataclass
@@ -81,10 +94,10 @@ class Inputs:
     causal: bool = False
     masked: Tensor | None = None
     recorder: AttentionRecorder | None = None
-    first: int = 0
+    first_query: int = 0
     query_padding: Tensor | None = None
     passes: Sequence[ExtraPass | None] = (None,)
-    sentences: KeyFacts | None = None
+    token_features: KeyFeatures | None = None
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -94,20 +107,20 @@ class Inputs:
                 f"A mask of attention is {shape}; give one for all heads, [T, S] or [B, 1, T, S]."
             )
 
-    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """make(), computed for the first layer that needs it and shared by the others."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
-    def absent(self) -> Tensor | None:
+    def padded_queries(self) -> Tensor | None:
         """[B, S] padding as queries see it: a sentence of nothing but padding counts as real."""
         if self.padding is None:
             return None
         padding = self.padding
-        return self.once("absent", lambda: padding & ~padding.all(-1, keepdim=True))
+        return self.cached("absent", lambda: padding & ~padding.all(-1, keepdim=True))
 
-    def wanted(self, site: str, layer: int) -> Sequence[int]:
+    def observed_heads(self, site: str, layer: int) -> Sequence[int]:
         """Heads whose maps the recorder wants from this place."""
         return (self.recorder and self.recorder.wants(site, layer)) or ()
 
@@ -145,7 +158,7 @@ class AttentionContext:
     inputs: Inputs
     queries: int
     keys: int
-    first: int
+    first_query: int
     device: torch.device
     key_padding: Tensor | None = None
     query_padding: Tensor | None = None
@@ -159,7 +172,9 @@ class AttentionContext:
         What is padded on the left does not count.
         """
         count = partial(torch.arange, device=self.device, dtype=torch.float32)
-        i = count(self.first, self.first + self.queries // self.beam).repeat(self.beam)[None]
+        i = count(self.first_query, self.first_query + self.queries // self.beam).repeat(self.beam)[
+            None
+        ]
         j = count(self.keys)[None]
         if self.cross:  # elsewhere both begin together
             i = i if self.query_padding is None else i - _leading(self.query_padding)
@@ -170,3 +185,9 @@ class AttentionContext:
 def _leading(padding: Tensor) -> Tensor:
     """[B, S] -> [B, 1] how much of it stands on the left."""
     return padding.long().cumprod(1).sum(1, keepdim=True)
+
+
+def _warn_of_hear() -> None:
+    warnings.warn(
+        "AttentionRecorder.hear is now AttentionRecorder.record", DeprecationWarning, stacklevel=3
+    )

@@ -5,17 +5,19 @@ from itertools import groupby
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext
-from fairseq_ext.attention.dropout import dropout as drop
-from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction, combined_mask, mask_bias
-from fairseq_ext.attention.normalisers import Call, Normaliser, Unnormalised
+from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction, combined_bias, combined_mask
+from fairseq_ext.attention.normalisers import FusedCall, Normaliser, Unnormalised
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
 from fairseq_ext.errors import UsageError
 
+RANDOM_LEVELS = 2**15  # values of a non-negative 16-bit integer
 
-class Heads(nn.Module):
+
+class HeadGroup(nn.Module):
     """A contiguous group of n heads that share what is in their slots.
 
     Attributes:
@@ -63,12 +65,12 @@ class Heads(nn.Module):
                 return out, None
         scores = self.scorer(q, k, context, heads)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        closed = _of(mask_bias(self.masks, context, scores.dtype), heads)
+        closed = _of(combined_bias(self.masks, context, scores.dtype), heads)
         if context.bias is not None:
             scores, closed = context.bias(scores, closed)
         weights = self.normaliser.weights(scores, closed, context.query_padding, heads)
         used = weights.to(v.dtype)
-        out = (drop(used, dropout) if self.learned else used) @ v
+        out = (drop_weights(used, dropout) if self.learned else used) @ v
         return out, weights.expand(len(v), -1, -1, -1) if observed else None
 
     def _fused(
@@ -88,7 +90,9 @@ class Heads(nn.Module):
             return None
         mask = combined_mask(self.masks, context)
         mask = mask._replace(masked=_of(mask.masked, heads))
-        return self.normaliser.fused(Call(q, k, v, mask, context.query_padding, heads, dropout))
+        return self.normaliser.fused(
+            FusedCall(q, k, v, mask, context.query_padding, heads, dropout)
+        )
 
 
 def _of(masked: Tensor | None, heads: slice) -> Tensor | None:
@@ -98,12 +102,16 @@ def _of(masked: Tensor | None, heads: slice) -> Tensor | None:
     return masked[:, heads]
 
 
-def gaussian_heads(offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0) -> Heads:
+def build_gaussian_heads(
+    offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0
+) -> HeadGroup:
     """Hard-coded heads (You et al. 2020), one for each offset."""
-    return Heads(len(offsets), scorer=Gaussian(offsets, sigmas, ratio), normaliser=Unnormalised())
+    return HeadGroup(
+        len(offsets), scorer=Gaussian(offsets, sigmas, ratio), normaliser=Unnormalised()
+    )
 
 
-class Run(NamedTuple):
+class HeadSlice(NamedTuple):
     """Some heads of a group.
 
     Attributes:
@@ -112,28 +120,28 @@ class Run(NamedTuple):
         observed: somebody wants their maps.
     """
 
-    group: Heads
-    of_all: slice
-    of_learned: slice
-    of_group: slice
+    group: HeadGroup
+    in_layer: slice
+    in_projections: slice
+    in_group: slice
     observed: bool
 
 
-def runs(groups: Iterable[Heads], heard: set[int]) -> Iterator[Run]:
+def head_slices(groups: Iterable[HeadGroup], heard: set[int]) -> Iterator[HeadSlice]:
     """Groups, cut where observed heads meet unobserved ones, so that the latter stay fused."""
     first = learned = 0
     for group in groups:
         for observed, run in groupby(range(first, first + group.n), heard.__contains__):
             heads = list(run)
             start, stop = heads[0] - first, heads[-1] + 1 - first
-            of_learned = slice(learned + start, learned + stop) if group.learned else slice(0)
-            of_all = slice(heads[0], heads[-1] + 1)
-            yield Run(group, of_all, of_learned, slice(start, stop), observed)
+            in_projections = slice(learned + start, learned + stop) if group.learned else slice(0)
+            in_layer = slice(heads[0], heads[-1] + 1)
+            yield HeadSlice(group, in_layer, in_projections, slice(start, stop), observed)
         first += group.n
         learned += group.n if group.learned else 0
 
 
-def check_groups(groups: Sequence[Heads], num_heads: int, site: str) -> None:
+def check_groups(groups: Sequence[HeadGroup], num_heads: int, site: str) -> None:
     """Raises UsageError if they are not the heads of a layer, or one cannot stand at this site."""
     total = sum(group.n for group in groups)
     if total != num_heads:
@@ -146,3 +154,21 @@ def check_groups(groups: Sequence[Heads], num_heads: int, site: str) -> None:
             f"{site} attention cannot use a normaliser that looks across queries: it {why}; "
             "use softmax there."
         )
+
+
+def drop_weights(weights: Tensor, rate: float) -> Tensor:
+    """Return the weights, each zeroed with probability `rate` or else divided by 1 - rate.
+
+    On a CPU, drawing random numbers takes most of the time of `F.dropout`, which draws 32 bits or
+    more for each element. Here an element is dropped if a random 15-bit integer (a non-negative
+    int16) is below rate * 2^15. The rate is thereby rounded to a multiple of 1/32768, and the
+    weights that remain are scaled by the rounded rate, so that their expectation is exact.
+    """
+    if not rate or weights.device.type != "cpu":
+        return F.dropout(weights, rate)
+    dropped = round(rate * RANDOM_LEVELS)
+    random = torch.empty(weights.shape, dtype=torch.int16).random_()
+    kept = (random >= dropped).to(weights.dtype)
+    return weights * kept.mul_(
+        RANDOM_LEVELS / (RANDOM_LEVELS - dropped) if dropped < RANDOM_LEVELS else 0.0
+    )

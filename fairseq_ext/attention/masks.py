@@ -27,9 +27,11 @@ def padding_mask(context: AttentionContext) -> Tensor | None:
 
 def causal_mask(context: AttentionContext) -> Tensor | None:
     """Return [T, S], True at keys after the query."""
-    if not context.inputs.causal or context.first + 1 >= context.keys:
+    if not context.inputs.causal or context.first_query + 1 >= context.keys:
         return None
-    queries = torch.arange(context.first, context.first + context.queries, device=context.device)
+    queries = torch.arange(
+        context.first_query, context.first_query + context.queries, device=context.device
+    )
     return torch.arange(context.keys, device=context.device) > queries[:, None]
 
 
@@ -50,10 +52,10 @@ def combined_mask(masks: tuple[MaskFunction, ...], context: AttentionContext) ->
     every key: the output has no NaN, and nothing reads it.
     """
     key = (masks, context.queries, context.keys)
-    return context.inputs.once(key, lambda: _union(masks, context))
+    return context.inputs.cached(key, lambda: _union(masks, context))
 
 
-def mask_bias(
+def combined_bias(
     masks: tuple[MaskFunction, ...], context: AttentionContext, dtype: torch.dtype
 ) -> Tensor | None:
     """Return the combined mask as a term of the scores, broadcastable to [B, h, T, S]."""
@@ -61,12 +63,12 @@ def mask_bias(
     def make() -> Tensor | None:
         mask = combined_mask(masks, context)
         masked = causal_mask(context) if mask.causal else mask.masked
-        return None if masked is None else as_bias(masked, dtype)
+        return None if masked is None else mask_to_bias(masked, dtype)
 
-    return context.inputs.once((masks, context.queries, context.keys, dtype), make)
+    return context.inputs.cached((masks, context.queries, context.keys, dtype), make)
 
 
-def as_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
+def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 0, or where masked a number so low that exp gives 0.
 
     The number is finite, so that gradients are.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 SMART_MEAN = "smart_mean"  # in the state of a task
 
-Places = Mapping[str, Mapping[int, Sequence[int]]]
+HeadsBySite = Mapping[str, Mapping[int, Sequence[int]]]
 """site -> layer -> the heads there that are free to learn what they look at."""
 
 
@@ -21,10 +21,14 @@ class ModelReport:
     """
 
     def __init__(self, task: Any) -> None:
-        self.guidable: Places = {}
+        self.guidable: HeadsBySite = {}
         self.adversary_layers: Sequence[int] = ()
         self.new_task_head = False
         self._task = task
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ModelReport":
+        """Return the report itself: a copy of a model, which EMA makes, has the same task."""
+        return self
 
     @property
     def guidance_weight(self) -> float | None:
@@ -45,7 +49,7 @@ class ModelReport:
         self._task.state.merge_state_dict({SMART_MEAN: mean})
 
 
-def report_of(task: Any) -> ModelReport:
+def get_model_report(task: Any) -> ModelReport:
     """Return the report of a fairseq task, made when it is first asked for.
 
     What is kept in checkpoints lies in `task.state`.

@@ -11,7 +11,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, Inputs, as_inputs
-from fairseq_ext.attention.head_groups import Heads, check_groups, runs
+from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.second_pass import SecondPass
@@ -52,7 +52,7 @@ class Attention(MultiheadAttention):
         *,
         site: str,
         layer: int = 0,
-        groups: Sequence[Heads] | None = None,
+        groups: Sequence[HeadGroup] | None = None,
         adversary: nn.Module | None = None,
         gated: bool = False,
         **stock: Any,
@@ -72,16 +72,18 @@ class Attention(MultiheadAttention):
         self.gate = nn.Parameter(torch.zeros(num_heads)) if gated else None
         # the name that --retain-dropout-modules knows
         self.dropout_module.module_name = MultiheadAttention.__name__
-        groups = groups or [Heads(num_heads, normaliser=Softmax())]
+        groups = groups or [HeadGroup(num_heads, normaliser=Softmax())]
         check_groups(groups, num_heads, site)
-        self.groups: Iterable[Heads] = nn.ModuleList(groups)  # type: ignore[assignment]
+        self.groups: Iterable[HeadGroup] = nn.ModuleList(groups)  # type: ignore[assignment]
         owners = [group for group in groups for _ in range(group.n)]
-        self.learned = [head for head, group in enumerate(owners) if group.learned]
-        self.free = [head for head in self.learned if owners[head].masks == DEFAULT_MASKS]
+        self.learned_heads = [head for head, group in enumerate(owners) if group.learned]
+        self.unrestricted_heads = [
+            head for head in self.learned_heads if owners[head].masks == DEFAULT_MASKS
+        ]
         windows = [group.window or 0 for group in groups]
-        self.oldest = -max(windows) if self.self_attention and all(windows) else None
-        if len(self.learned) < num_heads:
-            self._narrow(len(self.learned) * self.head_dim)
+        self.cache_start = -max(windows) if self.self_attention and all(windows) else None
+        if len(self.learned_heads) < num_heads:
+            self._narrow(len(self.learned_heads) * self.head_dim)
 
     def _narrow(self, width: int) -> None:
         """Queries and keys for some of the heads, which begin as they would beside the others."""
@@ -173,10 +175,12 @@ class Attention(MultiheadAttention):
         drop = self.dropout_module
         rate = drop.p if self.training or drop.apply_during_inference else 0.0
         done = []
-        for group, of_all, of_learned, of_group, observed in runs(self.groups, set(heard)):
-            own = q[:, of_learned], k[:, of_learned], v[:, of_all]
-            here = context if bias is None else replace(context, bias=bias(of_all))
-            done.append(group.attend(*own, here, of_group, observed, rate))
+        for group, in_layer, in_projections, in_group, observed in head_slices(
+            self.groups, set(heard)
+        ):
+            own = q[:, in_projections], k[:, in_projections], v[:, in_layer]
+            here = context if bias is None else replace(context, bias=bias(in_layer))
+            done.append(group.attend(*own, here, in_group, observed, rate))
         out = _join([out for out, _ in done], 1)
         return out, _join([w for _, w in done if w is not None], 1) if heard else None
 
@@ -203,7 +207,7 @@ class Attention(MultiheadAttention):
             state_dict.setdefault(key, value.clone())
 
     def _wanted(self, inputs: Inputs) -> list[int]:
-        wanted = sorted(set(inputs.wanted(self.site, self.layer)))
+        wanted = sorted(set(inputs.observed_heads(self.site, self.layer)))
         if wanted and not 0 <= wanted[0] <= wanted[-1] < self.num_heads:
             raise UsageError(
                 f"A recorder wants heads {wanted} of {self.site} layer {self.layer}, "
@@ -246,10 +250,12 @@ class Attention(MultiheadAttention):
             inputs=inputs,
             queries=queries,
             keys=v.size(2),
-            first=v.size(2) - queries if own else inputs.first,
+            first_query=v.size(2) - queries if own else inputs.first_query,
             device=v.device,
             key_padding=padding,
-            query_padding=inputs.absent() if own and state is None else inputs.query_padding,
+            query_padding=inputs.padded_queries()
+            if own and state is None
+            else inputs.query_padding,
             cross=not own,
             beam=beam,
         )
@@ -271,9 +277,9 @@ class Attention(MultiheadAttention):
         )
         padding = None if padding is None else padding.bool()
         new = {
-            "prev_key": k[:, :, self.oldest :],
-            "prev_value": v[:, :, self.oldest :],
-            "prev_key_padding_mask": None if padding is None else padding[:, self.oldest :],
+            "prev_key": k[:, :, self.cache_start :],
+            "prev_value": v[:, :, self.cache_start :],
+            "prev_key_padding_mask": None if padding is None else padding[:, self.cache_start :],
         }
         if beam > 1:
             new["beam"] = torch.tensor(beam)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.attention.dropout import dropout as drop
-from fairseq_ext.attention.masks import as_bias
+from fairseq_ext.attention.head_groups import drop_weights
+from fairseq_ext.attention.masks import mask_to_bias
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.errors import UsageError
 
@@ -80,7 +80,7 @@ class MultiView(nn.Module):
         mixed = primary
         for view, padding in zip(others, paddings[1:], strict=True):
             weights = self.weights(primary, view, paddings[0], padding).to(view.dtype)
-            mixed = mixed + drop(weights, self.dropout if self.training else 0.0) @ view
+            mixed = mixed + drop_weights(weights, self.dropout if self.training else 0.0) @ view
         return self.norm(mixed)
 
     def weights(
@@ -95,7 +95,7 @@ class MultiView(nn.Module):
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).unsqueeze(1)
         bias = None
         if key_padding is not None:
-            bias = as_bias(key_padding[:, None, None], scores.dtype)
+            bias = mask_to_bias(key_padding[:, None, None], scores.dtype)
         return self.normaliser.weights(scores, bias, query_padding, ALL).squeeze(1)
 
     def _check(self, views: Sequence[Tensor], paddings: Sequence[Tensor | None]) -> None:

@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
-from fairseq_ext.attention.masks import Mask, as_bias
+from fairseq_ext.attention.masks import Mask, mask_to_bias
 from fairseq_ext.errors import UsageError
 
-SMALLEST = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
+MIN_SCORES = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
 
 
 @dataclass(frozen=True)
-class Call:
+class FusedCall:
     """What a fused kernel gets: dot-product attention of heads of a group.
 
     Args:
@@ -64,7 +64,7 @@ class Normaliser(nn.Module):
         """
         raise NotImplementedError
 
-    def fused(self, call: Call) -> Tensor | None:
+    def fused(self, call: FusedCall) -> Tensor | None:
         """dropout(weights) @ v, [B, h, T, D], without a map in memory; None = declined."""
         return None
 
@@ -79,10 +79,10 @@ class Softmax(Normaliser):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
-        return plus(scores, bias).softmax(-1)
+        return add_bias(scores, bias).softmax(-1)
 
-    def fused(self, call: Call) -> Tensor | None:
-        small = call.q.size(2) * call.k.size(2) <= SMALLEST
+    def fused(self, call: FusedCall) -> Tensor | None:
+        small = call.q.size(2) * call.k.size(2) <= MIN_SCORES
         if call.q.device.type == "cpu" and (small or call.dropout):  # SDPA drops out slowly there
             return None
         allowed = None if call.mask.masked is None else ~call.mask.masked
@@ -102,7 +102,7 @@ class Unnormalised(Normaliser):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
-        return plus(scores, bias).exp()
+        return add_bias(scores, bias).exp()
 
 
 class Sinkhorn(Normaliser):
@@ -135,19 +135,19 @@ class Sinkhorn(Normaliser):
     ) -> Tensor:
         absent = None
         if query_padding is not None:
-            absent = as_bias(query_padding[:, None, :, None], scores.dtype)
+            absent = mask_to_bias(query_padding[:, None, :, None], scores.dtype)
         # what blocks a key for all queries alike changes nothing in its column
         partly = bias if bias is not None and bias.size(-2) > 1 else None
         for sweep in range(self.sweeps):
             if sweep:
                 scores = scores.log_softmax(-1)
-            scores = plus(plus(scores, absent), partly).log_softmax(-2)
+            scores = add_bias(add_bias(scores, absent), partly).log_softmax(-2)
             if partly is not None:
                 partly = bias = partly.detach()  # what is masked stays so; one gradient
-            scores = plus(scores, bias)
+            scores = add_bias(scores, bias)
         return scores.softmax(-1)
 
-    def fused(self, call: Call) -> Tensor | None:
+    def fused(self, call: FusedCall) -> Tensor | None:
         return None if self.sweeps > 1 else _doubly(call)
 
     def extra_repr(self) -> str:
@@ -203,7 +203,7 @@ class Hybrid(Normaliser):
         doubly = self.doubly.weights(scores, bias, query_padding, heads)
         return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
 
-    def fused(self, call: Call) -> Tensor | None:
+    def fused(self, call: FusedCall) -> Tensor | None:
         return _doubly(call, self.u()[call.heads])
 
     def statistics(self) -> dict[str, Callable[[], float]]:
@@ -213,12 +213,12 @@ class Hybrid(Normaliser):
         return f"init={self.init}, weight={self.weight}"
 
 
-def _doubly(call: Call, u: Tensor | None = None) -> Tensor | None:
+def _doubly(call: FusedCall, u: Tensor | None = None) -> Tensor | None:
     """DNAS, or with u [h] HNAS, by the first kernel that suits; kernels know no dropout."""
     if call.dropout:
         return None
     for kernel in (doubly_cpu, doubly_triton):
-        if kernel.suits(call.q, call.k, call.mask):
+        if kernel.supports(call.q, call.k, call.mask):
             try:
                 return kernel.attend(
                     call.q, call.k, call.v, call.mask.masked, call.query_padding, u
@@ -228,7 +228,7 @@ def _doubly(call: Call, u: Tensor | None = None) -> Tensor | None:
     return None
 
 
-def plus(scores: Tensor, bias: Tensor | None) -> Tensor:
+def add_bias(scores: Tensor, bias: Tensor | None) -> Tensor:
     """Their sum."""
     return scores if bias is None else scores + bias
 

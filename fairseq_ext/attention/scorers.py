@@ -53,7 +53,7 @@ class Gaussian(nn.Module):
         def make() -> Tensor:
             return self._log_density(context.distances(self.ratio)[:, None], heads)
 
-        return context.inputs.once(("gaussian", *ours, context.queries, context.keys), make)
+        return context.inputs.cached(("gaussian", *ours, context.queries, context.keys), make)
 
     def fused(self, v: Tensor, context: AttentionContext, heads: slice) -> Tensor | None:
         """The output [B, h, T, D] of self-attention; None for other attention."""
@@ -73,7 +73,7 @@ class Gaussian(nn.Module):
                 return weights.masked_fill(away > 0, 0) if context.inputs.causal else weights
 
             ours = self.offsets[heads], self.sigmas[heads], context.inputs.causal, v.dtype
-            return context.inputs.once(("toeplitz", *ours, first_row, rows, keys), make)
+            return context.inputs.cached(("toeplitz", *ours, first_row, rows, keys), make)
 
         low, high = reach[0], 0 if context.inputs.causal else reach[1]
         return toeplitz.attend(v, block, low, high)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.attention.adversary import reverse
+from fairseq_ext.attention.adversary import reverse_gradient
 from fairseq_ext.attention.context import AttentionContext, Bias
-from fairseq_ext.attention.normalisers import plus
+from fairseq_ext.attention.normalisers import add_bias
 
-DEPTH = 1e4
+MASK_SCALE = 1e4
 """How far a masked logit is pushed down. As the gradient of a logit to m it also weighs what an
 adversary gains by divergence against what it pays for masked units."""
 
@@ -26,7 +26,7 @@ LayerBias = Callable[[slice], Bias]
 """That of some heads of a layer."""
 
 
-class Count(NamedTuple):
+class UnitCounts(NamedTuple):
     """Units of attention in a layer, per sentence [B]: those kept, and all that there are.
 
     A unit is a query and a key, both no padding. Of masks for each head `kept` is the mean.
@@ -36,31 +36,31 @@ class Count(NamedTuple):
     units: Tensor
 
 
-def unmasked(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
+def keep_unmasked(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
     """A row that keeps none of the keys it may look at is as if it were not masked; only its
     gradient remains. (ours)"""
     seen = keep.detach() if closed is None else torch.where(closed < 0, 0, keep.detach())
-    return scores, plus((keep - seen.amax(-1, keepdim=True)) * DEPTH, closed)
+    return scores, add_bias((keep - seen.amax(-1, keepdim=True)) * MASK_SCALE, closed)
 
 
-def uniform(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
+def keep_uniform(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
     """Such a row is uniform over all keys, padding included. (released code, BERT)"""
-    return scores * (keep >= 1), (keep - 1) * DEPTH
+    return scores * (keep >= 1), (keep - 1) * MASK_SCALE
 
 
 def scores_alone(keep: Tensor, scores: Tensor, closed: Tensor | None) -> Biased:
     """Such a row is not masked, and neither is padding. (released code, RoBERTa)"""
-    return scores, (keep - 1) * DEPTH
+    return scores, (keep - 1) * MASK_SCALE
 
 
-EMPTY_ROWS = {"unmasked": unmasked, "uniform": uniform, "scores": scores_alone}
+EMPTY_ROWS = {"unmasked": keep_unmasked, "uniform": keep_uniform, "scores": scores_alone}
 
 
 class SecondPass:
     """A pass that differs from the first one by dropout alone: the control of the others.
 
     Args:
-        together: rows of both passes are one larger batch; else one pass follows the other, which
+        one_batch: rows of both passes are one larger batch; else one pass follows the other, which
             takes less memory.
         empty_rows: of EMPTY_ROWS, what happens to a query that keeps no key.
         padded_rows: count units of padded queries too, as the released code does.
@@ -75,12 +75,16 @@ class SecondPass:
     def __init__(
         self,
         *,
-        together: bool = True,
+        one_batch: bool = True,
         empty_rows: str = "unmasked",
         padded_rows: bool = False,
     ) -> None:
-        self.together, self.hide, self.padded_rows = together, EMPTY_ROWS[empty_rows], padded_rows
-        self.counts: dict[int, Count] = {}
+        self.one_batch, self.apply_mask, self.padded_rows = (
+            one_batch,
+            EMPTY_ROWS[empty_rows],
+            padded_rows,
+        )
+        self.counts: dict[int, UnitCounts] = {}
 
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias | None:
         """What it adds in a layer, given the input [T, B, C] of its attention; None: nothing."""
@@ -92,7 +96,7 @@ class SecondPass:
         # activation checkpointing runs a layer twice; the first count carries the gradient
         self.counts.setdefault(layer, self._count(keep, context))
         shared = keep.size(1) == 1
-        return lambda heads: partial(self.hide, keep if shared else keep[:, heads])
+        return lambda heads: partial(self.apply_mask, keep if shared else keep[:, heads])
 
     def _real(self, keep: Tensor, context: AttentionContext) -> Tensor:
         """Without padded keys."""
@@ -100,17 +104,17 @@ class SecondPass:
             return keep
         return keep.masked_fill(context.key_padding[:, None, None], 0)
 
-    def _count(self, keep: Tensor, context: AttentionContext) -> Count:
+    def _count(self, keep: Tensor, context: AttentionContext) -> UnitCounts:
         absent = None if self.padded_rows else context.query_padding
         kept = keep.mean(1).sum(-1)  # [B, T]
         if absent is not None:
             kept = kept.masked_fill(absent, 0)
         kept = kept.sum(-1)
         queries = _places(absent, context.queries, kept)
-        return Count(kept, queries * _places(context.key_padding, context.keys, kept))
+        return UnitCounts(kept, queries * _places(context.key_padding, context.keys, kept))
 
 
-class Adversarial(SecondPass):
+class AdversarialPass(SecondPass):
     """Adversaries choose; a loss on the pass, or on what it keeps, is ascended by them.
 
     Args:
@@ -125,11 +129,11 @@ class Adversarial(SecondPass):
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias | None:
         if attention.adversary is None:
             return None
-        keep = reverse(attention.adversary(x, self.sample))
+        keep = reverse_gradient(attention.adversary(x, self.sample))
         return self.masked(attention.layer, keep, context)
 
 
-class Bernoulli(SecondPass):
+class BernoulliPass(SecondPass):
     """Chance chooses, in all layers, one mask for all heads of each.
 
     Args:
@@ -148,7 +152,7 @@ class Bernoulli(SecondPass):
         return self.masked(attention.layer, keep.to(dtype), context)
 
 
-class Magnitude(SecondPass):
+class MagnitudePass(SecondPass):
     """In each row of each head the largest scores are masked, in all layers.
 
     Args:
@@ -163,7 +167,7 @@ class Magnitude(SecondPass):
         heads, kept = [], []  # of each group so far: how many, what they keep
 
         def largest(scores: Tensor, closed: Tensor | None) -> Biased:
-            ranks = plus(scores.detach(), closed).argsort(-1, descending=True).argsort(-1)
+            ranks = add_bias(scores.detach(), closed).argsort(-1, descending=True).argsort(-1)
             keys = scores.size(-1) if closed is None else closed.eq(0).sum(-1, keepdim=True)
             keep = ranks.ge(torch.as_tensor(self.share * keys).round()).to(scores.dtype)
             keep = self._real(keep.expand(x.size(1), -1, -1, -1), context)
@@ -173,7 +177,7 @@ class Magnitude(SecondPass):
             if sum(heads) == attention.num_heads:
                 mean = torch.stack(kept).sum(0) / attention.num_heads
                 self.counts.setdefault(attention.layer, count._replace(kept=mean))
-            return self.hide(keep, scores, closed)
+            return self.apply_mask(keep, scores, closed)
 
         return lambda heads: largest
 

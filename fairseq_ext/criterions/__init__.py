@@ -1,6 +1,6 @@
-"""fairseq criterions: a base criterion and auxiliary losses, registered from one table."""
+"""fairseq criterions: objectives and the terms beside them, registered from one table."""
 
-from fairseq_ext.criterions import (  # noqa: F401
+from fairseq_ext.criterions import (  # noqa: F401 (registers)
     composite,
     sentences,
     sequence_tagging,

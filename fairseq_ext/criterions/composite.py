@@ -1,9 +1,11 @@
-"""The table of criterions: `<objective>[_<regulariser>]`, each registered with its own dataclass.
+"""Composite criterions `<objective>[_<regulariser>...]`, registered from one table.
 
-A composite holds the base criterion and gives it a tap: the model, with what the terms need added
-to its arguments and its output kept. One forward pass serves all. In evaluation the base is alone.
+A composite criterion holds the criterion of the objective and gives it the model with a tap: the
+terms' arguments are added to the call, and the output is kept for the terms. One forward pass
+serves all. In evaluation the objective is alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields, make_dataclass
 from functools import partial
 from itertools import combinations
@@ -18,17 +20,24 @@ from fairseq.criterions import (
 from torch import Tensor
 from torch.func import functional_call
 
-from fairseq_ext.criterions.adversarial.term import AdversarialSelfAttention
+from fairseq_ext.criterions.adversarial.adversarial_attention import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
+from fairseq_ext.criterions.logging_outputs import Log
 from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
-from fairseq_ext.criterions.terms import Log, Sample, Step, Term, unwrapped
+from fairseq_ext.criterions.terms import Sample, Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import Requirements, check_requirements
 
 
-class Tap:
-    """The model as the base criterion sees it; in training, even where one with the mean of earlier
-    parameters is not."""
+class TappedModel:
+    """The model as the criterion of an objective sees it.
+
+    It is in training mode even where a model with the mean of earlier parameters is not.
+
+    Attributes:
+        output: the output of the last call.
+    """
 
     def __init__(
         self,
@@ -41,11 +50,12 @@ class Tap:
         self.training, self.output = training, None
 
     def __call__(self, **inputs: Any) -> Any:
-        given = {**inputs, **self.keywords}
+        """Call the model with the terms' arguments, and with other parameters if there are any."""
+        inputs = {**inputs, **self.keywords}
         if self.parameters is None:
-            self.output = self.model(**given)
+            self.output = self.model(**inputs)
         else:
-            self.output = functional_call(unwrapped(self.model), self.parameters, (), given)
+            self.output = functional_call(unwrap(self.model), self.parameters, (), inputs)
         return self.output
 
     def __getattr__(self, name: str) -> Any:
@@ -55,11 +65,22 @@ class Tap:
 REGULARISERS: dict[str, type[Term]] = {"ag": AttentionGuidance, "asa": AdversarialSelfAttention}
 """Terms that any objective can have, in every combination."""
 
+COMBINATIONS = [
+    c for size in range(len(REGULARISERS) + 1) for c in combinations(REGULARISERS, size)
+]
+
 TERMS: dict[str, type[Term]] = {"nsp": NextSentence, "sop": SentenceOrder, **REGULARISERS}
 
 
-class Composite(FairseqCriterion):
-    """The common base of our criterions; `objective` and `terms` are those of the table."""
+class CompositeCriterion(FairseqCriterion):
+    """The base class of all composite criterions.
+
+    Attributes:
+        objective: the row of OBJECTIVES.
+        terms: the names of the terms.
+        base: the criterion of the objective.
+        parts: the terms.
+    """
 
     objective: Objective
     terms: tuple[str, ...]
@@ -67,112 +88,110 @@ class Composite(FairseqCriterion):
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(task)
         self.base = CRITERION_REGISTRY[self.objective.base].build_criterion(cfg, task)
-        self.parts = [TERMS[term](cfg, task) for term in self.terms]
+        self.parts = [TERMS[term].build(cfg, task) for term in self.terms]
         self.uses_adversaries = any(part.uses_adversaries for part in self.parts)
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Any, Any, Log]:
-        """As in fairseq. What the base logs is its own loss, without the terms."""
-        parts = [part for part in self.parts if part.evaluated or model.training]
+        """Return loss, sample size and logging output. The logged "loss" is without the terms."""
+        parts = [part for part in self.parts if part.in_evaluation or model.training]
         updates = model.num_updates
         keywords = {k: v for part in parts for k, v in part.keywords(updates).items()}
-        tap = Tap(model, keywords, model.training)
-        loss, size, log = self.base(tap, sample, reduce)
+        tapped = TappedModel(model, keywords, model.training)
+        loss, size, log = self.base(tapped, sample, reduce)
         if not parts:
             return loss, size, log
 
-        def again(parameters: dict[str, Tensor] | None = None, **more: Any) -> tuple[Tensor, Any]:
-            heard = {name: value for name, value in keywords.items() if name != "recorder"}
-            other = Tap(model, {**heard, **more}, True, parameters)
-            return self.base(other, sample, reduce)[0], other.output
+        def rerun(parameters: dict[str, Tensor] | None = None, **more: Any) -> tuple[Tensor, Any]:
+            unrecorded = {name: value for name, value in keywords.items() if name != "recorder"}
+            again = TappedModel(model, {**unrecorded, **more}, True, parameters)
+            return self.base(again, sample, reduce)[0], again.output
 
-        step = Step(
+        step = TrainingStep(
             sample=sample,
             model=model,
-            output=tap.output,
+            output=tapped.output,
             loss=loss,
-            weights=self.objective.weights(self.base, sample),
-            size=size,
+            weights=self.objective.weigh_rows(self.base, sample),
+            sample_size=size,
             updates=updates,
-            compared=partial(self.objective.compared, self.base, sample),
-            again=again,
+            select_predictions=partial(self.objective.select_predictions, self.base, sample),
+            rerun=rerun,
         )
         for part in parts:
-            more, logged = part.loss(step)
-            loss, log = loss + more, log | logged
+            term_loss, term_log = part.loss(step)
+            loss, log = loss + term_loss, log | term_log
         return loss, size, log
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[Log]) -> None:
+        """Log the metrics of the objective and of the terms."""
         CRITERION_REGISTRY[cls.objective.base].reduce_metrics(logging_outputs)
         for term in cls.terms:
             TERMS[term].reduce_metrics(logging_outputs)
 
     @classmethod
     def logging_outputs_can_be_summed(cls) -> bool:
+        """Return whether the objective's logging outputs hold nothing but numbers."""
         return CRITERION_REGISTRY[cls.objective.base].logging_outputs_can_be_summed()
-
-
-def _register(name: str, objective: Objective, more: tuple[str, ...]) -> None:
-    terms, name = (*objective.terms, *more), "_".join((name, *more))
-    class_name = "".join(part.capitalize() for part in name.split("_"))
-    options = [option for term in terms for option in TERMS[term].options]
-    config = make_dataclass(
-        class_name + "Config", options, bases=(CRITERION_DATACLASS_REGISTRY[objective.base],)
-    )
-    members = {"objective": objective, "terms": terms}
-    register_criterion(name, dataclass=config)(type(class_name, (Composite,), members))
-
-
-for _name, _objective in OBJECTIVES.items():
-    for _many in range(not _objective.terms, len(REGULARISERS) + 1):
-        for _more in combinations(REGULARISERS, _many):
-            _register(_name, _objective, _more)
 
 
 ALIASES = {
     "sentence_prediction": ("sentence_classification", "sentence_regression"),
     "sentence_ranking": ("multiple_choice",),
 }
-"""fairseq's names of objectives -> ours; which one, the task says."""
+"""fairseq's name of an objective -> our names, of which the task decides."""
 
 
-class Alias(Composite):
-    """A criterion under fairseq's name: it is built as that of the task."""
+class AliasCriterion(CompositeCriterion):
+    """A criterion under fairseq's name, built as the criterion of the task.
+
+    Attributes:
+        choices: name of a task -> name of its criterion.
+    """
 
     choices: dict[str, str]
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> FairseqCriterion:
+        """Build the task's criterion; raise UsageError for options that it does not have."""
         kind = task.cfg._name
         if kind not in cls.choices:
             raise UsageError(
                 f"--criterion {cfg._name} is for --task {' and '.join(cls.choices)}, and not for "
                 f"{kind}; give both"
             )
-        check_known(cfg, cls.choices[kind], kind)
+        defaults = {f.name: f.default for f in fields(CRITERION_DATACLASS_REGISTRY[cfg._name])}
+        values = {"task": kind, **{name: getattr(cfg, name) for name in defaults}}
+        check_requirements(values, defaults, {}, cls._list_requirements())
         return CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
 
-
-def check_known(cfg: Any, name: str, task: str) -> None:
-    """Raises UsageError for an option that the criterion of this name does not have."""
-    known = {field.name for field in fields(CRITERION_DATACLASS_REGISTRY[name])}
-    for field in fields(CRITERION_DATACLASS_REGISTRY[cfg._name]):
-        value = getattr(cfg, field.name)
-        if field.name not in known and str(value) != str(field.default):
-            flag = "--" + field.name.replace("_", "-")
-            raise UsageError(f"{flag} is {value}, without effect in --task {task}; leave it out")
-
-
-def _register_alias(name: str, kinds: tuple[str, ...], more: tuple[str, ...]) -> None:
-    full = "_".join((name, *more))
-    choices = {kind: "_".join((kind, *more)) for kind in kinds}
-    class_name = "".join(part.capitalize() for part in full.split("_"))
-    bases = tuple(CRITERION_DATACLASS_REGISTRY[choice] for choice in choices.values())
-    config = make_dataclass(class_name + "Config", [], bases=bases)
-    register_criterion(full, dataclass=config)(type(class_name, (Alias,), {"choices": choices}))
+    @classmethod
+    def _list_requirements(cls) -> Requirements:
+        """Return, for each option, the tasks whose criterions have it."""
+        tasks: dict[str, list[str]] = {}
+        for task, name in cls.choices.items():
+            for field in fields(CRITERION_DATACLASS_REGISTRY[name]):
+                tasks.setdefault(field.name, []).append(task)
+        return {option: (["task"], names) for option, names in tasks.items()}
 
 
-for _many in range(1, len(REGULARISERS) + 1):
-    for _more in combinations(REGULARISERS, _many):
-        for _alias, _kinds in ALIASES.items():
-            _register_alias(_alias, _kinds, _more)
+def _register(name: str, kind: type, configs: Sequence[type], **members: Any) -> None:
+    """Register a criterion whose options are those of several dataclasses, the last one's first."""
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    config = make_dataclass(class_name + "Config", [], bases=tuple(configs))
+    register_criterion(name, dataclass=config)(type(class_name, (kind,), members))
+
+
+for _name, _objective in OBJECTIVES.items():
+    for _more in COMBINATIONS:
+        if _terms := (*_objective.terms, *_more):
+            _configs = [TERMS[term].config for term in reversed(_terms) if TERMS[term].config]
+            _configs.append(CRITERION_DATACLASS_REGISTRY[_objective.base])
+            _full = "_".join((_name, *_more))
+            _register(_full, CompositeCriterion, _configs, objective=_objective, terms=_terms)
+
+for _more in COMBINATIONS[1:]:
+    for _name, _tasks in ALIASES.items():
+        _choices = {task: "_".join((task, *_more)) for task in _tasks}
+        _configs = [CRITERION_DATACLASS_REGISTRY[choice] for choice in _choices.values()]
+        _register("_".join((_name, *_more)), AliasCriterion, _configs, choices=_choices)

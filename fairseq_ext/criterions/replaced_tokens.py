@@ -9,17 +9,21 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled_criterion import percent
-from fairseq_ext.criterions.terms import Log, Sample
+from fairseq_ext.criterions.logging_outputs import (
+    Log,
+    log_entry,
+    log_percentage,
+    log_sums,
+    sum_entries,
+)
+from fairseq_ext.criterions.terms import Sample
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.replaced_tokens import HEAD
-
-COUNTS = ("correct", "hits", "found", "replaced")
 
 
 @register_criterion(HEAD, dataclass=FairseqDataclass)
 class ReplacedTokenDetection(FairseqCriterion):
-    """Logistic loss over all real tokens: was each replaced? Logs bits, accuracy and F1.
+    """The logistic loss over all real tokens: was each replaced? Logs bits, accuracy and F1.
 
     Raises:
         UsageError: the task replaces nothing.
@@ -31,36 +35,32 @@ class ReplacedTokenDetection(FairseqCriterion):
             raise UsageError(f"--criterion {HEAD} needs the text of --task {HEAD}; give it")
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, Any, Log]:
+        """Return loss, sample size and logging output."""
         real = sample["net_input"]["src_tokens"].ne(self.padding_idx)
         output = model(**sample["net_input"], classification_head_name=HEAD)
         scores, replaced = output[0].squeeze(-1)[real].float(), sample["target"][real]
         loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="sum")
-        size, found = real.sum(), scores > 0
-        logged = {
-            "loss": loss.detach(),
-            "ntokens": sample["ntokens"],
-            "nsentences": sample["nsentences"],
-            "sample_size": size,
-            "correct": (found == replaced).sum(),
-            "hits": (found & (replaced == 1)).sum(),
-            "found": found.sum(),
+        size, predicted = real.sum(), scores > 0
+        counts = {
+            "correct": (predicted == replaced).sum(),
+            "hits": (predicted & (replaced == 1)).sum(),
+            "found": predicted.sum(),
             "replaced": replaced.sum(),
         }
-        return loss, size, logged
+        return loss, size, log_entry(loss, sample, size) | counts
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[Log]) -> None:
-        sums = {n: sum(log.get(n, 0) for log in logging_outputs) for n in ("loss", "sample_size")}
-        size = sums["sample_size"]
-        metrics.log_scalar("loss", sums["loss"] / size / math.log(2), size, round=5)
-        for name in COUNTS:
-            metrics.log_scalar_sum(f"_{name}", sum(log.get(name, 0) for log in logging_outputs))
+        """Log the loss in bits, and accuracy and F1 in per cent."""
+        size = sum_entries(logging_outputs, "sample_size")
+        loss = sum_entries(logging_outputs, "loss") / size / math.log(2)
+        metrics.log_scalar("loss", loss, size, round=5)
+        log_sums(logging_outputs, ("correct", "hits", "found", "replaced"))
         metrics.log_scalar_sum("_tokens", size)
-        metrics.log_derived("accuracy", lambda m: percent(m["_correct"].sum, m["_tokens"].sum))
-        metrics.log_derived(
-            "f1", lambda m: percent(2 * m["_hits"].sum, m["_found"].sum + m["_replaced"].sum)
-        )
+        log_percentage("accuracy", "correct", "tokens")
+        log_percentage("f1", "hits", "found", "replaced")
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
+        """Return True: logging outputs hold nothing but numbers."""
         return True

@@ -1,4 +1,4 @@
-"""The terms "nsp" and "sop": does the second segment belong where it is? Beside masked LM."""
+"""The terms "nsp" and "sop": whether the second segment of a pair belongs where it is."""
 
 import math
 from typing import Any
@@ -7,27 +7,26 @@ import torch.nn.functional as F
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.criterions.terms import Log, Step, Term
+from fairseq_ext.criterions.logging_outputs import Log, sum_entries
+from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.sentence_pairs import HEAD
 
-NATS = math.log(2)  # of a bit, in which fairseq logs
-
 
 class SentencePair(Term):
-    """sum_b w_b CE_b, the cross-entropy of a pair's label, read off the first token.
+    """sum_b w_b CE_b, the cross-entropy of a pair's label, predicted from the first token.
 
-    w_b is what sentence b adds to the sample size: the sum of the mean losses of masked tokens and
-    pairs, as in BERT, in a form that batching does not change.
+    w_b is what sentence b adds to the sample size. The result is the sum of the mean losses of
+    masked tokens and pairs, as in BERT, in a form that batching does not change.
 
     Attributes:
-        kind: "nsp" or "sop", of pairs and in the log.
+        kind: "nsp" or "sop", the kind of pairs and the prefix of log keys.
 
     Raises:
         UsageError: the task makes no such pairs.
     """
 
-    evaluated = True
+    in_evaluation = True
     kind: str
 
     def __init__(self, cfg: Any, task: Any) -> None:
@@ -37,9 +36,11 @@ class SentencePair(Term):
             )
 
     def keywords(self, updates: int) -> dict[str, Any]:
+        """Return the name of the head that classifies pairs."""
         return {"further_heads": (HEAD,)}
 
-    def loss(self, step: Step) -> tuple[Tensor, Log]:
+    def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
+        """Return the weighted cross-entropy; log it and the number of correct predictions."""
         scores, labels = step.output[1]["heads"][HEAD].float(), step.sample["pair"]
         total = (step.weights * F.cross_entropy(scores, labels, reduction="none")).sum()
         correct = scores.argmax(-1).eq(labels).sum()
@@ -47,12 +48,12 @@ class SentencePair(Term):
 
     @classmethod
     def reduce_metrics(cls, logs: list[Log]) -> None:
-        loss, correct, size, pairs = (
-            sum(log.get(name, 0) for log in logs)
-            for name in (f"{cls.kind}_loss", f"{cls.kind}_correct", "sample_size", "nsentences")
-        )
-        metrics.log_scalar(f"{cls.kind}_loss", loss / size / NATS, size, round=3)
-        metrics.log_scalar(f"{cls.kind}_accuracy", 100 * correct / pairs, pairs, round=2)
+        """Log the loss in bits and the accuracy in per cent."""
+        size, pairs = sum_entries(logs, "sample_size"), sum_entries(logs, "nsentences")
+        bits = sum_entries(logs, f"{cls.kind}_loss") / size / math.log(2)
+        metrics.log_scalar(f"{cls.kind}_loss", bits, size, round=3)
+        accuracy = 100 * sum_entries(logs, f"{cls.kind}_correct") / pairs
+        metrics.log_scalar(f"{cls.kind}_accuracy", accuracy, pairs, round=2)
 
 
 class NextSentence(SentencePair):

@@ -1,7 +1,6 @@
 """The criterion "span_extraction"."""
 
 import math
-from typing import Any
 
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
@@ -9,22 +8,28 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled_criterion import LabelledCriterion, total
-from fairseq_ext.criterions.terms import Log, Sample
+from fairseq_ext.criterions.labelled_criterion import LabelledCriterion
+from fairseq_ext.criterions.logging_outputs import Log, sum_entries
+from fairseq_ext.criterions.terms import Sample
 from fairseq_ext.data.labelled_dataset import IGNORED
 
 
 @register_criterion("span_extraction", dataclass=FairseqDataclass)
 class SpanExtraction(LabelledCriterion):
-    """Mean of the cross-entropies of first and last token, of windows that have an answer, plus
-    the logistic loss of having one, over windows, in bits. In evaluation exact match and F1."""
+    """The loss of answers as spans, in bits; exact match and F1 in evaluation.
 
-    name, bit = "span_extraction", math.log(2)
+    It is the mean of the cross-entropies of first and last token, for windows that have an answer,
+    plus the logistic loss of having one. Both are sums over windows.
+    """
 
-    def size(self, sample: Sample) -> int:
+    name, unit = "span_extraction", math.log(2)
+
+    def sample_size(self, sample: Sample) -> int:
+        """Return the number of windows."""
         return len(sample["target"])
 
     def loss(self, scores: Tensor, sample: Sample) -> Tensor:
+        """Return the loss, summed over windows."""
         places, answered = sample["target"][:, :2], sample["target"][:, 2]
         padding = sample["net_input"]["src_tokens"].eq(self.padding_idx).unsqueeze(-1)
         tokens = scores[..., :2].masked_fill(padding, -1e4)
@@ -33,29 +38,33 @@ class SpanExtraction(LabelledCriterion):
             scores[:, 0, 2], answered.float(), reduction="sum"
         )
 
-    def counts(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+    def count(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+        """Return exact match and F1 of SQuAD, summed over questions, in evaluation."""
         if training:
             return {}
-        from torchmetrics.functional.text import squad  # seconds, which training need not wait
+        from torchmetrics.functional.text import squad  # takes seconds, needless in training
 
-        said = self.task.answers(scores, sample)
-        predicted: list[Any] = []
-        right: list[Any] = []
-        for number, (item, answer) in enumerate(zip(sample["items"], said, strict=True)):
-            texts = [a["text"] for a in item.example.values["answers"]] or [""]
-            answers = {"text": texts, "answer_start": [0] * len(texts)}
-            predicted.append({"id": str(number), "prediction_text": answer["answer"]})
-            right.append({"id": str(number), "answers": answers})
-        found = squad(predicted, right)
+        answers = self.task.answers(scores, sample)
+        predicted = [
+            {"id": str(number), "prediction_text": answer["answer"]}
+            for number, answer in enumerate(answers)
+        ]
+        right = []
+        for number, item in enumerate(sample["items"]):
+            texts = [answer["text"] for answer in item.example.values["answers"]] or [""]
+            references = {"text": texts, "answer_start": [0] * len(texts)}
+            right.append({"id": str(number), "answers": references})
+        means = squad(predicted, right)
         return {
-            "exact": float(found["exact_match"]) * len(said),
-            "overlap": float(found["f1"]) * len(said),
+            "exact": float(means["exact_match"]) * len(answers),
+            "overlap": float(means["f1"]) * len(answers),
         }
 
     @classmethod
     def log_metrics(cls, logs: list[Log]) -> None:
-        if not any("exact" in log for log in logs):
-            return
-        questions = total(logs, "nsentences")
-        metrics.log_scalar("exact_match", total(logs, "exact") / questions, questions, round=2)
-        metrics.log_scalar("f1", total(logs, "overlap") / questions, questions, round=2)
+        """Log exact match and F1, in evaluation."""
+        if any("exact" in log for log in logs):
+            questions = sum_entries(logs, "nsentences")
+            for name, entry in {"exact_match": "exact", "f1": "overlap"}.items():
+                value = sum_entries(logs, entry) / questions
+                metrics.log_scalar(name, value, questions, round=2)

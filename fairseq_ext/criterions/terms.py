@@ -1,30 +1,33 @@
-"""What a composite criterion and its terms say to each other."""
+"""The interface between a composite criterion and its terms."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_ext.criterions.adversarial.divergence import Compared
-from fairseq_ext.models.config import Option
+from fairseq_ext.criterions.adversarial.divergence import Predictions
+from fairseq_ext.criterions.logging_outputs import Log
 
 Sample = dict[str, Any]
-Log = dict[str, Any]
+"""A batch, as a fairseq task makes it."""
 
 
-class Step(NamedTuple):
-    """What a term knows of a training step.
+class TrainingStep(NamedTuple):
+    """A forward pass of the objective on one batch, as terms see it.
 
     Attributes:
-        model: in training.
-        output: of the model.
-        loss: of the base criterion, summed over the batch.
-        weights: [rows] what each row of the source adds to the sample size.
-        size: their sum.
-        updates: made so far.
-        compared: what a divergence compares in an output of the model; in that of a second pass
-            too.
-        again: the loss and the output with further arguments of the model, or other `parameters`.
+        sample: the batch.
+        model: the model, in training mode.
+        output: the output of the model.
+        loss: the loss of the objective, summed over the batch.
+        weights: [R] how much each row of the source adds to the sample size.
+        sample_size: the sum of the weights.
+        updates: the number of parameter updates made so far.
+        select_predictions: returns the predictions that a divergence compares, from an output of
+            the model or from the output of its second pass.
+        rerun: computes the objective again, with further arguments of the model or with other
+            `parameters`; returns its loss and the output of the model.
     """
 
     sample: Sample
@@ -32,47 +35,55 @@ class Step(NamedTuple):
     output: Any
     loss: Tensor
     weights: Tensor
-    size: Any
+    sample_size: Any
     updates: int
-    compared: Callable[[Any], list[Compared]]
-    again: Callable[..., tuple[Tensor, Any]]
+    select_predictions: Callable[[Any], list[Predictions]]
+    rerun: Callable[..., tuple[Tensor, Any]]
 
 
 class Term:
-    """An auxiliary loss, of a configuration and a task.
+    """A loss that is added to an objective.
 
     Attributes:
-        options: what it adds to the dataclass of a criterion.
-        evaluated: it is part of the task, not of the training alone.
-        uses_adversaries: it trains those of the model.
+        config: the dataclass of the options that the term adds to a criterion, if any.
+        in_evaluation: whether the term belongs to the task, and is computed in evaluation too.
+        uses_adversaries: whether the term trains the adversaries of the model.
     """
 
-    options: list[Option] = []
-    evaluated = False
+    config: type[FairseqDataclass] | None = None
+    in_evaluation = False
     uses_adversaries = False
 
     def __init__(self, cfg: Any, task: Any) -> None:
-        raise NotImplementedError
+        pass
+
+    @classmethod
+    def build(cls, cfg: Any, task: Any) -> "Term":
+        """Build the term of a criterion with this configuration."""
+        return cls(cfg, task)
 
     def begin(self) -> None:
-        """Called before a training; raises UsageError for what a training alone needs."""
+        """Prepare a training. Raise UsageError if something is missing that only training needs."""
 
     def keywords(self, updates: int) -> dict[str, Any]:
-        """Further arguments of the model in this step."""
+        """Return further arguments of the model for the next forward pass."""
+        return {}
+
+    def loss(self, step: TrainingStep) -> tuple[Tensor | float, Log]:
+        """Return the weighted loss and what is logged of it, both summed over the batch."""
         raise NotImplementedError
 
-    def loss(self, step: Step) -> tuple[Tensor | float, Log]:
-        """The weighted loss, summed over the batch, and what is logged of it, summed as well."""
-        raise NotImplementedError
-
-    @staticmethod
-    def reduce_metrics(logs: list[Log]) -> None:
-        """Log what all steps and workers reported."""
+    @classmethod
+    def reduce_metrics(cls, logs: list[Log]) -> None:
+        """Log the metrics of the term, from the logging outputs of all steps and workers."""
         raise NotImplementedError
 
 
-def unwrapped(model: Any) -> Any:
-    """The model itself, whose parameters have the same names in any number of processes."""
+def unwrap(model: Any) -> Any:
+    """Return the model inside wrappers such as DistributedDataParallel.
+
+    Its parameters have the same names in any number of processes.
+    """
     while "module" in dict(model.named_children()):
         model = model.module
     return model

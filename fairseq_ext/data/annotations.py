@@ -2,7 +2,7 @@
 
 A folder has values.npy, int16 [tokens, 3] of all sentences, one after another without their ends;
 offsets.npy, int64 [sentences + 1], where each begins; and about.json. A sentence
-without annotations has NONE, NONE, 0 for each token.
+without annotations has NO_WORD, NO_WORD, 0 for each token.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from torch import Tensor
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.roles.role_masks import BLANK, EXACT, MAJOR, NONE
+from fairseq_ext.roles.role_masks import EXACT, MAJOR, NO_PARSE, NO_WORD
 
 VERSION = 1
 MOST = np.iinfo(np.int16).max  # words of a sentence
@@ -38,7 +38,7 @@ def bits(relation: str) -> int:
 
 def blank(count: int) -> np.ndarray:
     """Return the record [count, 3] of a sentence without annotations."""
-    return np.tile(np.array(BLANK, np.int16), (count, 1))
+    return np.tile(np.array(NO_PARSE, np.int16), (count, 1))
 
 
 def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
@@ -56,7 +56,7 @@ def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
         owners.append(word if word in begun or not word else owners[-1])
     found: dict[int, tuple[int, int, int]] = {}
     for owner, head, relation in zip(owners, sentence.heads, sentence.relations, strict=True):
-        head = head if head == NONE else owners[head]
+        head = head if head == NO_WORD else owners[head]
         if head == owner:
             continue
         own = found.setdefault(owner, (owner, head, 0))
@@ -131,7 +131,7 @@ def _fill(part: Path, records: Iterable[np.ndarray]) -> dict[str, Any]:
         values.append(found)
         offsets.append(np.array([values.count]))
         lengths.update(np.int64(len(found)).tobytes())
-        unannotated += len(found) > 0 and bool(found[0, 0] == NONE)
+        unannotated += len(found) > 0 and bool(found[0, 0] == NO_WORD)
     values.close()
     offsets.close()
     return {
@@ -248,7 +248,7 @@ class Annotated(BaseWrapperDataset):
 
     def _placed(self, tokens: Tensor, rows: Sequence[np.ndarray]) -> Tensor:
         """Put each record [n, 3] where its tokens stand, cut as the sentence is cut."""
-        placed = torch.tensor(BLANK).expand(*tokens.shape, -1).clone()
+        placed = torch.tensor(NO_PARSE).expand(*tokens.shape, -1).clone()
         real = tokens != self.pad
         begins, counts = real.int().argmax(1).tolist(), real.sum(1).tolist()
         for row, record, begin, count in zip(placed, rows, begins, counts, strict=True):

@@ -1,1 +1,1 @@
-"""Scores of what a model produced, and the facts of the training that it comes from."""
+"""Scores of models' outputs, tests of significance, and facts about the trainings behind them."""

@@ -1,51 +1,48 @@
-"""COMET, if it is installed: a trained model compares translation, reference and source."""
+"""COMET, an optional package: a trained model compares translation, reference and source."""
 
 import importlib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import numpy as np
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.scorers import SentenceMean
 
 MODEL = "Unbabel/wmt22-comet-da"
 PACKAGE = "unbabel-comet"
 
 
-class Comet:
-    """100 times the mean of the sentences' scores, of a checkpoint or of a published model.
+class Comet(SentenceMean):
+    """COMET score x 100, by a checkpoint or by a published model.
+
+    Args:
+        model: the path of a .ckpt, or the name of a published model.
 
     Raises:
-        UsageError: COMET is not installed, the model is not there, or its file could run code.
+        UsageError: COMET is not installed, there is no such model, or its file could run code.
     """
 
     def __init__(self, model: str = MODEL) -> None:
         from fairseq_ext import safe_loading  # slow, as torch is
 
-        comet = _library()
-        checkpoint = _checkpoint(comet, model)
-        # COMET unpickles what it is given; whatever passes here holds nothing that runs.
+        comet = _import_comet()
+        checkpoint = _find_checkpoint(comet, model)
+        # COMET unpickles the file; a file that passes here holds nothing that runs.
         safe_loading.load(str(checkpoint), map_location="meta")
         self.name = model
         self.model = comet.load_from_checkpoint(str(checkpoint))
 
-    def statistics(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
-    ) -> np.ndarray:
+    def score_sentences(self, *texts: Sequence[str]) -> Sequence[float]:
+        """Return the model's score of each hypothesis, given reference and source."""
         import torch
 
-        rows = zip(hypotheses, references, sources, strict=True)
-        samples = [{"mt": mt, "ref": ref, "src": src} for mt, ref, src in rows]
-        found: Any = self.model.predict(samples, batch_size=16, gpus=int(torch.cuda.is_available()))
-        return np.array([(score, 1.0) for score in found.scores])
-
-    def value(self, sums: np.ndarray) -> float:
-        return float(100 * sums[0] / sums[1])
+        samples = [{"mt": mt, "ref": ref, "src": src} for mt, ref, src in zip(*texts, strict=True)]
+        gpus = int(torch.cuda.is_available())
+        return self.model.predict(samples, batch_size=16, gpus=gpus).scores
 
     def signature(self) -> str:
+        """Return the model and COMET's version."""
         try:
             number = version(PACKAGE)
         except PackageNotFoundError:  # a copy of its source on the path
@@ -53,7 +50,7 @@ class Comet:
         return f"nrefs:1|case:mixed|model:{self.name}|scale:100|version:{number}"
 
 
-def _library() -> ModuleType:
+def _import_comet() -> ModuleType:
     try:
         return importlib.import_module("comet")
     except ImportError as error:
@@ -63,7 +60,7 @@ def _library() -> ModuleType:
         ) from error
 
 
-def _checkpoint(comet: ModuleType, model: str) -> Path:
+def _find_checkpoint(comet: ModuleType, model: str) -> Path:
     if model.endswith(".ckpt"):
         if not Path(model).is_file():
             raise UsageError(f"--comet-model is {model}, and there is no such file; correct it")

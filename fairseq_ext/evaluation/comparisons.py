@@ -1,4 +1,4 @@
-"""Variants compared with a baseline, each run with its match: which difference may be chance."""
+"""Comparisons of variants with a baseline, by tests over matched runs or over their sentences."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,26 +6,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import significance
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.evaluation.runs import Run
-from fairseq_ext.evaluation.significance import (
-    LEVEL,
-    SEED,
-    Comparison,
-    bootstrap,
-    holm,
-    paired_t,
-    randomisation,
-)
+from fairseq_ext.evaluation.significance import Comparison
 
-FEWEST = 100  # resamples
-SMALLEST = 1e-4  # p that is shown
+FEWEST_RESAMPLES = 100
+SMALLEST_P = 1e-4  # smaller ones are shown as "< 0.0001"
 
-Pairs = Mapping[str, Sequence[tuple[Run, Run]]]  # variant -> its runs with those of the baseline
+Pairs = Mapping[str, Sequence[tuple[Run, Run]]]
+"""Each variant's runs, each with the run of the baseline that has the same number."""
 
 
 class Measure(NamedTuple):
-    """One result of each run; ``scores`` holds what can be resampled, if anything."""
+    """A result of each run.
+
+    Attributes:
+        title: its name in tables.
+        digits: the number of decimals to show.
+        values: by folder of the run, the result.
+        scores: numbers of each sentence, which can be resampled; None for a logged value.
+    """
 
     title: str
     digits: int
@@ -34,9 +35,16 @@ class Measure(NamedTuple):
 
 
 class Resampling(NamedTuple):
-    """A test on the sentences of two outputs; ``size`` is its usual number of resamples."""
+    """A test on the sentences of two outputs.
 
-    function: Callable[..., Comparison]
+    Attributes:
+        compare: the test.
+        size: the usual number of resamples.
+        title: the name of the test.
+        meaning: an explanation of its p-value.
+    """
+
+    compare: Callable[..., Comparison]
     size: int
     title: str
     meaning: str
@@ -45,13 +53,13 @@ class Resampling(NamedTuple):
 MEANING = "p: how probable a difference at least as large is if "
 RESAMPLINGS = {
     "bootstrap": Resampling(
-        bootstrap,
+        significance.bootstrap,
         1000,
         "paired bootstrap resampling",
         f"{MEANING}both models are equally good at sentences like these; other seeds may differ",
     ),
     "randomisation": Resampling(
-        randomisation,
+        significance.randomisation,
         10_000,
         "paired approximate randomisation",
         f"{MEANING}it is chance which model made which translation; other seeds may differ",
@@ -60,8 +68,8 @@ RESAMPLINGS = {
 TESTS = ["t", *RESAMPLINGS]
 
 
-def match(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> Pairs:
-    """The runs with the same number of each variant and the baseline.
+def match_runs(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> Pairs:
+    """Return the runs of each variant, each with the baseline's run of the same number.
 
     Raises:
         UsageError: these runs do not allow the test, or there is no such baseline.
@@ -74,10 +82,11 @@ def match(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> Pairs:
     numbered = {name: {run.repetition: run for run in each} for name, each in runs.items()}
     base = numbered.pop(baseline)
     for variant, ours in numbered.items():
-        if alone := ours.keys() ^ base.keys():
-            one, other = (variant, baseline) if min(alone) in ours else (baseline, variant)
+        if unmatched := ours.keys() ^ base.keys():
+            first = min(unmatched)
+            one, other = (variant, baseline) if first in ours else (baseline, variant)
             raise UsageError(
-                f"{one} has {min(alone) or 'a run without number'} and {other} has not; a test "
+                f"{one} has {first or 'a run without number'} and {other} has not; a test "
                 "needs the same repetitions of all variants"
             )
     if test == "t" and len(base) < 2:
@@ -91,31 +100,41 @@ def match(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> Pairs:
 
 
 def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) -> list[str]:
-    """What was tested, each difference to the baseline, and what its p-value means, line by line.
+    """Test each variant's difference to the baseline; return lines of text.
 
-    ``size`` is the number of resamples, by default that of the test. Raises UsageError if there is
-    nothing to resample.
+    The lines are the name of the test, a line for each difference, and the meaning of p.
+
+    Args:
+        test: a name of TESTS.
+        pairs: see `match_runs`.
+        measure: the result to compare.
+        size: the number of resamples, if not the test's usual one.
+
+    Raises:
+        UsageError: the test resamples sentences and the measure has none.
     """
     if test == "t":
-        title, meaning = _about_t(pairs)
-        found = {name: _over_runs(matched, measure) for name, matched in pairs.items()}
+        title, meaning = _describe_t_test(pairs)
+        results = {name: _compare_runs(matched, measure) for name, matched in pairs.items()}
     else:
-        _, usual, title, meaning = RESAMPLINGS[test]
-        title += f", {size or usual} resamples, seed {SEED}"
-        found = _over_sentences(RESAMPLINGS[test], pairs, measure, size or usual)
-    corrected = holm(each.p for each in found.values())
-    several = len(found) > 1
-    lines = [
-        f"{name}: {_shown(each, measure.digits)}"
-        + (f", corrected {_rounded(p)}" if several else "")
-        for (name, each), p in zip(found.items(), corrected, strict=True)
-    ]
+        resampling = RESAMPLINGS[test]
+        size = size or resampling.size
+        title, meaning = resampling.title, resampling.meaning
+        title += f", {size} resamples, seed {significance.SEED}"
+        results = _compare_sentences(resampling, pairs, measure, size)
+    lines = [f"{name}: {_show(result, measure.digits)}" for name, result in results.items()]
     baseline = next(iter(pairs.values()))[0][1].variant
     title = f"{measure.title} against {baseline}: {title}; p two-sided"
-    return [title + f", corrected for {len(found)} comparisons (Holm)" * several, *lines, meaning]
+    if len(results) > 1:
+        title += f", corrected for {len(results)} comparisons (Holm)"
+        corrected = significance.holm(result.p for result in results.values())
+        both = zip(lines, corrected, strict=True)
+        lines = [f"{line}, corrected {_show_p(p)}" for line, p in both]
+    return [title, *lines, meaning]
 
 
-def _about_t(pairs: Pairs) -> tuple[str, str]:
+def _describe_t_test(pairs: Pairs) -> tuple[str, str]:
+    """Return the name of the test and the meaning of its p-value."""
     names = [run.repetition for run, _ in next(iter(pairs.values()))]
     meaning = f"{MEANING}the variants are equally good and differences vary normally"
     if any("fold" in name for name in names):
@@ -123,14 +142,15 @@ def _about_t(pairs: Pairs) -> tuple[str, str]:
     return f"paired t-test over n = {len(names)} ({', '.join(names)})", meaning
 
 
-def _over_runs(matched: Sequence[tuple[Run, Run]], measure: Measure) -> Comparison:
+def _compare_runs(matched: Sequence[tuple[Run, Run]], measure: Measure) -> Comparison:
     values = [[measure.values[run.folder] for run in both] for both in matched]
-    return paired_t(*zip(*values, strict=True))
+    return significance.paired_t(*zip(*values, strict=True))
 
 
-def _over_sentences(
+def _compare_sentences(
     test: Resampling, pairs: Pairs, measure: Measure, size: int
 ) -> dict[str, Comparison]:
+    """Compare each matched pair of runs; return the results by VARIANT/REPETITION."""
     scores = measure.scores
     if scores is None:
         raise UsageError(
@@ -138,7 +158,7 @@ def _over_sentences(
             "score of translations as the first --metric"
         )
     return {
-        f"{variant}/{run.repetition}".rstrip("/"): test.function(
+        f"{variant}/{run.repetition}".rstrip("/"): test.compare(
             *(scores.statistics[each.folder] for each in (run, base)), scores.scorer.value, size
         )
         for variant, matched in pairs.items()
@@ -146,17 +166,17 @@ def _over_sentences(
     }
 
 
-def _shown(found: Comparison, digits: int) -> str:
-    text = f"difference {found.difference:+.{digits}f}"
-    if found.interval:
-        low, high = (f"{end:+.{digits}f}" for end in found.interval)
-        text += f", {LEVEL:.0%} interval {low} to {high}"
-    if not math.isfinite(found.difference):
+def _show(result: Comparison, digits: int) -> str:
+    text = f"difference {result.difference:+.{digits}f}"
+    if result.interval:
+        low, high = (f"{end:+.{digits}f}" for end in result.interval)
+        text += f", {significance.LEVEL:.0%} interval {low} to {high}"
+    if not math.isfinite(result.difference):
         return f"{text}, p unknown since a value is not finite"
-    return f"{text}, p {_rounded(found.p)}"
+    return f"{text}, p {_show_p(result.p)}"
 
 
-def _rounded(p: float) -> str:
+def _show_p(p: float) -> str:
     if math.isnan(p):
         return "unknown since all differences are equal"
-    return f"{p:.4f}" if p >= SMALLEST else f"< {SMALLEST}"
+    return f"{p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P}"

@@ -1,4 +1,4 @@
-"""`fairseq-generate --scoring rouge`: as `fairseq-ext score --metrics rouge` of its output."""
+"""`fairseq-generate --scoring rouge`: the numbers of `fairseq-ext score --metrics rouge`."""
 
 from dataclasses import dataclass
 
@@ -6,45 +6,50 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.scoring import BaseScorer, register_scorer
 
 UNKNOWN = "<<unk>>"  # in a reference: a word that is not in the dictionary
-UNMATCHED = "0unknown0"  # stands for it, since <unk> in a hypothesis is no such word
+UNMATCHED = "0unknown0"  # replaces it, since <unk> in a hypothesis is another word
 
 
 @dataclass
 class RougeScorerConfig(FairseqDataclass):
-    """There is nothing to choose: stemmed and unstemmed scores are both given."""
+    """Empty configuration: stemmed and unstemmed scores are both given."""
 
 
 @register_scorer("rouge", dataclass=RougeScorerConfig)
 class RougeScorer(BaseScorer):
     """ROUGE-1, -2 and -L F1 of all sentences; as one number, stemmed ROUGE-L.
 
-    Words of a reference that are not in the dictionary are not seen, and count as one word each.
+    Words of a reference that are not in the dictionary cannot be matched, and count as one word
+    each.
 
     Raises:
         UsageError: when the score is asked for, if words are still split into subwords.
     """
 
     def add_string(self, ref: str, pred: str) -> None:
+        """Add a sentence."""
         super().add_string(ref.replace(UNKNOWN, UNMATCHED), pred)
 
     def score(self) -> float:
-        return self._values("rouge-l")[0]
+        """Return stemmed ROUGE-L, from 0 to 100."""
+        return self._compute("rouge-l")[0]
 
     def result_string(self) -> str:
-        found = [
-            "/".join(f"{value:.2f}" for value in self._values(names))
+        """Return all scores, and how many references hold unknown words."""
+        stemmed, unstemmed = (
+            "/".join(f"{value:.2f}" for value in self._compute(names))
             for names in ("rouge", "rouge-unstemmed")
-        ]
-        said = "ROUGE-1/2/L F1 = {} (stemmed), {} (unstemmed)".format(*found)
+        )
+        text = f"ROUGE-1/2/L F1 = {stemmed} (stemmed), {unstemmed} (unstemmed)"
         if unknown := sum(UNMATCHED in line for line in self.ref):
-            said += f"; {unknown} references hold unknown words, score them with fairseq-ext score"
-        return said
+            text += f"; {unknown} references hold unknown words, score them with fairseq-ext score"
+        return text
 
-    def _values(self, names: str) -> list[float]:
-        from fairseq_ext.evaluation import metrics
-        from fairseq_ext.evaluation import subword_marks as subwords  # slow, and rarely needed
+    def _compute(self, name: str) -> list[float]:
+        from fairseq_ext.evaluation import metrics, subword_marks  # slow, and rarely needed
 
         for side in (self.ref, self.pred):
-            subwords.refuse_subwords("the output", side)
-        scorers = [metrics.METRICS[name].make(False, "en") for name in metrics.expand([names])]
+            subword_marks.refuse_subwords("the output", side)
+        scorers = [
+            metrics.METRICS[name].make(False, "en") for name in metrics.expand_groups([name])
+        ]
         return [each.value(each.statistics(self.pred, self.ref).sum(0)) for each in scorers]

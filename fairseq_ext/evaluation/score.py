@@ -1,15 +1,17 @@
 """Score translations and headlines: BLEU, chrF, TER, ROUGE, COMET, each with its signature.
 
-An OUTPUT is what fairseq-generate printed, or a text with one translation a line. BLEU, chrF and
-TER are of text as it is written: D- lines, detokenised if they were not yet, against --reference,
-one raw sentence a line. A tokenised reference, or the T- lines that take its place if there is
-none, is detokenised; scores on it are marked, since they do not compare with published ones.
+An OUTPUT is the output of fairseq-generate, or a text with one translation a line. BLEU, chrF and
+TER compare text as people write it: D- lines, detokenised if they are tokenised, with --reference,
+one raw sentence a line. Without --reference, the T- lines of the output take its place. These lines
+and a tokenised reference are detokenised; scores on them are marked, since published scores are of
+raw text.
 
-tokenised-bleu is the BLEU of older papers: of tokens, if those of both sides are known (H- lines;
-T- lines without unknown words, or a tokenised --reference). compound-split-bleu, usual for WMT14
-into German, parts these at hyphens first. rouge is rouge-1, rouge-2 and rouge-l, each the mean F1
-of sentences x 100, by stems (rouge-unstemmed: by words); what is no a-z or 0-9, such as #, only
-parts words. comet needs the package unbabel-comet and source sentences, of --source or S- lines.
+tokenised-bleu is the BLEU of older papers. It compares tokens, if they are known on both sides (H-
+lines; T- lines without unknown words, or a tokenised --reference). compound-split-bleu, usual for
+WMT14 into German, splits these tokens at hyphens first. rouge is rouge-1, rouge-2 and rouge-l, each
+the mean F1 of sentences x 100. It compares stems, rouge-unstemmed words; all characters but a-z and
+0-9, such as #, only separate words. comet needs the package unbabel-comet and source sentences, of
+--source or S- lines.
 """
 
 import argparse
@@ -20,23 +22,11 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import metrics, translation
 from fairseq_ext.evaluation.comet import MODEL
-from fairseq_ext.evaluation.layout import as_text, column
-from fairseq_ext.evaluation.metrics import (
-    DEFAULT,
-    Scores,
-    known_names,
-    notes,
-    score,
-    with_intervals,
-)
-from fairseq_ext.evaluation.translation import (
-    Texts,
-    check_same_references,
-    pair,
-    read_output,
-    read_reference,
-)
+from fairseq_ext.evaluation.layout import as_text, make_column
+from fairseq_ext.evaluation.metrics import Scores
+from fairseq_ext.evaluation.translation import Texts, pair_texts, read_output, read_reference
 
 EXAMPLE = """\
   fairseq-ext score checkpoints/mine/generate-test.txt --reference test.de
@@ -45,36 +35,34 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("outputs", nargs="+", type=Path, metavar="OUTPUT")
-    add_options(parser)
-    parser.add_argument(
+    """Add the arguments of `fairseq-ext score`."""
+    add = parser.add_argument
+    add("outputs", nargs="+", type=Path, metavar="OUTPUT")
+    add_scoring_options(parser)
+    add(
         *("--metrics", "--metric"),
         nargs="+",
         metavar="METRIC",
-        help=f"of {', '.join(known_names())}; default: {' '.join(DEFAULT)}, as far as they can be "
-        "had",
+        help=f"of {', '.join(metrics.NAMES)}; default: {' '.join(metrics.DEFAULTS)}, as far as "
+        "they can be had",
     )
-    parser.add_argument(
-        "--confidence",
-        action="store_true",
-        help="add 95%% intervals, by bootstrap resampling of sentences",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    intervals = "add 95%% intervals, by bootstrap resampling of sentences"
+    add("--confidence", action="store_true", help=intervals)
+    add("--json", action="store_true", help="print JSON instead of a table")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What scores need to know."""
-    parser.add_argument("--reference", type=Path, metavar="FILE", help="plain text or .gz")
-    parser.add_argument(
+def add_scoring_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what outputs are compared with, and how."""
+    add = parser.add_argument
+    add("--reference", type=Path, metavar="FILE", help="plain text or .gz")
+    add(
         "--target-lang",
         metavar="LANG",
         help="for detokenisation; default: the ending of --reference if it has two letters, or en",
     )
-    parser.add_argument("--lowercase", action="store_true", help="ignore case")
-    parser.add_argument(
-        "--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete"
-    )
-    parser.add_argument(
+    add("--lowercase", action="store_true", help="ignore case")
+    add("--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete")
+    add(
         "--comet-model",
         default=MODEL,
         metavar="MODEL",
@@ -83,67 +71,68 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def language(given: argparse.Namespace) -> str:
-    chosen = given.target_lang
-    if chosen and not re.fullmatch("[a-z]{2,3}", chosen):
-        raise UsageError(f"--target-lang is {chosen} and must be a code, such as de or vi")
-    return chosen or _ending(given.reference)
+def choose_language(args: argparse.Namespace) -> str:
+    """Return the target language: --target-lang, or the ending of --reference, or "en"."""
+    code = args.target_lang
+    if code and not re.fullmatch("[a-z]{2,3}", code):
+        raise UsageError(f"--target-lang is {code} and must be a code, such as de or vi")
+    return code or _language_of(args.reference)
 
 
-def _ending(path: Path | None) -> str:
-    found = re.search(r"\.(?!gz)([a-z]{2})(\.gz)?$", str(path))
-    return found[1] if found else "en"
+def _language_of(path: Path | None) -> str:
+    match = re.search(r"\.(?!gz)([a-z]{2})(\.gz)?$", str(path))
+    return match[1] if match else "en"
 
 
-def run(given: argparse.Namespace) -> None:
-    texts = texts_of(given, {path: path for path in given.outputs})
-    check_same_references(texts)
-    lang = language(given)
-    found = score(given.metrics, texts, given.lowercase, lang, given.comet_model)
-    scores = [with_intervals(each) if given.confidence else each for each in found.values()]
-    show = as_json if given.json else as_table
-    print(show(texts, scores, notes(scores, texts, lang)), end="")
+def run(args: argparse.Namespace) -> None:
+    """Print the scores of all outputs."""
+    texts = read_texts(args, {path: path for path in args.outputs})
+    translation.check_same_references(texts)
+    language = choose_language(args)
+    by_name = metrics.score_outputs(args.metrics, texts, args.lowercase, language, args.comet_model)
+    scores = [metrics.add_intervals(each) if args.confidence else each for each in by_name.values()]
+    show = as_json if args.json else as_table
+    print(show(texts, scores, metrics.list_notes(scores, texts, language)), end="")
 
 
-def texts_of(given: argparse.Namespace, outputs: Mapping[Path, Path]) -> dict[Path, Texts]:
-    """What scores compare, of each output by its key."""
-    lang = language(given)
-    reference = read_reference(given.reference, lang) if given.reference else None
-    source = read_reference(given.source, _ending(given.source)) if given.source else None
-    return {key: pair(read_output(path), reference, lang, source) for key, path in outputs.items()}
+def read_texts(args: argparse.Namespace, outputs: Mapping[Path, Path]) -> dict[Path, Texts]:
+    """Return what scores compare, for each output by its key."""
+    language = choose_language(args)
+    reference = read_reference(args.reference, language) if args.reference else None
+    source = read_reference(args.source, _language_of(args.source)) if args.source else None
+    return {
+        key: pair_texts(read_output(path), reference, language, source)
+        for key, path in outputs.items()
+    }
 
 
-def as_table(texts: Mapping[Path, Texts], scores: Sequence[Scores], said: Sequence[str]) -> str:
-    columns = [
-        column("output", texts),
-        column("sentences", (len(text.words.hypotheses) for text in texts.values())),
-    ]
-    columns += [column(each.title, texts, partial(_shown, each)) for each in scores]
-    return as_text(columns, said)
+def as_table(texts: Mapping[Path, Texts], scores: Sequence[Scores], notes: Sequence[str]) -> str:
+    """Return scores as text, a row for each output."""
+    sentences = (len(text.words.hypotheses) for text in texts.values())
+    columns = [make_column("output", texts), make_column("sentences", sentences)]
+    columns += [make_column(each.title, texts, partial(_show, each)) for each in scores]
+    return as_text(columns, notes)
 
 
-def _shown(scores: Scores, path: Path) -> str:
-    shown = f"{scores.values[path]:.2f}"
+def _show(scores: Scores, path: Path) -> str:
+    text = f"{scores.values[path]:.2f}"
     if scores.intervals:
-        shown += " [{:.2f}, {:.2f}]".format(*scores.intervals[path])
-    return shown
+        text += " [{:.2f}, {:.2f}]".format(*scores.intervals[path])
+    return text
 
 
-def as_json(texts: Mapping[Path, Texts], scores: Sequence[Scores], said: Sequence[str]) -> str:
-    outputs = [
-        {
+def as_json(texts: Mapping[Path, Texts], scores: Sequence[Scores], notes: Sequence[str]) -> str:
+    """Return scores, signatures and notes as a JSON object."""
+    outputs = []
+    for path, text in texts.items():
+        output = {
             "output": str(path),
             "sentences": len(text.words.hypotheses),
             "scores": {each.label: each.values[path] for each in scores},
-            **_intervals(path, scores),
         }
-        for path, text in texts.items()
-    ]
+        if intervals := {each.label: each.intervals[path] for each in scores if each.intervals}:
+            output["intervals"] = intervals
+        outputs.append(output)
     signatures = {each.label: each.signature for each in scores}
-    found = {"outputs": outputs, "signatures": signatures, "notes": said}
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-
-
-def _intervals(path: Path, scores: Sequence[Scores]) -> dict[str, dict]:
-    found = {each.label: each.intervals[path] for each in scores if each.intervals}
-    return {"intervals": found} if found else {}
+    content = {"outputs": outputs, "signatures": signatures, "notes": notes}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

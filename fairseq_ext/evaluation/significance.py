@@ -1,7 +1,10 @@
-"""Intervals of confidence, and two-sided tests of a difference to a baseline.
+"""Confidence intervals, and two-sided tests of a difference to a baseline.
 
-The tests are not those of sacrebleu 2.6: the p-value of its bootstrap tends to a one-sided one,
-and it does not count ties, so that equal outputs get the smallest p there is.
+They replace the tests of sacrebleu 2.6: the p-value of its bootstrap tends to a one-sided one, and
+it does not count ties, so that equal outputs get the smallest p there is.
+
+In all functions, the statistics of an output are numbers of each sentence, [sentences, numbers],
+and `value` computes a score from their sum, [numbers].
 """
 
 import math
@@ -15,9 +18,11 @@ LEVEL = 0.95  # of the intervals
 RESAMPLES = 1000  # for an interval
 ROUNDING = 1e-9  # share by which equal differences may differ
 
+Value = Callable[[np.ndarray], float]
+
 
 class Comparison(NamedTuple):
-    """A difference to the baseline, its interval of confidence, and the two-sided p-value.
+    """A difference to the baseline, its confidence interval, and the two-sided p-value.
 
     The interval is None where the test has none; p is NaN where it cannot be computed.
     """
@@ -28,7 +33,7 @@ class Comparison(NamedTuple):
 
 
 def paired_t(system: Sequence[float], baseline: Sequence[float]) -> Comparison:
-    """Student's test of the mean difference of two or more pairs of scores."""
+    """Compare two or more pairs of scores by Student's t-test of their mean difference."""
     from scipy import stats  # slow
 
     differences = np.subtract(system, baseline)
@@ -40,39 +45,29 @@ def paired_t(system: Sequence[float], baseline: Sequence[float]) -> Comparison:
     return Comparison(mean, (float(interval.low), float(interval.high)), float(result.pvalue))
 
 
-Value = Callable[[np.ndarray], float]
-
-
 def bootstrap(system: np.ndarray, baseline: np.ndarray, value: Value, samples: int) -> Comparison:
-    """Paired bootstrap resampling of sentences.
-
-    Args:
-        system, baseline: numbers of each sentence, [sentences, numbers].
-        value: the score, from their sum.
-    """
+    """Compare two outputs by paired bootstrap resampling of sentences."""
     observed = value(system.sum(0)) - value(baseline.sum(0))
-    differences = np.array(
-        [
-            value(system[i].sum(0)) - value(baseline[i].sum(0))
-            for i in _resampled(len(system), samples)
-        ]
-    )
-    p = _share(np.abs(differences - observed), observed)
-    return Comparison(observed, _interval(differences), p)
+    indices = _resample(len(system), samples)
+    differences = [value(system[i].sum(0)) - value(baseline[i].sum(0)) for i in indices]
+    p = _share_at_least(np.abs(np.subtract(differences, observed)), observed)
+    return Comparison(observed, _percentiles(differences), p)
 
 
-def confidence(numbers: np.ndarray, value: Value, samples: int = RESAMPLES) -> tuple[float, float]:
-    """Percentile interval of a score, by bootstrap resampling of sentences; see `bootstrap`."""
-    return _interval([value(numbers[i].sum(0)) for i in _resampled(len(numbers), samples)])
+def confidence_interval(
+    statistics: np.ndarray, value: Value, samples: int = RESAMPLES
+) -> tuple[float, float]:
+    """Return the percentile interval of a score, by bootstrap resampling of sentences."""
+    return _percentiles([value(statistics[i].sum(0)) for i in _resample(len(statistics), samples)])
 
 
-def _resampled(size: int, samples: int) -> Iterator[np.ndarray]:
-    """Indices of as many sentences as there are, drawn with replacement."""
+def _resample(size: int, samples: int) -> Iterator[np.ndarray]:
+    """Yield indices of `size` sentences sampled with replacement."""
     rng = np.random.default_rng(SEED)
     return (rng.integers(size, size=size) for _ in range(samples))
 
 
-def _interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
@@ -80,7 +75,10 @@ def _interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 def randomisation(
     system: np.ndarray, baseline: np.ndarray, value: Value, samples: int
 ) -> Comparison:
-    """Paired approximate randomisation: the two outputs of a sentence are swapped at random."""
+    """Compare two outputs by paired approximate randomisation.
+
+    In each sample, the two outputs of every sentence are swapped at random or not.
+    """
     rng = np.random.default_rng(SEED)
     observed = value(system.sum(0)) - value(baseline.sum(0))
     swaps = (rng.integers(2, size=(len(system), 1), dtype=bool) for _ in range(samples))
@@ -89,16 +87,16 @@ def randomisation(
         - value(np.where(swap, system, baseline).sum(0))
         for swap in swaps
     ]
-    return Comparison(observed, None, _share(np.abs(differences), observed))
+    return Comparison(observed, None, _share_at_least(np.abs(differences), observed))
 
 
-def _share(found: np.ndarray, observed: float) -> float:
-    """Share of values that are as far out as what was observed, which itself counts as one."""
-    return (1 + int(np.sum(found >= abs(observed) * (1 - ROUNDING)))) / (1 + len(found))
+def _share_at_least(values: np.ndarray, observed: float) -> float:
+    """Return the share of values as far from 0 as the observed one, which itself counts as one."""
+    return (1 + int(np.sum(values >= abs(observed) * (1 - ROUNDING)))) / (1 + len(values))
 
 
 def holm(values: Iterable[float]) -> list[float]:
-    """p-values corrected for their number (Holm 1979); NaN stays and is not counted."""
+    """Return p-values corrected for their number (Holm 1979); NaN stays and is not counted."""
     corrected = list(values)
     order = sorted((p, i) for i, p in enumerate(corrected) if not math.isnan(p))
     largest = 0.0

@@ -1,4 +1,4 @@
-"""Words that are still split into subwords, which no score may take for words."""
+"""Detection of words that are still split into subwords, which no score may take for words."""
 
 import re
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from fairseq_ext.errors import UsageError
 
 
 class Subwords(NamedTuple):
-    """How a kind of subwords marks a word that it splits.
+    """A kind of subwords, by the mark of a split word.
 
     Attributes:
         mark: a pattern.
-        undo: the option of fairseq-generate that puts words together.
-        share: of lines with the mark, up to which it may mean something else.
+        undo: the option of fairseq-generate that joins the words.
+        share: the share of lines that may hold the mark with another meaning.
     """
 
     mark: str
@@ -31,7 +31,7 @@ SUBWORDS = {
 
 
 def find_subwords(lines: Sequence[str]) -> tuple[str, str] | None:
-    """The kind of subwords in a text, and a line that has one."""
+    """Return the kind of subwords in a text and a line that has one, or None."""
     for kind, (mark, _, share) in SUBWORDS.items():
         marked = [line for line in lines if re.search(mark, line)]
         if len(marked) > share * len(lines):
@@ -40,9 +40,9 @@ def find_subwords(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def refuse_subwords(place: object, lines: list[str]) -> list[str]:
-    """The lines; UsageError, which names their place, if words are split."""
-    if found := find_subwords(lines):
-        kind, line = found
+    """Return the lines; raise UsageError, naming their place, if words are split."""
+    if marked := find_subwords(lines):
+        kind, line = marked
         raise UsageError(
             f"{place} has words split by {kind} ({line[:60]!r}), which would be scored as words; "
             f"undo that, for fairseq-generate with {SUBWORDS[kind].undo}"

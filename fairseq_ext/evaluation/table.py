@@ -1,17 +1,17 @@
-"""Finished runs in one table: scores, length and cost of training.
+"""Put finished runs into one table: scores, length and cost of training.
 
-VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT: one row, mean ± standard error (with
---spread deviation standard deviation) over n of them; they may differ in --seed, folds in their
-data too, and in nothing else. --metric takes what `fairseq-ext score` has, of
-RUN/generate-SUBSET.txt, and any value that was logged: train.NAME is that of the last epoch of
-training, any other from the validation that is best by --best-checkpoint-metric. Updates and time
-are of the whole training, tokens/s is the median over its log.
+VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT. They share one row: mean ± standard
+error (with --spread deviation: standard deviation) over n repetitions. They may differ in --seed,
+folds in their data too, and in nothing else. --metric takes the metrics of `fairseq-ext score`,
+computed from RUN/generate-SUBSET.txt, and any value that was logged: train.NAME from the last epoch
+of training, any other from the best validation by --best-checkpoint-metric. Updates and time are of
+the whole training, tokens/s is the median over its log.
 
---test compares each variant with --baseline, metric by metric if --by names several: t, over
-matched repetitions; bootstrap and randomisation, over the sentences of each matched pair of
-outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
---bars draws the first metric: a bar for each variant with its standard error, a line at the
-baseline; its numbers go beside it, as CSV.
+--test compares each variant with --baseline by the first metric, or by each metric of --by: t
+compares matched repetitions; bootstrap and randomisation compare the sentences of each matched pair
+of outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
+--bars draws the first metric: a bar for each variant with its standard error, and a line at the
+baseline. Its numbers are written beside it, as CSV.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import metrics
-from fairseq_ext.evaluation.comparisons import FEWEST, TESTS, Measure, Pairs, compare, match
-from fairseq_ext.evaluation.layout import FORMATS, SPREADS, Column, column, means, ranges
+from fairseq_ext.evaluation import comparisons, layout, metrics
+from fairseq_ext.evaluation.comparisons import Measure, Pairs
+from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
 from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save, save_numbers
-from fairseq_ext.evaluation.runs import EPOCH, Run, logged, read_runs, speed
-from fairseq_ext.evaluation.score import add_options, language, texts_of
+from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
+from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
 from fairseq_ext.evaluation.translation import Texts, check_same_references
 from fairseq_ext.files import atomic_writer, check_writable
 
@@ -41,78 +41,83 @@ EXAMPLE = """\
   fairseq-ext table a b --reference test.de --metric chrf --test bootstrap"""
 
 ENDINGS = {".md": "markdown", ".csv": "csv"}
-SORTS = ("highest", "lowest")
+
+Runs = Mapping[str, Sequence[Run]]
+"""The runs of each variant."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_contents(parser)
-    parser.add_argument("--format", choices=FORMATS, help="default: by --output, else text")
+    """Add the arguments of `fairseq-ext table`."""
+    add_table_options(parser)
+    parser.add_argument("--format", choices=layout.FORMATS, help="default: by --output, else text")
     parser.add_argument("--output", type=Path, metavar="FILE", help=".md, .csv or other")
     parser.add_argument("--bars", type=Path, metavar="FILE", help=".png, .svg, .pdf")
 
 
-def add_contents(parser: argparse.ArgumentParser) -> None:
-    """What a table is about."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
-    add_options(parser)
-    parser.add_argument(
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the contents of a table; `build_table` reads them."""
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+    add_scoring_options(parser)
+    add(
         "--metric",
         nargs="+",
         metavar="METRIC",
-        help=f"of {', '.join(metrics.known_names())}, or as named in the log, or SUBSET.NAME for "
+        help=f"of {', '.join(metrics.NAMES)}, or as named in the log, or SUBSET.NAME for "
         "another than the first --valid-subset, or train.NAME; default: "
-        f"{' '.join(metrics.DEFAULT)} with --reference, else loss",
+        f"{' '.join(metrics.DEFAULTS)} with --reference, else loss",
     )
-    parser.add_argument(
-        "--sort", choices=SORTS, help="the variant with this value of the first metric on top"
-    )
-    parser.add_argument(
-        "--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error"
-    )
-    parser.add_argument("--gen-subset", default="test", metavar="SUBSET", help="default: test")
-    parser.add_argument(
-        "--baseline", metavar="VARIANT", help="for --test and --bars; default: the first"
-    )
-    parser.add_argument("--test", choices=TESTS)
-    parser.add_argument(
-        "--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first"
-    )
-    parser.add_argument(
-        "--resamples", type=int, metavar="N", help="default: 1000 for bootstrap, else 10000"
-    )
+    first = "the variant with this value of the first metric on top"
+    add("--sort", choices=("highest", "lowest"), help=first)
+    add("--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error")
+    add("--gen-subset", default="test", metavar="SUBSET", help="default: test")
+    add("--baseline", metavar="VARIANT", help="for --test and --bars; default: the first")
+    add("--test", choices=comparisons.TESTS)
+    add("--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first")
+    default = "default: 1000 for bootstrap, else 10000"
+    add("--resamples", type=int, metavar="N", help=default)
 
 
-def run(given: argparse.Namespace) -> None:
-    _check(given)
-    found = tabulate(given, read_runs(given.runs))
-    form = given.format or ENDINGS.get(given.output and given.output.suffix, "text")
-    text = FORMATS[form](found.columns, found.notes)
-    if given.output is None:
+def run(args: argparse.Namespace) -> None:
+    """Print or write a table, and draw its bars."""
+    _check_files(args)
+    table = build_table(args, read_runs(args.runs))
+    form = args.format or ENDINGS.get(args.output and args.output.suffix, "text")
+    text = layout.FORMATS[form](table.columns, table.notes)
+    if args.output is None:
         print(text, end="")
     else:
-        with atomic_writer(given.output) as file:
+        with atomic_writer(args.output) as file:
             file.write(text)
-    if given.bars:
-        save(bars(found), given.bars)
-        save_numbers(found.records(), given.bars)
+    if args.bars:
+        save(draw_table(table), args.bars)
+        save_numbers(table.records(), args.bars)
 
 
 class Table(NamedTuple):
-    """What a table says, and what it says it of: the runs of each variant, in its order."""
+    """A table of runs.
+
+    Attributes:
+        columns: its columns, with a row for each variant.
+        notes: the lines below it.
+        runs: the runs of each variant, in the order of the rows.
+        measures: by name of the metric, the results of all runs.
+        baseline: the variant that others are compared with.
+    """
 
     columns: list[Column]
     notes: list[str]
-    runs: Mapping[str, Sequence[Run]]
+    runs: Runs
     measures: Mapping[str, Measure]
     baseline: str
 
     @property
     def first(self) -> Measure:
-        """That of the first metric, which --sort, --test and --bars go by."""
+        """Results by the first metric, which --sort, --test and --bars use."""
         return next(iter(self.measures.values()))
 
     def records(self) -> list[dict[str, object]]:
-        """What the bars are of, a row for each run."""
+        """Return the numbers that the bars show, a record for each run."""
         return [
             {"variant": variant, "run": run.folder, "value": self.first.values[run.folder]}
             for variant, runs in self.runs.items()
@@ -120,112 +125,123 @@ class Table(NamedTuple):
         ]
 
 
-def tabulate(given: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Table:
-    """The table of runs that the options of `add_contents` ask for."""
-    _check_test(given)
-    baseline = given.baseline or next(iter(runs))
-    pairs = match(given.test, runs, baseline) if given.test else {}
+def build_table(args: argparse.Namespace, runs: Runs) -> Table:
+    """Return the table of runs that the options of `add_table_options` ask for.
+
+    Raises:
+        UsageError: the runs do not allow what the options ask for.
+    """
+    _check_test(args)
+    baseline = args.baseline or next(iter(runs))
+    pairs = comparisons.match_runs(args.test, runs, baseline) if args.test else {}
     if baseline not in runs:
         raise UsageError(f"--baseline is {baseline}; give one of {', '.join(runs)}")
-    measures, notes = measure(given, [each for group in runs.values() for each in group])
+    measures, notes = measure_runs(args, [each for group in runs.values() for each in group])
     if max(map(len, runs.values())) > 1:
-        notes.append(f"±: {SPREADS[given.spread].title}")
+        notes.append(f"±: {SPREADS[args.spread].title}")
     if pairs:
-        notes += compared(given, pairs, measures)
-    shown = ranked(given.sort, runs, measures)
-    found = columns(shown, measures.values(), given.spread)
-    return Table(found, notes, shown, measures, baseline)
+        notes += compare_measures(args, pairs, measures)
+    if args.sort:
+        runs = sort_variants(runs, next(iter(measures.values())).values, args.sort == "highest")
+    columns = build_columns(runs, measures.values(), args.spread)
+    return Table(columns, notes, runs, measures, baseline)
 
 
-def bars(table: Table) -> "Figure":
-    """Of the first metric."""
+def draw_table(table: Table) -> "Figure":
+    """Draw a bar for each variant by the first metric."""
     scores, title = table.first.values, table.first.title
     values = {name: [scores[run.folder] for run in runs] for name, runs in table.runs.items()}
     return draw_bars(values, title, table.baseline)
 
 
-def _check_test(given: argparse.Namespace) -> None:
-    if given.resamples is not None and given.resamples < FEWEST:
-        raise UsageError(f"--resamples is {given.resamples} and must be at least {FEWEST}")
-    if given.by and not given.test:
+def _check_test(args: argparse.Namespace) -> None:
+    if args.resamples is not None and args.resamples < comparisons.FEWEST_RESAMPLES:
+        raise UsageError(
+            f"--resamples is {args.resamples} and must be at least {comparisons.FEWEST_RESAMPLES}"
+        )
+    if args.by and not args.test:
         raise UsageError("--by is for --test; give both or none")
 
 
-def _check(given: argparse.Namespace) -> None:
-    if given.baseline and not (given.test or given.bars):
+def _check_files(args: argparse.Namespace) -> None:
+    if args.baseline and not (args.test or args.bars):
         raise UsageError("--baseline is for --test and --bars; give one of them, or leave it out")
-    if given.bars:
-        check_picture(given.bars)
-    if given.output:
-        check_writable(given.output.parent, 0)
-        if given.output.is_dir():
-            raise UsageError(f"--output is the folder {given.output}; give a file")
-        if given.bars and given.bars.with_suffix(".csv") == given.output:
+    if args.bars:
+        check_picture(args.bars)
+    if args.output:
+        check_writable(args.output.parent, 0)
+        if args.output.is_dir():
+            raise UsageError(f"--output is the folder {args.output}; give a file")
+        if args.bars and args.bars.with_suffix(".csv") == args.output:
             raise UsageError(
-                f"--output is {given.output}, where the numbers of --bars {given.bars} go; give "
+                f"--output is {args.output}, where the numbers of --bars {args.bars} go; give "
                 "one of them another name"
             )
 
 
-def measure(given: argparse.Namespace, runs: Sequence[Run]) -> tuple[dict[str, Measure], list[str]]:
-    """The columns of results by the names of their metrics, and the notes that belong to them."""
-    names = metrics.expand(given.metric or ([] if given.reference else ["loss"]))
+def measure_runs(
+    args: argparse.Namespace, runs: Sequence[Run]
+) -> tuple[dict[str, Measure], list[str]]:
+    """Return the results of all runs by the names of their metrics, and the notes about them."""
+    names = metrics.expand_groups(args.metric or ([] if args.reference else ["loss"]))
     scored = [name for name in names if name in metrics.METRICS]
-    found, notes = {}, []
+    measures: dict[str, Measure] = {}
+    notes: list[str] = []
     if scored or not names:
-        texts, lang = read_texts(given, runs), language(given)
-        scores = metrics.score(scored, texts, given.lowercase, lang, given.comet_model)
-        found = {name: Measure(s.title, 2, s.values, s) for name, s in scores.items()}
-        notes = metrics.notes(scores.values(), texts, lang)
+        texts, language = read_run_texts(args, runs), choose_language(args)
+        scores = metrics.score_outputs(scored, texts, args.lowercase, language, args.comet_model)
+        measures = {name: Measure(s.title, 2, s.values, s) for name, s in scores.items()}
+        notes = metrics.list_notes(scores.values(), texts, language)
     for name in names:
-        if name not in found:
-            found[name] = Measure(name, 3, {run.folder: logged(run, name) for run in runs})
-            notes.append(f"{name}: from the log, of {_moment(name)}")
-    return {name: found[name] for name in names or found}, notes
+        if name not in measures:
+            values = {run.folder: find_logged_value(run, name) for run in runs}
+            measures[name] = Measure(name, 3, values)
+            in_training = name.startswith(f"{EPOCH}.")
+            moment = "the last epoch of training" if in_training else "the best validation"
+            notes.append(f"{name}: from the log, of {moment}")
+    return {name: measures[name] for name in names or measures}, notes
 
 
-def _moment(name: str) -> str:
-    trained = name.startswith(f"{EPOCH}.")
-    return "the last epoch of training" if trained else "the best validation"
-
-
-def compared(given: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Measure]) -> list[str]:
-    """What --test found, metric by metric; what its p-values mean stands once, at the end."""
-    names = metrics.expand(given.by or [next(iter(measures))])
+def compare_measures(
+    args: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Measure]
+) -> list[str]:
+    """Return the results of --test, metric by metric, and at the end the meaning of p."""
+    names = metrics.expand_groups(args.by or [next(iter(measures))])
     if unknown := [name for name in names if name not in measures]:
         raise UsageError(
             f"--by names {unknown[0]}, which is no metric of this table; choose from "
             f"{', '.join(measures)}"
         )
-    found = [compare(given.test, pairs, measures[name], given.resamples) for name in names]
-    return [line for *lines, _ in found for line in lines] + found[-1][-1:]
+    lines = []
+    for name in names:
+        *results, meaning = comparisons.compare(args.test, pairs, measures[name], args.resamples)
+        lines += results
+    return [*lines, meaning]
 
 
-def ranked(
-    sort: str | None, runs: Mapping[str, Sequence[Run]], measures: Mapping[str, Measure]
-) -> Mapping[str, Sequence[Run]]:
-    """The variants in the order of their means by the first metric, those that diverged last; or
-    as they were given."""
-    if not sort:
-        return runs
-    values = next(iter(measures.values())).values
+def sort_variants(runs: Runs, values: Mapping[Path, float], highest_first: bool) -> Runs:
+    """Return the variants in the order of their means, with variants that diverged last."""
 
-    def place(variant: str) -> tuple[bool, float]:
+    def key(variant: str) -> tuple[bool, float]:
         mean = statistics.mean(values[run.folder] for run in runs[variant])
-        return not math.isfinite(mean), -mean if sort == "highest" else mean
+        return not math.isfinite(mean), -mean if highest_first else mean
 
-    return {name: runs[name] for name in sorted(runs, key=place)}
+    return {name: runs[name] for name in sorted(runs, key=key)}
 
 
-def read_texts(given: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Texts]:
-    """The translations of each run; those of the same repetition have the same reference."""
-    name = f"generate-{given.gen_subset}.txt"
+def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Texts]:
+    """Return the translations of each run with their reference.
+
+    Raises:
+        UsageError: a run has none, or runs of the same repetition have different references.
+    """
+    name = f"generate-{args.gen_subset}.txt"
     if missing := next((run.folder for run in runs if not (run.folder / name).is_file()), None):
         raise UsageError(
             f"{missing} has no {name}; keep the output of fairseq-generate there, or give a "
             "--metric of the log"
         )
-    texts = texts_of(given, {run.folder: run.folder / name for run in runs})
+    texts = read_texts(args, {run.folder: run.folder / name for run in runs})
     for repetition in {run.repetition for run in runs}:
         check_same_references(
             {run.folder: texts[run.folder] for run in runs if run.repetition == repetition}
@@ -233,29 +249,32 @@ def read_texts(given: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Tex
     return texts
 
 
-def columns(
-    runs: Mapping[str, Sequence[Run]], measures: Iterable[Measure], spread: str = "error"
-) -> list[Column]:
-    def each(value: Callable[[Run], float]) -> list[list]:
+def build_columns(runs: Runs, measures: Iterable[Measure], spread: str = "error") -> list[Column]:
+    """Return the columns of a table, with a row for each variant."""
+
+    def collect(value: Callable[[Run], float]) -> list[list]:
         return [[value(run) for run in repetitions] for repetitions in runs.values()]
 
-    seconds = map(statistics.mean, each(lambda run: run.facts.seconds))
-    speeds = map(statistics.mean, each(speed))
-    return [
-        column("variant", runs),
-        column("n", map(len, runs.values())),
-        ranges("parameters", each(lambda run: run.facts.parameters)),
-        ranges("updates", each(lambda run: run.facts.updates)),
-        *(
-            means(m.title, each(lambda run, m=m: m.values[run.folder]), m.digits, spread)
-            for m in measures
-        ),
-        column("training time", seconds, duration, "training seconds"),
-        column("tokens/s", speeds, lambda value: "–" if math.isnan(value) else f"{value:,.0f}"),
+    def show_speed(speed: float) -> str:
+        return "–" if math.isnan(speed) else f"{speed:,.0f}"
+
+    seconds = map(statistics.mean, collect(lambda run: run.facts.seconds))
+    speeds = map(statistics.mean, collect(measure_speed))
+    columns = [
+        make_column("variant", runs),
+        make_column("n", map(len, runs.values())),
+        layout.make_range_column("parameters", collect(lambda run: run.facts.parameters)),
+        layout.make_range_column("updates", collect(lambda run: run.facts.updates)),
     ]
+    for measure in measures:
+        values = [[measure.values[run.folder] for run in each] for each in runs.values()]
+        columns.append(layout.make_mean_column(measure.title, values, measure.digits, spread))
+    columns.append(make_column("training time", seconds, format_duration, "training seconds"))
+    return [*columns, make_column("tokens/s", speeds, show_speed)]
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
+    """Return a time as hours:minutes:seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"

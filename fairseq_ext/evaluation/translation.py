@@ -1,11 +1,11 @@
-"""Translations, as `fairseq-generate` printed them or as plain text, and their reference."""
+"""Translations, printed by `fairseq-generate` or as plain text, and their references."""
 
 import operator
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from sacremoses import MosesDetokenizer
 
@@ -14,18 +14,20 @@ from fairseq_ext.evaluation.subword_marks import find_subwords, refuse_subwords
 from fairseq_ext.files import read_lines
 
 UNKNOWN = "<<unk>>"  # in a T- line: a word that is not in the dictionary
-# Punctuation as Moses writes it, and what it makes of text that is written so already.
+UNKNOWN_SOURCE = "<unk>"  # the same in an S- line
+# Punctuation as Moses escapes it, and escapes of text that was escaped before.
 ESCAPED = re.compile(r"&(?:amp; ?)*(?:amp|lt|gt|quot|apos|bar|bra|ket|#\d+) ?;")
 
 
 class Output(NamedTuple):
-    """The translations of a test set, in its order.
+    """Translations of a test set, in its order.
 
     Attributes:
-        words: as decoded by --bpe and --tokenizer, if these were given.
-        tokens: as the model made them; None if they may be otherwise or are split into subwords.
+        path: the file.
+        words: translations, decoded if --bpe and --tokenizer were given.
+        tokens: translations as the model made them; None if they are unknown or subwords.
         targets: the reference as the model knows it; None if the output does not hold it.
-        sources: None if the output does not hold all of them.
+        sources: source sentences; None if the output does not hold all of them.
     """
 
     path: Path
@@ -39,9 +41,9 @@ class Reference(NamedTuple):
     """One sentence for each translation.
 
     Attributes:
-        words: as they are written.
-        tokens: None if they are not known.
-        raw: whether ``words`` is what was given; else tokens were put together again.
+        words: sentences as people write them.
+        tokens: the same, tokenised; None if not known.
+        raw: whether ``words`` is the text that was read; otherwise it was detokenised.
     """
 
     words: list[str]
@@ -50,25 +52,21 @@ class Reference(NamedTuple):
 
 
 class Pair(NamedTuple):
+    """Translations and their reference, sentence by sentence."""
+
     hypotheses: list[str]
     references: list[str]
-
-
-class Sourced(NamedTuple):
-    hypotheses: list[str]
-    references: list[str]
-    sources: list[str]
 
 
 class Texts(NamedTuple):
-    """What scores compare.
+    """Texts that scores compare.
 
     Attributes:
-        words: text as it is written.
-        tokens: None unless those of both sides are known.
-        raw: see `Reference`.
-        detokenised: whether a side of ``words`` is.
-        sources: what was translated, as a reference is kept; None if it is not known.
+        words: text as people write it.
+        tokens: tokenised text; None unless known of both sides.
+        raw: whether the reference is raw text; see `Reference`.
+        detokenised: whether a side of ``words`` was detokenised.
+        sources: the text that was translated; None if not known.
     """
 
     words: Pair
@@ -78,79 +76,96 @@ class Texts(NamedTuple):
     sources: Reference | None = None
 
     @property
-    def sourced(self) -> Sourced | None:
-        return Sourced(*self.words, self.sources.words) if self.sources else None
+    def sourced(self) -> tuple[list[str], list[str], list[str]] | None:
+        """Hypotheses, references and source sentences; None if the source is not known."""
+        return (*self.words, self.sources.words) if self.sources else None
 
     def is_raw(self, form: str) -> bool:
-        """Whether what a form is compared with is as it was written, or tokens meant as tokens."""
-        source = form != "sourced" or bool(self.sources and self.sources.raw)
-        return form == "tokens" or (self.raw and source)
+        """Return whether a form ("words", "tokens", "sourced") is compared with raw text.
+
+        Tokens count as raw: they are meant to be tokens.
+        """
+        raw_source = form != "sourced" or bool(self.sources and self.sources.raw)
+        return form == "tokens" or (self.raw and raw_source)
 
 
 def read_output(path: Path) -> Output:
-    """The output of fairseq-generate or fairseq-interactive, or one translation a line.
+    """Return the output of fairseq-generate or fairseq-interactive, or one translation a line.
 
-    Raises UsageError if it cannot be read, a sentence is missing, or words are still split.
+    Raises:
+        UsageError: it cannot be read, a sentence is missing, or words are still split.
     """
-    lines = _read(path)
-    found = {kind: _numbered(lines, kind) for kind in "SHDT"}
-    if not any(found.values()):
+    lines = _read_lines(path)
+    sentences = {kind: _read_kind(lines, kind) for kind in "SHDT"}
+    if not any(sentences.values()):
         return Output(path, refuse_subwords(path, lines))
-    size = 1 + max(index for texts in found.values() for index in texts)
-    given = {k: _complete(path, k, found[k], size) for k in "HDT" if found[k]}
-    words = given.get("D") or given.get("H") or _complete(path, "H", {}, size)
-    tokens = given.get("H")
-    tokens = None if tokens is None or find_subwords(tokens) else tokens
-    sources = [found["S"][index] for index in range(size)] if len(found["S"]) == size else None
-    return Output(path, refuse_subwords(path, words), tokens, given.get("T"), sources)
+    size = 1 + max(index for texts in sentences.values() for index in texts)
+    texts = {k: _sort_sentences(path, k, sentences[k], size) for k in "HDT" if sentences[k]}
+    words = texts.get("D") or texts.get("H") or _sort_sentences(path, "H", {}, size)
+    tokens = texts.get("H")
+    if tokens and find_subwords(tokens):
+        tokens = None
+    source = sentences["S"]
+    sources = [source[index] for index in range(size)] if len(source) == size else None
+    return Output(path, refuse_subwords(path, words), tokens, texts.get("T"), sources)
 
 
 def read_reference(path: Path, language: str) -> Reference:
-    """One sentence a line, raw or tokenised; raises UsageError as `read_output`."""
-    lines = refuse_subwords(path, _read(path))
+    """Return the sentences of a text, one a line, raw or tokenised.
+
+    Raises:
+        UsageError: it cannot be read, holds unknown words, or words are split.
+    """
+    lines = refuse_subwords(path, _read_lines(path))
     if unknown := next((line for line in lines if UNKNOWN in line), None):
         raise UsageError(
             f"{path} holds unknown words ({unknown[:60]!r}), as T- lines do, and is no reference; "
             "give the text that was binarised, or raw text"
         )
-    return _reference(lines, language)
+    return _make_reference(lines, language)
 
 
 def detokenise(lines: Sequence[str], language: str) -> list[str]:
-    """Words and punctuation put together as they are written; Moses's escapes are undone."""
+    """Return text with words and punctuation joined, and Moses's escapes undone."""
     detokeniser = MosesDetokenizer(lang=language)
     return [detokeniser.detokenize(line.split(" ")) for line in lines]
 
 
-def written(lines: list[str], language: str) -> tuple[list[str], bool]:
-    """Text as it is written, and whether it was tokenised.
+def detokenise_if_needed(lines: list[str], language: str) -> tuple[list[str], bool]:
+    """Return text as people write it, and whether it was tokenised.
 
-    To detokenise changes 9 in 10 lines of tokenised text, and 1 in 50 of raw text at most.
+    Text counts as tokenised if detokenisation changes more than half of its lines. It changes 9 in
+    10 lines of tokenised text, and 1 in 50 of raw text at most.
     """
     detokenised = detokenise(lines, language)
     tokenised = sum(map(operator.ne, lines, detokenised)) > len(lines) / 2
     return (detokenised, True) if tokenised else (lines, False)
 
 
-def pair(
+def pair_texts(
     output: Output, reference: Reference | None, language: str, source: Reference | None = None
 ) -> Texts:
-    """An output, its reference and source; without one, its own T- or S- lines take the place.
+    """Return what scores compare: an output with its reference and source.
+
+    Without a reference or a source, the T- or S- lines of the output take its place.
 
     Raises:
         UsageError: there is no reference, or it or the source is of another test set.
     """
-    own = _own_reference(output, language)
+    own = _own_reference(output.targets, UNKNOWN, language)
     if reference is None:
         reference = own or _refuse_targets(output)
     else:
         _check_same_test_set(output, reference)
-    words, tokenised = written(output.words, language)
+    words, tokenised = detokenise_if_needed(output.words, language)
     tokens = output.tokens or (output.words if tokenised else None)
     targets = reference.tokens or (own.tokens if own else None)
     both = Pair(tokens, targets) if tokens and targets else None
     detokenised = tokenised or reference.tokens is not None
-    source = _check_source(output, source) if source else _own_source(output)
+    if source:
+        _check_source(output, source)
+    else:
+        source = _own_reference(output.sources, UNKNOWN_SOURCE, "en")
     return Texts(Pair(words, reference.words), both, reference.raw, detokenised, source)
 
 
@@ -165,62 +180,55 @@ def check_same_references(texts: Mapping[Path, Texts]) -> None:
             )
 
 
-def _read(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     lines = list(read_lines(path))
     if not lines:
         raise UsageError(f"{path} is empty; give a text with one sentence a line")
     return lines
 
 
-def _numbered(lines: Sequence[str], kind: str) -> dict[int, str]:
-    """What stands in the lines of a kind, the first for each sentence."""
-    start = re.compile(rf"{kind}-(\d+)\t" + (r"[^\t]*\t" if kind in "HD" else ""))  # their score
-    found: dict[int, str] = {}
+def _read_kind(lines: Sequence[str], kind: str) -> dict[int, str]:
+    """Return sentence number -> text of the lines of a kind; the first one of a number counts."""
+    score = r"[^\t]*\t" if kind in "HD" else ""
+    start = re.compile(rf"{kind}-(\d+)\t{score}")
+    texts: dict[int, str] = {}
     for line in lines:
         if match := start.match(line):
-            found.setdefault(int(match[1]), line[match.end() :])
-    return found
+            texts.setdefault(int(match[1]), line[match.end() :])
+    return texts
 
 
-def _complete(path: Path, kind: str, found: Mapping[int, str], size: int) -> list[str]:
-    """The sentences in the corpus' order."""
-    if missing := set(range(size)) - found.keys():
+def _sort_sentences(path: Path, kind: str, texts: Mapping[int, str], size: int) -> list[str]:
+    """Return the sentences in the corpus' order; raise UsageError if one is missing."""
+    if missing := set(range(size)) - texts.keys():
         raise UsageError(
             f"{path} has no {kind}- line for sentence {min(missing)} ({len(missing)} missing in "
             "all); give the complete output of fairseq-generate, made without --quiet"
         )
-    return [found[index] for index in range(size)]
+    return [texts[index] for index in range(size)]
 
 
-def _reference(lines: list[str], language: str) -> Reference:
-    words, tokenised = written(lines, language)
+def _make_reference(lines: list[str], language: str) -> Reference:
+    words, tokenised = detokenise_if_needed(lines, language)
     return Reference(words, lines if tokenised else None, raw=not tokenised)
 
 
-def _own_reference(output: Output, language: str) -> Reference | None:
-    lines = output.targets
-    if lines is None or find_subwords(lines) or any(UNKNOWN in line for line in lines):
+def _own_reference(lines: list[str] | None, unknown: str, language: str) -> Reference | None:
+    """Return lines of an output as a reference, or None if they hold subwords or unknown words."""
+    if lines is None or find_subwords(lines) or any(unknown in line for line in lines):
         return None
-    return _reference(lines, language)._replace(raw=False)
+    return _make_reference(lines, language)._replace(raw=False)
 
 
-def _own_source(output: Output) -> Reference | None:
-    lines = output.sources
-    if lines is None or find_subwords(lines) or any("<unk>" in line for line in lines):
-        return None
-    return _reference(lines, "en")._replace(raw=False)
-
-
-def _check_source(output: Output, source: Reference) -> Reference:
+def _check_source(output: Output, source: Reference) -> None:
     if len(output.words) != len(source.words):
         raise UsageError(
             f"{output.path} has {len(output.words)} translations and --source "
             f"{len(source.words)} sentences; give the source of the same test set"
         )
-    return source
 
 
-def _refuse_targets(output: Output) -> Reference:
+def _refuse_targets(output: Output) -> NoReturn:
     if output.targets is None:
         raise UsageError(f"{output.path} holds no reference (T- lines); give one with --reference")
     raise UsageError(
@@ -230,32 +238,34 @@ def _refuse_targets(output: Output) -> Reference:
 
 
 def _check_same_test_set(output: Output, reference: Reference) -> None:
-    sizes = len(output.words), len(reference.words)
-    if len(set(sizes)) > 1:
+    translations, references = output.words, reference.words
+    if len(translations) != len(references):
         raise UsageError(
-            f"{output.path} has {sizes[0]} translations and the reference {sizes[1]} sentences; "
-            "give the reference of the same test set, one sentence a line"
+            f"{output.path} has {len(translations)} translations and the reference "
+            f"{len(references)} sentences; give the reference of the same test set, one sentence a "
+            "line"
         )
     for index, target in enumerate(output.targets or []):
-        if not _agree(target, reference.words[index]):
+        if not _is_same_text(target, references[index]):
             raise UsageError(
                 f"{output.path} was made from another test set: its sentence {index} is "
-                f"{target[:60]!r} and that of the reference {reference.words[index][:60]!r}; give "
+                f"{target[:60]!r} and that of the reference {references[index][:60]!r}; give "
                 "the reference of the same test set"
             )
 
 
-def _agree(target: str, sentence: str) -> bool:
-    """Whether letters and digits are the same, but for unknown words; case does not count."""
-    place, text = 0, _letters(sentence)
+def _is_same_text(target: str, sentence: str) -> bool:
+    """Return whether letters and digits are the same, but for case and unknown words."""
+    text = _letters(sentence)
     parts = [_letters(part) for part in target.split(UNKNOWN)]
     if len(parts) == 1:
         return parts[0] == text
+    place = 0
     for part in parts:
-        found = text.find(part, place)
-        if found < 0:
+        start = text.find(part, place)
+        if start < 0:
             return False
-        place = found + len(part)
+        place = start + len(part)
     return True
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.guidance.patterns import PATTERNS, View
-from fairseq_ext.guidance.plan import Guided
+from fairseq_ext.guidance.plan import GuidedHeads
 
 REDUCTIONS = ("mean", "sum")
 
@@ -20,7 +20,11 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def sentence_losses(
-    maps: Mapping[tuple[str, int], Tensor], site: str, guided: Guided, view: View, reduction: str
+    maps: Mapping[tuple[str, int], Tensor],
+    site: str,
+    guided: GuidedHeads,
+    view: View,
+    reduction: str,
 ) -> Tensor:
     """[B] A_b = sum over layers and patterns of ||H - P||^2, over real rows and columns.
 
@@ -28,7 +32,7 @@ def sentence_losses(
         maps: what a recorder heard of the guided heads, [B, heads, T, S], rows that sum to one.
         reduction: "mean", over rows, columns and the heads of a pattern, or "sum".
     """
-    distances = [distance_to(guide.pattern, guided, view) for guide in guided.guides]
+    distances = [distance_to(guide.pattern, guided, view) for guide in guided.patterns]
     over_heads = torch.mean if reduction == "mean" else torch.sum
     rows = torch.zeros_like(view.queries, dtype=torch.float)
     for layer in guided.layers:
@@ -36,7 +40,7 @@ def sentence_losses(
             continue
         heads = maps[site, layer]
         squares = heads.square().sum(-1)
-        for guide, distance in zip(guided.guides, distances, strict=True):
+        for guide, distance in zip(guided.patterns, distances, strict=True):
             ours = slice(guide.start, guide.stop)
             rows = rows + over_heads(distance(heads[:, ours], squares[:, ours]), 1)
     return (rows * row_weights(view, reduction)).sum(1)
@@ -50,9 +54,9 @@ def row_weights(view: View, reduction: str) -> Tensor:
     return view.queries / real.clamp(min=1)
 
 
-def distance_to(pattern: str, guided: Guided, view: View) -> Distance:
+def distance_to(pattern: str, guided: GuidedHeads, view: View) -> Distance:
     """How maps are compared with a pattern; what it says of padded rows has no meaning."""
-    rows = PATTERNS[pattern].rows(replace(view, marks=guided.marks[pattern]))
+    rows = PATTERNS[pattern].rows(replace(view, marks=guided.symbol_ids[pattern]))
     if rows.is_floating_point():
         return _to_matrix(rows)
     if rows.dtype == torch.bool:

@@ -3,42 +3,42 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairseq_ext.attention.model_report import Places, report_of
+from fairseq_ext.attention.model_report import HeadsBySite, get_model_report
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import PATTERNS
 from fairseq_ext.guidance.selection import (
     SITES,
-    Guide,
-    check_guides,
+    PatternHeads,
+    check_patterns,
     choose_layers,
     parse_heads,
-    split,
+    split_fraction,
 )
 
 # what the paper guides: for translation, and in an encoder alone
-TRANSLATION, FRACTION = "next:1,prev:1", 0.5
-PERIOD = ". \u2581."  # as in text, and in SentencePiece
+TRANSLATION_HEADS, ENCODER_FRACTION = "next:1,prev:1", 0.5
+DEFAULT_PERIODS = ". \u2581."  # as in text, and in SentencePiece
 
-OF_PERIODS = ("--ag-period",)
+PERIOD_SYMBOLS = ("--ag-period",)
 
 
-class Guided(NamedTuple):
+class GuidedHeads(NamedTuple):
     """What is guided at one site.
 
     Attributes:
         layers: layer -> the guided heads, in the order of the guides.
-        guides: patterns and their heads, counted among the guided ones.
-        marks: pattern -> ids of the symbols that it asked for.
+        patterns: patterns and their heads, counted among the guided ones.
+        symbol_ids: pattern -> ids of the symbols that it asked for.
     """
 
     layers: Mapping[int, Sequence[int]]
-    guides: list[Guide]
-    marks: dict[str, list[int]]
+    patterns: list[PatternHeads]
+    symbol_ids: dict[str, list[int]]
 
     def __str__(self) -> str:
         alike: dict[str, list[int]] = {}
         for layer, heads in self.layers.items():
-            said = ", ".join(f"{_span(heads[g.start : g.stop])} {g.pattern}" for g in self.guides)
+            said = ", ".join(f"{_span(heads[g.start : g.stop])} {g.pattern}" for g in self.patterns)
             alike.setdefault(said, []).append(layer)
         return "; ".join(f"heads {h}, in layers {', '.join(map(str, n))}" for h, n in alike.items())
 
@@ -47,9 +47,9 @@ def _span(heads: Sequence[int]) -> str:
     return str(heads[0]) if len(heads) == 1 else f"{heads[0]}-{heads[-1]}"
 
 
-def plan(cfg: Any, task: Any) -> dict[str, Guided]:
+def plan_guidance(cfg: Any, task: Any) -> dict[str, GuidedHeads]:
     """What is guided at each site; raises UsageError if that cannot be done."""
-    places: Places = report_of(task).guidable
+    places: HeadsBySite = get_model_report(task).guidable
     if not any(places.values()):
         raise UsageError(
             "--criterion asks to guide attention, but this --arch has none that can be; choose one "
@@ -59,8 +59,10 @@ def plan(cfg: Any, task: Any) -> dict[str, Guided]:
         site: _plan_site(_flag(cfg, site, words), words, site, places, cfg, task)
         for site, words in _words(cfg, places).items()
     }
-    asked = {guide.pattern for guided in found.values() for guide in guided.guides}
-    if cfg.ag_period != PERIOD and not any(PATTERNS[p].symbols == OF_PERIODS for p in asked):
+    asked = {guide.pattern for guided in found.values() for guide in guided.patterns}
+    if cfg.ag_period != DEFAULT_PERIODS and not any(
+        PATTERNS[p].symbols == PERIOD_SYMBOLS for p in asked
+    ):
         raise UsageError(
             f"--ag-period {cfg.ag_period} has no effect without the pattern period; leave it out, "
             "or give heads to that pattern"
@@ -73,11 +75,11 @@ def _flag(cfg: Any, site: str, words: str) -> str:
     return flag if getattr(cfg, f"ag_{site}_heads") is not None else f"{flag} (here: {words})"
 
 
-def _words(cfg: Any, places: Places) -> dict[str, str]:
+def _words(cfg: Any, places: HeadsBySite) -> dict[str, str]:
     words = {s: said for s in SITES if (said := getattr(cfg, f"ag_{s}_heads")) is not None}
     alone = not places["decoder"] and not places["cross"]
     if cfg.ag_fraction is None and (words or not alone):
-        return words or {"encoder": TRANSLATION}
+        return words or {"encoder": TRANSLATION_HEADS}
     if "encoder" in words:
         raise UsageError(
             f"--ag-fraction {cfg.ag_fraction:g} and --ag-encoder-heads {words['encoder']} both say "
@@ -85,11 +87,11 @@ def _words(cfg: Any, places: Places) -> dict[str, str]:
         )
     free = places["encoder"]
     fewest = min((len(free[layer]) for layer in _layers(cfg, "encoder", places)), default=0)
-    fraction = FRACTION if cfg.ag_fraction is None else cfg.ag_fraction
-    return {"encoder": split(fraction, fewest), **words}
+    fraction = ENCODER_FRACTION if cfg.ag_fraction is None else cfg.ag_fraction
+    return {"encoder": split_fraction(fraction, fewest), **words}
 
 
-def _layers(cfg: Any, site: str, places: Places) -> list[int]:
+def _layers(cfg: Any, site: str, places: HeadsBySite) -> list[int]:
     """Those that are to be guided, of those there are."""
     if not places[site]:
         return []
@@ -97,24 +99,26 @@ def _layers(cfg: Any, site: str, places: Places) -> list[int]:
     return choose_layers("--ag-layers", cfg.ag_layers, places[site], of=said)
 
 
-def _plan_site(flag: str, words: str, site: str, places: Places, cfg: Any, task: Any) -> Guided:
+def _plan_site(
+    flag: str, words: str, site: str, places: HeadsBySite, cfg: Any, task: Any
+) -> GuidedHeads:
     guides = parse_heads(flag, words)
     layers = _layers(cfg, site, places)
     if not layers:
         raise UsageError(
             f"this --arch has no {site} attention for {flag}; guide that of another site, or none"
         )
-    check_guides(flag, site, guides, {layer: places[site][layer] for layer in layers})
+    check_patterns(flag, site, guides, {layer: places[site][layer] for layer in layers})
     words_of_keys = task.target_dictionary if site == "decoder" else task.source_dictionary
     marks = {g.pattern: _marks(flag, g.pattern, cfg.ag_period, words_of_keys) for g in guides}
     heads = {layer: places[site][layer][: guides[-1].stop] for layer in layers}
-    return Guided(heads, guides, marks)
+    return GuidedHeads(heads, guides, marks)
 
 
 def _marks(flag: str, name: str, period: str, dictionary: Any) -> list[int]:
     """The ids of the symbols that a pattern asks for."""
     asked = PATTERNS[name].symbols
-    symbols = period.split() if asked == OF_PERIODS else asked
+    symbols = period.split() if asked == PERIOD_SYMBOLS else asked
     known = [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
     if asked and not known:
         raise UsageError(

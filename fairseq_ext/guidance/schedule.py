@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
 
-CHOICES = (1.0, 10.0, 100.0)  # alpha_0 in the paper
+ALPHA_CHOICES = (1.0, 10.0, 100.0)  # alpha_0 in the paper
 
 
 class Schedule(NamedTuple):
@@ -17,7 +17,7 @@ class Schedule(NamedTuple):
     hold: int
     end: int
 
-    def share(self, updates: int) -> float:
+    def factor(self, updates: int) -> float:
         """For the update after `updates` others."""
         if updates < self.hold:
             return 1.0
@@ -53,4 +53,4 @@ def choose_alpha(task: float, guidance: float) -> float | None:
     if one of them says nothing."""
     if not (task > 0 and guidance > 0):
         return None
-    return min(CHOICES, key=lambda alpha: abs(math.log(task / (alpha * guidance))))
+    return min(ALPHA_CHOICES, key=lambda alpha: abs(math.log(task / (alpha * guidance))))

@@ -6,15 +6,15 @@ from typing import NamedTuple
 from torch import nn
 
 from fairseq_ext.attention import Attention
-from fairseq_ext.attention.model_report import Places
+from fairseq_ext.attention.model_report import HeadsBySite
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import PATTERNS
 
 SITES = ("encoder", "decoder", "cross")
-ALL = {"all": slice(None)}
+ALL_LAYERS = {"all": slice(None)}
 
 
-class Guide(NamedTuple):
+class PatternHeads(NamedTuple):
     """Heads that follow one pattern: number `start` to `stop` of those that are free."""
 
     pattern: str
@@ -22,22 +22,22 @@ class Guide(NamedTuple):
     stop: int
 
 
-def learned_heads(model: nn.Module) -> Places:
+def find_guidable_heads(model: nn.Module) -> HeadsBySite:
     """The heads of a model that can be guided; none if its attention is not ours."""
     places: dict[str, dict[int, Sequence[int]]] = {site: {} for site in SITES}
     for module in model.modules():
         if isinstance(module, Attention):
-            places[module.site][module.layer] = module.free
+            places[module.site][module.layer] = module.unrestricted_heads
     return places
 
 
-def parse_heads(flag: str, text: str) -> list[Guide]:
+def parse_heads(flag: str, text: str) -> list[PatternHeads]:
     """ "next:1,prev:1" as guides, heads counted in the order of writing.
 
     Raises:
         UsageError: an unknown pattern, one twice, or a number that is none.
     """
-    guides: list[Guide] = []
+    guides: list[PatternHeads] = []
     for part in text.split(","):
         name, _, number = part.strip().partition(":")
         if name not in PATTERNS:
@@ -52,11 +52,11 @@ def parse_heads(flag: str, text: str) -> list[Guide]:
         if name in [guide.pattern for guide in guides]:
             raise UsageError(f"{flag} names {name} twice; name it once, with all of its heads")
         start = guides[-1].stop if guides else 0
-        guides.append(Guide(name, start, start + int(number)))
+        guides.append(PatternHeads(name, start, start + int(number)))
     return guides
 
 
-def split(fraction: float, heads: int) -> str:
+def split_fraction(fraction: float, heads: int) -> str:
     """The paper's split of a share of h heads: 1 next, 1 prev, fraction * h - 2 first.
 
     Raises:
@@ -77,8 +77,8 @@ def split(fraction: float, heads: int) -> str:
     return "next:1,prev:1" + (f",first:{first}" if first else "")
 
 
-def check_guides(
-    flag: str, site: str, guides: Sequence[Guide], layers: Mapping[int, Sequence[int]]
+def check_patterns(
+    flag: str, site: str, guides: Sequence[PatternHeads], layers: Mapping[int, Sequence[int]]
 ) -> None:
     """Raises UsageError for more heads than learn, or a pattern that would need to look ahead."""
     wanted, fewest = guides[-1].stop, min(map(len, layers.values()))
@@ -100,7 +100,7 @@ def choose_layers(
     flag: str,
     text: str,
     layers: Iterable[int],
-    words: Mapping[str, slice] = ALL,
+    words: Mapping[str, slice] = ALL_LAYERS,
     of: str = "layers",
 ) -> list[int]:
     """Those of `layers` that are named, by one of the words or by numbers with commas.

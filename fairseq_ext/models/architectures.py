@@ -10,9 +10,10 @@ from fairseq.models import register_model
 from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
 
-from fairseq_ext.models import pretrained, roberta
+from fairseq_ext.models import pretrained
 from fairseq_ext.models.config import Option, flat_config, preset, stock_options
-from fairseq_ext.models.options import OPTIONS
+from fairseq_ext.models.options import OPTIONS, ROBERTA_OPTIONS
+from fairseq_ext.models.roberta import RobertaModel
 from fairseq_ext.models.transformer import TransformerModel
 
 _HARD_CODED = {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"}
@@ -53,10 +54,10 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 
-_BASE = preset(stock_roberta.base_architecture, roberta.OPTIONS)
+_BASE = preset(stock_roberta.base_architecture, ROBERTA_OPTIONS)
 
 ROBERTA_SIZES: dict[str, dict[str, Any]] = {
-    "": {**_BASE, **dict.fromkeys(pretrained.ADOPTED)},  # those of a checkpoint
+    "": {**_BASE, **dict.fromkeys(pretrained.ADOPTED)},  # the checkpoint's
     "_tiny": {
         **_BASE,
         "encoder_layers": 4,
@@ -67,7 +68,7 @@ ROBERTA_SIZES: dict[str, dict[str, Any]] = {
     "_8": {**_BASE, "encoder_layers": 8},
     "_12": _BASE,
     "_16": {**_BASE, "encoder_layers": 16, "encoder_attention_heads": 16},
-    "_large": preset(stock_roberta.roberta_large_architecture, roberta.OPTIONS),
+    "_large": preset(stock_roberta.roberta_large_architecture, ROBERTA_OPTIONS),
 }
 
 
@@ -83,8 +84,8 @@ class Family(NamedTuple):
 FAMILIES = {
     "transformer": Family(TransformerModel, [*stock_options(), *OPTIONS], MECHANISMS, SIZES),
     "roberta": Family(
-        roberta.RobertaModel,
-        roberta.OPTIONS,
+        RobertaModel,
+        ROBERTA_OPTIONS,
         {name: MECHANISMS[name] for name in ("una", "dna", "hna", "asa", "roles")},
         ROBERTA_SIZES,
     ),

@@ -3,7 +3,7 @@
 from argparse import Namespace, _StoreFalseAction
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, make_dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -16,49 +16,87 @@ Option = tuple[str, Any, Field]
 
 
 def option(name: str, kind: Any, default: Any, help: str) -> Option:
+    """Return the option `name` of type `kind`."""
     return name, kind, field(default=default, metadata={"help": help})
 
 
+def to_dict(options: Any) -> dict[str, Any]:
+    """Return options of a DictConfig (interpolations resolved), a mapping or a namespace."""
+    if OmegaConf.is_config(options):
+        options = OmegaConf.to_container(options, resolve=True)
+    return dict(options if isinstance(options, Mapping) else vars(options))
+
+
+class TaskFacts(NamedTuple):
+    """Attributes of a task that models read; a task of fairseq's own has none of them.
+
+    Attributes:
+        pretrained: path of the checkpoint that is fine-tuned, if any.
+        segments: how many segments (BERT's token types) its batches have.
+        annotated: its batches have parses, which some roles need.
+    """
+
+    pretrained: str | None = None
+    segments: int = 0
+    annotated: bool = False
+
+    @classmethod
+    def read(cls, task: Any) -> "TaskFacts":
+        """Return the attributes of a task, and the defaults where it has none."""
+        return cls(**{name: getattr(task, name) for name in cls._fields if hasattr(task, name)})
+
+
 Requirements = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-"""Option -> others, and the values of one of those with which it has an effect; none: all but the
-one that switches that off."""
+"""Option -> (options that it needs, values of one of them with which it has an effect).
+
+Without values, it has an effect with every value but the one that switches the other option off."""
 
 
 def check_requirements(
-    given: Mapping[str, Any], preset: Mapping[str, Any], idle: Mapping[str, Any], users: Requirements
+    options: Mapping[str, Any],
+    preset: Mapping[str, Any],
+    off: Mapping[str, Any],
+    requirements: Requirements,
 ) -> None:
-    """Raises UsageError for an option that was changed and has no effect.
+    """Raise UsageError for an option that was changed and has no effect.
 
     Args:
-        preset: what options have unless told otherwise.
-        idle: the values that switch the others off.
+        preset: the values of options that nobody changed.
+        off: the values that switch needed options off.
     """
-    for name, (others, needed) in users.items():
-        if name not in given or str(given[name]) == str(preset[name]):
+    for name, (needed, accepted) in requirements.items():
+        if name not in options or str(options[name]) == str(preset[name]):
             continue
-        values = {other: str(given[other]) for other in others if other in given}
-        if not any(v in needed if needed else v != str(idle[o]) for o, v in values.items()):
-            met = " and ".join(_said(other, value) for other, value in values.items())
+        values = {other: str(options[other]) for other in needed if other in options}
+        if not any(v in accepted if accepted else v != str(off[o]) for o, v in values.items()):
+            present = " and ".join(_flag(other, value) for other, value in values.items())
             raise UsageError(
-                f"{_said(name, given[name])} has no effect with {met}; leave it out, or "
-                f"{_remedy(values, needed)}"
+                f"{_flag(name, options[name])} has no effect with {present}; leave it out, or "
+                f"{_advise(values, accepted)}"
             )
 
 
-def _said(name: str, value: Any) -> str:
+def _flag(name: str, value: Any) -> str:
     flag = f"--{name.replace('_', '-')}"
     return flag if value in (True, "True") else f"{flag} {value}"
 
 
-def _remedy(others: Iterable[str], needed: Sequence[str]) -> str:
-    flags = [_said(other, True) for other in others]
-    if needed == ["False"]:
+def _advise(needed: Iterable[str], accepted: Sequence[str]) -> str:
+    flags = [_flag(other, True) for other in needed]
+    if accepted == ["False"]:
         return f"leave out {flags[0]}"
-    return "give " + " or ".join(f"{f} {value}".strip() for f in flags for value in needed or [""])
+    return "give " + " or ".join(
+        f"{f} {value}".strip() for f in flags for value in accepted or [""]
+    )
+
+
+def described(default: Any, help: str) -> Any:
+    """Return the field of an option in a dataclass that is written out."""
+    return field(default=default, metadata={"help": help})
 
 
 def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterator[Option]:
-    """fairseq's transformer options, flat: `encoder.embed_dim` becomes `encoder_embed_dim`."""
+    """Yield fairseq's transformer options, flat: `encoder.embed_dim` is `encoder_embed_dim`."""
     for stock in fields(config):
         name = prefix + stock.name
         if isinstance(stock.default, type) and issubclass(stock.default, FairseqDataclass):
@@ -67,14 +105,16 @@ def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterato
             # declared as a list, but read as "0,2,4" wherever fairseq uses it
             yield option(name, Optional[str], None, stock.metadata["help"])  # noqa: UP045 (argparse)
         elif stock.name != "_name":
-            default = stock.default if stock.default is not MISSING else stock.default_factory()
+            default = stock.default
+            if stock.default_factory is not MISSING:
+                default = stock.default_factory()
             if isinstance(default, str) and default == II("model.decoder.embed_dim"):
                 default = II(".decoder_embed_dim")
             yield name, stock.type, field(default=default, metadata=dict(stock.metadata))
 
 
 def flat_config(name: str, options: Iterable[Option], defaults: dict[str, Any]) -> type:
-    """A dataclass of these options, with its own defaults."""
+    """Make a dataclass of these options, with its own defaults."""
     table = {option[0]: option for option in options}
     for key, value in defaults.items():
         _, kind, old = table[key]
@@ -83,8 +123,8 @@ def flat_config(name: str, options: Iterable[Option], defaults: dict[str, Any]) 
     return make_dataclass(name, list(table.values()), bases=(FairseqDataclass,))
 
 
-def keep_on(actions: Iterable[Any], config: type) -> None:
-    """A flag that is on by default stays on when it is given; fairseq would turn it off."""
+def keep_true_flags(actions: Iterable[Any], config: type) -> None:
+    """Let a flag that is on by default stay on when it is given; fairseq would turn it off."""
     on = {field.name for field in fields(config) if field.default is True}
     for action in actions:
         if isinstance(action, _StoreFalseAction) and action.dest in on:
@@ -94,24 +134,25 @@ def keep_on(actions: Iterable[Any], config: type) -> None:
 def preset(
     architecture: Callable[[Namespace], None], options: Iterable[Option] | None = None
 ) -> dict[str, Any]:
-    """What a stock architecture function sets, as defaults of these options (fairseq's own).
+    """Return defaults of these options (fairseq's own), as a stock architecture function sets them.
 
-    A size of the decoder that follows the encoder's there is an interpolation here.
+    A size of the decoder that follows the encoder's is an interpolation. A probe finds these sizes:
+    the function is called with impossible sizes of the encoder, and where the decoder has the same.
     """
     sizes = {"encoder_embed_dim": -1, "encoder_ffn_embed_dim": -2}
-    follows = {value: II("." + name) for name, value in sizes.items()}
+    interpolations = {value: II("." + name) for name, value in sizes.items()}
     args, probe = Namespace(), Namespace(**sizes)
     architecture(args)
     architecture(probe)
     for name, value in vars(probe).items():
-        if name.startswith("decoder_") and value in follows:
-            setattr(args, name, follows[value])
-    known = {name for name, _, _ in options or stock_options()}
+        if name.startswith("decoder_") and value in interpolations:
+            setattr(args, name, interpolations[value])
+    names = {name for name, _, _ in options or stock_options()}
     derived = {"decoder_input_dim", "decoder_output_dim"}
-    return {name: value for name, value in vars(args).items() if name in known - derived}
+    return {name: value for name, value in vars(args).items() if name in names - derived}
 
 
 def to_transformer_config(cfg: DictConfig | Namespace) -> TransformerConfig:
-    """fairseq's nested configuration of a flat one; our own options stay attributes of it."""
+    """Return fairseq's nested configuration of a flat one; our options stay attributes of it."""
     flat = cfg if OmegaConf.is_config(cfg) else OmegaConf.create(vars(cfg))
-    return TransformerConfig.from_namespace(Namespace(**OmegaConf.to_container(flat, resolve=True)))
+    return TransformerConfig.from_namespace(Namespace(**to_dict(flat)))

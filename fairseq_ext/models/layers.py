@@ -1,7 +1,8 @@
-"""Transformer layers: fairseq's forward around our attention."""
+"""Transformer layers with our attention in fairseq's forward, and passes through stacks of them."""
 
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,19 +12,18 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_ext.attention import Attention, Heads, build_normaliser
+from fairseq_ext.attention import Attention, Inputs, SecondPass
 from fairseq_ext.models.adversaries import build_adversary
-from fairseq_ext.models.hard_coded import hard_coded_heads
+from fairseq_ext.models.head_options import build_heads, count_heads
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
-from fairseq_ext.models.role_heads import role_heads
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
-    """The attention at a site ("encoder", "decoder", "cross") of a layer, as configured."""
+    """Build the attention at a site ("encoder", "decoder", "cross") of a layer."""
     side, table = (cfg.encoder, ENCODER_OPTIONS) if site == "encoder" else (cfg.decoder, OPTIONS)
     options = {name: getattr(cfg, name) for name, *_ in table}
     heads = count_heads(site, side.attention_heads, options)
@@ -43,37 +43,18 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     )
 
 
-def count_heads(site: str, heads: int, options: dict[str, Any]) -> int:
-    """How many of them a site has, on the side of the model that has `heads`."""
-    return (options["cross_attention_heads"] if site == "cross" else 0) or heads
-
-
-def build_heads(
-    site: str, layer: int, heads: int, layers: int, options: dict[str, Any]
-) -> list[Heads]:
-    """The groups of a layer's heads: hard-coded ones first, then those with roles, then others."""
-    normaliser = partial(build_normaliser, options[f"{site}_normaliser"], **options)
-    hard_coded = hard_coded_heads(site, layer, heads, layers, options)
-    groups = [] if hard_coded is None else [hard_coded]
-    rest = heads - sum(group.n for group in groups)
-    if site == "encoder":
-        groups += role_heads(layer, rest, layers, normaliser, options)
-    rest = heads - sum(group.n for group in groups)
-    return [*groups, Heads(rest, normaliser=normaliser(rest))] if rest else groups
-
-
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
-    """FSDP as fairseq applies it: a checkpointed layer is always wrapped, whatever its size."""
+    """Wrap a layer for FSDP, as fairseq does: a checkpointed one always, whatever its size."""
     return fsdp_wrap(
         layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
     )
 
 
 class Checkpointed(nn.Module):
-    """Activation checkpointing (and offloading) of a layer, as its configuration says.
+    """Mixin for activation checkpointing (and offloading) of a layer, as its configuration says.
 
-    Non-reentrant, unlike fairseq's: reentrant checkpointing silently drops the gradient of a loss
-    on attention maps, which are not among the outputs of a layer.
+    It is non-reentrant, unlike fairseq's: reentrant checkpointing silently drops the gradient of a
+    loss on attention maps, which are not among the outputs of a layer.
     """
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
@@ -81,47 +62,82 @@ class Checkpointed(nn.Module):
         self.checkpointed, self.offloaded = cfg.checkpoint_activations, cfg.offload_activations
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the layer, and compute it again for its gradient if it is checkpointed."""
         if not (self.checkpointed and torch.is_grad_enabled()):
             return super().forward(*args, **kwargs)
         with save_on_cpu() if self.offloaded else nullcontext():
             return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
 
 
-def name_dropouts(layer: nn.Module, base: type) -> None:
-    """As --retain-dropout-modules knows them."""
+def _name_dropouts(layer: Any, base: type) -> None:
+    """Give dropouts the name by which --retain-dropout-modules knows them."""
     for dropout in (layer.dropout_module, layer.activation_dropout_module):
         dropout.module_name = base.__name__
 
 
 class EncoderLayer(Checkpointed, TransformerEncoderLayerBase):
-    """fairseq's encoder layer; `Inputs` travel as its `encoder_padding_mask`."""
+    """An encoder layer of fairseq's; `Inputs` travel as its `encoder_padding_mask`."""
 
     def __init__(self, cfg: TransformerConfig, index: int) -> None:
         self.index = index  # needed while the base class builds its attention
         super().__init__(cfg)
-        name_dropouts(self, TransformerEncoderLayerBase)
+        _name_dropouts(self, TransformerEncoderLayerBase)
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
+        """Build the attention between tokens of the source."""
         return build_attention("encoder", self.index, cfg)
 
 
 class DecoderLayer(Checkpointed, TransformerDecoderLayerBase):
-    """fairseq's decoder layer; `Inputs` travel as its two padding masks."""
+    """A decoder layer of fairseq's; `Inputs` travel as its two padding masks."""
 
     def __init__(self, cfg: TransformerConfig, index: int, no_encoder_attn: bool = False) -> None:
         self.index = index
         super().__init__(cfg, no_encoder_attn)
-        name_dropouts(self, TransformerDecoderLayerBase)
+        _name_dropouts(self, TransformerDecoderLayerBase)
         # in evaluation fairseq makes the cross-attention map of every layer and reads one
         self.need_attn = False
 
     def build_self_attention(
         self, embed_dim: int, cfg: TransformerConfig, **unused: Any
     ) -> Attention:
+        """Build the attention between tokens of the target."""
         return build_attention("decoder", self.index, cfg)
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
+        """Build the attention from the target to the source."""
         return build_attention("cross", self.index, cfg)
 
     def make_generation_fast_(self, **unused: Any) -> None:
-        """Nothing to do: only the map of the alignment layer is ever made."""
+        """Do nothing: only the map of the alignment layer is ever made."""
+
+
+def run_layers(layers: Iterable[nn.Module], x: Tensor, inputs: Inputs) -> list[Tensor]:
+    """Return x [S, B, C] and the output of each layer, [S, B, C] too."""
+    states = [x]
+    for layer in layers:
+        states.append(layer(states[-1], inputs))
+    return states
+
+
+def run_layers_twice(
+    layers: Sequence[Any], x: Tensor, inputs: Inputs, second: SecondPass
+) -> tuple[list[Tensor], Tensor]:
+    """Run encoder layers for the first and the second pass; layers below its first one run once.
+
+    Args:
+        layers: the layers that LayerDrop leaves, the same ones for both passes.
+
+    Returns:
+        the states of the first pass, as `run_layers` does, and the last ones of both passes
+        [S, 2 B, C].
+    """
+    shared = sum(layer.index < second.first for layer in layers)
+    states = run_layers(layers[:shared], x, inputs)
+    x, above = states[-1], layers[shared:]
+    if second.one_batch:
+        both = run_layers(above, torch.cat([x, x], 1), replace(inputs, passes=(None, second)))
+        return states + [state.chunk(2, 1)[0] for state in both[1:]], both[-1]
+    first = run_layers(above, x, inputs)
+    other = run_layers(above, x, replace(inputs, recorder=None, passes=(second,)))
+    return states + first[1:], torch.cat([first[-1], other[-1]], 1)

@@ -1,57 +1,47 @@
-"""What all models of ours share: they report in training, and can be pruned when loaded."""
+"""Mixin of all models with our attention, and the decorator of their forward passes."""
 
+import warnings
 from argparse import Namespace
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from fairseq.checkpoint_utils import prune_state_dict
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.logging import metrics
 from fairseq.logging.meters import safe_round
+from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention
+from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass
+from fairseq_ext.models.config import keep_true_flags
 
 SIDES = ("encoder", "decoder")
 AVERAGES = {"nll_loss": "nll_avg", "loss": "loss_avg"}
 
 
-class Monitored(nn.Module):
-    """A model that counts its updates, as `num_updates`, and reports before each."""
+class AttentionModel(BaseFairseqModel):
+    """Mixin that logs statistics of a training and upgrades checkpoints before layers are pruned.
+
+    Attributes:
+        num_updates: how many updates the model has had.
+    """
 
     num_updates = 0
 
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Add the options of the architecture, which are flat, to a parser."""
+        config = getattr(cls, "__dataclass")
+        gen_parser_from_dataclass(parser, config(), delete_default=True)
+        keep_true_flags(parser._actions, config)
+
     def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq before each training step."""
+        """Log the statistics; fairseq calls this before each training step."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
         log_statistics(self)
         log_average()
-
-
-def log_statistics(model: nn.Module) -> None:
-    """What the attention of each layer reports goes into fairseq's log, as "encoder0_u"."""
-    for module in model.modules():
-        if isinstance(module, Attention):
-            for name, value in module.statistics().items():
-                metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
-
-
-def log_average() -> None:
-    """The mean loss of all training so far goes into the log: nll_loss, or loss if that is all.
-
-    How fast a model learns, in the measure of the attention guidance paper. fairseq's "default"
-    metrics see every training step of a run.
-    """
-    found = ((average, metrics.get_meter("default", name)) for name, average in AVERAGES.items())
-    average, whole = next((pair for pair in found if pair[1] is not None), ("", None))
-    if whole is not None:
-        metrics.log_derived(average, lambda _: safe_round(whole.avg, 3), priority=5)
-
-
-class Prunable(nn.Module):
-    """Mixin that upgrades a state dict after pruned layers have been renumbered.
-
-    fairseq calls the upgrade hook only before that.
-    """
 
     def load_state_dict(
         self,
@@ -60,8 +50,76 @@ class Prunable(nn.Module):
         model_cfg: Any = None,
         args: Namespace | None = None,
     ) -> Any:
-        """As in fairseq; --encoder-layers-to-keep and --decoder-layers-to-keep are of model_cfg."""
+        """Load parameters; --encoder-layers-to-keep and --decoder-layers-to-keep are of model_cfg.
+
+        Our upgrade of a state dict needs the numbers that layers have after pruning, and fairseq
+        calls it only before: it is called once more, when the pruned layers have been renumbered.
+        """
         if any(getattr(model_cfg, f"{side}_layers_to_keep", None) for side in SIDES):
             self.upgrade_state_dict(state_dict)  # to the names that fairseq prunes
             state_dict = prune_state_dict(state_dict, model_cfg)
         return super().load_state_dict(state_dict, strict, model_cfg, args)
+
+
+def log_statistics(model: nn.Module) -> None:
+    """Put the statistics that the attention of each layer reports into fairseq's log.
+
+    A hybrid weight u of the first encoder layer is called "encoder0_u" there.
+    """
+    for module in model.modules():
+        if isinstance(module, Attention):
+            for name, value in module.statistics().items():
+                metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
+
+
+def log_average() -> None:
+    """Put the mean of nll_loss, or else of loss, over the whole training into fairseq's log.
+
+    The attention guidance paper measures by it how fast a model learns. fairseq's "default" metrics
+    see every training step of a run.
+    """
+    for name, average in AVERAGES.items():
+        meter = metrics.get_meter("default", name)
+        if meter is not None:
+            metrics.log_derived(
+                average, lambda _, meter=meter: safe_round(meter.avg, 3), priority=5
+            )
+            return
+
+
+def record_attention(forward: Callable) -> Callable:
+    """Decorate a model's forward, which returns (output, extra), to return what it records.
+
+    `recorder` and `second` are emptied before the pass. The maps of the recorder are in `extra` as
+    "attention_maps" and the counts of the second pass as "counts": under data parallelism a loss on
+    a tensor that is not in the output breaks.
+    """
+
+    @wraps(forward)
+    def call(
+        self: nn.Module,
+        *args: Any,
+        recorder: AttentionRecorder | None = None,
+        second: SecondPass | None = None,
+        listener: AttentionRecorder | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if listener is not None:
+            message = "`listener=` is now called `recorder=` and will go in the next version"
+            warnings.warn(message, DeprecationWarning, stacklevel=CALLER)
+            recorder = listener
+        if recorder is not None:
+            recorder.maps = {}
+        if second is not None:
+            second.counts = {}
+        output, extra = forward(self, *args, recorder=recorder, second=second, **kwargs)
+        if recorder is not None:
+            extra["attention_maps"] = recorder.maps
+        if second is not None:
+            extra["counts"] = second.counts
+        return output, extra
+
+    return call
+
+
+CALLER = 4  # frames from the decorated forward to the line that calls a model, through nn.Module

@@ -1,4 +1,4 @@
-"""What a model takes over from the checkpoint that it is fine-tuned from."""
+"""Options that a model takes over from the checkpoint that it is fine-tuned from."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
-from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.options import HYBRID, OPTIONS
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
 DIGEST = "dictionary"  # its name in checkpoints
-FIRST_POSITION = 2  # row of fairseq's embedding of positions, after that of <pad>
+FIRST_POSITION = 2  # row of fairseq's embedding of positions, after the row of <pad>
 FORM = {"activation_fn": "gelu", "encoder_normalize_before": False, "layernorm_embedding": True}
 DEFAULTS = {
     **FORM,
@@ -25,19 +25,23 @@ DEFAULTS = {
 ADOPTED = (*SIZES, *DEFAULTS, "max_positions", "segments")
 
 
+def saved_options(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the model in a checkpoint; old ones have them in "args"."""
+    return to_dict((state.get("cfg") or {}).get("model") or state.get("args") or {})
+
+
 def read_model_options(checkpoint: str | None) -> dict[str, Any]:
-    """The options of the model in a checkpoint; none if there is no such file.
+    """Return the options of the model in a checkpoint; none if there is no such file.
+
+    "symbols", the size of its dictionary, and "dictionary", the digest, are among them.
 
     Raises:
-        UsageError: it cannot be read, or is no checkpoint of fairseq's.
+        UsageError: the file cannot be read, or is no checkpoint of fairseq's.
     """
     if not checkpoint or not Path(checkpoint).is_file():
         return {}
     state = safe_loading.load_checkpoint(checkpoint, map_location="cpu", mmap=True)
-    given = (state.get("cfg") or {}).get("model") or state.get("args") or {}
-    if OmegaConf.is_config(given):
-        given = OmegaConf.to_container(given, resolve=True)
-    options = dict(given if isinstance(given, Mapping) else vars(given))
+    options = saved_options(state)
     embeddings = {n.rpartition(".embed_")[2]: x for n, x in state["model"].items() if "embed_" in n}
     rows = {name: len(value) for name, value in embeddings.items() if value.dim()}
     if "positions.weight" in rows:  # a task may have decided what no option says
@@ -50,8 +54,8 @@ def read_model_options(checkpoint: str | None) -> dict[str, Any]:
 
 def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Dictionary) -> None:
     """Raise UsageError if a checkpoint with these options was trained with another dictionary."""
-    symbols, written = options.get("symbols"), options.get(DIGEST)
-    if symbols in (None, len(words)) and written in (None, digest(words.symbols)):
+    symbols, saved_digest = options.get("symbols"), options.get(DIGEST)
+    if symbols in (None, len(words)) and saved_digest in (None, digest(words.symbols)):
         return
     raise UsageError(
         f"{checkpoint} was trained with another dictionary of {symbols} symbols (here are "
@@ -59,28 +63,28 @@ def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Diction
     )
 
 
-def adopt(args: Namespace, checkpoint: str | None) -> None:
+def adopt_options(args: Namespace, checkpoint: str | None) -> None:
     """Fill options that are None from those of the checkpoint, or with defaults.
 
     Raises:
-        UsageError: a size is still missing, or one, or another option of its layers, is not that
-            of the checkpoint.
+        UsageError: a size is still missing, or a size or the form of the layers is not the
+            checkpoint's.
     """
-    found = read_model_options(checkpoint)
+    saved = read_model_options(checkpoint)
     for name in ADOPTED:
         if getattr(args, name) is None:
-            its = found.get(name)
-            setattr(args, name, DEFAULTS.get(name) if its is None else its)
+            value = saved.get(name)
+            setattr(args, name, DEFAULTS.get(name) if value is None else value)
     for name in (*SIZES, *FORM):
-        flag, size, its = f"--{name.replace('_', '-')}", getattr(args, name), found.get(name)
-        if size is None and name in SIZES:
+        flag, value, original = f"--{name.replace('_', '-')}", getattr(args, name), saved.get(name)
+        if value is None and name in SIZES:
             raise UsageError(
                 f"this architecture has the sizes of the checkpoint that it starts from, and "
                 f"there is no {flag}; give --finetune-from-model and a --task on labelled text, or "
                 "an --arch like roberta_una_12"
             )
-        if its is not None and str(its) != str(size):
+        if original is not None and str(original) != str(value):
             raise UsageError(
-                f"{checkpoint} has {flag} {its} and the model to be fine-tuned {size}; give the "
-                "same, or an --arch without a size, like roberta_una, which takes sizes over"
+                f"{checkpoint} has {flag} {original} and the model to be fine-tuned {value}; give "
+                "the same, or an --arch without a size, like roberta_una, which takes sizes over"
             )

@@ -1,6 +1,6 @@
 """Encoders to compare attention with: "sentence_cnn" (Kim 2014) and "sentence_bilstm".
 
-They are trained from scratch on the tasks on labelled text, and have no positions and no segments.
+They are trained from scratch on the tasks on labelled text. They have no positions or segments.
 """
 
 from argparse import Namespace
@@ -9,19 +9,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, flat_config, option
+from fairseq_ext.models.config import Option, TaskFacts, flat_config, option, to_dict
 
-LONGEST = 100_000  # tokens of a row: there is no limit
+MAX_POSITIONS = 100_000  # there is no limit
 SCALE = 0.25  # embeddings begin between -SCALE and SCALE, as in Kim 2014
 
 COMMON: list[Option] = [
     option("encoder_embed_dim", int, 100, "width of embeddings"),
-    option("dropout", float, 0.2, "dropout of embeddings, and of what a BiLSTM says"),
+    option("dropout", float, 0.2, "dropout of embeddings, and of the output of a BiLSTM"),
     option("pooler_dropout", float, 0.5, "dropout of classification heads"),
     option("encoder_attention_heads", int, 4, "heads of --pooling attention"),
     option("attention_dropout", float, 0.1, "dropout of --pooling attention"),
@@ -29,7 +28,7 @@ COMMON: list[Option] = [
 
 
 class Encoder(FairseqEncoder):
-    """Embeddings, then something that looks at several of them: [B, S] -> [B, S, C].
+    """An encoder of embeddings and a layer that mixes them, [B, S] -> [B, S, C].
 
     Attributes:
         width: C.
@@ -46,39 +45,41 @@ class Encoder(FairseqEncoder):
         self.dropout = nn.Dropout(args.dropout)
 
     def forward(self, src_tokens: Tensor) -> Tensor:
-        """Features of each token; those of padding are 0."""
+        """Return features [B, S, C] of tokens [B, S]; the features of padding are 0."""
         padding = src_tokens.eq(self.dictionary.pad())
         # real tokens stand first, whichever side padding is on
         order = padding.byte().argsort(dim=1, stable=True)
         x = self.dropout(self.embed_tokens(src_tokens.gather(1, order)))
-        x = self.look(x, (~padding).sum(1))
+        x = self.mix(x, (~padding).sum(1))
         back = order.argsort(1).unsqueeze(-1).expand_as(x)
         return x.gather(1, back).masked_fill(padding.unsqueeze(-1), 0.0)
 
-    def look(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """[B, S, E] and how many of S are real, at most S -> [B, S, C]."""
+    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return [B, S, C] of embeddings [B, S, E], the first `lengths` [B] of which are real."""
         raise NotImplementedError
 
     def max_positions(self) -> int:
-        return LONGEST
+        """Return a number that no sentence reaches."""
+        return MAX_POSITIONS
 
 
 class Cnn(Encoder):
-    """Feature maps of windows of several sizes, around each token."""
+    """Feature maps of windows of several sizes around each token (Kim 2014)."""
 
     def __init__(self, args: Namespace, dictionary: Any) -> None:
         super().__init__(args, dictionary)
-        windows, maps = windows_of(args.cnn_windows), args.cnn_maps
-        size, self.width = args.encoder_embed_dim, maps * len(windows)
-        self.convolutions = nn.ModuleList(nn.Conv1d(size, maps, window) for window in windows)
+        self.windows, maps = parse_windows(args.cnn_windows), args.cnn_maps
+        size, self.width = args.encoder_embed_dim, maps * len(self.windows)
+        self.convolutions = nn.ModuleList(nn.Conv1d(size, maps, window) for window in self.windows)
 
-    def look(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return the maps of all windows, each padded so that it has an output for each token."""
         x = x.transpose(1, 2)
-        found = []
-        for maps in self.convolutions:
-            around = maps.kernel_size[0] - 1
-            found.append(maps(F.pad(x, (around // 2, around - around // 2))))
-        return torch.cat(found, 1).relu().transpose(1, 2)
+        maps = [
+            convolve(F.pad(x, ((window - 1) // 2, window // 2)))
+            for window, convolve in zip(self.windows, self.convolutions, strict=True)
+        ]
+        return torch.cat(maps, 1).relu().transpose(1, 2)
 
 
 class BiLstm(Encoder):
@@ -96,22 +97,25 @@ class BiLstm(Encoder):
             bidirectional=True,
         )
 
-    def look(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return the states of both directions."""
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        said, _ = pad_packed_sequence(
+        states, _ = pad_packed_sequence(
             self.lstm(packed)[0], batch_first=True, total_length=x.size(1)
         )
-        return self.dropout(said)
+        return self.dropout(states)
 
 
 class SentenceBaseline(FairseqEncoderModel):
-    """The common base: an encoder, and the head of a task.
+    """The common base of these models: an encoder, and the head of a task.
 
     Attributes:
-        args: the options; encoder_embed_dim, by which heads are built, is that of features.
+        encoder_class: the encoder of the architecture.
+        args: the options; encoder_embed_dim, by which heads are built, is the width of features.
     """
 
-    make: type[Encoder]
+    encoder_class: type[Encoder]
+    encoder: Encoder
 
     def __init__(self, args: Namespace, encoder: Encoder) -> None:
         super().__init__(encoder)
@@ -120,52 +124,52 @@ class SentenceBaseline(FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "SentenceBaseline":
-        """Raises UsageError if it is to be fine-tuned, or an option is none."""
-        if getattr(task, "pretrained", None):
+        """Build the model; raise UsageError if it is to be fine-tuned, or a size is below 1."""
+        if TaskFacts.read(task).pretrained:
             raise UsageError(
                 f"--arch {cfg._name} is trained from scratch; leave --finetune-from-model out"
             )
-        given = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else vars(cfg)
-        args = Namespace(**given)
-        for name, value in given.items():
+        args = Namespace(**to_dict(cfg))
+        for name, value in vars(args).items():
             if name.endswith(("_dim", "_size", "_maps", "_layers", "_heads")) and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {value} and must be 1 or more")
-        return cls(args, cls.make(args, task.source_dictionary))
+        return cls(args, cls.encoder_class(args, task.source_dictionary))
 
     def attach(self, head: nn.Module) -> None:
-        """Give it the head of a task."""
+        """Give the model the head of a task."""
         self.task_head = head
 
     def forward(
         self, src_tokens: Tensor, task_head: bool = False, **unused: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the head says, or features [B, S, C]; they are in the second result too."""
+        """Return the head's output, or features [B, S, C]; they are in the second result too."""
         features = self.encoder(src_tokens)
-        said = features
         if task_head and self.task_head is not None:
-            said = self.task_head(features, src_tokens.eq(self.encoder.dictionary.pad()))
-        return said, {"features": features}
+            padding = src_tokens.eq(self.encoder.dictionary.pad())
+            return self.task_head(features, padding), {"features": features}
+        return features, {"features": features}
 
 
-def windows_of(text: str) -> list[int]:
-    """ "3,4,5" as numbers."""
-    found = [int(part) for part in text.split(",") if part.isdecimal()]
-    if not found or 0 in found or text != ",".join(map(str, found)):
+def parse_windows(text: str) -> list[int]:
+    """Return the numbers of "3,4,5"."""
+    windows = [int(part) for part in text.split(",") if part.isdecimal()]
+    if not windows or 0 in windows or text != ",".join(map(str, windows)):
         raise UsageError(f"--cnn-windows is '{text}'; give numbers of tokens, like 3,4,5")
-    return found
+    return windows
 
 
-def _register(name: str, make: type[Encoder], options: list[Option]) -> None:
+def _register(name: str, encoder: type[Encoder], options: list[Option]) -> None:
     class_name = "".join(part.capitalize() for part in name.split("_"))
     config = flat_config(f"{class_name}Config", [*COMMON, *options], {})
-    register_model(name, dataclass=config)(type(class_name, (SentenceBaseline,), {"make": make}))
+    model = type(class_name, (SentenceBaseline,), {"encoder_class": encoder})
+    register_model(name, dataclass=config)(model)
 
 
 _register(
     "sentence_cnn",
     Cnn,
     [
-        option("cnn_windows", str, "3,4,5", "tokens that feature maps look at"),
+        option("cnn_windows", str, "3,4,5", "sizes of the windows of feature maps, in tokens"),
         option("cnn_maps", int, 100, "feature maps of each window"),
     ],
 )

@@ -2,12 +2,12 @@
 
 The parts of a decoder layer are those of the encoder layer of its number, and its encoder-decoder
 attention projects as self-attention does: 12 layers of width 768 with a vocabulary of 30,522 have
-108.5 million parameters. Each side keeps what only it has: the encoder its hybrid weights, gates of
-heads and adversaries, the decoder the layer norm after encoder-decoder attention. What is outside
-of layers is not shared. A checkpoint has what is shared once, under the encoder's names.
+108.5 million parameters. Each side keeps the parts that only it has: the encoder its hybrid
+weights, head gates and adversaries, the decoder the layer norm after encoder-decoder attention.
+Parts outside of layers are not shared. A checkpoint has shared parts once, under the encoder's
+names.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,17 +26,17 @@ PARTS = {
     **{f"self_attn.{part}": f"self_attn.{part}" for part in PROJECTIONS},
     **{f"encoder_attn.{part}": f"self_attn.{part}" for part in PROJECTIONS},
 }
-"""Of a decoder layer, and what takes their place."""
+"""Name of a part of a decoder layer -> name of the part of the encoder layer that replaces it."""
 
 ALIKE = (
     *("layers", "layers_to_keep", "attention_heads", "embed_dim", "ffn_embed_dim"),
     "normalize_before",
 )
-"""Options of both sides."""
+"""Options that both sides must have the same."""
 
 
 def check_shareable(cfg: TransformerConfig) -> None:
-    """Raises UsageError if the sides differ, or parameters are changed whenever they are used."""
+    """Raise UsageError if the sides differ, or parameters are changed whenever they are used."""
     for name in ALIKE:
         one, other = (getattr(side, name) for side in (cfg.encoder, cfg.decoder))
         if one != other:
@@ -57,29 +57,36 @@ def check_shareable(cfg: TransformerConfig) -> None:
         )
 
 
-def share_layers(model: nn.Module) -> None:
-    """Put the parts of encoder layers in the place of those of decoder layers.
+def share_layers(model: Any) -> None:
+    """Replace the parts of decoder layers by the parts of encoder layers, in checkpoints too.
+
+    `model.shared_parts` maps names of the decoder's parts to names of the encoder's.
 
     Raises:
         UsageError: a layer is wrapped, or parts differ in size.
     """
     model.shared_parts = {}
-    for index, layers in enumerate(zip(*(_layers(model, side) for side in SIDES), strict=True)):
-        for name, (part, other) in _parts(*layers):
-            _check_sizes(name, part, other)
-            model.shared_parts[f"decoder.layers.{index}.{name}"] = (
-                f"encoder.layers.{index}.{PARTS[name]}"
-            )
+    for index, (encoder, decoder) in enumerate(
+        zip(*(_layers(model, side) for side in SIDES), strict=True)
+    ):
+        for name, shared_name in PARTS.items():
+            if name.startswith("encoder_attn") and decoder.encoder_attn is None:
+                continue
+            shared = _get_part(encoder, shared_name)
+            _check_sizes(name, _get_part(decoder, name), shared)
             owner, _, attribute = name.rpartition(".")
-            setattr(layers[1].get_submodule(owner), attribute, other)
-    model.register_state_dict_post_hook(_leave_out)
-    model.register_load_state_dict_pre_hook(_put_in)
+            setattr(decoder.get_submodule(owner), attribute, shared)
+            model.shared_parts[f"decoder.layers.{index}.{name}"] = (
+                f"encoder.layers.{index}.{shared_name}"
+            )
+    model.register_state_dict_post_hook(_drop_copies)
+    model.register_load_state_dict_pre_hook(_add_copies)
 
 
 SIDES = {"encoder": EncoderLayer, "decoder": DecoderLayer}
 
 
-def _layers(model: nn.Module, side: str) -> list[nn.Module]:
+def _layers(model: nn.Module, side: str) -> list[Any]:
     layers = [*getattr(model, side).layers.children()]  # all of them, despite LayerDrop
     if not all(isinstance(layer, SIDES[side]) for layer in layers):
         raise UsageError(
@@ -89,17 +96,8 @@ def _layers(model: nn.Module, side: str) -> list[nn.Module]:
     return layers
 
 
-def _parts(
-    encoder: nn.Module, decoder: nn.Module
-) -> Iterator[tuple[str, tuple[nn.Module | None, nn.Module | None]]]:
-    """Name, part and what takes its place, for the parts that a decoder layer has."""
-    for name, theirs in PARTS.items():
-        if not name.startswith("encoder_attn") or decoder.encoder_attn is not None:
-            yield name, (_part(decoder, name), _part(encoder, theirs))
-
-
-def _part(layer: nn.Module, name: str) -> nn.Module | None:
-    """That of a dotted name; None for a projection of heads that are all hard-coded."""
+def _get_part(layer: nn.Module, name: str) -> nn.Module | None:
+    """Return the part with a dotted name; None for a projection of heads all hard-coded."""
     owner, _, attribute = name.rpartition(".")
     return getattr(layer.get_submodule(owner), attribute)
 
@@ -114,22 +112,22 @@ def _check_sizes(name: str, part: nn.Module | None, other: nn.Module | None) -> 
         )
 
 
-def _leave_out(model: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+def _drop_copies(model: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    """Remove the decoder's names of shared parameters from a state dict that is to be saved."""
     starts = tuple(f"{prefix}{name}." for name in model.shared_parts)
     for key in [key for key in state if key.startswith(starts)]:
         del state[key]
 
 
-def _put_in(model: nn.Module, state: dict[str, Tensor], prefix: str, *unused: Any) -> None:
-    """What is saved once, as often as modules ask for it.
+def _add_copies(model: Any, state: dict[str, Tensor], prefix: str, *unused: Any) -> None:
+    """Add the decoder's names of shared parameters to a state dict that is to be loaded.
 
     Raises:
         UsageError: the decoder that was saved has parameters of its own.
     """
-    for name, source in model.shared_parts.items():
-        ours, theirs = f"{prefix}{name}.", f"{prefix}{source}."
-        for key in [key for key in state if key.startswith(theirs)]:
-            own = ours + key.removeprefix(theirs)
-            saved = state.setdefault(own, state[key])
+    for name, shared_name in model.shared_parts.items():
+        for key in [key for key in state if key.startswith(f"{prefix}{shared_name}.")]:
+            copy = f"{prefix}{name}{key.removeprefix(prefix + shared_name)}"
+            saved = state.setdefault(copy, state[key])
             if saved is not state[key] and not torch.equal(saved, state[key]):
-                raise UsageError(f"{own} differs from {key}, which {FLAG} takes to be one")
+                raise UsageError(f"{copy} differs from {key}, which {FLAG} takes to be one")

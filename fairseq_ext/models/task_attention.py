@@ -15,39 +15,39 @@ INITIALISATIONS: dict[str, tuple[Callable[..., object], int]] = {
     "xavier_normal": (nn.init.xavier_normal_, 1),
     "orthogonal": (nn.init.orthogonal_, 1),
 }
-"""What a weight can be drawn from, with the most numbers it takes (bounds, mean and deviation,
-gain)."""
+"""Name -> initialiser, and how many numbers it takes at most (bounds; mean, deviation; gain)."""
 
 
 def parse_initialiser(text: str) -> Callable[[Tensor], object]:
-    """The function that "default", "uniform:0.9,1", "normal:0,0.02", "orthogonal", ... names.
+    """Return the function named as "default", "uniform:0.9,1", "normal:0,0.02", "orthogonal", ...
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such function, or it does not take these numbers.
     """
     name, _, numbers = text.partition(":")
     if text == "default":
-        return lambda weight: nn.init.kaiming_uniform_(weight, a=5**0.5)  # that of nn.Linear
+        return lambda weight: nn.init.kaiming_uniform_(weight, a=5**0.5)  # as in nn.Linear
     try:
         function, most = INITIALISATIONS[name]
-        given = [float(number) for number in numbers.split(",")] if numbers else []
-        if len(given) > most:
+        arguments = [float(number) for number in numbers.split(",")] if numbers else []
+        if len(arguments) > most:
             raise ValueError
-        function(torch.empty(2, 2), *given)
+        function(torch.empty(2, 2), *arguments)
     except (KeyError, ValueError, RuntimeError):
         raise UsageError(
             f"--task-init is '{text}' and must be default or one of {', '.join(INITIALISATIONS)}, "
             "with numbers behind a colon if wanted, as in uniform:0.9,1"
         ) from None
-    return lambda weight: function(weight, *given)
+    return lambda weight: function(weight, *arguments)
 
 
 class Block(nn.Module):
-    """softmax((X Q)(Y K)ᵀ / √(d/h)) (Y V) of h heads, then A: four maps d x d (Eq. 1 and 2).
+    """A block of task-specific attention from X to Y (Eq. 1 and 2 of Jia 2024).
 
-    Between two sentences a fifth follows, the paper's "intermediate transformation", whose place
-    it does not give. There is no bias, no residual and no layer normalisation: the paper's counts
-    of parameters leave no room for them.
+    softmax((X Q)(Y K)ᵀ / √(d/h)) (Y V) of h heads is followed by A; Q, K, V and A are d x d.
+    Between two sentences a fifth map follows, the paper's "intermediate transformation", whose
+    place the paper does not give. There is no bias, no residual and no layer normalisation: the
+    paper's counts of parameters leave no room for them.
     """
 
     def __init__(
@@ -60,18 +60,20 @@ class Block(nn.Module):
         self.intermediate = nn.Linear(width, width, bias=False) if cross else None
 
     def forward(self, queries: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
-        """[T, B, C] from queries [T, B, C], keys [S, B, C] and their padding [B, S]."""
+        """Return [T, B, C] of queries [T, B, C], keys [S, B, C] and the keys' padding [B, S]."""
         x, _ = self.attention(queries, keys, keys, key_padding_mask=padding, need_weights=False)
         return x if self.intermediate is None else self.intermediate(x)
 
 
 class TaskAttention(nn.Module):
-    """n blocks over what an encoder says of one sentence, or of two: then each attends to the
-    other, by the same weights. The output is that at the first token.
+    """Task-specific attention: n blocks over the features of one sentence, or of two.
+
+    Two sentences attend to each other, with the same weights. The output is the one at the first
+    token.
 
     Args:
         cross: sentences come in pairs, one after the other.
-        init: see :func:`parse_initialiser`; of every weight of the blocks.
+        init: how every weight of the blocks is initialised; see :func:`parse_initialiser`.
     """
 
     def __init__(
@@ -90,22 +92,22 @@ class TaskAttention(nn.Module):
             Block(width, heads, cross=cross, layer=layer, dropout=dropout)
             for layer in range(layers)
         )
-        draw = parse_initialiser(init)
+        initialise = parse_initialiser(init)
         for weight in self.blocks.parameters():
-            draw(weight)
+            initialise(weight)
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """[B, C] from features [B, S, C] and their padding [B, S]."""
+        """Return [B, C] of features [B, S, C] and their padding [B, S]."""
         x = features.transpose(0, 1)
         if self.cross:
             padding = swap_pairs(padding)
         for block in self.blocks:
             keys = swap_pairs(x, 1) if self.cross else x
-            queries = x[:1] if block is self.blocks[-1] else x  # the last needs no others
+            queries = x[:1] if block is self.blocks[-1] else x  # only these are returned
             x = block(queries, keys, padding)
         return x[0]
 
 
 def swap_pairs(x: Tensor, dim: int = 0) -> Tensor:
-    """Each of a pair in the place of the other, of pairs one after the other along `dim`."""
+    """Exchange the two of each pair; the two follow each other along `dim`."""
     return x.unflatten(dim, (-1, 2)).flip(dim + 1).flatten(dim, dim + 1)

@@ -1,4 +1,4 @@
-"""Embeddings that begin as word vectors: a text file of words and numbers, parted by spaces."""
+"""Embeddings that begin as word vectors, read from a text file of words and numbers."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -16,60 +16,63 @@ logger = logging.getLogger(__name__)
 
 
 def load_vectors(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:
-    """Give the words of a dictionary that are in a file, plain or .gz, their vectors.
+    """Copy the vectors of a file, plain or .gz, to the embeddings of the words of a dictionary.
 
     Raises:
-        UsageError: the file is malformed, its vectors are of another width, or none is of a word.
+        UsageError: the file is malformed, its vectors have another width, or it has no word of
+            the dictionary.
     """
     own = words.symbols[words.nspecial :]
     numbers = {word: number for number, word in enumerate(own, words.nspecial)}
-    found = read(path, numbers, embedding.embedding_dim)
-    if not found:
+    vectors = read_vectors(path, numbers, embedding.embedding_dim)
+    if not vectors:
         raise UsageError(
             f"{path} has none of the {len(own)} words of the dictionary ({', '.join(own[:3])}, "
             "...); give vectors of such words, or leave --word-vectors out"
         )
     with torch.no_grad():
-        vectors = torch.from_numpy(np.stack(list(found.values())))
-        embedding.weight[list(found)] = vectors.to(embedding.weight)
-    shares = len(found), len(own), 100 * len(found) / len(own)
+        rows = torch.from_numpy(np.stack(list(vectors.values())))
+        embedding.weight[list(vectors)] = rows.to(embedding.weight)
+    shares = len(vectors), len(own), 100 * len(vectors) / len(own)
     logger.info("%s: %d of %d words (%.1f%%) begin with their vectors", path, *shares)
 
 
-def read(path: Path, numbers: Mapping[str, int], width: int) -> dict[int, np.ndarray]:
-    """Vectors [width] of words, by the numbers of these; of a word's vectors the first counts.
+def read_vectors(path: Path, numbers: Mapping[str, int], width: int) -> dict[int, np.ndarray]:
+    """Return vectors [width], float32, by the numbers of their words; a word's first one counts.
 
-    Each line is a word, which may have spaces in it, and its vector (GloVe); the first line may
-    say how many they are and how wide (word2vec).
+    Each line is a word, which may have spaces in it, and its vector, separated by spaces (GloVe).
+    The first line may be a header: the number of vectors and their width (word2vec).
+
+    Raises:
+        UsageError: a line is malformed, or the vectors have another width.
     """
-    found: dict[int, np.ndarray] = {}
+    vectors: dict[int, np.ndarray] = {}
     for line, text in enumerate(read_lines(path), 1):
         where = f"{path}:{line}"
         text = text.rstrip(" ")
-        if line == 1 and _check_width(text.split(" "), path, width):
+        if line == 1 and _is_header(text.split(" "), path, width):
             continue
         word, *fields = text.rsplit(" ", width)
         _check_count(word.split(" ")[1:] + fields, where, width)
-        if word in numbers and numbers[word] not in found:
-            found[numbers[word]] = _vector(fields, where)
-    return found
+        if word in numbers and numbers[word] not in vectors:
+            vectors[numbers[word]] = _parse_vector(fields, where)
+    return vectors
 
 
-def _check_width(fields: Sequence[str], path: Path, width: int) -> bool:
-    """Whether the first line is a header; raises UsageError if it says another width."""
+def _is_header(fields: Sequence[str], path: Path, width: int) -> bool:
+    """Tell whether the first line is a header; raise UsageError if its width is another."""
     header = len(fields) == 2 and all(field.isdecimal() for field in fields)
-    given = int(fields[1]) if header else len(fields) - 1
-    if given != width:
+    own = int(fields[1]) if header else len(fields) - 1
+    if own != width:
         raise UsageError(
-            f"{path}:1 has vectors of {given} numbers and --encoder-embed-dim is {width}; give "
+            f"{path}:1 has vectors of {own} numbers and --encoder-embed-dim is {width}; give "
             "vectors of that width, or embeddings of theirs"
         )
     return header
 
 
 def _check_count(fields: Sequence[str], where: str, width: int) -> None:
-    """Raise UsageError unless there are as many numbers as in the first line; what is no number
-    before them is of the word."""
+    """Raise UsageError unless there are `width` numbers, after fields of a word with spaces."""
     more = len(fields) - width
     if more < 0 or any(map(_is_number, fields[:more])):
         raise UsageError(
@@ -86,7 +89,7 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def _vector(fields: Sequence[str], where: str) -> np.ndarray:
+def _parse_vector(fields: Sequence[str], where: str) -> np.ndarray:
     for field in fields:
         if not (_is_number(field) and np.isfinite(float(field))):
             raise UsageError(

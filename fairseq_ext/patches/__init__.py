@@ -1,11 +1,9 @@
 """Every change that this package makes to fairseq, in one ordered list.
 
-Written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15 and numpy 1.26 to
-2.5. Importing this changes nothing; `apply` makes all changes. docs/patches.md is the same list as
-a table, printed by `python -m fairseq_ext.patches`. What patches need of torch and fairseq is
-imported when they are applied: the first ones silence what these say on import. What they need of
-our own rooms is imported when a patched function is called: one of our modules may be the one that
-loads fairseq, and is not complete when patches are applied.
+The list is written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15 and
+numpy 1.26 to 2.5. Importing this module changes nothing; `apply` makes all changes. docs/patches.md
+has the same list as a table, printed by `python -m fairseq_ext.patches`. Patches import torch,
+fairseq and our own rooms when they are applied: the first ones silence warnings of these imports.
 """
 
 from collections.abc import Callable
@@ -27,9 +25,9 @@ class Patch(NamedTuple):
     """A change to fairseq.
 
     Attributes:
-        apply: the function that makes it.
+        apply: the function that makes the change.
         fault: what fairseq does wrong.
-        since: the version that began it, or the one in which it was seen.
+        since: the first version with the fault.
         until: the condition under which the patch can go.
     """
 
@@ -39,12 +37,12 @@ class Patch(NamedTuple):
     until: str
 
 
-SEEN = "seen in fairseq 0.12.3"
+AFTER = "fairseq after 0.12.3 (d871f616), as fairseq-fixed"
 
 PATCHES = (
     Patch(
         libraries.silence_stock_warnings,
-        "It sets off some thirty lines of warnings in every run.",
+        "It causes some thirty lines of warnings in every run.",
         "torch 2, hydra 1.1",
         "a row of the list goes when fairseq stops causing it",
     ),
@@ -56,7 +54,7 @@ PATCHES = (
     ),
     Patch(
         libraries.fix_length_buckets,
-        "--num-batch-buckets calls np.percentile(interpolation=), which is gone.",
+        "With --num-batch-buckets it calls np.percentile(interpolation=), which is gone.",
         "numpy 2.4",
         "fairseq passes method",
     ),
@@ -64,7 +62,7 @@ PATCHES = (
         hydra_nodes.make_nodes_lazily,
         "It makes hydra's node of every configuration when it is registered, which for all of our "
         "architectures takes a fifth of the start.",
-        "fairseq 0.11",
+        "fairseq 0.12",
         "fairseq stores the class instead of an instance",
     ),
     Patch(
@@ -72,34 +70,34 @@ PATCHES = (
         "The last batch is dropped, without a word, if its size is no multiple of "
         "--required-batch-size-multiple (8): sentences are missing from training, validation and "
         "the output of fairseq-generate.",
-        SEEN,
+        "fairseq 0.12",
         "batch_by_size returns every index",
     ),
     Patch(
         batches.repeat_batches,
         "Batches are made once, from a seed plus the epoch: a training resumed in a later epoch "
         "has other batches, sees some sentences twice in that epoch and some never.",
-        SEEN,
+        AFTER,
         "make_batches in FairseqTask.get_batch_iterator seeds without the epoch",
     ),
     Patch(
         batches.refresh_cached_items,
         "Data sets that cache their last items return them, as masked before, in a new epoch.",
-        SEEN,
+        "fairseq 0.8",
         "LRUCacheDataset.set_epoch empties its cache",
     ),
     Patch(
         batches.restart_workers,
-        "Processes that load data (--num-workers) live on and are told of no new epoch: what is "
-        "sampled in each, such as masks, stays that of the first.",
-        "fairseq 0.12",
+        "Processes that load data (--num-workers) live on and are not told of a new epoch: what "
+        "is sampled in each epoch, such as masks, stays as in the first.",
+        "fairseq 0.12.2; not 0.12.3; again after it (d871f616), as fairseq-fixed",
         "EpochBatchIterator tells its workers",
     ),
     Patch(
         checkpoints.copy_whole,
         "checkpoint_last.pt is copied under its final name: a kill leaves one cut short, from "
         "which no training resumes.",
-        SEEN,
+        "fairseq 0.7",
         "fairseq copies to a temporary name first",
     ),
     Patch(
@@ -123,45 +121,45 @@ PATCHES = (
     Patch(
         checkpoints.override_model_name,
         "An override of _name is given to the task too.",
-        "fairseq 0.11",
+        "fairseq 0.12",
         "overwrite_args_by_name sets it in the model alone",
     ),
     Patch(
         messages.refuse_plainly,
         "Errors that a user can mend end in a traceback.",
         "always",
-        "fairseq says these in a sentence",
+        "fairseq prints a sentence for them",
     ),
     Patch(
         processes.check_every_start,
         "On CPUs several processes train nothing, or each the whole; --bf16 implies --tpu.",
-        SEEN,
+        "fairseq 0.10",
         "fairseq starts processes on CPUs and takes their number from torchrun",
     ),
     Patch(
         processes.gather_objects,
         "Lists that criterions log are gathered through a CUDA buffer of 16 kB: that fails on "
         "CPUs, and in evaluation.",
-        SEEN,
+        "fairseq 0.6",
         "fairseq uses torch's all_gather_object",
     ),
     Patch(
         processes.run_torchrun_on_cpu,
-        "It divides the rank by the number of GPUs.",
-        SEEN,
+        "Under torchrun it divides the rank by the number of GPUs, also if there is none.",
+        AFTER,
         "fairseq accepts that there is none",
     ),
     Patch(
         trainer.check_before_training,
         "Flags that do not go together are found late, by a traceback, or never.",
         "always",
-        "it says so itself before it reads data",
+        "fairseq refuses them before it reads data",
     ),
     Patch(
         trainer.restore_all,
         "A resumed training loses what the task keeps and what metrics add up over a run, and "
         "takes parameters of another mechanism for its own.",
-        SEEN,
+        "fairseq 0.12",
         "Trainer.load_checkpoint calls task.load_state_dict and restores the default metrics",
     ),
     Patch(
@@ -178,9 +176,9 @@ PATCHES = (
     ),
     Patch(
         plain_errors,
-        "An error of usage prints a traceback.",
+        "A UsageError prints a traceback.",
         "always",
-        "fairseq's commands print a sentence",
+        "fairseq's commands have a way to print a sentence",
     ),
 )
 
@@ -191,7 +189,8 @@ _applied: set[Patch] = set()
 def apply() -> None:
     """Make every change that has not been made in this process.
 
-    An inner call, when the import of fairseq by one of the patches calls this again, is harmless.
+    An inner call is harmless: a patch may be the first to import fairseq, which registers
+    everything (see `deferred`) and so calls this again.
     """
     for patch in PATCHES:
         if patch not in _applied:
@@ -200,7 +199,7 @@ def apply() -> None:
 
 
 def as_markdown() -> str:
-    """Return the table of all patches, a row each."""
+    """Return the table of all patches, one row for each."""
     rows = [("patch", "what fairseq does", "since", "goes when"), ("---",) * 4]
     for patch in PATCHES:
         module, name = patch.apply.__module__.removeprefix("fairseq_ext."), patch.apply.__name__

@@ -1,4 +1,4 @@
-"""Changes to how batches are made: none is lost, none is stale, a resumed run has the same."""
+"""Patches of batching: no batch is lost or stale, and a resumed training has the same ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from fairseq_ext.wrapping import wrap
 
 
 def keep_last_batch() -> None:
-    """Append to the batches what `batch_by_size` has left out."""
+    """Append the indices that `batch_by_size` leaves out, as a batch of their own."""
 
     def batch_by_size(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
         batches = original(indices, *args, **kwargs)
@@ -20,39 +20,41 @@ def keep_last_batch() -> None:
 
 
 def repeat_batches() -> None:
-    """Make batches as in the first epoch, whichever epoch a run resumes in."""
+    """Make batches as in the first epoch, whichever epoch a training resumes in."""
 
-    def get(original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_batch_iterator(
+        original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         epoch = kwargs.get("epoch", 1)
-        remade = getattr(task.cfg, "rebuild_batches", False) or not task.can_reuse_epoch_itr(
-            dataset
+        reused = task.can_reuse_epoch_itr(dataset) and not getattr(
+            task.cfg, "rebuild_batches", False
         )
-        if remade or dataset in task.dataset_to_epoch_iter:
+        if not reused or dataset in task.dataset_to_epoch_iter:
             return original(task, dataset, *args, **kwargs)
         iterator = original(task, dataset, *args, **kwargs | {"epoch": 1})
         iterator.epoch = epoch
         dataset.set_epoch(epoch)
         return iterator
 
-    wrap("fairseq.tasks.fairseq_task:FairseqTask", "get_batch_iterator", get)
+    wrap("fairseq.tasks.fairseq_task:FairseqTask", "get_batch_iterator", get_batch_iterator)
 
 
 def refresh_cached_items() -> None:
     """Empty the cache of an LRUCacheDataset at the start of an epoch."""
-    from fairseq.data import BaseWrapperDataset, LRUCacheDataset
+    from fairseq.data import LRUCacheDataset
 
-    def set_epoch(self: LRUCacheDataset, epoch: int) -> None:
+    def set_epoch(original: Callable, dataset: LRUCacheDataset, epoch: int) -> None:
         LRUCacheDataset.__getitem__.cache_clear()
-        BaseWrapperDataset.set_epoch(self, epoch)
+        original(dataset, epoch)
 
-    LRUCacheDataset.set_epoch = set_epoch
+    wrap("fairseq.data:LRUCacheDataset", "set_epoch", set_epoch)
 
 
 def restart_workers() -> None:
-    """Start the workers that load data anew in every epoch."""
+    """Start new processes that load data in every epoch."""
 
-    def start(original: Callable, iterator: Any, *args: Any, **kwargs: Any) -> None:
+    def init(original: Callable, iterator: Any, *args: Any, **kwargs: Any) -> None:
         original(iterator, *args, **kwargs)
         iterator.persistent_workers = False
 
-    wrap("fairseq.data.iterators:EpochBatchIterator", "__init__", start)
+    wrap("fairseq.data.iterators:EpochBatchIterator", "__init__", init)

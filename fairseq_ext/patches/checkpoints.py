@@ -1,4 +1,4 @@
-"""Changes to how checkpoints are copied, read and unpacked."""
+"""Patches of how checkpoints are copied, read and unpacked."""
 
 import sys
 import tarfile
@@ -12,7 +12,7 @@ from fairseq_ext.wrapping import replace, wrap
 
 
 def copy_whole() -> None:
-    """Copy a checkpoint to a temporary name first."""
+    """Copy a checkpoint to a temporary name, then give it its final one."""
 
     def copy(original: Callable, source: str, target: str, overwrite: bool = False) -> Any:
         from fairseq.file_io import PathManager
@@ -50,18 +50,18 @@ def parse_settings() -> None:
 def unpack_safely() -> None:
     """Unpack archives inside their folder, or not at all."""
 
-    def inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+    def keep_inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
         if member.name.startswith("/"):  # fairseq would then move the named file itself
             raise tarfile.AbsolutePathError(member)
         return tarfile.data_filter(member, folder)
 
     class SafeTar(tarfile.TarFile):
-        extraction_filter = staticmethod(inside)
+        extraction_filter = staticmethod(keep_inside)
 
         def extractall(self, *args: Any, **kwargs: Any) -> None:
             if not hasattr(tarfile, "data_filter"):  # there the filter would not be used
                 raise UsageError(
-                    f"{self.name} is an archive, and this Python unpacks them wherever paths "
+                    f"{self.name!s} is an archive, and this Python unpacks them wherever paths "
                     "lead; use Python 3.11.4 or newer, or unpack it and give the folder"
                 )
             super().extractall(*args, **kwargs)
@@ -70,7 +70,7 @@ def unpack_safely() -> None:
 
 
 def override_model_name() -> None:
-    """Set an overridden `_name` in the model alone."""
+    """Set an overridden `_name` in the configuration of the model alone."""
     from omegaconf import open_dict
 
     def overwrite(original: Callable, cfg: Any, overrides: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Change to when hydra's nodes are made: when they are asked for, not when they are registered."""
+"""Patch of registration: hydra's nodes are made when they are asked for."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ GROUPS = ("model", "criterion")
 class LazyNode:
     """A dataclass that becomes a node when hydra copies it.
 
-    hydra deep-copies what is stored before every use and changes only the copy, so the copy is the
-    one place where the node is needed: `__deepcopy__` makes it there.
+    hydra deep-copies a stored configuration before every use and changes only the copy. The copy is
+    the one place where the node is needed, so `__deepcopy__` makes it.
     """
 
     def __init__(self, settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""LAMB in plain torch, as `--optimizer lamb`: fairseq's own needs apex.
+"""The LAMB optimizer in plain torch, as `--optimizer lamb`; fairseq's own needs apex.
 
 You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", Alg. 2.
 """
@@ -18,7 +18,7 @@ from fairseq_ext.errors import UsageError
 
 
 class Lamb(torch.optim.Optimizer):
-    """Adam whose step in each tensor is as long, times the learning rate, as the tensor itself.
+    """LAMB: Adam whose step in each tensor has the tensor's norm times the learning rate.
 
     m and v are Adam's running means of g and g^2, without bias m' and v'; then
     r = m' / (sqrt(v') + eps) + weight_decay w and w <- w - lr (|w| / |r|) r, where the quotient is
@@ -42,16 +42,19 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters that have a gradient; return what the closure returns."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, self.state[parameter], group)
+                    self._update(parameter, parameter.grad, self.state[parameter], group)
         return loss
 
     @staticmethod
-    def _update(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        weight, grad = _wide(parameter), _wide(parameter.grad)
+    def _update(
+        parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        weight, grad = _to_float32(parameter), _to_float32(gradient)
         if not state:
             state.update(
                 step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight)
@@ -71,13 +74,14 @@ class Lamb(torch.optim.Optimizer):
         parameter.copy_(weight.sub_(update.mul_(trust), alpha=group["lr"]))
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _to_float32(tensor: Tensor) -> Tensor:
+    """Return a 16-bit tensor as float32, another as it is."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 @dataclass
 class LambConfig(FairseqDataclass):
-    """The flags of fairseq's own."""
+    """Flags of the optimizer, the same as those of fairseq's own."""
 
     lamb_betas: str = field(default="(0.9, 0.999)", metadata={"help": "betas for LAMB optimizer"})
     lamb_eps: float = field(default=1e-8, metadata={"help": "epsilon for LAMB optimizer"})
@@ -90,7 +94,7 @@ OPTIMIZER_REGISTRY.pop("lamb")
 
 @register_optimizer("lamb", dataclass=LambConfig)
 class LambOptimizer(FairseqOptimizer):
-    """fairseq's side of `Lamb`; raises UsageError for options that have no meaning."""
+    """Wrapper of `Lamb` for fairseq; raises UsageError for options that have no meaning."""
 
     def __init__(self, cfg: LambConfig, params: Iterable[Tensor]) -> None:
         super().__init__(cfg)
@@ -98,17 +102,17 @@ class LambOptimizer(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """What overrides the options in a checkpoint."""
+        """Return the options that override those in a checkpoint."""
         rates = self.cfg.lr if not isinstance(self.cfg.lr, int | float) else [self.cfg.lr]
         return {
             "lr": rates[0],
-            "betas": _betas(self.cfg.lamb_betas),
+            "betas": _parse_betas(self.cfg.lamb_betas),
             "eps": self.cfg.lamb_eps,
             "weight_decay": self.cfg.weight_decay,
         }
 
 
-def _betas(text: str) -> tuple[float, float]:
+def _parse_betas(text: str) -> tuple[float, float]:
     try:
         first, second = (float(beta) for beta in ast.literal_eval(text))
     except (ValueError, TypeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Changes that current versions of numpy, torch and hydra need."""
+"""Patches that current versions of numpy, torch and hydra need."""
 
 import logging
 import types
@@ -7,7 +7,6 @@ from typing import Any
 
 from fairseq_ext.wrapping import replace
 
-# What stock fairseq sets off: start of the message, category, module that warns ("": any).
 STOCK_WARNINGS = [
     (r"hydra\.experimental\.\w+\(\) is no longer experimental", UserWarning, ""),
     (r"\nThe version_base parameter is not specified", UserWarning, ""),
@@ -19,6 +18,7 @@ STOCK_WARNINGS = [
     (r"`torch\.jit\.script` is deprecated", Warning, ""),
     (r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated", FutureWarning, r"fairseq\."),
 ]
+"""Start of a message that stock fairseq causes, its category, the module that warns ("": any)."""
 
 
 def silence_stock_warnings() -> None:
@@ -33,7 +33,7 @@ def restore_numpy_compat() -> None:
     import numpy as np
 
     if not hasattr(np, "compat"):
-        np.compat = types.SimpleNamespace(long=int)  # noqa: NPY201
+        replace(["numpy"], "compat", types.SimpleNamespace(long=int))
 
 
 def fix_length_buckets() -> None:
@@ -44,5 +44,5 @@ def fix_length_buckets() -> None:
         shares = np.linspace(0, 100, num_buckets + 1)
         return np.unique(np.percentile(sizes, shares, method="lower")[1:])
 
-    users = ["data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset"]
-    replace([f"fairseq.data.{user}" for user in users], "get_buckets", get_buckets)
+    modules = ["data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset"]
+    replace([f"fairseq.data.{module}" for module in modules], "get_buckets", get_buckets)

@@ -1,4 +1,4 @@
-"""Changes to what fairseq says: one sentence instead of a traceback where a user can mend it."""
+"""Patches of errors: one sentence instead of a traceback where a user can mend the fault."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,21 +7,22 @@ from typing import Any
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
 
-FULL_KEY = "\n    full_key:"  # where a message of omegaconf begins to repeat itself
+FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
 REFUSALS = (
     (
         "fairseq.checkpoint_utils",
         "load_model_ensemble_and_task",
         "Error(s) in loading",
-        "{given} does not fit the model that its options and this data make ({reason} ...); give "
-        "the data that it was trained on, with its dictionary, and leave out --model-overrides",
+        "{argument} does not fit the model that its options and this data make ({reason} ...); "
+        "give the data that it was trained on, with its dictionary, and leave out "
+        "--model-overrides",
     ),
     (
         "fairseq.checkpoint_utils",
         "verify_checkpoint_directory",
         "[Errno",
-        "cannot write checkpoints to {given} ({reason}); choose another --save-dir",
+        "cannot write checkpoints to {argument} ({reason}); choose another --save-dir",
     ),
     (
         "fairseq.quantization_utils",
@@ -43,17 +44,17 @@ REFUSALS = (
         "{reason}, or break the text into shorter samples",
     ),
 )
-"""Where an exception is raised, how its text begins, and the sentence that takes its place."""
+"""Owner and name of a function, the start of its exception's text, and our sentence instead."""
 
 
 def refuse_plainly() -> None:
     """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError."""
+    from fairseq_ext.tasks.plain_text import find_split
+
     for owner, name, start, sentence in REFUSALS:
         wrap(owner, name, _wrapper(start, sentence))
 
     def load(original: Callable, task: Any, split: str, epoch: int, combine: bool) -> Any:
-        from fairseq_ext.tasks.plain_text import find_split
-
         find_split(task, split, epoch)
         return original(task, split, epoch, combine)
 
@@ -62,19 +63,20 @@ def refuse_plainly() -> None:
 
 def _wrapper(start: str, sentence: str) -> Callable:
     def call(original: Callable, *args: Any, **kwargs: Any) -> Any:
-        given = next((a for a in args if isinstance(a, str | list)), "")
-        with refusing(start, sentence, given):
+        argument = next((a for a in args if isinstance(a, str | list)), "")
+        with as_usage_error(start, sentence, argument):
             return original(*args, **kwargs)
 
     return call
 
 
 @contextmanager
-def refusing(start: str, sentence: str, given: Any) -> Iterator[None]:
+def as_usage_error(start: str, sentence: str, argument: Any) -> Iterator[None]:
     """Turn an exception whose text begins with `start` into a UsageError.
 
     Args:
-        sentence: may hold "{given}" and "{reason}", the latter from the exception.
+        sentence: the message, with places for "{argument}" and for "{reason}", which the exception
+            gives.
     """
     try:
         yield
@@ -83,4 +85,4 @@ def refusing(start: str, sentence: str, given: Any) -> Iterator[None]:
             raise
         cause = error.__context__ or error
         reason = " ".join(str(cause).split(FULL_KEY)[0].split())[:200]
-        raise UsageError(sentence.format(given=given, reason=reason)) from error
+        raise UsageError(sentence.format(argument=argument, reason=reason)) from error

@@ -1,4 +1,4 @@
-"""Changes to how several processes start, and checks of flags that fairseq cannot train with."""
+"""Patches of how several processes start, and checks of flags that fairseq cannot train with."""
 
 import os
 from argparse import Namespace
@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import replace, wrap
 
 
-def keep_bf16_off_tpu(cfg: Any) -> None:
-    """--bf16 implies --tpu on the command line, and every part of the configuration has a copy.
-    Goes when fairseq's options no longer do that.
-    """
+def unset_tpu(cfg: Any) -> None:
+    """Unset --tpu, which --bf16 implies on the command line, in every part of the configuration."""
     from fairseq.distributed import utils
     from omegaconf import DictConfig
 
@@ -24,10 +22,9 @@ def keep_bf16_off_tpu(cfg: Any) -> None:
 
 
 def check_precision(cfg: Any) -> None:
-    """Raise UsageError for --fp16 on a CPU, where fairseq asks for CUDA (in its memory-efficient
-    form when gradients overflow), and for 16 bits with an optimizer that takes no flat tensor.
+    """Raise UsageError for --fp16 on a CPU, and for 16 bits with flat tensors of LAMB.
 
-    Goes when fairseq runs without CUDA, and says so itself before it reads the data.
+    With --fp16 fairseq asks for CUDA (in its memory-efficient form when gradients overflow).
     """
     import torch
 
@@ -47,17 +44,14 @@ def check_precision(cfg: Any) -> None:
         )
 
 
-LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # what fairseq looks for
+LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # variables that fairseq reads
 SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
 CPU_DDP = ("legacy_ddp", "no_c10d")
 CPU_FLAGS = "--distributed-backend gloo --ddp-backend legacy_ddp"
 
 
 def check_processes(cfg: Any) -> None:
-    """Raise UsageError for flags with which several processes train nothing, or each the whole.
-
-    Goes when fairseq starts processes on CPUs and takes their number from torchrun.
-    """
+    """Raise UsageError for flags with which several processes train nothing, or each the whole."""
     import torch
 
     if cfg.common.tpu:
@@ -67,12 +61,13 @@ def check_processes(cfg: Any) -> None:
     if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         _check_torchrun(cfg.distributed_training, on_cpu)
     if on_cpu and cfg.distributed_training.distributed_world_size > 1:
-        _check_cpu(cfg, started=launched or _by_slurm() or torch.cuda.device_count() > 0)
+        _check_cpu(cfg, started=launched or _slurm_starts() or torch.cuda.device_count() > 0)
 
 
-def _by_slurm() -> bool:
-    """Whether Slurm starts the processes; where it starts one a node, fairseq wants one for each
-    GPU instead.
+def _slurm_starts() -> bool:
+    """Tell whether Slurm starts the processes.
+
+    Where it starts one process a node, fairseq starts one for each GPU.
     """
     if SLURM.isdisjoint(os.environ):
         return False
@@ -105,20 +100,22 @@ def _check_cpu(cfg: Any, started: bool) -> None:
             f"torchrun --no-python --nproc_per_node {world} fairseq-train ... "
             f"--distributed-world-size {world} {CPU_FLAGS}"
         )
-    given = f"--distributed-backend {flags.distributed_backend} --ddp-backend {flags.ddp_backend}"
+    backends = (
+        f"--distributed-backend {flags.distributed_backend} --ddp-backend {flags.ddp_backend}"
+    )
     trains = cfg.optimizer is not None
     if flags.distributed_backend == "nccl" or trains and flags.ddp_backend not in CPU_DDP:
         raise UsageError(
-            f"{world} processes on CPUs do not work with {given}; give {CPU_FLAGS}, or "
+            f"{world} processes on CPUs do not work with {backends}; give {CPU_FLAGS}, or "
             "--distributed-world-size 1"
         )
 
 
 def check_every_start() -> None:
-    """Correct --bf16 and check the processes in every command that may start some."""
+    """Correct --bf16 and check the processes in every command that may start several."""
 
     def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
-        keep_bf16_off_tpu(cfg)
+        unset_tpu(cfg)
         check_processes(cfg)
         return original(cfg, main, **kwargs)
 
@@ -126,24 +123,22 @@ def check_every_start() -> None:
 
 
 def gather_objects() -> None:
-    """What criterions log in lists is gathered through a CUDA buffer of 16 kB: it fails on CPUs,
-    and in evaluation. Goes when fairseq uses torch's `all_gather_object`. Results are on the CPU.
-    """
+    """Gather the lists that criterions log by torch's `all_gather_object`; results are on CPU."""
     import torch.distributed as dist
     from fairseq import utils as fairseq_utils
     from fairseq.distributed import utils
 
     def gather(data: Any, group: Any = None, max_size: int = 0) -> list[Any]:
         group = utils.get_global_group() if group is None else group
-        found: list[Any] = [None] * utils.get_world_size(group)
-        dist.all_gather_object(found, fairseq_utils.move_to_cpu(data), group=group)
-        return found
+        gathered: list[Any] = [None] * utils.get_world_size(group)
+        dist.all_gather_object(gathered, fairseq_utils.move_to_cpu(data), group=group)
+        return gathered
 
-    utils.all_gather_list = gather
+    replace(["fairseq.distributed.utils"], "all_gather_list", gather)
 
 
 def run_torchrun_on_cpu() -> None:
-    """Fairseq divides the rank by the number of GPUs. Goes when it accepts that there is none."""
+    """Take rank and number of processes from torchrun where there is no GPU."""
     import torch
 
     def infer(original: Callable, flags: Any) -> None:

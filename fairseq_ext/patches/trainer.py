@@ -1,6 +1,7 @@
-"""Changes to fairseq's trainer: what it checks before a training, saves and restores.
+"""Patches of fairseq's trainer: it checks, saves and restores more.
 
-The checks and what they know of models are imported when a training begins (see `patches`).
+The modules that they need are imported when they are applied: models must be registered after the
+patch that makes hydra's nodes lazily.
 """
 
 import zipfile
@@ -9,15 +10,15 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from fairseq_ext.patches.messages import refusing
+from fairseq_ext.patches.messages import as_usage_error
 from fairseq_ext.patches.processes import check_precision, check_processes
 from fairseq_ext.wrapping import wrap
 
 TRAINER = "fairseq.trainer:Trainer"
 
 MISFIT = (
-    "{given} does not fit this model ({reason} ...); give the --arch and sizes it was saved with, "
-    "or another --save-dir"
+    "{argument} does not fit this model ({reason} ...); give the --arch and sizes it was saved "
+    "with, or another --save-dir"
 )
 
 State = dict[str, Any]
@@ -25,38 +26,38 @@ State = dict[str, Any]
 
 def check_before_training() -> None:
     """Check the machine, then model and criterion, when the trainer is built."""
+    from fairseq_ext import training_checks
 
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         check_precision(cfg)
         check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
         original(trainer, cfg, *args, **kwargs)
-        from fairseq_ext import training_checks
-
         training_checks.check_training(trainer.get_model(), trainer.get_criterion(), cfg)
 
     wrap(TRAINER, "__init__", start)
 
 
 def save_all() -> None:
-    """Save a fingerprint of the dictionary, and options that the model decided by itself."""
+    """Save a fingerprint of the dictionary, and options that the model filled in by itself."""
+    from fairseq_ext import training_checks
+    from fairseq_ext.data.vocabulary import digest
+    from fairseq_ext.models.pretrained import DIGEST
 
     def state_dict(original: Callable, trainer: Any) -> State:
-        from fairseq_ext import training_checks
-        from fairseq_ext.data.vocabulary import digest
-        from fairseq_ext.models.pretrained import DIGEST
-
         state = original(trainer)
         if words := getattr(trainer.task, "source_dictionary", None):
             state["extra_state"][DIGEST] = digest(words.symbols)
-        if decided := training_checks.decided_options(trainer.get_model()):
-            state["cfg"]["model"] = {**state["cfg"]["model"], **decided}
+        if options := training_checks.adopted_options(trainer.get_model()):
+            state["cfg"]["model"] = {**state["cfg"]["model"], **options}
         return state
 
     wrap(TRAINER, "state_dict", state_dict)
 
 
 def restore_all() -> None:
-    """Check a checkpoint before it is restored; give task and metrics what it keeps for them."""
+    """Check a checkpoint before it is restored; restore the states of task and metrics too."""
+    from fairseq_ext import safe_loading, training_checks
+    from fairseq_ext.attention.model_report import get_model_report
 
     def load(
         original: Callable,
@@ -67,9 +68,6 @@ def restore_all() -> None:
         optimizer_overrides: Any = None,
         reset_meters: bool = False,
     ) -> Any:
-        from fairseq_ext import safe_loading, training_checks
-        from fairseq_ext.attention.model_report import report_of
-
         task_state: State = {}
 
         def examine(state: State) -> None:
@@ -77,13 +75,14 @@ def restore_all() -> None:
             task_state.update(state.get("task_state") or {})
 
         pretrained = trainer.cfg.checkpoint.finetune_from_model
-        report_of(trainer.task).new_task_head = filename == pretrained
-        if trainer.data_parallel_rank > 0 and zipfile.is_zipfile(filename):
-            # the first process sends the others what it has read
+        get_model_report(trainer.task).new_task_head = filename == pretrained
+        all_read = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
+        if trainer.data_parallel_rank > 0 and not all_read and zipfile.is_zipfile(filename):
+            # the first process sends the checkpoint to the others, and each has to refuse it
             examine(safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True))
         with (
-            _examining(examine if trainer.data_parallel_rank == 0 else None),
-            refusing("Cannot load model parameters", MISFIT, filename),
+            _examining(examine),
+            as_usage_error("Cannot load model parameters", MISFIT, filename),
         ):
             extra = original(
                 trainer,
@@ -106,9 +105,9 @@ _examiners: list[Callable[[State], None]] = []
 
 
 @contextmanager
-def _examining(examine: Callable[[State], None] | None) -> Iterator[None]:
-    """Call `examine` with the checkpoint that fairseq reads within."""
-    _examiners.extend([examine] if examine else [])
+def _examining(examine: Callable[[State], None]) -> Iterator[None]:
+    """Call `examine` with the checkpoint that fairseq reads in this context."""
+    _examiners.append(examine)
     try:
         yield
     finally:
@@ -123,10 +122,11 @@ def _read(original: Callable, *args: Any, **kwargs: Any) -> State:
 
 
 def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
-    """Restore what the "default" metrics have added up over a run.
+    """Restore the sums of the "default" metrics over a training.
 
-    fairseq does not read it at the start of an epoch, and otherwise reads it to where nothing is
-    added any more; and a training that begins from the parameters of another counts its time.
+    At the start of an epoch fairseq does not restore them; within one it restores them to an object
+    that is no longer added to. It also counts the time of another training, if a training begins
+    from the other's parameters.
     """
     from fairseq.logging import metrics
 
@@ -139,5 +139,5 @@ def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
 
 
 def register_lamb() -> None:
-    """Register LAMB in plain torch in the place of fairseq's."""
+    """Register LAMB in plain torch instead of fairseq's."""
     import_module("fairseq_ext.patches.lamb")

@@ -1,13 +1,13 @@
-"""Parallel text: pairs left out for their lengths, and pairs held out for validation.
+"""A filter of parallel text: pairs left out for their lengths, and pairs held out to validate.
 
-Lengths are of tokens, parted by white space; pairs are left out as by Moses' clean-corpus-n.perl.
-Each VIEW is a folder of the same text in another form; the lengths are those of the first.
+Lengths are in tokens, separated by white space; pairs are left out as in Moses'
+clean-corpus-n.perl. Each VIEW is a folder of the same text in another form; lengths are measured
+in the first VIEW.
 """
 
-import argparse
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -15,127 +15,120 @@ from typing import NamedTuple, TextIO
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer, list_files, read_lines
+from fairseq_ext.files import atomic_writer, list_files
+from fairseq_ext.prepare.check import read_parallel
+from fairseq_ext.prepare.step import step_parser
 
-Views = dict[Path, Path]  # what is read -> what is written
+Views = dict[Path, Path]  # folder to read -> folder to write
 HELD_OUT = "valid"
 
 
 class Limits(NamedTuple):
-    """Pairs that are kept: tokens of each side, and how many times as long one side may be."""
+    """Lengths of pairs that are kept.
+
+    Attributes:
+        longest: tokens of a side, at most.
+        ratio: length of the longer side in lengths of the shorter one, at most.
+    """
 
     longest: int
     ratio: float
 
     def allow(self, source: str, target: str) -> bool:
+        """Return whether a pair is within the limits and no side is empty."""
         shorter, longer = sorted((len(source.split()), len(target.split())))
         return shorter > 0 and longer <= self.longest and longer <= self.ratio * shorter
 
 
-class Choice:
-    """Which part a pair goes to, if any.
+def filter_part(
+    part: str, languages: Sequence[str], views: Views, limits: Limits | None, every: int = 0
+) -> Counter[str | None]:
+    """Write the pairs of a part, in every view, to the same part or to `valid`.
 
     Args:
-        limits: None: all are kept.
-        every: of so many pairs that are kept, one is held out; 0: none.
-    """
-
-    def __init__(self, limits: Limits | None, every: int = 0) -> None:
-        self.limits, self.every, self.kept = limits, every, 0
-
-    def __call__(self, part: str, source: str, target: str) -> str | None:
-        if self.limits and not self.limits.allow(source, target):
-            return None
-        self.kept += 1
-        return HELD_OUT if self.every and self.kept % self.every == 0 else part
-
-
-def deal(
-    part: str, languages: Sequence[str], views: Views, choose: Callable[[str, str, str], str | None]
-) -> Counter[str | None]:
-    """Write each pair of a part, in every view, to the part that is chosen for it.
+        part: name of the files, without their endings.
+        languages: endings of the files.
+        views: folders.
+        limits: None keeps all pairs.
+        every: of so many pairs that are kept, one is held out; 0 holds out none.
 
     Returns:
-        How many pairs went to each part; None: left out.
+        How many pairs went to each part; to None, how many were left out.
 
     Raises:
-        UsageError: files of a part have different numbers of lines.
+        UsageError: files of the part have different numbers of lines.
     """
     names = [(folder, language) for folder in views for language in languages]
-    read = [read_lines(folder / f"{part}.{language}") for folder, language in names]
+    pairs = read_parallel([folder / f"{part}.{language}" for folder, language in names])
     counts: Counter[str | None] = Counter()
+    files: dict[str, list[TextIO]] = {}
+    kept = 0
     with ExitStack() as stack:
-        files: dict[str, list[TextIO]] = {}
-        try:
-            for lines in tqdm(zip(*read, strict=True), part, unit=" pairs"):
-                chosen = choose(part, *lines[:2])
-                counts[chosen] += 1
-                if chosen and chosen not in files:
-                    paths = [views[folder] / f"{chosen}.{language}" for folder, language in names]
-                    files[chosen] = [stack.enter_context(atomic_writer(path)) for path in paths]
-                for file, line in zip(files.get(chosen or "", ()), lines, strict=bool(chosen)):
-                    file.write(f"{line}\n")
-        except ValueError as error:
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(
-                f"{names[0][0] / part}.* have different numbers of lines; prepare the corpus again"
-            ) from error
+        for lines in tqdm(pairs, part, unit=" pairs"):
+            if limits and not limits.allow(*lines[:2]):
+                counts[None] += 1
+                continue
+            kept += 1
+            destination = HELD_OUT if every and kept % every == 0 else part
+            counts[destination] += 1
+            if destination not in files:
+                paths = [views[folder] / f"{destination}.{language}" for folder, language in names]
+                files[destination] = [stack.enter_context(atomic_writer(path)) for path in paths]
+            for file, line in zip(files[destination], lines, strict=True):
+                file.write(f"{line}\n")
     return counts
 
 
-def sort(
+def filter_parts(
     languages: Sequence[str], views: Views, parts: Sequence[str], limits: Limits | None, every: int
 ) -> dict[str, Counter[str | None]]:
-    """Deal these parts, pairs held out of train alone; other files are copied.
+    """Filter the parts that exist, hold pairs of train out, and copy all other files.
 
     Returns:
-        What `deal` returns, of each part that is there.
+        The counts of `filter_part` for each part that exists.
 
     Raises:
-        UsageError: nothing of a part is left, or nothing is held out.
+        UsageError: no pair of a part is left, or none is held out.
     """
     first = next(iter(views))
-    there = [part for part in parts if (first / f"{part}.{languages[0]}").exists()]
+    existing = [part for part in parts if (first / f"{part}.{languages[0]}").exists()]
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
         for path in list_files(folder):
-            if path.stem not in there:
+            if path.stem not in existing:
                 shutil.copy(path, out)
-    found = {
-        part: deal(part, languages, views, Choice(limits, every if part == "train" else 0))
-        for part in there
-    }
-    for part, counts in found.items():
+    results = {}
+    for part in existing:
+        held_out_every = every if part == "train" else 0
+        results[part] = filter_part(part, languages, views, limits, held_out_every)
+    for part, counts in results.items():
         if not counts[part] or (every and part == "train" and not counts[HELD_OUT]):
             raise UsageError(
                 f"of the {counts.total()} pairs of {part}, {counts[part]} are left and "
                 f"{counts[HELD_OUT]} held out; give more text or other limits"
             )
-    return found
+    return results
 
 
-def view(text: str) -> tuple[Path, Path]:
-    read, _, written = text.partition("=")
-    return Path(read), Path(written)
+def parse_view(text: str) -> tuple[Path, Path]:
+    """Return the folders of an argument "READ=WRITTEN"."""
+    source, _, destination = text.partition("=")
+    return Path(source), Path(destination)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.bitext",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("views", nargs="+", type=view, metavar="VIEW=OUT", help="folders")
+    """Filter the parts of a corpus, and print how many pairs each has now."""
+    parser = step_parser("bitext", __doc__)
+    parser.add_argument("views", nargs="+", type=parse_view, metavar="VIEW=OUT", help="folders")
     parser.add_argument("--languages", nargs=2, required=True, metavar="LANGUAGE")
     parser.add_argument("--parts", nargs="+", default=["train"], help="default: train")
     parser.add_argument("--longest", type=int, help="tokens of a sentence; default: any number")
     parser.add_argument("--ratio", type=float, default=1.5, help="of lengths; default: 1.5")
     parser.add_argument("--every", type=int, default=0, help="of so many pairs, one for valid")
-    given = parser.parse_args(arguments)
-    limits = Limits(given.longest, given.ratio) if given.longest else None
-    done = sort(given.languages, dict(given.views), given.parts, limits, given.every)
-    for part, counts in done.items():
+    args = parser.parse_args(arguments)
+    limits = Limits(args.longest, args.ratio) if args.longest else None
+    results = filter_parts(args.languages, dict(args.views), args.parts, limits, args.every)
+    for part, counts in results.items():
         kept = ", ".join(f"{n:,} {name}" for name, n in counts.items() if name)
         print(f"{part}: {counts.total():,} pairs, of them {kept}, {counts[None]:,} left out")
 

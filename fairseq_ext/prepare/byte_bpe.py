@@ -1,14 +1,14 @@
-"""Byte-level BPE in GPT-2's formats: what fairseq's `--bpe gpt2` reads, of any size.
+"""Byte-level BPE of any size in GPT-2's formats, which fairseq reads with `--bpe gpt2`.
 
-A model is a folder with encoder.json and vocab.bpe. Encoded text has the ids of tokens, parted by
-spaces; empty lines stay.
+A model is a folder with encoder.json and vocab.bpe. Encoded text has the numbers of tokens,
+separated by spaces; empty lines stay.
 """
 
-import argparse
 import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from tokenizers import ByteLevelBPETokenizer
@@ -16,14 +16,15 @@ from tqdm import tqdm
 
 from fairseq_ext.data.tokenisers import load_bpe
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batches, read_lines, write_lines
+from fairseq_ext.files import atomic_writer, batched, read_lines, write_lines
+from fairseq_ext.prepare.step import step_parser
 
 BYTES = 256
 BATCH = 10_000  # lines
 
 
 def learn(lines: Iterable[str], size: int, folder: Path) -> None:
-    """Write a model of `size` tokens, the 256 bytes among them.
+    """Learn a model of `size` tokens, the 256 bytes among them, and save it.
 
     Raises:
         UsageError: the size is not above 256, or the text has too few pairs that repeat.
@@ -31,7 +32,7 @@ def learn(lines: Iterable[str], size: int, folder: Path) -> None:
     if size <= BYTES:
         raise UsageError(f"--vocabulary is {size} and 256 tokens are the bytes; give a larger size")
     bpe = ByteLevelBPETokenizer(add_prefix_space=False)
-    bpe.train_from_iterator(batches(lines, BATCH), vocab_size=size, show_progress=False)
+    bpe.train_from_iterator(batched(lines, BATCH), vocab_size=size, show_progress=False)
     if bpe.get_vocab_size() < size:
         raise UsageError(
             f"--vocabulary is {size} and the text for training gives {bpe.get_vocab_size()} tokens "
@@ -41,27 +42,26 @@ def learn(lines: Iterable[str], size: int, folder: Path) -> None:
 
 
 def save(bpe: ByteLevelBPETokenizer, folder: Path) -> None:
-    """fairseq reads encoder.json in the encoding of the locale, so it is ASCII."""
+    """Write a model, in ASCII: fairseq reads encoder.json in the encoding of the locale."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        work = Path(name)
-        bpe.save_model(name)
-        ids = json.loads((work / "vocab.json").read_text("utf-8"))
-        (work / "encoder.json").write_text(json.dumps(ids), "ascii")
-        (work / "merges.txt").replace(folder / "vocab.bpe")
-        (work / "encoder.json").replace(folder / "encoder.json")
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        _, merges = bpe.save_model(work)
+        Path(merges).replace(folder / "vocab.bpe")
+    with atomic_writer(folder / "encoder.json") as file:
+        json.dump(dict(sorted(bpe.get_vocab().items(), key=itemgetter(1))), file)
 
 
 def encode(lines: Iterable[str], bpe: ByteLevelBPETokenizer) -> Iterator[str]:
-    for batch in batches(lines, BATCH):
+    """Yield the numbers of each line's tokens, separated by spaces."""
+    for batch in batched(lines, BATCH):
         for line in bpe.encode_batch(batch):
             yield " ".join(map(str, line.ids))
 
 
 def dictionary(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
-    """The lines of fairseq's dictionary: every token with its count, most frequent first, <mask>.
+    """Yield the lines of fairseq's dictionary: tokens by falling counts, then <mask>.
 
-    Tokens of equal count stand in the order of their names, as where fairseq sorts.
+    Tokens of equal count stand in the order of their names, as in dictionaries that fairseq sorts.
     """
     counts = Counter(dict.fromkeys(tokens, 0))
     for line in encoded:
@@ -71,38 +71,39 @@ def dictionary(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
     yield "<mask> 0"
 
 
-def produce(path: Path, lines: Iterable[str]) -> None:
-    """Nothing if the file is there; it gets its name when it is complete."""
+def write_if_missing(path: Path, lines: Iterable[str]) -> None:
+    """Write lines to a file, with a progress bar, unless the file exists."""
     if not path.exists():
         write_lines(path, tqdm(lines, f"encoding {path.name}", unit=" lines"))
 
 
 def prepare(text: Path, model: Path, out: Path, size: int | None = None) -> None:
-    """Encode all files of `text` into `out`, with dict.txt; what is there already is kept.
+    """Encode all files of `text` into `out`, with dict.txt; files that exist are kept.
 
     Args:
-        model: a folder with a model, or the one to learn from the file train, of `size` tokens.
+        text: folder with the file train, and others.
+        model: folder with a model, or for the one that is learned from train.
+        out: folder for encoded files.
+        size: tokens of the model that is learned if there is none.
     """
     if size and not (model / "encoder.json").exists():
         learn(read_lines(text / "train"), size, model)
     bpe = load_bpe(model)
     out.mkdir(exist_ok=True)
     for part in sorted(text.iterdir()):
-        produce(out / part.name, encode(read_lines(part), bpe))
+        write_if_missing(out / part.name, encode(read_lines(part), bpe))
     tokens = map(str, bpe.get_vocab().values())
-    produce(out / "dict.txt", dictionary(read_lines(out / "train"), tokens))
+    write_if_missing(out / "dict.txt", dictionary(read_lines(out / "train"), tokens))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.byte_bpe", description=__doc__
-    )
+    """Encode a folder of text."""
+    parser = step_parser("byte_bpe", __doc__)
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder with train and other files")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of the BPE")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for encoded text")
     parser.add_argument("--size", type=int, help="learn a model of so many tokens if there is none")
-    given = parser.parse_args(arguments)
-    prepare(given.text, given.model, given.out, given.size)
+    prepare(**vars(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":

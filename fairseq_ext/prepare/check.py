@@ -1,8 +1,7 @@
-"""Checks made before any work: that two files are a parallel corpus."""
+"""A check that two files are a parallel corpus, made before any work with them."""
 
-import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -11,60 +10,76 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
+from fairseq_ext.prepare.step import step_parser
 
 logger = logging.getLogger(__name__)
 
 
 class Counts(NamedTuple):
-    """Lines, tokens (parted by white space) of each side, lines that are empty on a side."""
+    """Size of a parallel corpus.
+
+    Attributes:
+        lines: pairs of lines.
+        tokens: tokens of each side, separated by white space.
+        empty: lines that are empty on a side.
+    """
 
     lines: int
     tokens: tuple[int, int]
     empty: int
 
 
-def require_equal(files: Sequence[Path], lines: Sequence[int]) -> None:
-    """Raise UsageError unless all files have as many lines as the first one."""
-    for file, number in zip(files[1:], lines[1:], strict=True):
-        if number != lines[0]:
+def read_parallel(
+    files: Sequence[Path], read: Callable[[Path], Iterator[str]] = read_lines
+) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of parallel files together, as a stream.
+
+    Raises:
+        UsageError: at the end, if a file has more lines than the first one, or fewer.
+    """
+    counts = [0] * len(files)
+    for lines in zip_longest(*map(read, files)):
+        counts = [count + (line is not None) for count, line in zip(counts, lines, strict=True)]
+        if None not in lines:
+            yield lines
+    for file, number in zip(files[1:], counts[1:], strict=True):
+        if number != counts[0]:
             raise UsageError(
-                f"{files[0]} has {lines[0]} lines and {file} has {number}: they must have the same "
-                "number, each line of one the translation of that line of the other"
+                f"{files[0]} has {counts[0]} lines and {file} has {number}: they must have the "
+                "same number, each line of one the translation of that line of the other"
             )
 
 
 def check_parallel(a: Path, b: Path) -> Counts:
-    """Read both files through, as a stream; raise UsageError unless they are a parallel corpus.
+    """Read both files through, as a stream, and return how much they hold.
 
     A line that is empty on a side is no error: such lines are counted, with one warning.
+
+    Raises:
+        UsageError: the files have different numbers of lines, or none.
     """
-    lines, tokens, empty, first = [0, 0], [0, 0], 0, 0
-    for pair in tqdm(
-        zip_longest(read_lines(a), read_lines(b)), f"checking {a.name}", unit=" lines"
-    ):
-        sizes = [len(text.split()) if text is not None else 0 for text in pair]
-        for side, text in enumerate(pair):
-            lines[side] += text is not None
-            tokens[side] += sizes[side]
-        if None not in pair and 0 in sizes:
-            empty, first = empty + 1, first or lines[0]
-    require_equal([a, b], lines)
-    if not lines[0]:
+    number, tokens, empty, first = 0, (0, 0), 0, 0
+    pairs = tqdm(read_parallel([a, b]), f"checking {a.name}", unit=" lines")
+    for number, (source, target) in enumerate(pairs, 1):
+        sizes = len(source.split()), len(target.split())
+        tokens = tokens[0] + sizes[0], tokens[1] + sizes[1]
+        if 0 in sizes:
+            empty, first = empty + 1, first or number
+    if not number:
         raise UsageError(f"{a} and {b} are empty; give a corpus of at least one line")
     if empty:
         logger.warning("%s, %s: %d lines have an empty side, first line %d", a, b, empty, first)
-    return Counts(lines[0], (tokens[0], tokens[1]), empty)
+    return Counts(number, tokens, empty)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.check", description=__doc__
-    )
+    """Check pairs of files, and print their sizes."""
+    parser = step_parser("check", __doc__)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="pairs of files")
-    given = parser.parse_args(arguments)
-    if len(given.files) % 2:
+    args = parser.parse_args(arguments)
+    if len(args.files) % 2:
         parser.error("give two files for each corpus")
-    for a, b in zip(given.files[::2], given.files[1::2], strict=True):
+    for a, b in zip(args.files[::2], args.files[1::2], strict=True):
         counts = check_parallel(a, b)
         print(f"{a}, {b}: {counts.lines} lines, {counts.tokens[0]} and {counts.tokens[1]} tokens")
 

@@ -1,23 +1,28 @@
-"""Download archives of corpora, each from the first address that has it, and check them.
+"""Downloads of corpora, each archive from the first address that has it, with checksums.
 
-What was downloaded is kept, what was interrupted goes on. Exit code 69: it cannot be downloaded.
+sources.txt lists the archives. Downloaded files are kept, and an interrupted download continues.
+Exit code 69: an archive cannot be downloaded. (pooch is no substitute: it restarts interrupted
+downloads and takes one address.)
 """
 
-import argparse
 import hashlib
-import http.client
+import shutil
 import ssl
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
+from typing import NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.files import read_lines
 from fairseq_ext.prepare.file_search import find
-from fairseq_ext.prepare.sources import SOURCES, Address
+from fairseq_ext.prepare.step import step_parser
 
 CHUNK = 1 << 20  # bytes
 PATIENCE = 20  # seconds without an answer
@@ -27,174 +32,199 @@ UNAVAILABLE = 69  # exit code, EX_UNAVAILABLE of sysexits.h
 
 
 class Unavailable(UsageError):
-    """No address could be reached."""
+    """A file that no address has, or none that could be reached."""
 
 
 class Mismatch(UsageError):
-    """A file has another checksum than it should have."""
+    """A file with another checksum than it should have."""
 
 
-# Of a connection, while OSError alone is of the disk.
-BROKEN = (
-    *(urllib.error.URLError, http.client.HTTPException),
-    *(TimeoutError, ConnectionError, ssl.SSLError),
-)
+# Errors of a connection; any other OSError is an error of the disk.
+BROKEN = (URLError, HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
 
 
-def digest(path: Path, kind: str) -> str:
-    found, size = hashlib.new(kind), path.stat().st_size
+class Address(NamedTuple):
+    """A place to download from.
+
+    Attributes:
+        url: the place.
+        checksum: "sha256:HEX" or "md5:HEX" of the downloaded file; empty where none is known.
+        name: the name that the file gets.
+    """
+
+    url: str
+    checksum: str
+    name: str
+
+
+def read_sources(path: Path) -> dict[str, list[Address]]:
+    """Return the addresses of each archive in a file of lines NAME FILE CHECKSUM ADDRESS."""
+    sources: dict[str, list[Address]] = {}
+    for line in read_lines(path):
+        if line and not line.startswith("#"):
+            archive, name, checksum, url = line.split()
+            sources.setdefault(archive, []).append(Address(url, checksum.strip("-"), name))
+    return sources
+
+
+SOURCES = read_sources(Path(__file__).with_name("sources.txt"))
+
+
+def checksum_of(path: Path, kind: str) -> str:
+    """Return the checksum of a file as "KIND:HEX", where the kind is a name that hashlib knows."""
+    result, size = hashlib.new(kind), path.stat().st_size
     with (
         path.open("rb") as file,
-        tqdm(desc=f"checking {path.name}", total=size, unit="B", unit_scale=True, delay=1) as bar,
+        tqdm.wrapattr(file, "read", size, desc=f"checking {path.name}", delay=1) as stream,
     ):
-        while chunk := file.read(CHUNK):
-            found.update(chunk)
-            bar.update(len(chunk))
-    return f"{kind}:{found.hexdigest()}"
+        while chunk := stream.read(CHUNK):
+            result.update(chunk)
+    return f"{kind}:{result.hexdigest()}"
 
 
-def is_right(path: Path, expected: str) -> bool:
-    """Whether a file has this checksum, as in sha256:…"""
-    return digest(path, expected.partition(":")[0]) == expected
+def has_checksum(path: Path, expected: str) -> bool:
+    """Return whether a file has a checksum "KIND:HEX"."""
+    return checksum_of(path, expected.partition(":")[0]) == expected
 
 
-def check(path: Path, expected: str) -> None:
-    """Raise Mismatch unless a file has this checksum, if there is one."""
-    if expected and not is_right(path, expected):
+def require_checksum(path: Path, expected: str) -> None:
+    """Raise Mismatch unless a file has this checksum, or the checksum is empty."""
+    if expected and not has_checksum(path, expected):
         raise Mismatch(
             f"{path} does not have the expected checksum {expected}, so it is damaged or another "
             "version; get it again"
         )
 
 
-def there(addresses: Sequence[Address], folder: Path) -> Path | None:
-    """The file, if a folder or a folder in it has it; raises Mismatch if it is another one."""
+def find_downloaded(addresses: Sequence[Address], folder: Path) -> Path | None:
+    """Return the file in a folder or below it, or None; raise Mismatch for another checksum."""
     for address in addresses:
         for path in sorted(folder.rglob(address.name)):
-            check(path, address.digest)
+            require_checksum(path, address.checksum)
             return path
     return None
 
 
-def given(names: Sequence[str], folder: Path) -> Path:
-    """The nearest folder, of this one and those in it, that has all of these files.
+def find_folder(names: Sequence[str], folder: Path) -> Path:
+    """Return the nearest folder, this one or one below it, that has the files of all sources.
+
+    Args:
+        names: keys of `SOURCES`.
+        folder: searched.
 
     Raises:
-        Mismatch: one has another checksum.
-        UsageError: one is not there, or they are in different folders.
+        Mismatch: a file has another checksum.
+        UsageError: a file is missing, or the files are in different folders.
     """
     addresses = [SOURCES[name][0] for name in names]
-    found = find([address.name for address in addresses], [folder])
-    for path, address in zip(found, addresses, strict=True):
-        check(path, address.digest)
-    return found[0].parent
+    paths = find([address.name for address in addresses], [folder])
+    for path, address in zip(paths, addresses, strict=True):
+        require_checksum(path, address.checksum)
+    return paths[0].parent
 
 
 def fetch(addresses: Sequence[Address], folder: Path) -> Path:
-    """The file, downloaded from the first address that has it.
+    """Return a file of a folder; if it is missing, download it from the first address that has it.
 
     Raises:
-        Unavailable: none could be reached.
-        Mismatch: what was downloaded has another checksum.
-        Unfinished: it cannot be written.
+        Unavailable: no address could be reached.
+        Mismatch: a downloaded file has another checksum.
+        Unfinished: the file cannot be written.
     """
-    if path := there(addresses, folder):
+    if path := find_downloaded(addresses, folder):
         return path
-    reasons, wrong = [], False
+    reasons: list[str] = []
+    kind: type[UsageError] = Unavailable
     for address in addresses:
         try:
             return _download(address, folder)
-        except (*BROKEN, Mismatch) as error:
-            wrong |= isinstance(error, Mismatch)
-            reasons.append(str(error) if wrong else f"{address.url}: {error}")
+        except Mismatch as error:
+            kind = Mismatch
+            reasons.append(str(error))
+        except BROKEN as error:
+            reasons.append(f"{address.url}: {error}")
         except OSError as error:
             raise Unfinished(
                 f"{folder / address.name} cannot be written ({error.strerror}); make room and run "
                 "the same command again"
             ) from error
-    raise (Mismatch if wrong else Unavailable)(
+    raise kind(
         f"{addresses[0].name} could not be downloaded ({'; '.join(reasons)}); get it elsewhere and "
         "give its folder with --offline"
     )
 
 
 def _download(address: Address, folder: Path) -> Path:
+    """Download a file as NAME.part, from where that ends, check it and rename it."""
     folder.mkdir(parents=True, exist_ok=True)
     part, path = folder / f"{address.name}.part", folder / address.name
-    request = urllib.request.Request(address.url, headers={"User-Agent": AGENT})
-    begun = part.stat().st_size if part.exists() else 0
-    if begun and address.digest and is_right(part, address.digest):
-        return part.replace(path)
-    if begun:
+    request = Request(address.url, headers={"User-Agent": AGENT})
+    if begun := part.stat().st_size if part.exists() else 0:
+        if address.checksum and has_checksum(part, address.checksum):
+            return part.replace(path)
         request.add_header("Range", f"bytes={begun}-")
-    with _opened(request, part) as answer:
+    with _open(request, part) as answer:
         if answer.headers.get_content_type() == "text/html":
-            raise urllib.error.URLError("it sends a web page instead")
-        resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+            raise URLError("it sends a web page instead")
+        resumed = answer.status == HTTPStatus.PARTIAL_CONTENT
         _save(answer, part, begun if resumed else 0)
-    try:
-        check(part, address.digest)
-    except Mismatch:
+    if address.checksum and not has_checksum(part, address.checksum):
         part.unlink()
-        raise Mismatch(
-            f"{address.url} does not have the expected checksum {address.digest}"
-        ) from None
+        raise Mismatch(f"{address.url} does not have the expected checksum {address.checksum}")
     return part.replace(path)
 
 
-def _opened(request: urllib.request.Request, part: Path) -> http.client.HTTPResponse:
-    """What a server begins to send; all of it, if it has no more than what is there."""
+def _open(request: Request, part: Path) -> HTTPResponse:
+    """Return the server's answer; if it has no more than the part file, begin the file again."""
     try:
-        return urllib.request.urlopen(request, timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        return urlopen(request, timeout=PATIENCE)
+    except HTTPError as error:
+        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
         part.unlink()
         request.remove_header("Range")
-        return urllib.request.urlopen(request, timeout=PATIENCE)
+        return urlopen(request, timeout=PATIENCE)
 
 
-def _save(answer: http.client.HTTPResponse, part: Path, begun: int) -> None:
+def _save(answer: HTTPResponse, part: Path, begun: int) -> None:
+    """Append an answer to a part file of `begun` bytes."""
     length = answer.headers.get("Content-Length")
     total = int(length) + begun if length else None
     with (
         part.open("ab" if begun else "wb") as file,
-        tqdm(desc=part.stem, total=total, initial=begun, unit="B", unit_scale=True) as bar,
+        tqdm.wrapattr(answer, "read", total, desc=part.stem, initial=begun) as stream,
     ):
-        while chunk := answer.read(CHUNK):
-            file.write(chunk)
-            bar.update(len(chunk))
+        shutil.copyfileobj(stream, file, CHUNK)
     if total and part.stat().st_size < total:
-        raise http.client.IncompleteRead(b"", total - part.stat().st_size)
+        raise IncompleteRead(b"", total - part.stat().st_size)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.fetch", description=__doc__
-    )
+    """Download or check archives, or find a folder that has them."""
+    parser = step_parser("fetch", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where archives go")
     parser.add_argument("names", nargs="+", choices=SOURCES, metavar="NAME", help="of an archive")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument(
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
         "--check",
         action="store_true",
         help="only check the archives that are there (text may be a part of what was published)",
     )
-    kind.add_argument(
+    mode.add_argument(
         "--given",
         action="store_true",
         help="download nothing, print the folder in FOLDER that has the files, which are checked",
     )
-    options = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        if options.given:
-            print(given(options.names, options.folder))
+        if args.given:
+            print(find_folder(args.names, args.folder))
             return
-        for addresses in (SOURCES[name] for name in options.names):
-            if not options.check:
-                fetch(addresses, options.folder)
+        for addresses in (SOURCES[name] for name in args.names):
+            if not args.check:
+                fetch(addresses, args.folder)
             elif addresses[0].name.endswith(ARCHIVES):
-                there(addresses, options.folder)
+                find_downloaded(addresses, args.folder)
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(UNAVAILABLE)

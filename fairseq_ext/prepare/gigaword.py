@@ -1,10 +1,9 @@
-"""Annotated Gigaword for headlines, as prepared by Rush et al. (2015), to parallel text.
+"""Parallel text from Annotated Gigaword for headlines, as prepared by Rush et al. (2015).
 
 Languages are `article` and `title`. Training and validation parts mark rare words as <unk>, which
 is fairseq's own symbol, the test part as UNK: both become the word unk.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,101 +13,102 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import list_files, read_lines, read_lines_replacing_returns, write_lines
+from fairseq_ext.files import list_files, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.check import check_parallel
 from fairseq_ext.prepare.file_search import find
-from fairseq_ext.prepare.manifest import INPUTS
+from fairseq_ext.prepare.step import read_with_progress, record_inputs, step_parser
 
 SIDES = ("article", "title")
-# As harvardnlp/sent-summary has them, then two other versions of them.
+# Names of each side's file in harvardnlp/sent-summary, then in two other versions of it.
 FILES = {
-    "train": {
-        "article": "train.article.txt|train.src.txt",
-        "title": "train.title.txt|train.tgt.txt",
-    },
-    "valid": {
-        "article": "valid.article.filter.txt|dev.src.txt",
-        "title": "valid.title.filter.txt|dev.tgt.txt",
-    },
-    "test": {
-        "article": "input.txt|test.src.txt|test1951.jsonl",
-        "title": "task1_ref0.txt|test.tgt.txt|test1951.jsonl",
-    },
+    "train": ("train.article.txt|train.src.txt", "train.title.txt|train.tgt.txt"),
+    "valid": ("valid.article.filter.txt|dev.src.txt", "valid.title.filter.txt|dev.tgt.txt"),
+    "test": (
+        "input.txt|test.src.txt|test1951.jsonl",
+        "task1_ref0.txt|test.tgt.txt|test1951.jsonl",
+    ),
 }
 REFERENCES = "test.title"
 RARE = re.compile(r"(?<!\S)(?:<unk>|UNK)(?!\S)")
 WORD = "unk"
 
 
-def normal(line: str) -> str:
-    """Words in single spaces, rare ones as `WORD`."""
+def normalise(line: str) -> str:
+    """Return the words of a line in single spaces, with rare ones as `WORD`."""
     return " ".join(RARE.sub(WORD, line).split())
 
 
 def sentences(path: Path, side: str) -> Iterator[str]:
-    """The articles or titles of a file: a line each, or JSON lines with `text` and `summaries`."""
+    """Yield the articles or titles of a file of plain lines, or of JSON lines.
+
+    Raises:
+        UsageError: a line of JSON has no keys `text` and `summaries`.
+    """
     for number, line in enumerate(read_lines_replacing_returns(path), 1):
-        yield normal(line if ".jsonl" not in path.name else _field(line, side, path, number))
+        if ".jsonl" in path.name:
+            line = _parse_json(line, side, f"{path}, line {number}")
+        yield normalise(line)
 
 
-def _field(line: str, side: str, path: Path, number: int) -> str:
+def _parse_json(line: str, side: str, where: str) -> str:
     try:
         example = json.loads(line)
         return example["text"] if side == "article" else example["summaries"][0]
     except (ValueError, KeyError, IndexError, TypeError):
-        raise UsageError(
-            f"{path}, line {number}: has no text and summaries; give JSON lines with both"
-        ) from None
+        raise UsageError(f"{where}: has no text and summaries; give JSON lines with both") from None
 
 
-def sample(lines: Iterable[str], size: int, of: int) -> Iterator[str]:
-    """So many lines, spread evenly over all, or all if there are not more."""
-    if of <= size:
+def sample(lines: Iterable[str], size: int, total: int) -> Iterator[str]:
+    """Return `size` of `total` lines, spread evenly, or all lines if there are not more."""
+    if total <= size:
         return iter(lines)
-    wanted = {number * of // size for number in range(size)}
-    return (line for number, line in enumerate(lines) if number in wanted)
+    chosen = {number * total // size for number in range(size)}
+    return (line for number, line in enumerate(lines) if number in chosen)
 
 
 def extract(folder: Path, out: Path, valid: int) -> None:
-    """Write out/PART.article and out/PART.title; what is there already is kept.
+    """Write out/PART.article and out/PART.title, and list the inputs; files that exist are kept.
 
     Args:
+        folder: searched for the corpus.
+        out: folder to write to.
         valid: pairs for validation, at most.
 
     Raises:
         UsageError: a file is missing or malformed.
     """
-    each = {part: find([names[side] for side in SIDES], [folder]) for part, names in FILES.items()}
-    found = {
-        (part, side): path for part in each for side, path in zip(SIDES, each[part], strict=True)
-    }
-    size = check_parallel(found["valid", "article"], found["valid", "title"]).lines
-    for (part, side), path in found.items():
-        if (to := out / f"{part}.{side}").exists():
-            continue
-        lines = sentences(path, side)
-        if part == "valid":
-            lines = sample(lines, valid, size)
-        write_lines(to, tqdm(lines, to.name, unit=" lines"))
-    write_lines(out.with_name(INPUTS), map(str, dict.fromkeys(found.values())))
+    files = {part: find(names, [folder]) for part, names in FILES.items()}
+    size = check_parallel(*files["valid"]).lines
+    for part, paths in files.items():
+        for side, path in zip(SIDES, paths, strict=True):
+            if (written := out / f"{part}.{side}").exists():
+                continue
+            lines = sentences(path, side)
+            if part == "valid":
+                lines = sample(lines, valid, size)
+            write_lines(written, tqdm(lines, written.name, unit=" lines"))
+    record_inputs(out, (path for paths in files.values() for path in paths))
 
 
 def truncate(folder: Path, limits: dict[str, int]) -> None:
-    """Cut the lines of each side's files to so many tokens, but for the titles of the test part.
+    """Cut the lines of all files to the tokens that their side may have, in place.
 
-    These are references, with which titles of any length are compared.
+    Titles of the test part stay: they are references, which titles of any length are compared with.
+
+    Args:
+        folder: with files PART.SIDE.
+        limits: tokens of each side.
     """
     for path in list_files(folder):
         if path.name != REFERENCES:
             limit = limits[path.suffix[1:]]
-            shown = tqdm(read_lines(path), f"cutting {path.name}", unit=" lines")
-            write_lines(path, (" ".join(islice(line.split(), limit)) for line in shown))
+            lines = read_with_progress("cutting", path)
+            write_lines(path, (" ".join(islice(line.split(), limit)) for line in lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.gigaword", description=__doc__
-    )
+    """Extract the corpus, or truncate its lines."""
+    parser = step_parser("gigaword", __doc__)
     verbs = parser.add_subparsers(required=True, dest="verb", metavar="VERB")
     verb = verbs.add_parser("extract", help="files of the corpus to OUT/PART.SIDE")
     verb.add_argument("folder", type=Path, metavar="FOLDER")
@@ -117,12 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verb = verbs.add_parser("truncate", help="lines of FOLDER/PART.SIDE to so many tokens")
     verb.add_argument("folder", type=Path, metavar="FOLDER")
     verb.add_argument("--positions", type=int, nargs=2, required=True, metavar="N")
-    given = parser.parse_args(arguments)
-    if given.verb == "extract":
-        extract(given.folder, given.out, given.valid)
+    args = parser.parse_args(arguments)
+    if args.verb == "extract":
+        extract(args.folder, args.out, args.valid)
     else:
-        kept = (positions - 1 for positions in given.positions)  # </s> takes one
-        truncate(given.folder, dict(zip(SIDES, kept, strict=True)))
+        limits = (positions - 1 for positions in args.positions)  # </s> takes one
+        truncate(args.folder, dict(zip(SIDES, limits, strict=True)))
 
 
 if __name__ == "__main__":

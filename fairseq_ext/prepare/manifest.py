@@ -1,11 +1,10 @@
-"""What a folder of binarised text holds, in a table and as manifest.json.
+"""A table of what a folder of binarised text holds, and its manifest.json.
 
-Of each file of text: lines, tokens, unknown ones, and lengths in tokens that 50, 90 and 99 % of the
-lines do not exceed; of documents, which empty lines part, also their number. The manifest adds
-versions, and SHA-256 of all inputs and outputs.
+Each file of text has its lines, tokens, unknown tokens, and lengths in tokens that 50, 90 and 99 %
+of the lines do not exceed; documents, which empty lines separate, also have their number. The
+manifest adds versions, and SHA-256 of all inputs and outputs.
 """
 
-import argparse
 import json
 import platform
 from collections import Counter
@@ -13,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tabulate import tabulate
 from tqdm import tqdm
 
 from fairseq_ext.files import list_files, read_lines, write_lines
-from fairseq_ext.prepare.fetch import digest
+from fairseq_ext.prepare.fetch import checksum_of
+from fairseq_ext.prepare.step import INPUTS, read_with_progress, step_parser
 
 MANIFEST = "manifest.json"
-INPUTS = "inputs"  # a line for each file that was read
 PACKAGES = (
     *("fairseq_ext", "fairseq-fixed", "sacremoses", "subword-nmt", "fastBPE", "tokenizers"),
     *("torch", "numpy"),
@@ -30,12 +29,16 @@ PACKAGES = (
 SHARES = (0.5, 0.9, 0.99)
 
 
-class Facts(NamedTuple):
-    """Of a file of text.
+class TextStatistics(NamedTuple):
+    """Size of a file of text.
 
     Attributes:
-        lengths: the number of tokens that this share of the lines does not exceed.
-        documents: None if text is no documents.
+        lines: number of lines; of documents, those that are not empty.
+        tokens: number of tokens.
+        unknown: tokens that the dictionary lacks.
+        lengths: share of the lines -> tokens that these lines do not exceed.
+        longest: tokens of the longest line.
+        documents: number of documents; None if the text is no documents.
     """
 
     lines: int
@@ -46,127 +49,129 @@ class Facts(NamedTuple):
     documents: int | None = None
 
 
-def facts(lines: Iterable[str], known: set[str], documents: bool = False) -> Facts:
+def measure_text(lines: Iterable[str], known: set[str], documents: bool = False) -> TextStatistics:
+    """Return the statistics of lines.
+
+    Args:
+        lines: tokens, separated by white space.
+        known: the tokens of the dictionary.
+        documents: empty lines separate documents.
+    """
     lengths: Counter[int] = Counter()
     unknown = 0
     for line in lines:
         words = line.split()
         lengths[len(words)] += 1
         unknown += sum(word not in known for word in words)
-    breaks = lengths.pop(0, 0) if documents else None
+    number = lengths.pop(0, 0) + 1 if documents else None
     tokens = sum(length * count for length, count in lengths.items())
-    found = {f"{share:.0%}": percentile(lengths, share) for share in SHARES}
-    parts = None if breaks is None else breaks + 1
-    return Facts(lengths.total(), tokens, unknown, found, max(lengths, default=0), parts)
+    shares = {f"{share:.0%}": percentile(lengths, share) for share in SHARES}
+    longest = max(lengths, default=0)
+    return TextStatistics(lengths.total(), tokens, unknown, shares, longest, number)
 
 
 def percentile(lengths: Counter[int], share: float) -> int:
-    """The smallest length that this share of the lines does not exceed."""
+    """Return the smallest length that this share of the lines does not exceed."""
     ordered = sorted(lengths)
     reached = accumulate(lengths[length] for length in ordered)
     enough = share * lengths.total()
     return next((n for n, lines in zip(ordered, reached, strict=True) if lines >= enough), 0)
 
 
-def symbols(dictionary: Path) -> set[str]:
+def read_symbols(dictionary: Path) -> set[str]:
+    """Return the symbols of fairseq's dictionary."""
     return {line.rpartition(" ")[0] for line in read_lines(dictionary)}
 
 
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages of `PACKAGES` that are installed."""
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
-def hashes(files: Iterable[Path], name: Callable[[Path], str] = str) -> dict[str, str]:
-    shown = tqdm(sorted(files), "hashing", unit=" files")
-    return {name(path): digest(path, "sha256") for path in shown}
+def hash_files(files: Iterable[Path], name: Callable[[Path], str] = str) -> dict[str, str]:
+    """Return the SHA-256 of each file, by its name."""
+    ordered = tqdm(sorted(files), "hashing", unit=" files")
+    return {name(path): checksum_of(path, "sha256") for path in ordered}
 
 
-def format_table(statistics: Mapping[str, Facts]) -> str:
+def format_table(statistics: Mapping[str, TextStatistics]) -> str:
     """Return a table with a row for each file, numbers aligned to the right."""
-    documents = all(facts.documents is not None for facts in statistics.values())
+    documents = all(text.documents is not None for text in statistics.values())
     rows = [
         {
             "file": name,
-            **({"documents": f"{facts.documents:,}"} if documents else {}),
-            "lines": f"{facts.lines:,}",
-            "tokens": f"{facts.tokens:,}",
-            "unknown": f"{facts.unknown / max(facts.tokens, 1):.2%}",
-            **facts.lengths,
-            "longest": facts.longest,
+            **({"documents": f"{text.documents:,}"} if documents else {}),
+            "lines": f"{text.lines:,}",
+            "tokens": f"{text.tokens:,}",
+            "unknown": f"{text.unknown / max(text.tokens, 1):.2%}",
+            **text.lengths,
+            "longest": text.longest,
         }
-        for name, facts in statistics.items()
+        for name, text in statistics.items()
     ]
     cells = [list(rows[0]), *(row.values() for row in rows)]  # titles as `headers` widen columns
     align = ("left", *["right"] * (len(cells[0]) - 1))
     return tabulate(cells, tablefmt="plain", colalign=align, disable_numparse=True)
 
 
-def made(out: Path) -> list[Path]:
-    """The files that stay: binarised data, text and BPE beside it, no logs nor stamps."""
-    there = [*out.iterdir(), *(out / "text").glob("*"), *(out / "bpe").glob("*")]
+def list_outputs(out: Path) -> list[Path]:
+    """Return the files that stay: binarised data, text and BPE beside it, no logs nor stamps."""
+    folders = filter(Path.is_dir, (out, out / "text", out / "bpe"))
+    files = (path for folder in folders for path in list_files(folder))
     left_out = (MANIFEST, INPUTS, "source", "srcdict")
-    return [
-        path
-        for path in there
-        if path.is_file()
-        and path.name not in left_out
-        and path.suffix != ".log"
-        and not path.name.startswith(".")
-    ]
+    return [path for path in files if path.name not in left_out and path.suffix != ".log"]
 
 
-def summarise(
+def write_manifest(
     out: Path, text: Path, about: str, documents: bool = False, settings: Sequence[str] = ()
-) -> dict[str, Facts]:
-    """Write the manifest of a folder.
+) -> dict[str, TextStatistics]:
+    """Write the manifest of a folder, and return the statistics of its text.
 
     Args:
-        out: what fairseq-preprocess made; its file "inputs" names what it was made from.
-        text: folder of what was binarised, PART.LANGUAGE, or PART where there is one language.
+        out: output of fairseq-preprocess; its file "inputs" lists what it was made from.
+        text: folder of the text that was binarised: PART.LANGUAGE, or PART of a single language.
         about: the command.
-        documents: empty lines part documents.
+        documents: empty lines separate documents.
         settings: of the recipe, as "--merges 4000".
     """
-    found = {}
+    statistics = {}
     for path in (each for each in list_files(text) if each.name != "dict.txt"):
-        known = symbols(out / f"dict{path.suffix}.txt")
-        lines = tqdm(read_lines(path), path.name, unit=" lines")
-        found[path.name] = facts(lines, known, documents)
+        known = read_symbols(out / f"dict{path.suffix}.txt")
+        lines = read_with_progress("counting", path)
+        statistics[path.name] = measure_text(lines, known, documents)
     inputs = map(Path, read_lines(out / INPUTS)) if (out / INPUTS).exists() else ()
     manifest = {
         "command": about,
         "settings": list(settings),
-        "versions": versions(),
-        "inputs": hashes(inputs),
-        "text": {name: _known(each) for name, each in found.items()},
-        "outputs": hashes(made(out), lambda path: str(path.relative_to(out))),
+        "versions": installed_versions(),
+        "inputs": hash_files(inputs),
+        "text": {
+            name: {key: value for key, value in each._asdict().items() if value is not None}
+            for name, each in statistics.items()
+        },
+        "outputs": hash_files(list_outputs(out), lambda path: str(path.relative_to(out))),
     }
     write_lines(out / MANIFEST, [json.dumps(manifest, indent=2, ensure_ascii=False)])
-    return found
-
-
-def _known(found: Facts) -> dict[str, Any]:
-    return {name: value for name, value in found._asdict().items() if value is not None}
+    return statistics
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.manifest", description=__doc__
-    )
+    """Write a manifest, and print its table."""
+    parser = step_parser("manifest", __doc__)
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of binarised text")
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder of what was binarised")
     parser.add_argument("--about", default="", help="how it was made")
-    parser.add_argument("--documents", action="store_true", help="empty lines part documents")
+    parser.add_argument("--documents", action="store_true", help="empty lines separate documents")
     parser.add_argument("--setting", action="append", default=[], help="what it was made with")
-    given = parser.parse_args(arguments)
-    found = summarise(given.out, given.text, given.about, given.documents, given.setting)
-    print(format_table(found), end="\n\n")
+    args = parser.parse_args(arguments)
+    statistics = write_manifest(args.out, args.text, args.about, args.documents, args.setting)
+    print(format_table(statistics), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lines through a function, on all cores and as a stream: memory does not grow with the text."""
+"""A function applied to lines on all cores, as a stream: memory does not grow with the text."""
 
 import multiprocessing
 import os
@@ -7,40 +7,66 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 from fairseq_ext.errors import Unfinished
-from fairseq_ext.files import Lines, batches
+from fairseq_ext.files import batched, list_files, write_lines
+from fairseq_ext.prepare.step import read_with_progress
 
-BATCH = 2000  # lines that a process is given at once
+BATCH = 2000  # lines that a process gets at once
 AHEAD = 3  # batches for each process that are read before they are needed
+
+BatchFunction = Callable[[list[str]], list[str]]
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def map_lines(
-    function: Callable[[Lines], Lines], lines: Iterable[str], processes: int | None = None
-) -> Iterator[str]:
-    """What ``function`` makes of batches of lines, in their order.
+def map_files(folder: Path, out: Path, verb: str, choose: Callable[[str], BatchFunction]) -> None:
+    """Apply a function to the lines of each file in a folder, and keep results that exist.
 
     Args:
-        function: can be pickled; one line for each that it gets.
-        processes: default: the cores.
+        folder: with files NAME.LANGUAGE.
+        out: folder for files of the same names.
+        verb: the work, for the progress bar.
+        choose: returns the function for a language.
+    """
+    for path in list_files(folder):
+        if not (out / path.name).exists():
+            function, lines = choose(path.suffix[1:]), read_with_progress(verb, path)
+            write_lines(out / path.name, map_lines(function, lines))
+
+
+def map_lines(
+    function: BatchFunction, lines: Iterable[str], processes: int | None = None
+) -> Iterator[str]:
+    """Yield the results of a function for batches of lines, in the order of the lines.
+
+    Args:
+        function: can be pickled; returns a line for each line of its list.
+        lines: read as they are needed.
+        processes: default: the number of cores.
 
     Raises:
         Unfinished: a process was killed.
     """
     processes = processes or cores()
-    found = batches(lines, BATCH)
+    batches = batched(lines, BATCH)
     if processes == 1:
-        for batch in found:
+        for batch in batches:
             yield from function(batch)
         return
     pool = ProcessPoolExecutor(processes, initializer=_end_with_parent)
+    waiting: deque[Future[list[str]]] = deque()
     try:
-        yield from _ahead(pool, function, found, processes * AHEAD)
+        for batch in batches:
+            waiting.append(pool.submit(function, batch))
+            if len(waiting) > processes * AHEAD:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
     except BrokenProcessPool:
         raise Unfinished(
             "a process that worked on the text was killed, perhaps for want of memory; give the "
@@ -51,21 +77,11 @@ def map_lines(
 
 
 def _end_with_parent() -> None:
-    """Else processes wait for ever for more work from one that was stopped."""
+    """Let this process end when its parent ends; else it waits for ever for more work."""
+
+    def wait_and_exit(parent: multiprocessing.process.BaseProcess) -> None:
+        parent.join()
+        os._exit(1)
+
     if parent := multiprocessing.parent_process():
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-
-
-def _ahead(
-    pool: ProcessPoolExecutor,
-    function: Callable[[Lines], Lines],
-    found: Iterator[Lines],
-    room: int,
-) -> Iterator[str]:
-    waiting: deque[Future[Lines]] = deque()
-    for batch in found:
-        waiting.append(pool.submit(function, batch))
-        if len(waiting) > room:
-            yield from waiting.popleft().result()
-    while waiting:
-        yield from waiting.popleft().result()
+        threading.Thread(target=wait_and_exit, args=[parent], daemon=True).start()

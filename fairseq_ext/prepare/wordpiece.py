@@ -4,9 +4,9 @@
   apply VOCAB <TEXT >PIECES
   dict VOCAB >DICT               for fairseq-preprocess --srcdict DICT --joined-dictionary
 
-Words are parted by white space alone, and put together again as they were, in single spaces: no
-piece that begins a word begins with ##, so that words like ## and ###,### can be told from pieces.
-What fairseq or BERT takes for a special symbol (<unk>, [SEP]) is split like any other word. Words
+Words are separated by white space alone, and can be put together again as they were, in single
+spaces: no piece that begins a word begins with ##, so that words like ## and ###,### can be told
+from pieces. Special symbols of fairseq or BERT (<unk>, [SEP]) are split like any other word. Words
 with unknown characters, or more than 100 of them, are [UNK]; dictionaries leave that out, so that
 it becomes fairseq's <unk>. Text is to be in lower case already.
 """
@@ -25,55 +25,65 @@ from tqdm import tqdm
 
 from fairseq_ext.data.wordpiece import MARK, UNKNOWN, Pieces, is_usable, load
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batches, decode_line, read_lines, write_lines
+from fairseq_ext.files import batched, decode_line, write_lines
+from fairseq_ext.prepare.step import read_with_progress, step_parser
 
 HEADER = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 1000  # most frequent characters that are kept, as in BERT's
-FEWEST = 2  # occurrences of what becomes a piece
+FEWEST = 2  # occurrences of a sequence that becomes a piece
 SPARE = 1000  # pieces that are learned in the place of those that cannot be used
 BATCH = 10_000  # lines, or words
 
 
 class Alphabet:
-    """Characters as two letters each, for the first one of a word and for others.
+    """A code of two letters for each character: one to begin words, one to continue them.
 
-    The trainer for WordPiece numbers what continues words in an order that differs from run to
-    run, and so do its pieces. That for BPE takes letters in their order.
+    The trainer for WordPiece in `tokenizers` numbers the characters that continue words in an order
+    that differs from run to run, so its pieces differ from run to run too. The trainer for BPE is
+    deterministic, since it takes letters in the order of their code points, but it cannot tell
+    where a word begins. So words are rewritten for the trainer for BPE: the n-th of N characters
+    becomes the letter U+E000 + n at the beginning of a word, and U+E000 + N + n elsewhere. These
+    letters are of Unicode's private use area, which stands for no character of a text. The learned
+    tokens are rewritten back, with ## before those that continue words.
     """
 
-    FIRST = 0xE000  # of the letters, which are for private use
+    FIRST = 0xE000  # code point of the first letter
 
     def __init__(self, characters: Sequence[str]) -> None:
-        self.characters, self.others = characters, self.FIRST + len(characters)
+        self.characters, self.inner = characters, self.FIRST + len(characters)
         self.begins = {ord(c): code for code, c in enumerate(characters, self.FIRST)}
-        self.continues = {ord(c): code for code, c in enumerate(characters, self.others)}
+        self.continues = {ord(c): code for code, c in enumerate(characters, self.inner)}
 
     def letters(self) -> list[str]:
+        """Return all letters in their order."""
         return list(map(chr, [*self.begins.values(), *self.continues.values()]))
 
-    def write(self, word: str) -> str:
+    def encode(self, word: str) -> str:
+        """Return a word in letters."""
         return word[0].translate(self.begins) + word[1:].translate(self.continues)
 
-    def read(self, token: str) -> str:
-        """A piece; empty if it begins words and looks as if it did not."""
+    def decode(self, token: str) -> str:
+        """Return a piece; an empty one if it begins words and yet begins with ##."""
         size = len(self.characters)
         text = "".join(self.characters[(ord(letter) - self.FIRST) % size] for letter in token)
-        if ord(token[0]) >= self.others:
+        if ord(token[0]) >= self.inner:
             return MARK + text
         return "" if text.startswith(MARK) else text
 
 
 def count_words(lines: Iterable[str]) -> Counter[str]:
+    """Return the count of each word, separated by white space."""
     return Counter(word for line in lines for word in line.split())
 
 
 def learn(words: Counter[str], size: int) -> list[str]:
-    """A vocabulary of `size` pieces, or fewer if the text has no more that occur twice.
+    """Return a vocabulary of `size` pieces, or fewer if no other sequence occurs twice.
 
     Each character is there twice, to begin words and to continue them.
 
     Args:
-        words: how often each occurs.
+        words: the count of each word.
+        size: pieces, at most.
 
     Raises:
         UsageError: there is no word, or no room for the characters.
@@ -88,15 +98,15 @@ def learn(words: Counter[str], size: int) -> list[str]:
     least = len(HEADER) + 2 * len(alphabet.characters)
     if size < least:
         raise UsageError(f"--size is {size} and characters alone need {least}; give a larger one")
-    found = map(alphabet.read, _trained(words, alphabet, size + SPARE))
-    return [*HEADER, *filter(is_usable, found)][:size]
+    pieces = map(alphabet.decode, _train(words, alphabet, size + SPARE))
+    return [*HEADER, *filter(is_usable, pieces)][:size]
 
 
-def _trained(words: Counter[str], alphabet: Alphabet, size: int) -> list[str]:
-    """Tokens in letters of the alphabet: these, then what is merged, the most frequent first."""
+def _train(words: Counter[str], alphabet: Alphabet, size: int) -> list[str]:
+    """Return tokens in letters: the alphabet, then merged ones, the most frequent first."""
     known = set(alphabet.characters)
     text = (
-        " ".join([alphabet.write(word)] * min(BATCH, count - begin))
+        " ".join([alphabet.encode(word)] * min(BATCH, count - begin))
         for word, count in words.items()
         if known.issuperset(word)
         for begin in range(0, count, BATCH)
@@ -115,41 +125,38 @@ def _trained(words: Counter[str], alphabet: Alphabet, size: int) -> list[str]:
 
 
 def dictionary(pieces: Iterable[str]) -> Iterator[str]:
-    """The lines of fairseq's dictionary; what is not in it is <unk>."""
+    """Yield the lines of fairseq's dictionary; a piece that is not in it is <unk>."""
     return (f"{piece} 1" for piece in dict.fromkeys(filter(is_usable, pieces)))
 
 
-def _learn(given: argparse.Namespace) -> None:
-    words: Counter[str] = Counter()
-    for path in given.texts:
-        words.update(count_words(tqdm(read_lines(path), f"reading {path.name}", unit=" lines")))
-    pieces = learn(words, given.size)
-    write_lines(given.out, pieces)
-    print(f"{given.out}: {len(pieces):,} pieces", file=sys.stderr)
+def _learn(args: argparse.Namespace) -> None:
+    pieces = learn(count_words(read_with_progress("reading", *args.texts)), args.size)
+    write_lines(args.out, pieces)
+    print(f"{args.out}: {len(pieces):,} pieces", file=sys.stderr)
 
 
-def _apply(given: argparse.Namespace) -> None:
-    pieces = Pieces(load(given.vocabulary))
-    read = (
+def _apply(args: argparse.Namespace) -> None:
+    pieces = Pieces(load(args.vocabulary))
+    lines = (
         decode_line(line, f"standard input, line {number}").rstrip("\r\n")
         for number, line in enumerate(sys.stdin.buffer, 1)
     )
-    for batch in batches(tqdm(read, "splitting", unit=" lines"), BATCH):
-        sys.stdout.buffer.writelines(f"{line}\n".encode() for line in pieces.encode(batch))
+    for batch in batched(tqdm(lines, "splitting", unit=" lines"), BATCH):
+        _print_lines(pieces.encode(batch))
 
 
-def _dictionary(given: argparse.Namespace) -> None:
-    sys.stdout.buffer.writelines(
-        f"{line}\n".encode() for line in dictionary(load(given.vocabulary))
-    )
+def _print_dictionary(args: argparse.Namespace) -> None:
+    _print_lines(dictionary(load(args.vocabulary)))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    """Print lines in UTF-8, whatever the locale is."""
+    sys.stdout.buffer.writelines(f"{line}\n".encode() for line in lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.wordpiece",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Learn, apply or convert a vocabulary."""
+    parser = step_parser("wordpiece", __doc__)
     verbs = parser.add_subparsers(required=True, metavar="learn | apply | dict")
     verb = verbs.add_parser("learn", help="write a vocabulary")
     verb.add_argument("--size", type=int, required=True, metavar="N", help="pieces, at most")
@@ -158,13 +165,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verb.set_defaults(run=_learn)
     for name, run, help in (
         ("apply", _apply, "split standard input into pieces"),
-        ("dict", _dictionary, "print fairseq's dictionary"),
+        ("dict", _print_dictionary, "print fairseq's dictionary"),
     ):
         verb = verbs.add_parser(name, help=help)
         verb.add_argument("vocabulary", type=Path, metavar="VOCAB")
         verb.set_defaults(run=run)
-    given = parser.parse_args(arguments)
-    given.run(given)
+    args = parser.parse_args(arguments)
+    args.run(args)
 
 
 if __name__ == "__main__":

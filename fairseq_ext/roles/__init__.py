@@ -3,22 +3,22 @@
 from fairseq_ext.roles.role_masks import (
     DEFINITIONS,
     NO_ROLE,
-    PARSED,
+    PARSED_ROLES,
     ROLES,
-    Roles,
-    Sentences,
-    allowed,
+    RoleMask,
+    TokenFeatures,
+    allowed_keys,
 )
-from fairseq_ext.roles.symbols import Symbols, check_symbols
+from fairseq_ext.roles.symbols import SymbolTable, check_symbols
 
 __all__ = [
     "DEFINITIONS",
     "NO_ROLE",
-    "PARSED",
+    "PARSED_ROLES",
     "ROLES",
-    "Roles",
-    "Sentences",
-    "Symbols",
-    "allowed",
+    "RoleMask",
+    "TokenFeatures",
+    "SymbolTable",
+    "allowed_keys",
     "check_symbols",
 ]

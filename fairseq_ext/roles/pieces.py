@@ -19,22 +19,22 @@ class Piece(NamedTuple):
 
     Attributes:
         text: in UTF-8, maybe of half a character.
-        opens: it begins a word, whatever stands before it.
-        closes: what follows it begins a word.
+        starts_word: it begins a word, whatever stands before it.
+        ends_word: what follows it begins a word.
     """
 
     text: bytes
-    opens: bool
-    closes: bool
+    starts_word: bool
+    ends_word: bool
 
 
-def pieces(symbols: Sequence[str]) -> list[Piece]:
+def read_pieces(symbols: Sequence[str]) -> list[Piece]:
     """That of each symbol."""
-    read = READ[mark(symbols)]
+    read = PIECE_READERS[detect_mark(symbols)]
     return [read(symbol) for symbol in symbols]
 
 
-def mark(symbols: Sequence[str]) -> str:
+def detect_mark(symbols: Sequence[str]) -> str:
     """The one that most have, if enough do, which says how words were split; else none."""
     found = {mark: sum(s.startswith(mark) for s in symbols) for mark in MARKS[1:]}
     found["@@"] = sum(s.endswith("@@") and s != "@@" for s in symbols)
@@ -42,7 +42,7 @@ def mark(symbols: Sequence[str]) -> str:
     return most if found[most] > LEAST * len(symbols) else ""
 
 
-def are_numbers(symbols: Sequence[str]) -> bool:
+def are_numeric(symbols: Sequence[str]) -> bool:
     """Whether symbols are those of a tokeniser's tokens by number, as with fairseq's gpt2 BPE."""
     return 2 * sum(symbol.isdecimal() for symbol in symbols) > len(symbols)
 
@@ -54,7 +54,7 @@ def _of_bytes(symbol: str) -> Piece:
 
 _BYTES = {letter: bytes([number]) for number, letter in bytes_to_unicode().items()}
 
-READ = {
+PIECE_READERS = {
     "": lambda symbol: Piece(symbol.encode(), True, True),
     "@@": lambda s: Piece(s.removesuffix("@@").encode(), False, not s.endswith("@@")),
     "##": lambda s: Piece(s.removeprefix("##").encode(), not s.startswith("##"), False),

@@ -14,9 +14,9 @@ from torch import Tensor
 from fairseq_ext.attention.context import AttentionContext
 from fairseq_ext.errors import UsageError
 
-NONE = -1  # no word
-NEVER = torch.iinfo(torch.long).min  # of what cannot be rare
-BLANK = (NONE, NONE, 0)  # of a token without a parse, in `Sentences.parse`
+NO_WORD = -1  # no word
+NEVER_RARE = torch.iinfo(torch.long).min  # of what cannot be rare
+NO_PARSE = (NO_WORD, NO_WORD, 0)  # of a token without a parse, in `Sentences.parse`
 MAJOR, EXACT = 1, 2  # bits of a relation: a major one, and one that is so without its subtype
 
 
@@ -77,7 +77,7 @@ DEFINITIONS = {
 
 
 @dataclass(frozen=True)
-class Sentences:
+class TokenFeatures:
     """A batch, as roles see it; S positions, the real ones of a sentence stand together.
 
     Args:
@@ -98,14 +98,14 @@ class Sentences:
     parse: Tensor | None = None
 
 
-def rare(view: Sentences, rule: Definitions) -> Tensor:
+def rare(view: TokenFeatures, rule: Definitions) -> Tensor:
     """The tenth of the words with the highest inverse document frequency, all their tokens."""
-    scores = view.rarity.masked_fill(~view.begins, NEVER)
+    scores = view.rarity.masked_fill(~view.begins, NEVER_RARE)
     if rule.later:
         scores = scores.flip(1)
     ranks = scores.argsort(stable=True, dim=1, descending=True).argsort(1)
     wanted = rule.rarest(view.begins.sum(1, keepdim=True))
-    chosen = (ranks < wanted) & (scores != NEVER)
+    chosen = (ranks < wanted) & (scores != NEVER_RARE)
     chosen = first_tokens(view.begins, chosen.flip(1) if rule.later else chosen) & ~view.ends
     if rule.stand_in:
         few = (chosen & view.begins).sum(1, keepdim=True) < wanted
@@ -113,19 +113,19 @@ def rare(view: Sentences, rule: Definitions) -> Tensor:
     return chosen
 
 
-def separator(view: Sentences, rule: Definitions) -> Tensor:
+def separator(view: TokenFeatures, rule: Definitions) -> Tensor:
     """Ends and symbols that separate."""
     return view.ends | view.separators
 
 
-def dependency(view: Sentences, rule: Definitions) -> Tensor:
+def dependency(view: TokenFeatures, rule: Definitions) -> Tensor:
     """A word, what it depends on, and what depends on it."""
     word, head, _ = view.parse.unbind(-1)
     up = _same(head, word)
     return _same(word, word) | up | up.transpose(1, 2)
 
 
-def major(view: Sentences, rule: Definitions) -> Tensor:
+def major(view: TokenFeatures, rule: Definitions) -> Tensor:
     """Words in a major relation (subject, object, adjective, adverb), and what they depend on."""
     word, head, relation = view.parse.unbind(-1)
     inside = (relation & rule.relation).bool()
@@ -135,20 +135,20 @@ def major(view: Sentences, rule: Definitions) -> Tensor:
     return chosen | view.ends if rule.ends else chosen
 
 
-def relative(view: Sentences, rule: Definitions) -> Tensor:
+def relative(view: TokenFeatures, rule: Definitions) -> Tensor:
     """A window around each position."""
     place = torch.arange(view.real.size(1), device=view.real.device)
     return ((place - place[:, None]).abs() <= rule.window).expand(len(view.real), -1, -1)
 
 
-def none(view: Sentences, rule: Definitions) -> Tensor:
+def none(view: TokenFeatures, rule: Definitions) -> Tensor:
     """No role: all tokens."""
     return view.real
 
 
 NO_ROLE = "none"
 
-ROLES: dict[str, Callable[[Sentences, Definitions], Tensor]] = {
+ROLES: dict[str, Callable[[TokenFeatures, Definitions], Tensor]] = {
     "rare": rare,
     "separator": separator,
     "dependency": dependency,
@@ -157,17 +157,17 @@ ROLES: dict[str, Callable[[Sentences, Definitions], Tensor]] = {
     NO_ROLE: none,
 }
 
-PARSED = ("dependency", "major")
+PARSED_ROLES = ("dependency", "major")
 """Those that need `Sentences.parse`."""
 
 
-def allowed(role: str, view: Sentences, definitions: str = "paper") -> Tensor:
+def allowed_keys(role: str, view: TokenFeatures, definitions: str = "paper") -> Tensor:
     """[B, S, S] bool: which keys each row of a head with this role looks at.
 
     Raises:
         UsageError: it needs parses, and there are none.
     """
-    if role in PARSED and view.parse is None:
+    if role in PARSED_ROLES and view.parse is None:
         raise UsageError(
             f"the role {role} of the model needs parses, which these sentences do not have; give a "
             "split with annotations, or to fairseq-generate --model-overrides with none in its "
@@ -180,7 +180,7 @@ def allowed(role: str, view: Sentences, definitions: str = "paper") -> Tensor:
     return torch.where(keys.any(2, keepdim=True), keys, itself)
 
 
-class Roles(NamedTuple):
+class RoleMask(NamedTuple):
     """The roles of a group's heads, one each; of DEFINITIONS whose they are.
 
     A mask is made once a forward pass, for all heads and layers with its role.
@@ -195,8 +195,9 @@ class Roles(NamedTuple):
 
     def _mask(self, name: str, context: AttentionContext) -> Tensor:
         inputs, definitions = context.inputs, self.definitions
-        return inputs.once(
-            ("role", name, definitions), lambda: ~allowed(name, inputs.sentences, definitions)
+        return inputs.cached(
+            ("role", name, definitions),
+            lambda: ~allowed_keys(name, inputs.token_features, definitions),
         )
 
 
@@ -213,4 +214,4 @@ def _named(inside: Tensor, named: Tensor, names: Tensor) -> Tensor:
 
 def _same(one: Tensor, other: Tensor) -> Tensor:
     """[B, S], [B, S] -> [B, S, S] where they are the same, and something."""
-    return (one[:, :, None] == other[:, None]) & (one != NONE)[:, :, None]
+    return (one[:, :, None] == other[:, None]) & (one != NO_WORD)[:, :, None]

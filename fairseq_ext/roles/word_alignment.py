@@ -30,7 +30,7 @@ ALIKE = str.maketrans(
 UNSEEN = {"Mn", "Me", "Cc", "Cf", "Zs", "Zl", "Zp"}  # categories of Unicode
 
 
-def align(
+def align_tokens(
     tokens: Sequence[Token], words: Sequence[str], surfaces: Mapping[int, tuple[int, str]]
 ) -> list[int] | None:
     """The place of each token's word; None if tokens and words do not agree.
@@ -53,7 +53,7 @@ def align(
     return found
 
 
-def words_of(tokens: Sequence[Token]) -> tuple[list[str], list[int]]:
+def group_words(tokens: Sequence[Token]) -> tuple[list[str], list[int]]:
     """The words that tokens make, for a parser, and the place of each token's word.
 
     Where tokens do not say where words end, letters and other characters are parted.
@@ -76,7 +76,7 @@ def unescaped(text: str) -> str:
 
 
 def _parted(tokens: Sequence[Token]) -> bool:
-    return any(token is not None and token.closes for token in tokens)
+    return any(token is not None and token.ends_word for token in tokens)
 
 
 def _changes(before: bytes, after: bytes) -> bool:
@@ -89,10 +89,10 @@ def _groups(tokens: Sequence[Token]) -> list[list[bytes | None]]:
     groups: list[list[bytes | None]] = []
     closed = True
     for token in tokens:
-        if closed or token is None or token.opens:
+        if closed or token is None or token.starts_word:
             groups.append([])
         groups[-1].append(token and token.text)
-        closed = token is None or token.closes
+        closed = token is None or token.ends_word
     return groups
 
 

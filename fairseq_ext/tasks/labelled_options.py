@@ -14,13 +14,13 @@ COMMON: list[Option] = [
     option("data", str, MISSING, "folder with train.jsonl, valid.jsonl, ..."),
     option(
         "vocabulary",
-        Optional[str],  # noqa: UP045 (argparse)
+        Optional[str],
         None,
         "folder with dict.txt and the tokeniser of the encoder (default: the data's)",
     ),
     option(
         "tokens_per_sample",
-        Optional[int],  # noqa: UP045
+        Optional[int],
         None,
         "tokens of a row, at most; longer ones lose their end (default: the encoder's positions)",
     ),
@@ -35,14 +35,14 @@ COMMON: list[Option] = [
     option("freeze_encoder", bool, False, "train the head alone (Jia's 'pretrain')"),
     option(
         "word_vectors",
-        Optional[str],  # noqa: UP045
+        Optional[str],
         None,
         "file in GloVe's text form, plain or .gz, whose vectors embeddings begin with",
     ),
     ("seed", int, field(default=II("common.seed"))),
     ("save_dir", str, field(default=II("checkpoint.save_dir"))),
     ("restore_file", str, field(default=II("checkpoint.restore_file"))),
-    ("pretrained", Optional[str], field(default=II("checkpoint.finetune_from_model"))),  # noqa: UP045
+    ("pretrained", Optional[str], field(default=II("checkpoint.finetune_from_model"))),
 ]
 
 

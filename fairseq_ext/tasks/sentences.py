@@ -15,7 +15,7 @@ from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, option
-from fairseq_ext.models.role_heads import roles_with_parses
+from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser
 from fairseq_ext.models.task_heads import (
     Linear,
@@ -50,7 +50,7 @@ OPTIONS: list[Option] = [
     ),
     option(
         "task_layers",
-        Optional[int],  # noqa: UP045 (argparse)
+        Optional[int],
         None,
         "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
         "for two apart 1 to classify and 3 for regression)",

@@ -1,17 +1,18 @@
 """Parse the sentences of a split for role-guided masks.
 
-DATA is a folder of fairseq-preprocess, or one of labelled text (train.jsonl, ...). Annotations come
-from CoNLL-U files, whose sentences are those of the split in their order (empty ones left out), or
-from a parser. They lie beside the text, as SPLIT.SRC-TGT.LANG.annotations or SPLIT.annotations, and
-say of each token its word, what that depends on, and how. Sentences whose words are not those of
-their parse are counted, listed and left without annotations; too many are refused.
+DATA is a folder of fairseq-preprocess, or a folder of labelled text (train.jsonl, ...). The parses
+come from CoNLL-U files or from a parser. The sentences of the files must be the sentences of the
+split in their order, without empty ones. Annotations are written beside the text, as
+SPLIT.SRC-TGT.LANG.annotations or SPLIT.annotations. They hold, for each token, its word, the word's
+head and their relation. A sentence whose words are not the words of its parse is counted, listed
+and left without annotations; too many such sentences are refused.
 """
 
 import argparse
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import TextIO
@@ -21,9 +22,10 @@ from tqdm import tqdm
 
 from fairseq_ext.data import annotations
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tools import parsers
-from fairseq_ext.tools.parse_matching import Match, by_files, by_parser
-from fairseq_ext.tools.prepared_text import Text, find
+from fairseq_ext.files import atomic_writer
+from fairseq_ext.tools.parse_matching import Match, match_files, match_parser
+from fairseq_ext.tools.parsers import load_parser
+from fairseq_ext.tools.prepared_text import PreparedText, find_text
 
 EXAMPLE = """\
   fairseq-ext annotate data-bin/multi30k.en-de --split train --lang en --parser spacy:en_core_web_sm
@@ -33,80 +35,73 @@ SHOWN = 3  # mismatches on standard error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", type=Path, metavar="DATA")
-    parser.add_argument("--split", required=True, help="train, valid, test, ...")
-    parser.add_argument("--lang", help="of the two of a translation; the source is what roles need")
-    origin = parser.add_mutually_exclusive_group(required=True)
-    origin.add_argument(
-        "--conllu", type=Path, nargs="+", metavar="FILE", help="parses, plain or .gz"
-    )
-    origin.add_argument("--parser", metavar="NAME", help="spacy:MODEL or stanza:LANG")
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        default=0.05,
-        metavar="SHARE",
-        help="of sentences whose words may differ from their parse; default: 0.05",
-    )
-    parser.add_argument("--mismatches", type=Path, metavar="FILE", help="list them all, with tabs")
-    parser.add_argument(
-        "--vocabulary",
-        type=Path,
-        metavar="FOLDER",
-        help="with the tokeniser, of labelled text or where dict.txt has numbers; default: DATA",
-    )
+    """Add the arguments of `fairseq-ext annotate`."""
+    add = parser.add_argument
+    add("data", type=Path, metavar="DATA")
+    add("--split", required=True, help="train, valid, test, ...")
+    add("--lang", help="of the two of a translation; the source is what roles need")
+    source = parser.add_mutually_exclusive_group(required=True)
+    files = "parses, plain or .gz"
+    source.add_argument("--conllu", type=Path, nargs="+", metavar="FILE", help=files)
+    source.add_argument("--parser", metavar="NAME", help="spacy:MODEL or stanza:LANG")
+    share = "of sentences whose words may differ from their parse; default: 0.05"
+    add("--threshold", type=float, default=0.05, metavar="SHARE", help=share)
+    add("--mismatches", type=Path, metavar="FILE", help="list them all, with tabs")
+    folder = "with the tokeniser, of labelled text or where dict.txt has numbers; default: DATA"
+    add("--vocabulary", type=Path, metavar="FOLDER", help=folder)
 
 
-def run(given: argparse.Namespace) -> None:
-    if not 0 <= given.threshold <= 1:
-        raise UsageError(f"--threshold is {given.threshold}; give a share from 0 to 1")
-    if (file := given.mismatches) and (file.is_dir() or not file.parent.is_dir()):
-        raise UsageError(f"--mismatches is {file}, which cannot be a file; give one in a folder")
+def run(args: argparse.Namespace) -> None:
+    """Write the annotations of a split, and print how many there are."""
+    if not 0 <= args.threshold <= 1:
+        raise UsageError(f"--threshold is {args.threshold}; give a share from 0 to 1")
+    if (path := args.mismatches) and (path.is_dir() or not path.parent.is_dir()):
+        raise UsageError(f"--mismatches is {path}, which cannot be a file; give one in a folder")
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    text = find(given.data, given.split, given.lang, given.vocabulary)
-    if given.conllu:
-        matches, parser = by_files(text, given.conllu), " ".join(map(str, given.conllu))
+    text = find_text(args.data, args.split, args.lang, args.vocabulary)
+    if args.conllu:
+        matches, origin = match_files(text, args.conllu), " ".join(map(str, args.conllu))
     else:
-        matches, parser = by_parser(text, parsers.load(given.parser)), given.parser
-    work = Work(text, given.threshold, given.mismatches)
+        matches, origin = match_parser(text, load_parser(args.parser)), args.parser
+    annotator = Annotator(text, args.threshold, args.mismatches)
     folder = text.path.with_name(f"{text.path.name}.annotations")
-    about = annotations.write(folder, work.records(matches), text.symbols, parser)
+    about = annotations.write(folder, annotator.annotate(matches), text.symbols, origin)
     print(
         f"{folder}: {about['sentences']:,} sentences, {about['tokens']:,} tokens, "
-        f"{about['unannotated']:,} sentences without annotations, {work.speed():,.0f} words/s"
+        f"{about['unannotated']:,} sentences without annotations, "
+        f"{annotator.speed():,.0f} words/s"
     )
 
 
-class Work:
-    """One pass over the sentences of a text."""
+class Annotator:
+    """One pass over the sentences of a text, which counts and lists mismatches.
 
-    def __init__(self, text: Text, threshold: float, listing: Path | None) -> None:
+    Args:
+        text: the split.
+        threshold: the share of sentences that may not match their parse.
+        listing: a file for all mismatches, or None.
+    """
+
+    def __init__(self, text: PreparedText, threshold: float, listing: Path | None) -> None:
         self.text, self.threshold, self.listing = text, threshold, listing
         self.mismatches = self.words = 0
         self.started = perf_counter()
 
-    def records(self, matches: Iterator[Match]) -> Iterator[np.ndarray]:
-        """Raises UsageError at the end if too many sentences do not agree with their parse."""
+    def annotate(self, matches: Iterator[Match]) -> Iterator[np.ndarray]:
+        """Yield the annotations of each sentence; see `fairseq_ext.data.annotations`.
+
+        Raises:
+            UsageError: at the end, if too many sentences do not match their parse.
+        """
         bar = tqdm(matches, self.text.path.name, self.text.total, unit=" sentences", disable=None)
-        with _listing(self.listing) as file:
+        with atomic_writer(self.listing) if self.listing else nullcontext() as file:
             for index, match in enumerate(bar):
                 self.words += len(match.sentence.words)
                 if match.places is None:
-                    self._note(index, match, file)
+                    self._report(index, match, file)
                     yield annotations.blank(len(match.tokens))
                 else:
                     yield annotations.record(match.places, match.sentence)
-        self._check()
-
-    def _note(self, index: int, match: Match, file: TextIO | None) -> None:
-        self.mismatches += 1
-        text, words, where = match.shown(), " ".join(match.sentence.words), match.sentence.where
-        if file:
-            print(index, text, words, where, sep="\t", file=file)
-        if self.mismatches <= SHOWN:
-            tqdm.write(f"{where}: sentence {index} is '{text}', parsed '{words}'", sys.stderr)
-
-    def _check(self) -> None:
         share = self.mismatches / self.text.total
         if share > self.threshold:
             raise UsageError(
@@ -115,20 +110,14 @@ class Work:
                 f"{self.threshold:.1%}; parse this text as it is tokenised, or see --mismatches"
             )
 
+    def _report(self, index: int, match: Match, file: TextIO | None) -> None:
+        self.mismatches += 1
+        text, words, where = match.text(), " ".join(match.sentence.words), match.sentence.where
+        if file:
+            print(index, text, words, where, sep="\t", file=file)
+        if self.mismatches <= SHOWN:
+            tqdm.write(f"{where}: sentence {index} is '{text}', parsed '{words}'", sys.stderr)
+
     def speed(self) -> float:
+        """Return words a second."""
         return self.words / (perf_counter() - self.started)
-
-
-@contextmanager
-def _listing(path: Path | None) -> Iterator[TextIO | None]:
-    """A file that has its name when it is complete."""
-    if path is None:
-        yield None
-        return
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Say whether fairseq can train here: versions, devices, and what is missing.
+"""Check that fairseq can train here: versions, devices, and what is missing.
 
-Every complaint ends with a line that mends it. The exit code is 0 if training can run and 1 if
-something that it requires is missing or wrong. Where even `fairseq-ext` does not start:
+Every complaint ends with its remedy. The exit code is 0 if training can run, and 1 if something
+that training requires is missing or wrong. If even `fairseq-ext` does not start:
 python fairseq_ext/tools/doctor.py
 """
 
@@ -22,8 +22,9 @@ EXAMPLE = """\
 
 PACKAGE = Path(__file__).parent.parent
 
-# Compiled parts of fairseq that its commands cannot do without, and what each is for.
-COMPILED = {
+# fairseq, and compiled parts that its commands cannot do without: what each is needed for.
+FAIRSEQ = {
+    "fairseq": "everything",
     "fairseq.data.data_utils_fast": "batches",
     "fairseq.data.token_block_utils_fast": "language models",
     "fairseq.libbleu": "fairseq-generate",
@@ -34,52 +35,56 @@ REBUILD = f"{INSTALL} --no-cache-dir --no-deps --force-reinstall fairseq-fixed"
 
 
 class Finding(NamedTuple):
-    """With a ``remedy`` something is not right; if it is ``required`` too, nothing trains."""
+    """A line of the report.
 
-    what: str
-    found: str
+    Attributes:
+        subject: the name of what was examined.
+        state: its version or condition.
+        remedy: a command or an advice; empty if nothing is wrong.
+        required: whether nothing trains while it is wrong.
+    """
+
+    subject: str
+    state: str
     remedy: str = ""
     required: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There is nothing to choose."""
+    """Add nothing: there is nothing to choose."""
 
 
-def run(given: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Print all findings; exit with an error if training cannot run."""
     wrong = []
     for finding in (each for check in CHECKS for each in check()):
-        print(_line(finding), flush=True)
-        if finding.remedy and finding.required:
-            wrong.append(finding.what)
+        mark = "" if not finding.remedy else "WRONG" if finding.required else "note"
+        line = f"{mark:5}  {finding.subject:36}  {finding.state}"
+        print(f"{line} -> {finding.remedy}" if finding.remedy else line, flush=True)
+        if mark == "WRONG":
+            wrong.append(finding.subject)
     if wrong:
         sys.exit(f"error: training cannot run before these are mended: {', '.join(wrong)}")
     print("Training can run.")
 
 
-def _line(finding: Finding) -> str:
-    mark = "" if not finding.remedy else "WRONG" if finding.required else "note"
-    line = f"{mark:5}  {finding.what:36}  {finding.found}"
-    return f"{line} -> {finding.remedy}" if finding.remedy else line
-
-
-def _broken(module: str, remedy: str) -> Finding | None:
-    """What is wrong with a module that does not import."""
+def _try_import(module: str, remedy: str) -> Finding | None:
+    """Return why a module does not import, or None if it does."""
     logging.disable(logging.INFO)  # fairseq recommends packages that it does without
     try:
         importlib.import_module(module)
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
-        return Finding(module, f"does not import ({said})", remedy, required=True)
+        reason = str(error).strip().partition("\n")[0]
+        return Finding(module, f"does not import ({reason})", remedy, required=True)
     finally:
         logging.disable(logging.NOTSET)
     return None
 
 
-def versions() -> Iterator[Finding]:
-    """What the installed metadata asks for, extras included, beside what there is."""
-    if broken := _broken("packaging.requirements", "pip install packaging"):
-        yield broken
+def check_versions() -> Iterator[Finding]:
+    """Compare installed versions with the package's metadata, extras included."""
+    if failure := _try_import("packaging.requirements", "pip install packaging"):
+        yield failure
         return
     from packaging.requirements import Requirement
 
@@ -90,37 +95,39 @@ def versions() -> Iterator[Finding]:
         yield Finding("Python", platform.python_version())
         yield Finding("fairseq_ext", "not installed, so versions cannot be checked", remedy)
         for name in ("torch", "numpy", "fairseq-fixed", "sacrebleu"):
-            yield _installed(Requirement(name), "")
+            yield _check_installed(Requirement(name), "")
         return
     requires = Requirement(f"Python{about['Requires-Python'] or ''}").specifier
-    yield _compared("Python", platform.python_version(), requires, f"use Python {requires}", True)
+    yield _compare("Python", platform.python_version(), requires, f"use Python {requires}", True)
     extras = ["", *(about.get_all("Provides-Extra") or [])]
-    for asked in map(Requirement, metadata.requires("fairseq_ext") or []):
+    for requirement in map(Requirement, metadata.requires("fairseq_ext") or []):
+        marker = requirement.marker
         for extra in extras:
-            if asked.marker is None or asked.marker.evaluate({"extra": extra}):
-                yield _installed(asked, extra)
+            if marker is None or marker.evaluate({"extra": extra}):
+                yield _check_installed(requirement, extra)
                 break
 
 
-def _installed(asked: Any, extra: str) -> Finding:
-    name = f"{asked.name} ({extra})" if extra else asked.name
-    remedy = f"{INSTALL} '{asked.name}{asked.specifier}'"
+def _check_installed(requirement: Any, extra: str) -> Finding:
+    name = f"{requirement.name} ({extra})" if extra else requirement.name
+    remedy = f"{INSTALL} '{requirement.name}{requirement.specifier}'"
     try:
-        found = metadata.version(asked.name)
+        version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return Finding(name, "missing", remedy, required=not extra)
-    return _compared(name, found, asked.specifier, remedy, required=not extra)
+    return _compare(name, version, requirement.specifier, remedy, required=not extra)
 
 
-def _compared(name: str, found: str, asked: Any, remedy: str, required: bool) -> Finding:
-    if asked.contains(found, prereleases=True):
-        return Finding(name, found)
-    return Finding(name, f"{found} is not {asked}", remedy, required)
+def _compare(name: str, version: str, specifier: Any, remedy: str, required: bool) -> Finding:
+    if specifier.contains(version, prereleases=True):
+        return Finding(name, version)
+    return Finding(name, f"{version} is not {specifier}", remedy, required)
 
 
-def devices() -> Iterator[Finding]:
-    if broken := _broken("torch", f"{INSTALL} torch"):
-        yield broken
+def check_devices() -> Iterator[Finding]:
+    """Report CPUs and GPUs, and what slows them or makes them unsafe."""
+    if failure := _try_import("torch", f"{INSTALL} torch"):
+        yield failure
         return
     import torch
 
@@ -132,17 +139,17 @@ def devices() -> Iterator[Finding]:
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
         remedy = "take torch 2.10 or newer for checkpoints that you do not trust"
         yield Finding("torch", f"{torch.__version__} reads files unsafely (CVE-2026-24747)", remedy)
-    yield from _gpus(torch.cuda)
+    yield from _check_gpus(torch.cuda)
 
 
-def _gpus(cuda: Any) -> Iterator[Finding]:
+def _check_gpus(cuda: Any) -> Iterator[Finding]:
     for index in range(cuda.device_count()):
         gpu = cuda.get_device_properties(index)
         size = f"{gpu.total_memory / 2**30:.0f} GiB, compute capability {gpu.major}.{gpu.minor}"
         yield Finding(f"GPU {index}", f"{gpu.name}, {size}")
     if cuda.device_count():
-        if broken := _broken("triton", "pip install triton for faster attention on this GPU"):
-            yield broken._replace(required=False)
+        if failure := _try_import("triton", "pip install triton for faster attention on this GPU"):
+            yield failure._replace(required=False)
     elif shutil.which("nvidia-smi"):
         remedy = "install a CUDA build of torch that fits its driver (pytorch.org)"
         yield Finding("GPU", "there is one that torch cannot use", remedy)
@@ -150,27 +157,28 @@ def _gpus(cuda: Any) -> Iterator[Finding]:
         yield Finding("GPU", "none")
 
 
-def commands() -> Iterator[Finding]:
-    """fairseq and its compiled parts."""
-    for module, use in {"fairseq": "everything", **COMPILED}.items():
-        yield _broken(module, REBUILD) or Finding(module, f"imports (for {use})")
+def check_fairseq() -> Iterator[Finding]:
+    """Import fairseq and its compiled parts."""
+    for module, use in FAIRSEQ.items():
+        yield _try_import(module, REBUILD) or Finding(module, f"imports (for {use})")
 
 
-def plugin() -> Iterator[Finding]:
-    if broken := _broken("fairseq_ext.registry", "mend what is wrong above"):
-        yield broken
+def check_plugin() -> Iterator[Finding]:
+    """Import this package, which registers its architectures and patches fairseq."""
+    if failure := _try_import("fairseq_ext.registry", "mend what is wrong above"):
+        yield failure
         return
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from fairseq_ext.patches.compat import REMEDIES
+    from fairseq_ext.patches import PATCHES
 
     modules = [cls.__module__ for cls in ARCH_MODEL_REGISTRY.values()]
     ours = sum(module.startswith("fairseq_ext.") for module in modules)
     yield Finding("--user-dir", str(PACKAGE))
-    yield Finding("plugin", f"{ours} architectures, {len(REMEDIES)} remedies for fairseq")
+    yield Finding("plugin", f"{ours} architectures, {len(PATCHES)} patches for fairseq")
 
 
-CHECKS = (versions, devices, commands, plugin)
+CHECKS = (check_versions, check_devices, check_fairseq, check_plugin)
 
 if __name__ == "__main__":
     sys.path[0] = str(PACKAGE.parent)

@@ -1,8 +1,9 @@
 """Turn a fairseq checkpoint of a BERT-like encoder into a Hugging Face folder.
 
 OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model has segments, else a
-RoBERTa. They know softmax attention alone. Adversaries are left out, heads of fine-tuning, and that
-for masked language modelling if replaced-token detection left it untrained.
+RoBERTa. Both know softmax attention alone. Adversaries and heads of fine-tuning are left out. The
+head for masked language modelling is left out too if the model was trained for replaced-token
+detection, which does not train it.
 """
 
 import argparse
@@ -16,19 +17,19 @@ from torch import Tensor
 
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.runs import BUFFERS, architecture
-from fairseq_ext.models import adversaries
+from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
+from fairseq_ext.models.adversaries import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
-from fairseq_ext.tools.average import read
-from fairseq_ext.tools.hf_vocabulary import renumber, special_tokens, write_tokenizer
+from fairseq_ext.tools.average import read_checkpoint
+from fairseq_ext.tools.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
 
 EXAMPLE = """\
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
   fairseq-ext export-hf checkpoint_last.pt exported --vocabulary data-bin/books"""
 
-# What options must be; the first is what a checkpoint without the option has.
-ACCEPTED = {
+# Values that options must have; the first is the value in a checkpoint without the option.
+ACCEPTED: dict[str, list] = {
     "encoder_normaliser": ["softmax"],
     "encoder_gaussian_heads": ["0"],
     "encoder_roles": ["none"],
@@ -45,6 +46,7 @@ CLASSES = {"bert": "Bert", "roberta": "Roberta"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `fairseq-ext export-hf`."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
     parser.add_argument(
@@ -56,76 +58,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> None:
-    with hf.new_folder(given.out) as work:
-        left_out = convert(given.checkpoint, given.vocabulary, work)
-    print(f"{given.out} has config.json, model.safetensors and the tokeniser")
+def run(args: argparse.Namespace) -> None:
+    """Write the folder, and print what was left out."""
+    with hf.new_folder(args.out) as work:
+        left_out = convert(args.checkpoint, args.vocabulary, work)
+    print(f"{args.out} has config.json, model.safetensors and the tokeniser")
     if left_out:
         print(f"left out: {', '.join(left_out)}")
 
 
 def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
-    """Fill `work`; the names of the parameters of heads, which are left out.
+    """Write a checkpoint in Hugging Face's format; return the parameters of heads left out.
 
     Args:
-        folder: with the vocabulary, if it is not where `find_vocabulary` looks.
+        checkpoint: the encoder.
+        folder: the folder of the vocabulary, if it is not where `find_vocabulary` looks.
+        work: the folder to fill.
 
     Raises:
-        UsageError: the checkpoint or its vocabulary cannot be read, or has no place there.
+        UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
-    saved = read(checkpoint)
-    model, parameters = part(saved, "model"), adversaries.drop_adversaries(saved["model"])
+    saved = read_checkpoint(checkpoint)
+    model, parameters = get_options(saved, "model"), drop_adversaries(saved["model"])
     check_options(model, checkpoint)
-    left_out = heads_left_out(part(saved, "task"))
-    unused = (*left_out, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
+    heads = find_unwanted_heads(get_options(saved, "task"))
+    unused = (*heads, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
     state = {n: value.float() for n, value in parameters.items() if not n.startswith(unused)}
     # RoBERTa's head for masked language modelling has gelu, whatever the layers have
     bert = hf.SEGMENTS in state or model["activation_fn"] != "gelu"
     kind, head = "bert" if bert else "roberta", hf.OUTPUT_BIAS in state
-    names = hf.parameters(kind, model["encoder_layers"], head)
+    names = hf.list_parameters(kind, model["encoder_layers"], head)
     check_parameters(state, {ours for ours, _ in names.values()}, checkpoint)
     tokenizer, order = renumber(find_vocabulary(folder, checkpoint, saved), kind)
     check_order(order, len(state[hf.TOKENS]), checkpoint)
-    special = special_tokens(tokenizer)
-    pad = tokenizer.token_to_id(special["pad_token"])
+    special = find_special_tokens(tokenizer)
+    pad = tokenizer.get_vocab()[special["pad_token"]]
     longest = len(state[hf.POSITIONS]) - FIRST_POSITION
     rearrange(state, order, 0 if bert else pad + 1)
-    config = settings(model, state, kind) | {"pad_token_id": pad}
+    config = make_config(model, state, kind) | {"pad_token_id": pad}
     tensors = {theirs: state[ours] for theirs, (ours, _) in names.items()}
     if head:
-        tensors = fold_head(tensors, kind, config["tie_word_embeddings"])
+        tensors = rename_head(tensors, kind, config["tie_word_embeddings"])
     (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     hf.write_json(config, work / "config.json")
     write_tokenizer(tokenizer, special, longest, work)
-    return [name for name in parameters if name.startswith(left_out)]
+    return [name for name in parameters if name.startswith(heads)]
 
 
-def heads_left_out(task: Mapping[str, Any]) -> tuple[str, ...]:
-    """How names of their parameters begin; the one for masked language modelling stays, unless the
-    task did not train it."""
+def find_unwanted_heads(task: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return how names of parameters of unwanted heads begin.
+
+    The head for masked language modelling is wanted, unless the task did not train it.
+    """
     trained = (task.get("_name") or task.get("task")) != "replaced_token_detection"
     return FINE_TUNED if trained else (*FINE_TUNED, f"{hf.OUTPUT}.")
 
 
-def part(saved: dict, name: str) -> Mapping[str, Any]:
-    """Options of the model or of the task; old checkpoints have all in one place."""
-    given = (saved.get("cfg") or {}).get(name) or saved.get("args") or {}
-    return given if isinstance(given, Mapping) else vars(given)
+def get_options(saved: dict, part: str) -> Mapping[str, Any]:
+    """Return options of the "model" or "task"; old checkpoints have all in one place."""
+    options = (saved.get("cfg") or {}).get(part) or saved.get("args") or {}
+    return options if isinstance(options, Mapping) else vars(options)
 
 
 def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
-    name = architecture(model)
+    name = get_architecture(model)
     if not name.startswith("roberta"):
         raise UsageError(
             f"{checkpoint} has --arch {name}; give an encoder (roberta_una_12 and the like)"
         )
-    for option, accepted in ACCEPTED.items():
-        if (found := model.get(option, accepted[0])) not in accepted:
-            raise UsageError(
-                f"{checkpoint} has --{option.replace('_', '-')} {found}, which BERT and RoBERTa of "
-                f"Hugging Face cannot do; accepted: {', '.join(map(str, accepted))}"
-            )
+    models = "BERT and RoBERTa of Hugging Face"
+    hf.check_settings(model, ACCEPTED, checkpoint, models, lambda n: f"--{n.replace('_', '-')}")
 
 
 def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: Path) -> None:
@@ -138,11 +141,11 @@ def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: P
 
 
 def find_vocabulary(folder: Path | None, checkpoint: Path, saved: dict) -> Vocabulary:
-    """That of the folder, else in the checkpoint, beside it, or in the data it was trained on."""
+    """Return the vocabulary of the folder, of the checkpoint or beside it, or of its data."""
     state = saved.get("task_state") or {}
     if folder is None and "vocabulary" in state:
         return Vocabulary.from_state(state["vocabulary"])
-    data = utils.split_paths(part(saved, "task").get("data") or "")[0]
+    data = utils.split_paths(get_options(saved, "task").get("data") or "")[0]
     beside = (checkpoint.parent / "dict.txt").exists()
     return Vocabulary.load(folder or (checkpoint.parent if beside else Path(data)))
 
@@ -157,15 +160,15 @@ def check_order(order: list[int], size: int, checkpoint: Path) -> None:
 
 
 def rearrange(state: dict[str, Tensor], order: list[int], first: int) -> None:
-    """Put symbols where the tokeniser has them, and the first position into row `first`."""
+    """Put symbols into the tokeniser's order, and the first position into row `first`."""
     for name in hf.BY_SYMBOL & state.keys():
         state[name] = state[name][order]
     state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], FIRST_POSITION, first)
     state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
 
 
-def fold_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:
-    """As it is saved there: beside the encoder, and without what it shares."""
+def rename_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:
+    """Return parameters of a model with a head, without the parameters that the head shares."""
     head = hf.HEADS[kind]
     tensors = {n if n.startswith(head) else f"{kind}.{n}": value for n, value in tensors.items()}
     tensors[f"{head}.bias"] = tensors[f"{head}.decoder.bias"].clone()
@@ -173,20 +176,17 @@ def fold_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Te
     return {name: value for name, value in tensors.items() if name not in shared}
 
 
-def settings(model: Mapping[str, Any], state: dict[str, Tensor], kind: str) -> dict[str, Any]:
-    """config.json."""
+def make_config(model: Mapping[str, Any], state: dict[str, Tensor], kind: str) -> dict[str, Any]:
+    """Return the contents of config.json."""
     head = "ForMaskedLM" if hf.OUTPUT_BIAS in state else "Model"
-    given = {theirs: model.get(ours, default) for ours, (theirs, default) in hf.OPTIONS.items()}
-    sizes = {
-        "vocab_size": len(state[hf.TOKENS]),
-        "max_position_embeddings": len(state[hf.POSITIONS]),
-        "type_vocab_size": len(state[hf.SEGMENTS]),
-    }
+    options = {theirs: model.get(ours, default) for ours, (theirs, default) in hf.OPTIONS.items()}
     return {
         "architectures": [CLASSES[kind] + head],
         "model_type": kind,
-        **given,
-        **sizes,
+        **options,
+        "vocab_size": len(state[hf.TOKENS]),
+        "max_position_embeddings": len(state[hf.POSITIONS]),
+        "type_vocab_size": len(state[hf.SEGMENTS]),
         "layer_norm_eps": model.get("layer_norm_eps") or DEFAULTS["layer_norm_eps"],
         "hidden_act": hf.HIDDEN_ACTS[model["activation_fn"]],
         "position_embedding_type": "absolute",

@@ -1,8 +1,12 @@
-"""BERT and RoBERTa as Hugging Face writes them, beside what fairseq calls the same things."""
+"""BERT and RoBERTa as Hugging Face writes them, and the corresponding names in fairseq.
+
+Shapes are words of letters: V symbols, P positions, T token types, D features, F features between
+the linear layers.
+"""
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ ACTIVATIONS = {
 }
 HIDDEN_ACTS = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
 
-# Options of our models: the name in config.json, and what it is there if not given.
+# Options of our models: the name in config.json, and the default there.
 OPTIONS = {
     "encoder_layers": ("num_hidden_layers", 12),
     "encoder_embed_dim": ("hidden_size", 768),
@@ -38,10 +42,9 @@ POSITIONS = f"{ENCODER}.embed_positions.weight"
 SEGMENTS = "encoder.embed_segments.weight"
 OUTPUT = "encoder.lm_head"
 OUTPUT_WEIGHT, OUTPUT_BIAS = f"{OUTPUT}.weight", f"{OUTPUT}.bias"
-BY_SYMBOL = {TOKENS, OUTPUT_WEIGHT, OUTPUT_BIAS}  # with a row for each
+BY_SYMBOL = {TOKENS, OUTPUT_WEIGHT, OUTPUT_BIAS}  # with a row for each symbol
 
-# Module there and here, shapes of its weight and its bias: V symbols, P positions, T token types,
-# D features, F features between the linear layers.
+# Name of a module there, name here, shape of its weight, shape of its bias.
 EMBEDDINGS = (
     ("embeddings.word_embeddings", f"{ENCODER}.embed_tokens", "VD"),
     ("embeddings.position_embeddings", f"{ENCODER}.embed_positions", "PD"),
@@ -58,28 +61,30 @@ LAYER = (
     ("output.dense", "fc2", "DF", "D"),
     ("output.LayerNorm", "final_layer_norm", "D", "D"),
 )
+# The head for masked language modelling: its name, and the names of its first two modules.
 HEADS = {"bert": "cls.predictions", "roberta": "lm_head"}
 HEAD_MODULES = {
-    "bert": (
-        ("cls.predictions.transform.dense", f"{OUTPUT}.dense", "DD", "D"),
-        ("cls.predictions.transform.LayerNorm", f"{OUTPUT}.layer_norm", "D", "D"),
-        ("cls.predictions.decoder", OUTPUT, "VD", "V"),
-    ),
-    "roberta": (
-        ("lm_head.dense", f"{OUTPUT}.dense", "DD", "D"),
-        ("lm_head.layer_norm", f"{OUTPUT}.layer_norm", "D", "D"),
-        ("lm_head.decoder", OUTPUT, "VD", "V"),
-    ),
+    "bert": ("transform.dense", "transform.LayerNorm"),
+    "roberta": ("dense", "layer_norm"),
 }
 
 
-def parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, str]]:
-    """Of each parameter there, without the prefix "bert." or "roberta.": its name here, its shape.
+def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, str]]:
+    """Return the parameters of an encoder: name there -> name here and shape.
 
     Args:
-        kind: "bert" or "roberta". head: with the one for masked language modelling.
+        kind: "bert" or "roberta"; names there lack this prefix.
+        layers: the number of layers.
+        head: whether the head for masked language modelling is included.
     """
-    modules = [*EMBEDDINGS, *(HEAD_MODULES[kind] if head else ())]
+    modules = [*EMBEDDINGS]
+    if head:
+        prefix, (dense, norm) = HEADS[kind], HEAD_MODULES[kind]
+        modules += [
+            (f"{prefix}.{dense}", f"{OUTPUT}.dense", "DD", "D"),
+            (f"{prefix}.{norm}", f"{OUTPUT}.layer_norm", "D", "D"),
+            (f"{prefix}.decoder", OUTPUT, "VD", "V"),
+        ]
     for i in range(layers):
         there, here = f"encoder.layer.{i}", f"{ENCODER}.layers.{i}"
         modules += [(f"{there}.{theirs}", f"{here}.{ours}", *s) for theirs, ours, *s in LAYER]
@@ -90,18 +95,42 @@ def parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, str]]
     }
 
 
+def check_settings(
+    settings: Mapping[str, Any],
+    accepted: Mapping[str, list],
+    place: Path,
+    models: str,
+    spell: Callable[[str], str] = str,
+) -> None:
+    """Raise UsageError for a setting that a kind of models cannot have.
+
+    Args:
+        settings: their names and values.
+        accepted: values that each may have; the first is the value of a missing setting.
+        place: the file or folder of the settings.
+        models: the models to be written.
+        spell: gives the name of a setting in the message.
+    """
+    for name, values in accepted.items():
+        if (value := settings.get(name, values[0])) not in values:
+            raise UsageError(
+                f"{place} has {spell(name)} {value}, which {models} cannot do; accepted: "
+                f"{', '.join(map(str, values))}"
+            )
+
+
 def move_positions(rows: Tensor, first: int, wanted: int) -> Tensor:
-    """Embeddings [P, D] whose first position is in row `wanted` instead of row `first`."""
+    """Return embeddings [P, D] whose first position is in row `wanted` instead of row `first`."""
     if first == wanted:
         return rows
     return torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Raises UsageError if the file is not there, or holds anything else."""
+    """Return a JSON object; raise UsageError if the file is missing or holds anything else."""
     with suppress(OSError, ValueError):
-        if isinstance(found := json.loads(file.read_text("utf-8")), dict):
-            return found
+        if isinstance(content := json.loads(file.read_text("utf-8")), dict):
+            return content
     raise UsageError(
         f"{file} is missing or no JSON object; give a folder that save_pretrained of Hugging "
         "Face's transformers wrote"
@@ -109,12 +138,13 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_json(content: dict[str, Any], file: Path) -> None:
+    """Write an indented JSON object."""
     file.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, that gets its name when all has gone well.
+    """Give a folder to fill, which gets its name when all has gone well.
 
     Raises:
         UsageError: there is something of that name, or it cannot be made.

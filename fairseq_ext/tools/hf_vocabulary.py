@@ -1,4 +1,4 @@
-"""Tokenisers as Hugging Face has them, beside fairseq's dictionary."""
+"""Conversion between tokenisers of Hugging Face and fairseq's dictionary."""
 
 import json
 from collections import Counter
@@ -20,7 +20,9 @@ ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # of
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """tokenizer.json, or what vocab.txt of BERT or vocab.json and merges.txt of RoBERTa stand for.
+    """Return the tokeniser of a folder: tokenizer.json, or built from older files.
+
+    The older files are vocab.txt of BERT, or vocab.json and merges.txt of RoBERTa.
 
     Raises:
         UsageError: there is none of these, or it cannot be read.
@@ -30,20 +32,20 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise UsageError(f"{path} has no {', no '.join(TOKENIZERS)}; add the encoder's tokeniser")
     try:
         tokenizer = TOKENIZERS[name](path)
-    except Exception as error:  # what `tokenizers` raises has no name
+    except Exception as error:  # the exceptions of `tokenizers` have no class of their own
         raise UsageError(f"{path / name} cannot be read ({error}); copy it again") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
-def _whole(path: Path) -> Tokenizer:
+def _read_json_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path / "tokenizer.json"))
 
 
-def _word_pieces(path: Path) -> Tokenizer:
+def _read_word_pieces(path: Path) -> Tokenizer:
     lines = (path / "vocab.txt").read_text("utf-8").removesuffix("\n").split("\n")
-    settings = tokenizer_settings(path)
+    settings = read_tokenizer_settings(path)
     return BertWordPieceTokenizer(
         {token: i for i, token in enumerate(lines)},
         lowercase=settings.get("do_lower_case", True),
@@ -52,27 +54,32 @@ def _word_pieces(path: Path) -> Tokenizer:
     )._tokenizer
 
 
-def _byte_level_bpe(path: Path) -> Tokenizer:
+def _read_byte_level_bpe(path: Path) -> Tokenizer:
     files = str(path / "vocab.json"), str(path / "merges.txt")
-    prefix = tokenizer_settings(path).get("add_prefix_space", False)
+    prefix = read_tokenizer_settings(path).get("add_prefix_space", False)
     bpe = ByteLevelBPETokenizer.from_file(*files, add_prefix_space=prefix)._tokenizer
-    finish_byte_level(bpe, prefix)
+    add_special_tokens(bpe, prefix)
     return bpe
 
 
-def tokenizer_settings(path: Path) -> dict[str, Any]:
+TOKENIZERS = {
+    "tokenizer.json": _read_json_tokenizer,
+    "vocab.txt": _read_word_pieces,
+    "vocab.json": _read_byte_level_bpe,
+}
+
+
+def read_tokenizer_settings(path: Path) -> dict[str, Any]:
+    """Return tokenizer_config.json of a folder, or nothing if there is none."""
     file = path / "tokenizer_config.json"
     return read_json(file) if file.exists() else {}
 
 
-TOKENIZERS = {"tokenizer.json": _whole, "vocab.txt": _word_pieces, "vocab.json": _byte_level_bpe}
-
-
-def symbols(tokenizer: Tokenizer, size: int) -> list[str]:
-    """fairseq's names of the tokens by id; a row of the embeddings without a token has a filler.
+def list_symbols(tokenizer: Tokenizer, size: int) -> list[str]:
+    """Return fairseq's names of the tokens by id, with a filler for each id without a token.
 
     Raises:
-        UsageError: there is a token without a row, or a special token is missing.
+        UsageError: a token has no row in embeddings of `size` rows, or a special token is missing.
     """
     names = {i: SPECIAL.get(token, token) for token, i in tokenizer.get_vocab().items()}
     if max(names, default=-1) >= size:
@@ -88,20 +95,20 @@ def symbols(tokenizer: Tokenizer, size: int) -> list[str]:
     return [names.get(i, f"madeupword{i:04d}") for i in range(size)]
 
 
-def dictionary_order(names: list[str]) -> list[int]:
-    """The ids of these symbols in the order of fairseq's dictionary, which opens with four."""
+def sort_for_dictionary(names: list[str]) -> list[int]:
+    """Return the ids of symbols in the order of fairseq's dictionary, which begins with FIRST."""
     return sorted(range(len(names)), key=lambda i: FIRST.get(names[i], len(FIRST)))
 
 
 def write_dictionary(names: list[str], file: Path) -> None:
-    """dict.txt, which begins after the four symbols that fairseq itself puts first.
+    """Write dict.txt, which lacks the four symbols that fairseq itself puts first.
 
     Raises:
-        UsageError: fairseq reads something else in it.
+        UsageError: fairseq would read other symbols from it.
     """
     lines = "".join(f"{name} 0\n" for name in names[len(FIRST) :])
     file.write_text(lines, "utf-8", newline="\n")
-    with suppress(RuntimeError, ValueError):  # fairseq's, of equal names and of broken lines
+    with suppress(RuntimeError, ValueError):  # fairseq's, for equal names and broken lines
         if Dictionary.load(str(file)).symbols == names:
             return
     odd = [name for name, n in Counter(names).items() if n > 1 or {"\n", "\r"} & {*name}]
@@ -112,49 +119,71 @@ def write_dictionary(names: list[str], file: Path) -> None:
 
 
 def renumber(vocabulary: Vocabulary, kind: str) -> tuple[Tokenizer, list[int]]:
-    """A tokeniser with special tokens, and the symbol in our dictionary of each of its ids."""
+    """Return a tokeniser with special tokens, and for each of its ids our dictionary's symbol.
+
+    Args:
+        vocabulary: a tokeniser with fairseq's dictionary.
+        kind: "bert" or "roberta", whose special tokens surround texts.
+
+    Raises:
+        UsageError: the dictionary lacks tokens of a BPE.
+    """
     dictionary, tokenizer = vocabulary.dictionary, vocabulary.tokenizer
     if not vocabulary.by_id:
-        names = symbols(tokenizer, len(dictionary))
+        names = list_symbols(tokenizer, len(dictionary))
         return tokenizer, [dictionary.index(name) for name in names]
-    there = {token: int(vocabulary.numbers[i]) for token, i in tokenizer.get_vocab().items()}
-    if dictionary.unk() in there.values():
+    numbers = {token: int(vocabulary.numbers[i]) for token, i in tokenizer.get_vocab().items()}
+    if dictionary.unk() in numbers.values():
         raise UsageError(
             "dict.txt lacks tokens of the BPE beside it, which Hugging Face cannot leave out; give "
             "the dictionary that scripts/prepare_mlm.sh wrote"
         )
-    made = json.loads(tokenizer.to_str())
-    made["model"]["vocab"] = there | {name: dictionary.index(name) for name in SYMBOLS}
-    tokenizer = Tokenizer.from_str(json.dumps(made))
-    finish_byte_level(tokenizer, segments=kind == "bert")
+    content = json.loads(tokenizer.to_str())
+    content["model"]["vocab"] = numbers | {name: dictionary.index(name) for name in SYMBOLS}
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    add_special_tokens(tokenizer, segments=kind == "bert")
     return tokenizer, list(range(len(dictionary)))
 
 
-def finish_byte_level(
+def add_special_tokens(
     tokenizer: Tokenizer, add_prefix_space: bool = False, segments: bool = False
 ) -> None:
-    """Add RoBERTa's special tokens, and what puts them around texts; as in BERT with segments."""
+    """Add RoBERTa's special tokens to a BPE, and surround texts with them.
+
+    Args:
+        tokenizer: the BPE, which is changed.
+        add_prefix_space: whether a space is put before each text.
+        segments: whether pairs of texts have segments, as in BERT.
+    """
     *others, mask = SYMBOLS
     tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
-    ends = [(token, tokenizer.token_to_id(token)) for token in ("</s>", "<s>")]
+    ids = tokenizer.get_vocab()
+    sep, cls = ("</s>", ids["</s>"]), ("<s>", ids["<s>"])
     tokenizer.post_processor = (
-        BertProcessing(*ends)
+        BertProcessing(sep, cls)
         if segments
-        else RobertaProcessing(*ends, add_prefix_space=add_prefix_space)
+        else RobertaProcessing(sep, cls, add_prefix_space=add_prefix_space)
     )
 
 
-def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """By role, as this tokeniser spells them."""
-    there = tokenizer.get_vocab()
+def find_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the special tokens by role, as this tokeniser spells them."""
+    vocabulary = tokenizer.get_vocab()
     spellings = zip(ROLES, OF_BERT, SYMBOLS, strict=True)
-    return {role: name for role, *names in spellings for name in names if name in there}
+    return {role: name for role, *names in spellings for name in names if name in vocabulary}
 
 
 def write_tokenizer(
     tokenizer: Tokenizer, special: dict[str, str], longest: int, folder: Path
 ) -> None:
-    """What AutoTokenizer reads; `longest` is the number of tokens that a model takes."""
+    """Write the files that AutoTokenizer reads.
+
+    Args:
+        tokenizer: a tokeniser with special tokens.
+        special: see `find_special_tokens`.
+        longest: the number of tokens that the model takes.
+        folder: where the files go.
+    """
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest}
     tokenizer.save(str(folder / "tokenizer.json"))
     write_json(special, folder / "special_tokens_map.json")

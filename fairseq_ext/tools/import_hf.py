@@ -3,10 +3,11 @@
 OUT gets model.pt (a roberta_una_12 with the sizes of the encoder), dict.txt and tokenizer.json.
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
-stays without one: it is there to be fine-tuned.
+remains without one: it is there to be fine-tuned.
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,7 @@ from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
-from fairseq_ext.tools.hf_vocabulary import (
-    dictionary_order,
-    read_tokenizer,
-    symbols,
-    write_dictionary,
-)
+from fairseq_ext.tools import hf_vocabulary
 
 EXAMPLE = """\
   fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
@@ -39,8 +35,8 @@ EXAMPLE = """\
 
 ARCHITECTURE = "roberta_una_12"
 
-# What config.json may say; the first is what it means if it does not.
-ACCEPTED = {
+# Values that config.json may have; the first is the value of a missing setting.
+ACCEPTED: dict[str, list] = {
     "position_embedding_type": ["absolute"],
     "is_decoder": [False],
     "hidden_act": list(hf.ACTIVATIONS),
@@ -48,7 +44,7 @@ ACCEPTED = {
 
 WIDTH = "encoder_embed_dim"
 
-# Letters of `hf.parameters`: the size in config.json, and its default there.
+# Letters of shapes in `hf_format`: the size in config.json, and its default there.
 SIZES = {
     "V": ("vocab_size", 30522),
     "P": ("max_position_embeddings", 512),
@@ -57,7 +53,7 @@ SIZES = {
     "F": hf.OPTIONS["encoder_ffn_embed_dim"],
 }
 
-WEIGHTS = {
+WEIGHTS: dict[str, Callable[[str], Any]] = {
     "model.safetensors": load_file,
     "pytorch_model.bin": partial(safe_loading.load, map_location="cpu"),
 }
@@ -65,22 +61,22 @@ WEIGHTS = {
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 UNUSED = (
-    "pooler.",
-    "cls.seq_relationship.",
-    "embeddings.position_ids",
-    "embeddings.token_type_ids",
+    *("pooler.", "cls.seq_relationship."),
+    *("embeddings.position_ids", "embeddings.token_type_ids"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `fairseq-ext import-hf`."""
     parser.add_argument("path", type=Path, metavar="PATH", help="config.json, weights, tokenizer")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
 
 
-def run(given: argparse.Namespace) -> None:
-    with hf.new_folder(given.out) as work:
-        state, unused = convert(given.path, work, given.out)
-    print(f"{given.out} has model.pt, dict.txt and tokenizer.json")
+def run(args: argparse.Namespace) -> None:
+    """Write the folder, and print what was left out."""
+    with hf.new_folder(args.out) as work:
+        state, unused = convert(args.path, work, args.out)
+    print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
     if unused:
         print(f"left out: {', '.join(unused)}")
     if hf.OUTPUT_BIAS not in state:
@@ -88,32 +84,37 @@ def run(given: argparse.Namespace) -> None:
 
 
 def convert(path: Path, work: Path, out: Path) -> tuple[dict[str, Tensor], list[str]]:
-    """Fill `work`, which will be named `out`; the parameters, and the names of those left out.
+    """Write an encoder as a fairseq checkpoint; return its parameters, and the names left out.
+
+    Args:
+        path: the encoder.
+        work: the folder to fill.
+        out: the name that the folder will have.
 
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
     config = read_config(path)
     tensors, unused = read_tensors(path, config["model_type"])
-    state = rename(tensors, config, path)
-    tokenizer = read_tokenizer(path)
-    names = symbols(tokenizer, config["vocab_size"])
-    order = dictionary_order(names)
+    state = rename_parameters(tensors, config, path)
+    tokenizer = hf_vocabulary.read_tokenizer(path)
+    names = hf_vocabulary.list_symbols(tokenizer, config["vocab_size"])
+    order = hf_vocabulary.sort_for_dictionary(names)
     untied, words = rearrange(state, config, order), [names[i] for i in order]
-    write_dictionary(words, work / "dict.txt")
+    hf_vocabulary.write_dictionary(words, work / "dict.txt")
     tokenizer.save(str(work / "tokenizer.json"))
-    model = options(config, state) | {"untie_weights_roberta": untied}
-    written = checkpoint(model, state, out.absolute())
-    written["extra_state"][DIGEST] = digest(words)
-    torch.save(written, work / "model.pt")
+    model = make_options(config, state) | {"untie_weights_roberta": untied}
+    checkpoint = make_checkpoint(model, state, out.absolute())
+    checkpoint["extra_state"][DIGEST] = digest(words)
+    torch.save(checkpoint, work / "model.pt")
     return state, unused
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """config.json with all that we read there.
+    """Return config.json, with a value for everything that is read here.
 
     Raises:
-        UsageError: it is not there, or says what our models cannot do.
+        UsageError: it is missing, or describes what our models cannot do.
     """
     given = hf.read_json(path / "config.json")
     if given.get("model_type") not in hf.HEADS:
@@ -121,46 +122,41 @@ def read_config(path: Path) -> dict[str, Any]:
             f"{path} has model_type {given.get('model_type')}; accepted are "
             f"{' and '.join(hf.HEADS)} (MiniLM is a bert)"
         )
-    defaults = dict([*hf.OPTIONS.values(), *SIZES.values()])
+    sizes = dict([*hf.OPTIONS.values(), *SIZES.values()])
     pad = {"pad_token_id": int(given["model_type"] == "roberta")}
-    config = pad | defaults | {name: first for name, (first, *_) in ACCEPTED.items()} | given
-    for name, accepted in ACCEPTED.items():
-        if config[name] not in accepted:
-            raise UsageError(
-                f"{path} has {name} {config[name]}, which our models cannot do; accepted: "
-                f"{', '.join(map(str, accepted))}"
-            )
+    config = pad | sizes | {name: values[0] for name, values in ACCEPTED.items()} | given
+    hf.check_settings(config, ACCEPTED, path, "our models")
     heads, width = (config[hf.OPTIONS[name][0]] for name in ("encoder_attention_heads", WIDTH))
-    sizes = [config[name] for name, _ in (*hf.OPTIONS.values(), *SIZES.values())]
-    if not all(type(size) in (int, float) and size >= 0 for size in sizes) or width % heads:
+    values = [config[name] for name in sizes]
+    if not all(type(value) in (int, float) and value >= 0 for value in values) or width % heads:
         raise UsageError(f"{path} has sizes that are no encoder's in config.json; get it again")
     return config
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], list[str]]:
-    """The parameters, named as in `hf.parameters`, and the names of those without a use here.
+    """Return the parameters, named as in `hf.list_parameters`, and the names of unused ones.
 
     Raises:
         UsageError: there are none, or a file cannot be read.
     """
-    name = next((name for name in WEIGHTS if shards(path / name)), None)
+    name = next((name for name in WEIGHTS if find_shards(path / name)), None)
     if name is None:
         raise UsageError(f"{path} has no {' and no '.join(WEIGHTS)}; give a folder that has one")
-    tensors = {}
-    for file in shards(path / name):
+    tensors: dict[str, Tensor] = {}
+    for file in find_shards(path / name):
         try:
-            found = WEIGHTS[name](str(file))
+            content = WEIGHTS[name](str(file))
         except (OSError, SafetensorError) as error:
             raise UsageError(f"{file} cannot be read ({error}); copy it again") from None
-        if not (isinstance(found, dict) and all(map(torch.is_tensor, found.values()))):
+        if not (isinstance(content, dict) and all(map(torch.is_tensor, content.values()))):
             raise UsageError(f"{file} holds more than parameters; give what save_pretrained wrote")
-        tensors |= {plain(name, kind): value for name, value in found.items()}
+        tensors |= {modernise_name(name, kind): value for name, value in content.items()}
     unused = [name for name in tensors if name.startswith(UNUSED)]
     return {name: tensors[name] for name in tensors.keys() - unused}, unused
 
 
-def shards(file: Path) -> list[Path]:
-    """The file, or those that its index names; nothing if there is neither."""
+def find_shards(file: Path) -> list[Path]:
+    """Return the file, or the files that its index names, or nothing if there is neither."""
     index = file.with_name(f"{file.name}.index.json")
     if file.exists() or not index.exists():
         return [file] if file.exists() else []
@@ -170,31 +166,34 @@ def shards(file: Path) -> list[Path]:
     return [file.with_name(part) for part in sorted(set(parts.values()))]
 
 
-def plain(name: str, kind: str) -> str:
+def modernise_name(name: str, kind: str) -> str:
+    """Return a parameter's name without the model's prefix, as newer files write it."""
     name = name.removeprefix(f"{kind}.")
     for old, new in OLD_NAMES.items():
         name = name.replace(old, new)
     return name
 
 
-def rename(tensors: dict[str, Tensor], config: dict[str, Any], path: Path) -> dict[str, Tensor]:
-    """The parameters by our names, in 32 bits.
+def rename_parameters(
+    tensors: dict[str, Tensor], config: dict[str, Any], path: Path
+) -> dict[str, Tensor]:
+    """Return the parameters by our names, in 32 bits.
 
     Raises:
-        UsageError: one is missing, or of another shape than config.json says, or has no place.
+        UsageError: one is missing, has another shape than config.json says, or has no place.
     """
-    kind, head = config["model_type"], spell_out_head(tensors, config, path)
-    expected = hf.parameters(kind, config["num_hidden_layers"], head)
+    kind, head = config["model_type"], complete_head(tensors, config, path)
+    expected = hf.list_parameters(kind, config["num_hidden_layers"], head)
     state = {}
     for name, (ours, letters) in expected.items():
-        found, shape = tensors.get(name), tuple(config[SIZES[letter][0]] for letter in letters)
-        if found is None or found.shape != shape or not found.is_floating_point():
-            there = "missing" if found is None else f"{found.dtype} {[*found.shape]}"
+        value, shape = tensors.get(name), tuple(config[SIZES[letter][0]] for letter in letters)
+        if value is None or value.shape != shape or not value.is_floating_point():
+            present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
             raise UsageError(
-                f"{path}: {name} is {there}, where config.json asks for floating-point numbers "
+                f"{path}: {name} is {present}, where config.json asks for floating-point numbers "
                 f"{[*shape]}; give a whole BERT or RoBERTa encoder"
             )
-        state[ours] = found.float()
+        state[ours] = value.float()
     if further := sorted(tensors.keys() - expected.keys()):
         raise UsageError(
             f"{path} has parameters without a place in our models ({', '.join(further[:3])}); "
@@ -203,11 +202,11 @@ def rename(tensors: dict[str, Tensor], config: dict[str, Any], path: Path) -> di
     return state
 
 
-def spell_out_head(tensors: dict[str, Tensor], config: dict[str, Any], path: Path) -> bool:
-    """Whether there is a head; what it shares or has under another name is then added to it.
+def complete_head(tensors: dict[str, Tensor], config: dict[str, Any], path: Path) -> bool:
+    """Add parameters that the head shares or has under another name; return if there is a head.
 
     Raises:
-        UsageError: its activation function is not that of the layers.
+        UsageError: its activation function is not the layers' own.
     """
     kind = config["model_type"]
     head = hf.HEADS[kind]
@@ -218,14 +217,16 @@ def spell_out_head(tensors: dict[str, Tensor], config: dict[str, Any], path: Pat
             f"{path} has hidden_act {config['hidden_act']}, and RoBERTa's head for masked language "
             "modelling always gelu, which our models cannot do; save the encoder without the head"
         )
-    bias = tensors.pop(f"{head}.bias", None)
-    tensors.setdefault(f"{head}.decoder.bias", bias)
-    tensors.setdefault(f"{head}.decoder.weight", tensors.get("embeddings.word_embeddings.weight"))
+    shared = {"bias": f"{head}.bias", "weight": "embeddings.word_embeddings.weight"}
+    for part, source in shared.items():
+        if source in tensors:
+            tensors.setdefault(f"{head}.decoder.{part}", tensors[source])
+    tensors.pop(f"{head}.bias", None)
     return True
 
 
 def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]) -> bool:
-    """Put symbols and positions where fairseq has them; whether output weights are of their own.
+    """Put symbols and positions where fairseq has them; return if output weights are untied.
 
     A single token type becomes part of every position.
     """
@@ -243,8 +244,8 @@ def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]
     return untied
 
 
-def options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
-    """Of the model, apart from the defaults of its architecture."""
+def make_options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the model's options that differ from the defaults of its architecture."""
     return {
         "_name": ARCHITECTURE,
         **{ours: config[theirs] for ours, (theirs, _) in hf.OPTIONS.items()},
@@ -254,17 +255,17 @@ def options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
     }
 
 
-def checkpoint(model: dict[str, Any], state: dict[str, Tensor], data: Path) -> dict[str, Any]:
-    """As `fairseq-train` saves it, before any update."""
+def make_checkpoint(model: dict[str, Any], state: dict[str, Tensor], data: Path) -> dict[str, Any]:
+    """Return a checkpoint as `fairseq-train` saves it, before any update."""
     task = {"data": str(data), "tokens_per_sample": model["max_positions"]}
     parts = {
         "model": (MODEL_DATACLASS_REGISTRY[ARCHITECTURE], model),
         "task": (TASK_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm", **task}),
         "criterion": (CRITERION_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm"}),
     }
-    config = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig)))
-    for part, (dataclass, given) in parts.items():
-        config[part] = OmegaConf.merge(OmegaConf.structured(dataclass), given)
+    config: Any = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig)))
+    for part, (dataclass, values) in parts.items():
+        config[part] = OmegaConf.merge(OmegaConf.structured(dataclass), values)
     return {
         "args": None,
         "cfg": OmegaConf.to_container(config, resolve=True, enum_to_str=True),

@@ -1,4 +1,4 @@
-"""Commands of fairseq, run by run and side by side: stamped when done, locked, stopped cleanly."""
+"""Jobs: commands of fairseq, run side by side, marked when done, locked, and stopped cleanly."""
 
 import fcntl
 import os
@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import atomic_writer
 from fairseq_ext.training_logs import parse_line
 
 PLUGIN = Path(__file__).parents[1]
@@ -22,8 +23,10 @@ POLL, REPORT = 0.1, 3.0  # seconds between looks at the processes, and at their 
 PATIENCE = 10  # seconds that a process has to end
 TAIL = 20_000  # bytes at the end of a log
 
+Work = Generator[None, None, None]
+"""Work that yields while a command runs; closing it terminates the command."""
 
-# What a program is called, and the module, with what goes before the flags, that is run.
+# The name of a program, and the module that is run, with what comes before the flags.
 PROGRAMS = {
     "train": ("fairseq-train", ["fairseq_cli.train"]),
     "average": ("fairseq-ext average", ["fairseq_ext.cli", "average"]),
@@ -32,14 +35,16 @@ PROGRAMS = {
 
 
 class Step(NamedTuple):
-    """One command of fairseq for one run.
+    """One command of fairseq in a job.
 
     Its files are NAME.log and, holding the command, NAME.begun or NAME.done.
 
-    Args:
-        program: of PROGRAMS.
-        flags: $RUN and $PLUGIN stand for their paths, so that a finished run may be moved.
-        keeps: standard output is a result, NAME.txt, instead of a part of the log.
+    Attributes:
+        folder: the folder of the job.
+        name: the name of its files.
+        program: a name of PROGRAMS.
+        flags: arguments; $RUN and $PLUGIN stand for their paths, so that a job may be moved.
+        keeps: whether standard output is a result, NAME.txt, instead of a part of the log.
     """
 
     folder: Path
@@ -49,35 +54,48 @@ class Step(NamedTuple):
     keeps: bool = False
 
     @property
-    def called(self) -> str:
+    def title(self) -> str:
+        """Name of the program."""
         return PROGRAMS[self.program][0]
-
-    def file(self, ending: str) -> Path:
-        return self.folder / f"{self.name}.{ending}"
 
     @property
     def log(self) -> Path:
+        """Path of the log."""
         return self.file("log")
 
+    def file(self, ending: str) -> Path:
+        """Return the path of one of its files."""
+        return self.folder / f"{self.name}.{ending}"
+
     def stamp(self) -> str:
-        return f"{self.called} {shlex.join(self.flags)}\n"
+        """Return the contents of NAME.done: the command, independent of the folder."""
+        return f"{self.title} {shlex.join(self.flags)}\n"
 
     def is_done(self) -> bool:
-        there = not self.keeps or self.file("txt").exists()
-        return there and _read(self.file("done")) == self.stamp()
+        """Return whether this very command has ended without an error."""
+        has_result = not self.keeps or self.file("txt").exists()
+        return has_result and _read(self.file("done")) == self.stamp()
 
     def arguments(self) -> list[str]:
-        places = {"$RUN": str(self.folder), "$PLUGIN": str(PLUGIN)}
-        return [re.sub(r"\$(RUN|PLUGIN)\b", lambda m: places[m[0]], flag) for flag in self.flags]
+        """Return the flags with paths in place of $RUN and $PLUGIN."""
+        paths = {"$RUN": str(self.folder), "$PLUGIN": str(PLUGIN)}
+        return [re.sub(r"\$(RUN|PLUGIN)\b", lambda m: paths[m[0]], flag) for flag in self.flags]
 
     def command(self) -> str:
-        return f"{self.called} {shlex.join(self.arguments())}"
+        """Return the command line."""
+        return f"{self.title} {shlex.join(self.arguments())}"
 
-    def execute(self, lock: int, env: dict[str, str]) -> Iterator[None]:
-        """Yields until the command has ended; closing the iterator terminates it."""
+    def execute(self, lock: int, env: dict[str, str]) -> Work:
+        """Run the command; raise UsageError if it fails.
+
+        Args:
+            lock: file descriptor of the job's lock, which the process holds as long as it lives.
+            env: its environment.
+        """
         if _read(self.file("begun")) != self.stamp():
             self.log.unlink(missing_ok=True)  # of another command
-        _write(self.file("begun"), self.stamp())
+        with atomic_writer(self.file("begun")) as file:
+            file.write(self.stamp())
         output = self.file("part") if self.keeps else self.log
         with self.log.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
             start = log.tell()
@@ -87,81 +105,81 @@ class Step(NamedTuple):
                 stdout=out,
                 stderr=log,
                 env=env,
-                pass_fds=[lock],  # so the run is locked as long as the process lives
+                pass_fds=[lock],
                 start_new_session=True,
             )
             try:
                 while process.poll() is None:
                     yield
             finally:
-                _end(process)
+                _terminate(process)
         if process.returncode:
-            reason = _reason(process.returncode, _lines(self.log, start))
-            raise UsageError(f"{self.called} failed ({reason}), see {self.log}")
+            reason = _find_reason(process.returncode, _read_lines(self.log, start))
+            raise UsageError(f"{self.title} failed ({reason}), see {self.log}")
         if self.keeps:
             output.replace(self.file("txt"))
         self.file("begun").replace(self.file("done"))
 
 
-class Run(NamedTuple):
-    """A folder, and what is to be done in it: first the training, then what needs it."""
+class Job(NamedTuple):
+    """A folder and the steps to do in it: first the training, then what needs it."""
 
     name: str
     folder: Path
     steps: list[Step]
 
     def missing(self) -> list[Step]:
-        """The first step that is not done, and all after it."""
+        """Return the first step that is not done, and all after it."""
         done = [step.is_done() for step in self.steps]
         return self.steps[[*done, False].index(False) :]
 
     def check(self) -> None:
-        """Raise UsageError if something else was trained here."""
+        """Raise UsageError if something else was trained in this folder."""
         train, saved = self.steps[0], any(self.folder.glob("checkpoint*.pt"))
         before = _read(train.file("done")) or (saved and _read(train.file("begun"))) or None
         if before != train.stamp() and (before or saved):
-            how = _difference(before, train.stamp()) if before else "by another command"
+            how = _describe_difference(before, train.stamp()) if before else "by another command"
             raise UsageError(
                 f"{self.folder} was trained {how}; give the same flags to go on, delete it to "
                 "begin again, or choose another --out or name of the variant"
             )
 
-    def carry_out(self, env: dict[str, str]) -> Iterator[None]:
-        """Does what is missing, yielding while a command runs."""
-        with _locked(self.folder) as lock:
+    def execute(self, env: dict[str, str]) -> Work:
+        """Do the missing steps; raise UsageError if one fails."""
+        with _lock(self.folder) as lock:
             self.check()
             missing = self.missing()
             for step in missing:
                 step.file("done").unlink(missing_ok=True)
             for step in missing:
-                print(f"{self.name}: {step.called}, log {step.log}", flush=True)
+                print(f"{self.name}: {step.title}, log {step.log}", flush=True)
                 yield from step.execute(lock, env)
 
     def progress(self) -> str:
-        """The last update in the log of the training; empty if there is none."""
+        """Return the last update in the log of the training, or an empty text."""
         log = self.steps[0].log
-        lines = _lines(log, log.stat().st_size - TAIL) if log.exists() else []
-        records = [record for line in lines if (record := parse_line(line))]
-        updates = [record for record in records if record.kind == "train_inner"]
-        if not updates:
-            return ""
-        return f"{self.name}: update {updates[-1].update}, loss {updates[-1].values.get('loss')}"
+        lines = _read_lines(log, log.stat().st_size - TAIL) if log.exists() else []
+        for record in map(parse_line, reversed(lines)):
+            if record and record.kind == "train_inner":
+                return f"{self.name}: update {record.update}, loss {record.values.get('loss')}"
+        return ""
 
 
-def work_off(runs: Sequence[Run], jobs: int) -> dict[str, str]:
-    """Carry out the runs, so many side by side; name -> reason of those that failed.
+def run_jobs(jobs: Sequence[Job], count: int) -> dict[str, str]:
+    """Run the jobs, `count` of them side by side; return name -> reason of jobs that failed.
 
     SIGINT, SIGTERM and SIGHUP terminate what is running and raise SystemExit.
     """
-    waiting, failed = deque(runs), {}
-    shown, reported = {run.name: run.progress() for run in runs}, time.monotonic()
-    workers = [_work(waiting, failed, environment(slot, jobs)) for slot in range(jobs)]
-    with _signals() as arrived:
+    waiting = deque(jobs)
+    failed: dict[str, str] = {}
+    shown, reported = {job.name: job.progress() for job in jobs}, time.monotonic()
+    workers = [_work(waiting, failed, make_environment(slot, count)) for slot in range(count)]
+    with _catch_signals() as arrived:
         try:
             while workers and not arrived:
                 workers = [worker for worker in workers if next(worker, "ended") is None]
                 if time.monotonic() > reported + REPORT:
-                    _report(runs, shown)
+                    _report_progress(jobs, shown)
                     reported = time.monotonic()
                 time.sleep(POLL)
         finally:
@@ -173,40 +191,41 @@ def work_off(runs: Sequence[Run], jobs: int) -> dict[str, str]:
     return failed
 
 
-def _work(waiting: deque[Run], failed: dict[str, str], env: dict[str, str]) -> Iterator[None]:
+def _work(waiting: deque[Job], failed: dict[str, str], env: dict[str, str]) -> Work:
+    """Run waiting jobs, one after the other."""
     while waiting:
-        run = waiting.popleft()
+        job = waiting.popleft()
         try:
-            yield from run.carry_out(env)
-            print(f"{run.name}: done", flush=True)
+            yield from job.execute(env)
+            print(f"{job.name}: done", flush=True)
         except (UsageError, OSError) as error:
-            failed[run.name] = str(error)
-            print(f"{run.name}: {error}", flush=True)
+            failed[job.name] = str(error)
+            print(f"{job.name}: {error}", flush=True)
 
 
-def _report(runs: Sequence[Run], shown: dict[str, str]) -> None:
-    for run in runs:
-        if (progress := run.progress()) != shown[run.name]:
-            shown[run.name] = progress
+def _report_progress(jobs: Sequence[Job], shown: dict[str, str]) -> None:
+    for job in jobs:
+        if (progress := job.progress()) != shown[job.name]:
+            shown[job.name] = progress
             print(progress, flush=True)
 
 
-def environment(slot: int, jobs: int) -> dict[str, str]:
-    """The variables of what runs in a slot: its share of the cores, a GPU of its own."""
+def make_environment(slot: int, count: int) -> dict[str, str]:
+    """Return the environment of the jobs in a slot: a share of the cores, a GPU of its own."""
     cores = len(os.sched_getaffinity(0))
-    env = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}
-    if jobs > 1:
+    env = {"OMP_NUM_THREADS": str(max(1, cores // count)), **os.environ}
+    if count > 1:
         import torch  # slow
 
-        if count := torch.cuda.device_count():
-            devices = env.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-            env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[slot % count]
+        if gpus := torch.cuda.device_count():
+            devices = env.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+            env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[slot % gpus]
     return env
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The signals to stop that arrived; collected, so that none cuts the start of a process."""
+def _catch_signals() -> Iterator[list[int]]:
+    """Collect the signals to stop in a list, so that none cuts the start of a process."""
     arrived: list[int] = []
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -220,7 +239,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[int]:
+def _lock(folder: Path) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as file:
         try:
@@ -230,7 +249,7 @@ def _locked(folder: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def _end(process: subprocess.Popen) -> None:
+def _terminate(process: subprocess.Popen) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             os.killpg(process.pid, number)
@@ -238,7 +257,8 @@ def _end(process: subprocess.Popen) -> None:
                 process.wait(PATIENCE)
 
 
-def _reason(code: int, lines: list[str]) -> str:
+def _find_reason(code: int, lines: list[str]) -> str:
+    """Return why a process failed: its signal, or the last line of its log with an error."""
     if code < 0:
         return signal.Signals(-code).name
     lines = [line for line in lines if line.strip()] or ["no output"]
@@ -246,17 +266,16 @@ def _reason(code: int, lines: list[str]) -> str:
     return (errors or lines)[-1].strip()[:300]
 
 
-def _difference(before: str, now: str) -> str:
-    """What one command has and the other has not, or that the order differs."""
+def _describe_difference(before: str, now: str) -> str:
+    """Return which flags one command has and the other lacks, or that their order differs."""
     old, new = (re.split(r" (?=--)", command.strip()) for command in (before, now))
-    parts = [("with", old, new), ("without", new, old)]
-    missing = [(word, [flag for flag in a if flag not in b]) for word, a, b in parts]
-    said = " and ".join(f"{word} {' '.join(flags)}" for word, flags in missing if flags)
-    return said or "with the same flags in another order"
+    flags = {"with": [f for f in old if f not in new], "without": [f for f in new if f not in old]}
+    differences = [f"{word} {' '.join(each)}" for word, each in flags.items() if each]
+    return " and ".join(differences) or "with the same flags in another order"
 
 
-def _lines(log: Path, start: int) -> list[str]:
-    """The lines from a byte on that are complete."""
+def _read_lines(log: Path, start: int) -> list[str]:
+    """Return the complete lines of a log from a byte on."""
     with log.open("rb") as file:
         file.seek(max(0, start))
         return file.read().decode("utf-8", "replace").split("\n")[:-1]
@@ -264,9 +283,3 @@ def _lines(log: Path, start: int) -> list[str]:
 
 def _read(path: Path) -> str | None:
     return path.read_text("utf-8") if path.exists() else None
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, "utf-8")
-    part.replace(path)

@@ -1,11 +1,11 @@
 """Start fairseq-train on GPUs, CPU processes or several nodes, with the right flags.
 
-Write the command after -- as for one device. What its processes need is added: their number, their
-backends, OMP_NUM_THREADS (cores / processes, unless it is set) and, if there is no --user-dir, this
-plugin. (A --user-dir of yours must import fairseq_ext: several CPU processes need it.) Without
-options all GPUs of this machine are used, or one CPU process. On several nodes, run the same
-command on each with its own --node-rank; --gpus and --cpu-processes count per node. The command
-line is printed before it is run.
+Write the command after -- as for one device. The flags that its processes need are added: their
+number, their backends, OMP_NUM_THREADS (cores / processes, unless it is set) and, if there is no
+--user-dir, this plugin. (A --user-dir of yours must import fairseq_ext: several CPU processes need
+it.) Without options all GPUs of this machine are used, or one CPU process. On several nodes, run
+the same command on each with its own --node-rank; --gpus and --cpu-processes count per node. The
+command line is printed before it is run.
 """
 
 import argparse
@@ -25,29 +25,25 @@ EXAMPLE = """\
 
 PACKAGE = Path(__file__).parent.parent
 
-# How fairseq starts processes by itself, which torchrun does here.
-OURS = [
+# Flags by which fairseq starts processes itself, as torchrun does here.
+RESERVED = [
     *("--distributed-init-method", "--distributed-rank", "--distributed-port"),
     *("--distributed-num-procs", "--distributed-no-spawn", "--tpu"),
 ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    count = _at_least(1)
+    """Add the arguments of `fairseq-ext launch`."""
+    add, count = parser.add_argument, _at_least(1)
     processes = parser.add_mutually_exclusive_group()
     processes.add_argument("--gpus", type=count, metavar="N", help="GPUs (default: all)")
     processes.add_argument("--cpu-processes", type=count, metavar="N", help="processes on CPUs")
-    parser.add_argument("--nodes", type=count, metavar="N", help="machines (default: 1)")
-    parser.add_argument(
-        "--node-rank", type=_at_least(0), metavar="R", help="which machine this is, from 0"
-    )
-    parser.add_argument(
-        "--master", type=_address, metavar="HOST:PORT", help="machine 0, and a free port of it"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only print the command line")
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- fairseq-train ...", help="the training"
-    )
+    add("--nodes", type=count, metavar="N", help="machines (default: 1)")
+    add("--node-rank", type=_at_least(0), metavar="R", help="which machine this is, from 0")
+    add("--master", type=_address, metavar="HOST:PORT", help="machine 0, and a free port of it")
+    add("--dry-run", action="store_true", help="only print the command line")
+    training = "-- fairseq-train ..."
+    add("command", nargs=argparse.REMAINDER, metavar=training, help="the training")
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -66,30 +62,35 @@ def _address(text: str) -> str:
     return text
 
 
-def run(given: argparse.Namespace) -> None:
-    environment, line = plan(given)
+def run(args: argparse.Namespace) -> None:
+    """Print the command line of the training, and become it."""
+    environment, command = plan_command(args)
     settings = [f"{name}={value}" for name, value in environment.items()]
-    print(shlex.join([*settings, *line]), flush=True)
-    if not given.dry_run:
-        os.execve(line[0], line, os.environ | environment)
+    print(shlex.join([*settings, *command]), flush=True)
+    if not args.dry_run:
+        os.execve(command[0], command, os.environ | environment)
 
 
-def plan(given: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
-    """Environment variables to set, and the command line to become.
+def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
+    """Return the environment variables to set, and the command line to become.
 
     Raises:
-        UsageError: what was given contradicts itself or does not fit this machine.
+        UsageError: the arguments contradict each other or do not fit this machine.
     """
-    training = _training(given.command)
-    flags = _flags(training)
-    on_cpu, processes = _devices(given, "--cpu" in flags)
-    torchrun = _torchrun(given, processes)
-    training += _missing(flags, on_cpu, processes * (given.nodes or 1))
-    return _environment(on_cpu, processes), [*torchrun, *training]
+    training = _find_training(args.command)
+    flags = _parse_flags(training)
+    on_cpu, processes = _choose_devices(args, "--cpu" in flags)
+    rendezvous = _plan_rendezvous(args)
+    world = processes * (args.nodes or 1)
+    training += _find_missing_flags(flags, on_cpu, world)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", *rendezvous]
+    torchrun += ["--nproc-per-node", str(processes)]
+    environment = _make_environment(on_cpu, processes)
+    return environment, training if world == 1 else torchrun + training
 
 
-def _training(command: Sequence[str]) -> list[str]:
-    """The command after --, with the fairseq-train of this environment."""
+def _find_training(command: Sequence[str]) -> list[str]:
+    """Return the command after --, with the fairseq-train of this environment."""
     if list(command[:1]) != ["--"] or Path("".join(command[1:2])).name != "fairseq-train":
         raise UsageError(
             f"launch starts fairseq-train, not {shlex.join(command) or 'nothing'}; write "
@@ -101,68 +102,67 @@ def _training(command: Sequence[str]) -> list[str]:
     return [str(program), *command[2:]]
 
 
-def _flags(arguments: Sequence[str]) -> dict[str, str]:
-    """Flag -> the value given last, as --flag value or --flag=value."""
+def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Return flag -> its last value, given as --flag value or --flag=value."""
     flags = {}
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
             flags[name] = value if equals else following
-    if named := [name for name in OURS if name in flags]:
-        raise UsageError(f"launch itself decides what {' '.join(named)} says; leave it out")
+    if reserved := [name for name in RESERVED if name in flags]:
+        raise UsageError(f"launch itself decides what {' '.join(reserved)} says; leave it out")
     return flags
 
 
-def _devices(given: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int]:
-    """Whether the training is on CPUs, and how many processes of it are on this node."""
+def _choose_devices(args: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int]:
+    """Return whether the training is on CPUs, and its number of processes on this node."""
     import torch  # slow
 
-    there = torch.cuda.device_count()
-    if given.gpus is None and (cpu_flag or given.cpu_processes or not there):
-        return True, given.cpu_processes or 1
-    gpus = given.gpus or there
-    if cpu_flag or gpus > there:
-        why = "--cpu contradicts" if cpu_flag else f"this machine has {there} GPUs for torch, not"
+    count = torch.cuda.device_count()
+    if args.gpus is None and (cpu_flag or args.cpu_processes or not count):
+        return True, args.cpu_processes or 1
+    gpus = args.gpus or count
+    if cpu_flag or gpus > count:
+        why = "--cpu contradicts" if cpu_flag else f"this machine has {count} GPUs for torch, not"
         raise UsageError(
-            f"{why} --gpus {gpus}; ask for at most {there}, or for --cpu-processes (fairseq-ext "
+            f"{why} --gpus {gpus}; ask for at most {count}, or for --cpu-processes (fairseq-ext "
             "doctor shows the devices)"
         )
     return False, gpus
 
 
-def _torchrun(given: argparse.Namespace, processes: int) -> list[str]:
-    """What starts the processes: nothing if there is one."""
-    place = _place(given)
-    if processes * (given.nodes or 1) == 1:
-        return []
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
-    return [*torchrun, *place, "--nproc-per-node", str(processes)]
-
-
-def _place(given: argparse.Namespace) -> list[str]:
-    """Where the processes meet: on a free port of this machine, or at the master."""
-    several = {"nodes": given.nodes, "node-rank": given.node_rank, "master": given.master}
-    said = [f"--{name} {value}" for name, value in several.items() if value is not None]
-    alone = said in ([], ["--nodes 1"])
-    if not alone and len(said) < 3:
+def _plan_rendezvous(args: argparse.Namespace) -> list[str]:
+    """Return torchrun's flags for where processes meet: on this machine, or at the master."""
+    options = {"nodes": args.nodes, "node-rank": args.node_rank, "master": args.master}
+    given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    one_machine = ["--standalone", "--local-addr", "127.0.0.1"]
+    if given in ([], ["--nodes 1"]):
+        return one_machine
+    if len(given) < 3:
         raise UsageError(
             "several nodes take --nodes N, --node-rank from 0 to N - 1 and --master HOST:PORT, "
-            f"not {' '.join(said)} alone; give all three on each node"
+            f"not {' '.join(given)} alone; give all three on each node"
         )
-    if not alone and given.node_rank >= given.nodes:
+    if args.node_rank >= args.nodes:
         raise UsageError(
-            f"--node-rank is {given.node_rank} and must be 0 to {given.nodes - 1} of --nodes "
-            f"{given.nodes}; give each node its own"
+            f"--node-rank is {args.node_rank} and must be 0 to {args.nodes - 1} of --nodes "
+            f"{args.nodes}; give each node its own"
         )
-    if alone or given.nodes == 1:
-        return ["--standalone", "--local-addr", "127.0.0.1"]
-    host, _, port = given.master.rpartition(":")
-    where = ["--node-rank", str(given.node_rank), "--master-addr", host, "--master-port", port]
-    return ["--nnodes", str(given.nodes), *where]
+    if args.nodes == 1:
+        return one_machine
+    host, _, port = args.master.rpartition(":")
+    place = ["--node-rank", str(args.node_rank), "--master-addr", host, "--master-port", port]
+    return ["--nnodes", str(args.nodes), *place]
 
 
-def _missing(flags: Mapping[str, str], on_cpu: bool, world: int) -> list[str]:
-    """The flags to add; raises UsageError for one that was given and cannot work."""
+def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> list[str]:
+    """Return the flags to add; raise UsageError for a given one that cannot work.
+
+    Args:
+        flags: those of the training.
+        on_cpu: whether it is on CPUs.
+        world: the number of processes on all nodes.
+    """
     accepted: dict[str, Sequence[str]] = {"--distributed-world-size": [str(world)]}
     if on_cpu and world > 1:
         accepted |= {"--distributed-backend": ["gloo"], "--ddp-backend": CPU_DDP}
@@ -181,8 +181,9 @@ def _missing(flags: Mapping[str, str], on_cpu: bool, world: int) -> list[str]:
     return missing
 
 
-def _environment(on_cpu: bool, processes: int) -> dict[str, str]:
+def _make_environment(on_cpu: bool, processes: int) -> dict[str, str]:
     cores = len(os.sched_getaffinity(0))
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // processes))}
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were none
-    return hidden | ({} if "OMP_NUM_THREADS" in os.environ else threads)
+    environment = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were none
+    if "OMP_NUM_THREADS" not in os.environ:
+        environment["OMP_NUM_THREADS"] = str(max(1, cores // processes))
+    return environment

@@ -1,4 +1,4 @@
-"""Parsers that a user may have installed, on words that are given."""
+"""Parsers that a user may have installed, applied to text that is split into words."""
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -6,20 +6,22 @@ from types import ModuleType
 
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.role_masks import NONE
+from fairseq_ext.roles.role_masks import NO_WORD
 
 Batch = Sequence[Sequence[str]]
+"""The words of several sentences, none of them empty."""
+
 Parse = Callable[[Batch], Iterator[Sentence]]
-"""Of sentences, none without words, in their order."""
+"""A parser: gives the parse of each sentence, in their order."""
 
 UNUSED = ["tagger", "morphologizer", "attribute_ruler", "lemmatizer", "ner"]
 
 
-def load(name: str) -> Parse:
-    """The parser "spacy:MODEL" or "stanza:LANG".
+def load_parser(name: str) -> Parse:
+    """Return the parser "spacy:MODEL" or "stanza:LANG".
 
     Raises:
-        UsageError: it is none of these, is not installed, or has no such model.
+        UsageError: the name is neither, the library is not installed, or has no such model.
     """
     kind, _, model = name.partition(":")
     if kind not in LOADERS or not model:
@@ -36,15 +38,14 @@ def load(name: str) -> Parse:
     return LOADERS[kind](library, model)
 
 
-def _spacy(spacy: ModuleType, model: str) -> Parse:
+def _load_spacy(spacy: ModuleType, model: str) -> Parse:
     try:
         nlp = spacy.load(model, exclude=UNUSED)
     except OSError:
         raise UsageError(
             f"spacy has no model '{model}'; python -m spacy download {model}, or give another"
         ) from None
-    labels = {label for found in nlp.pipe_labels.values() for label in found}
-    if "nsubj" not in labels:
+    if not any("nsubj" in labels for labels in nlp.pipe_labels.values()):
         raise UsageError(
             f"spacy's model '{model}' does not name relations as Universal Dependencies (it has no "
             "nsubj); give another, or stanza:LANG"
@@ -53,13 +54,13 @@ def _spacy(spacy: ModuleType, model: str) -> Parse:
     def parse(batch: Batch) -> Iterator[Sentence]:
         docs = [spacy.tokens.Doc(nlp.vocab, words=list(words)) for words in batch]
         for words, doc in zip(batch, nlp.pipe(docs), strict=True):
-            heads = [NONE if word.head.i == word.i else word.head.i for word in doc]
+            heads = [NO_WORD if word.head.i == word.i else word.head.i for word in doc]
             yield Sentence(words, heads, [word.dep_ for word in doc])
 
     return parse
 
 
-def _stanza(stanza: ModuleType, language: str) -> Parse:
+def _load_stanza(stanza: ModuleType, language: str) -> Parse:
     try:
         nlp = stanza.Pipeline(
             language,
@@ -76,12 +77,12 @@ def _stanza(stanza: ModuleType, language: str) -> Parse:
         ) from None
 
     def parse(batch: Batch) -> Iterator[Sentence]:
-        found = nlp([list(words) for words in batch]).sentences
-        for words, sentence in zip(batch, found, strict=True):
-            heads = [word.head - 1 for word in sentence.words]  # 0, a root, is NONE
+        parses = nlp([list(words) for words in batch]).sentences
+        for words, sentence in zip(batch, parses, strict=True):
+            heads = [word.head - 1 for word in sentence.words]  # 0, a root, becomes NO_WORD
             yield Sentence(words, heads, [word.deprel for word in sentence.words])
 
     return parse
 
 
-LOADERS = {"spacy": _spacy, "stanza": _stanza}
+LOADERS = {"spacy": _load_spacy, "stanza": _load_stanza}

@@ -1,10 +1,11 @@
-"""What a fine-tuned model says of new text.
+"""Predict labels, scores, tags or answers for new text with a fine-tuned model.
 
-Text is read line by line from files or standard input, as it is asked by the model's task: a
-sentence, or two parted by a tab; words parted by spaces; passage, question and choices parted by
-tabs; passage and question parted by a tab. With --examples lines are JSON objects as in the task's
-train.jsonl. What is printed is, parted by tabs, the label, score, tags or answer, and its
-probability if it has one; with --json an object with all probabilities, or entities.
+Text is read line by line from files or standard input. Each line holds what the model's task
+needs: a sentence, or two separated by a tab; words separated by spaces; passage, question and
+choices separated by tabs; passage and question separated by a tab. With --examples, lines are JSON
+objects as in the task's train.jsonl. Each line of the output holds, separated by a tab, the label,
+score, tags or answer, and its probability if it has one; with --json an object with all
+probabilities, or entities.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import decode_line, read_lines, write_lines
 from fairseq_ext.models.pretrained import read_model_options
-from fairseq_ext.models.role_heads import roles_with_parses
+from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
@@ -39,45 +40,61 @@ EXAMPLE = """\
 
 SORTED = 32  # batches whose lines are sorted by length before they are batched
 
+Lines = Iterable[tuple[str, str]]
+"""Lines of text, each with its place: "FILE:NUMBER"."""
+
+COLUMNS = {
+    SentenceTask: "one or two sentences",
+    SequenceTaggingTask: "one column of words separated by spaces",
+    MultipleChoiceTask: "passage, question (maybe empty) and choices",
+    SpanExtractionTask: "passage and question",
+}
+"""The columns of a line by task, for `parse_text`'s error message."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    parser.add_argument(
-        "--input",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="default: standard input",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON objects, one a line")
-    parser.add_argument("--examples", action="store_true", help="read JSON objects, one a line")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="default: 32")
-    parser.add_argument("--strict", action="store_true", help="refuse what is too long")
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    """Add the arguments of `fairseq-ext predict`."""
+    add, default = parser.add_argument, "default: standard input"
+    add("checkpoint", type=Path, metavar="CHECKPOINT")
+    add("--input", type=Path, nargs="+", default=[], metavar="FILE", help=default)
+    add("--json", action="store_true", help="print JSON objects, one a line")
+    add("--examples", action="store_true", help="read JSON objects, one a line")
+    add("--output", type=Path, metavar="FILE", help="default: standard output")
+    add("--batch-size", type=int, default=32, metavar="N", help="default: 32")
+    add("--strict", action="store_true", help="refuse what is too long")
+    add("--cpu", action="store_true", help="do not use a GPU")
 
 
-def run(given: argparse.Namespace) -> None:
-    if given.batch_size < 1:
-        raise UsageError(f"--batch-size is {given.batch_size} and must be at least 1")
+def run(args: argparse.Namespace) -> None:
+    """Write an answer for each line."""
+    if args.batch_size < 1:
+        raise UsageError(f"--batch-size is {args.batch_size} and must be at least 1")
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    device = torch.device("cuda" if torch.cuda.is_available() and not given.cpu else "cpu")
-    model, task = load(given.checkpoint)
-    task.cfg.strict = given.strict
+    device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
+    model, task = load_model(args.checkpoint)
+    task.cfg.strict = args.strict
     model.to(device)
-    read = parse_json if given.examples else parse_text
-    examples = progress(given.input, read(task, lines(given.input)))
-    say = json_line if given.json else text_line
-    answers = predict(model, task, examples, given.batch_size, device)
-    write(given.output, (say(answer) for answer in answers))
+    parse_lines = parse_json if args.examples else parse_text
+    examples = show_progress(args.input, parse_lines(task, read_input(args.input)))
+    format_answer = format_json if args.json else format_text
+    answers = predict(model, task, examples, args.batch_size, device)
+    write_answers(args.output, map(format_answer, answers))
 
 
-def load(checkpoint: Path) -> tuple[Any, LabelledTask]:
-    """A fine-tuned model and its task, from the checkpoint alone."""
+def load_model(checkpoint: Path) -> tuple[Any, LabelledTask]:
+    """Return a fine-tuned model and its task, from the checkpoint alone.
+
+    Raises:
+        UsageError: there is no such model, or it needs parses, which new text does not have.
+    """
     if not checkpoint.is_file():
         raise UsageError(f"there is no checkpoint {checkpoint}; give one of fairseq-train")
-    check_unparsed(checkpoint)
+    if parsed := roles_with_parses(read_model_options(str(checkpoint))):
+        raise UsageError(
+            f"{checkpoint} was trained with roles that need parses ({', '.join(parsed)}), which "
+            "new text does not have; validate it on an annotated split with fairseq-validate, or "
+            "train one with --encoder-roles rare,separator,relative"
+        )
     (model,), _, task = load_model_ensemble_and_task([str(checkpoint)])
     if not isinstance(task, LabelledTask):
         raise UsageError(
@@ -87,140 +104,122 @@ def load(checkpoint: Path) -> tuple[Any, LabelledTask]:
     return model.eval(), task
 
 
-def check_unparsed(checkpoint: Path) -> None:
-    """Raise UsageError if its model needs what new text does not have."""
-    if parsed := roles_with_parses(read_model_options(str(checkpoint))):
-        raise UsageError(
-            f"{checkpoint} was trained with roles that need parses ({', '.join(parsed)}), which "
-            "new text does not have; validate it on an annotated split with fairseq-validate, or "
-            "train one with --encoder-roles rare,separator,relative"
-        )
-
-
-def lines(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Each line with where it stands."""
+def read_input(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Yield each line of the files, or of standard input, with its place."""
     if not files:
         for number, line in enumerate(sys.stdin.buffer, 1):
             where = f"standard input:{number}"
             yield decode_line(line, where).rstrip("\r\n"), where
     for file in files:
-        for number, line in enumerate(read_lines(file), 1):
-            yield line, f"{file}:{number}"
+        for number, text in enumerate(read_lines(file), 1):
+            yield text, f"{file}:{number}"
 
 
-def progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterable[Example]:
-    """With a bar, if files say how much there is; what is no file can be read only once."""
+def show_progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterable[Example]:
+    """Return the examples with a progress bar, if the input can be read twice to count them."""
     if not (files and all(file.is_file() for file in files)):
         return examples
     total = sum(1 for file in files for _ in read_lines(file))
     return tqdm(examples, "predicting", total, unit=" examples")
 
 
-def parse_json(task: LabelledTask, given: Iterable[tuple[str, str]]) -> Iterator[Example]:
-    asked = {key: field for key, field in task.fields.items() if not field.target}
-    for line, where in given:
+def parse_json(task: LabelledTask, lines: Lines) -> Iterator[Example]:
+    """Yield the examples in lines of JSON, without their labels."""
+    fields = {key: field for key, field in task.fields.items() if not field.target}
+    for line, where in lines:
         name, _, number = where.rpartition(":")
-        for example in parse([line], name, asked, first=int(number)):
-            yield example._replace(values={k: x for k, x in example.values.items() if k in asked})
+        for example in parse([line], name, fields, first=int(number)):
+            values = {key: value for key, value in example.values.items() if key in fields}
+            yield example._replace(values=values)
 
 
-def parse_text(task: LabelledTask, given: Iterable[tuple[str, str]]) -> Iterator[Example]:
-    kind = next(kind for kind in COLUMNS if isinstance(task, kind))
-    columns, says = COLUMNS[kind]
-    for line, where in given:
+def parse_text(task: LabelledTask, lines: Lines) -> Iterator[Example]:
+    """Yield the examples in lines of text; raise UsageError for a wrong number of columns."""
+    for line, where in lines:
         parts = line.split("\t")
-        try:
-            values = columns(parts)
-        except (TypeError, ValueError):
-            raise UsageError(
-                f"{where} has {len(parts)} columns; give {says}, parted by tabs"
-            ) from None
+        values = name_columns(task, parts)
+        if values is None:
+            columns = next(text for kind, text in COLUMNS.items() if isinstance(task, kind))
+            raise UsageError(f"{where} has {len(parts)} columns; give {columns}, separated by tabs")
         yield Example(values, where)
 
 
-def _sentences(parts: list[str]) -> Values:
-    text, *pair = parts
-    if len(pair) > 1:
-        raise ValueError
-    return {"text": text, **({"pair": pair[0]} if pair else {})}
-
-
-def _words(parts: list[str]) -> Values:
-    (text,) = parts
-    return {"words": text.split(" ")}
-
-
-def _choices(parts: list[str]) -> Values:
-    text, question, *choices = parts
-    return {"text": text, "question": question, "choices": choices}
-
-
-def _question(parts: list[str]) -> Values:
-    text, question = parts
-    return {"text": text, "question": question}
-
-
-COLUMNS = {
-    SentenceTask: (_sentences, "one or two sentences"),
-    SequenceTaggingTask: (_words, "one column of words parted by spaces"),
-    MultipleChoiceTask: (_choices, "passage, question (maybe empty) and choices"),
-    SpanExtractionTask: (_question, "passage and question"),
-}
-"""What the columns of a line are, by task."""
+def name_columns(task: LabelledTask, parts: list[str]) -> Values | None:
+    """Return the fields of an example from the columns of a line; None if their number is wrong."""
+    match task, parts:
+        case SentenceTask(), [text]:
+            return {"text": text}
+        case SentenceTask(), [text, pair]:
+            return {"text": text, "pair": pair}
+        case SequenceTaggingTask(), [text]:
+            return {"words": text.split(" ")}
+        case MultipleChoiceTask(), [text, question, *choices]:
+            return {"text": text, "question": question, "choices": choices}
+        case SpanExtractionTask(), [text, question]:
+            return {"text": text, "question": question}
+    return None
 
 
 def predict(
-    model: Any, task: LabelledTask, examples: Iterable[Example], size: int, device: Any
+    model: Any, task: LabelledTask, examples: Iterable[Example], size: int, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """Answers in the order of the examples, `size` at a time in batches of like length; at the
-    end it says on standard error how many were not read whole."""
+    """Yield answers in the order of the examples.
+
+    Examples of similar length are batched, `size` at a time. At the end, the number of examples
+    that were shortened is printed on standard error.
+    """
     examples, count, rows = iter(examples), 0, task.rows()
     while chunk := list(islice(examples, size * SORTED)):
         count += len(chunk)
         dataset = task.dataset_of(chunk, rows)
         order = sorted(range(len(chunk)), key=dataset.size)
-        found: dict[int, dict[str, Any]] = {}
+        answers: dict[int, dict[str, Any]] = {}
         for first in range(0, len(order), size):
             places = order[first : first + size]
             batch = dataset.collater([dataset[place] for place in places])
-            found |= zip(places, answers(model, task, batch, device), strict=True)
-        yield from (found[place] for place in range(len(chunk)))
+            answers |= zip(places, answer_batch(model, task, batch, device), strict=True)
+        yield from (answers[place] for place in range(len(chunk)))
     if rows.lost:
         print(rows.report(count), file=sys.stderr)
 
 
-def answers(
-    model: Any, task: LabelledTask, batch: Mapping[str, Any], device: Any
+def answer_batch(
+    model: Any, task: LabelledTask, batch: Mapping[str, Any], device: torch.device
 ) -> list[dict[str, Any]]:
+    """Return the model's answer to each example of a batch."""
     inputs = utils.apply_to_sample(lambda tensor: tensor.to(device), batch["net_input"])
     with torch.no_grad():
         scores, _ = model(**inputs, task_head=True)
     return task.answers(scores, batch)
 
 
-def json_line(answer: Mapping[str, Any]) -> str:
+def format_json(answer: Mapping[str, Any]) -> str:
+    """Return an answer as JSON."""
     return json.dumps(answer, ensure_ascii=False)
 
 
-def text_line(answer: Mapping[str, Any]) -> str:
-    said = next(answer[key] for key in ("answer", "tags", "label", "score") if key in answer)
-    if isinstance(said, list):
-        said = " ".join(said)
-    elif isinstance(said, float):
-        said = f"{said:.4f}"
-    shares = [f"{answer['probability']:.4f}"] if "probability" in answer else []
-    return "\t".join([" ".join(str(said).split()), *shares])
+def format_text(answer: Mapping[str, Any]) -> str:
+    """Return an answer as text, with its probability behind a tab."""
+    value = next(answer[key] for key in ("answer", "tags", "label", "score") if key in answer)
+    if isinstance(value, list):
+        value = " ".join(value)
+    elif isinstance(value, float):
+        value = f"{value:.4f}"
+    columns = [" ".join(str(value).split())]
+    if "probability" in answer:
+        columns.append(f"{answer['probability']:.4f}")
+    return "\t".join(columns)
 
 
-def write(output: Path | None, said: Iterable[str]) -> None:
-    """To standard output line by line, or to a file, which gets its name when it is complete."""
+def write_answers(output: Path | None, lines: Iterable[str]) -> None:
+    """Write lines to standard output as they come, or to a file that appears when complete."""
     if output is None:
         try:
-            for line in said:
+            for line in lines:
                 print(line, flush=True)
-        except BrokenPipeError:  # whoever reads has seen enough
+        except BrokenPipeError:  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"--output is {output}, which cannot be a file; give one in a folder")
-    write_lines(output, said)
+    write_lines(output, lines)

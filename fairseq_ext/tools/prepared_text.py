@@ -1,4 +1,4 @@
-"""Text that has been prepared for training, as tokens whose words can be found."""
+"""Text that has been prepared for training, as tokens that tell where words begin and end."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,20 +13,20 @@ from fairseq_ext.data.examples import TEXT, Example, parse
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.roles.pieces import Piece, are_numbers, pieces
+from fairseq_ext.roles.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.roles.word_alignment import Token
 
 BATCH = 1000  # texts that are tokenised together
 
 
-class Text(NamedTuple):
-    """A split.
+class PreparedText(NamedTuple):
+    """A split of a prepared text.
 
     Attributes:
-        path: where it lies, without endings.
-        symbols: those of its dictionary.
+        path: its file, without endings.
+        symbols: the symbols of its dictionary.
         total: the number of sentences.
-        sentences: the tokens of each, without its ends.
+        sentences: the tokens of each sentence, without its ends.
     """
 
     path: Path
@@ -35,43 +35,43 @@ class Text(NamedTuple):
     sentences: Iterable[list[Token]]
 
 
-def find(data: Path, split: str, lang: str | None, vocabulary: Path | None) -> Text:
-    """A split of labelled text, of translations or of text alone.
+def find_text(data: Path, split: str, lang: str | None, vocabulary: Path | None) -> PreparedText:
+    """Return a split of labelled text, of translations or of text alone.
 
     Args:
-        lang: which text of a translation.
+        data: the folder.
+        split: "train", "valid", ...
+        lang: the side of a translation.
         vocabulary: the folder with the tokeniser, if not `data`.
 
     Raises:
         UsageError: there is no such text, it is empty, or cannot be read.
     """
     labelled = data / f"{split}.jsonl"
-    file = labelled if labelled.is_file() else _binary(data, split, lang)
+    file = labelled if labelled.is_file() else _find_binary(data, split, lang)
     if not file.stat().st_size:
         raise UsageError(f"{file} is empty; give a split with sentences")
     if file == labelled:
-        return _labelled(file, vocabulary or data)
-    return _binarised(file, data / (f"dict.{lang}.txt" if lang else "dict.txt"), vocabulary or data)
+        return _read_labelled(file, vocabulary or data)
+    dictionary = data / (f"dict.{lang}.txt" if lang else "dict.txt")
+    return _read_binary(file, dictionary, vocabulary or data)
 
 
-# Labelled text.
-
-
-def _labelled(path: Path, vocabulary: Path) -> Text:
-    loaded = Vocabulary.load(vocabulary)
+def _read_labelled(path: Path, folder: Path) -> PreparedText:
+    vocabulary = Vocabulary.load(folder)
     total = sum(1 for _ in read_lines(path))
     examples = parse(read_lines(path), str(path), {"text": TEXT})
-    sentences = _tokenised(examples, loaded)
-    return Text(path.with_suffix(""), loaded.dictionary.symbols, total, sentences)
+    sentences = _tokenise(examples, vocabulary)
+    return PreparedText(path.with_suffix(""), vocabulary.dictionary.symbols, total, sentences)
 
 
-def _tokenised(examples: Iterator[Example], vocabulary: Vocabulary) -> Iterator[list[Token]]:
-    while batch := [_text(example) for example in islice(examples, BATCH)]:
-        for text, found in zip(batch, vocabulary.encode(batch), strict=True):
-            yield tokens_of(text, found.offsets)
+def _tokenise(examples: Iterator[Example], vocabulary: Vocabulary) -> Iterator[list[Token]]:
+    while batch := [_text_of(example) for example in islice(examples, BATCH)]:
+        for text, encoded in zip(batch, vocabulary.encode(batch), strict=True):
+            yield split_tokens(text, encoded.offsets)
 
 
-def _text(example: Example) -> str:
+def _text_of(example: Example) -> str:
     if "pair" in example.values:
         raise UsageError(
             f"{example.where} has a 'pair', and annotations are of one sentence; give other data, "
@@ -80,51 +80,56 @@ def _text(example: Example) -> str:
     return example.values["text"]
 
 
-def tokens_of(text: str, offsets: np.ndarray) -> list[Token]:
-    """Tokens as they are written; of parts of a character the first one has it."""
+def split_tokens(text: str, offsets: np.ndarray) -> list[Token]:
+    """Return the tokens of a text as they are written.
+
+    Where several tokens are parts of one character, the first of them has it.
+
+    Args:
+        text: a sentence.
+        offsets: first character of each token and the one after it, [tokens, 2], integers.
+    """
     tokens: list[Token] = []
-    passed = 0
+    end_before = 0
     for begin, end in offsets.tolist():
-        before, written = text[passed:begin], text[max(begin, passed) : end]
-        opens = before != before.strip() or written[:1].isspace()
+        gap, written = text[end_before:begin], text[max(begin, end_before) : end]
+        opens = gap != gap.strip() or written[:1].isspace()
         tokens.append(Piece(written.strip().encode(), opens, False))
-        passed = max(passed, end)
+        end_before = max(end_before, end)
     return tokens
 
 
-# Binarised text.
-
-
-def _binary(data: Path, split: str, lang: str | None) -> Path:
-    if lang is None and (found := list(data.glob(f"{split}.*-*.*.bin"))):
-        languages = " or ".join(sorted({path.stem.rpartition(".")[2] for path in found}))
+def _find_binary(data: Path, split: str, lang: str | None) -> Path:
+    if lang is None and (sides := list(data.glob(f"{split}.*-*.*.bin"))):
+        languages = " or ".join(sorted({path.stem.rpartition(".")[2] for path in sides}))
         raise UsageError(f"{data} has translations; give --lang, {languages}")
     pattern = f"{split}.*-*.{lang}.bin" if lang else f"{split}.bin"
-    found = list(data.glob(pattern))
-    if len(found) != 1:
+    paths = list(data.glob(pattern))
+    if len(paths) != 1:
         raise UsageError(
-            f"{data} has {len(found) or 'no'} {pattern if lang else f'{split}.jsonl or {pattern}'}"
+            f"{data} has {len(paths) or 'no'} {pattern if lang else f'{split}.jsonl or {pattern}'}"
             "; give a folder of fairseq-preprocess with one, or of labelled text"
         )
-    return found[0]
+    return paths[0]
 
 
-def _binarised(file: Path, words: Path, vocabulary: Path) -> Text:
+def _read_binary(file: Path, words: Path, vocabulary: Path) -> PreparedText:
     path = file.with_suffix("")
     for needed in (words, file.with_suffix(".idx")):
         if not needed.is_file():
             raise UsageError(f"{needed} is not there; give a folder of fairseq-preprocess")
     dictionary = Dictionary.load(str(words))
     dataset = load_indexed_dataset(str(path), dictionary)
-    known = pieces(_shown(dictionary.symbols[dictionary.nspecial :], vocabulary))
-    table: list[Token] = [None] * dictionary.nspecial + known
+    written = _spell(dictionary.symbols[dictionary.nspecial :], vocabulary)
+    table: list[Token] = [None] * dictionary.nspecial
+    table += read_pieces(written)
     sentences = ([table[number] for number in row[:-1].tolist()] for row in dataset)
-    return Text(path, dictionary.symbols, len(dataset), sentences)
+    return PreparedText(path, dictionary.symbols, len(dataset), sentences)
 
 
-def _shown(symbols: Sequence[str], vocabulary: Path) -> Sequence[str]:
-    """Symbols as they are written, by the tokeniser where they are numbers."""
-    if not are_numbers(symbols):
+def _spell(symbols: Sequence[str], vocabulary: Path) -> Sequence[str]:
+    """Return symbols as they are written; the tokeniser spells symbols that are numbers."""
+    if not are_numeric(symbols):
         return symbols
     tokeniser = Vocabulary.load(vocabulary).tokenizer
     return [tokeniser.id_to_token(int(s)) or s if s.isdecimal() else s for s in symbols]

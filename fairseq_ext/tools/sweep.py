@@ -1,12 +1,12 @@
-"""Train variants x seeds: what is done is skipped, what was interrupted goes on.
+"""Train variants x seeds: finished runs are skipped, interrupted runs are resumed.
 
 After `--` come the data and the flags of fairseq-train that all runs share. Each run is a folder
-OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt; with
---folds it is fold-N, or seed-N-fold-M of several seeds. --save-dir and --seed are added, and
---user-dir and --log-format if not given; $RUN in a flag stands for the folder of the run and $SEED
-for its seed. A run that was begun with other flags is refused; another way to
-generate replaces the output of the former. Side by side, each run gets its share of the cores
-(unless OMP_NUM_THREADS is set) and one GPU.
+OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt. With
+--folds the folder is fold-N, or seed-N-fold-M for several seeds. The sweep adds --save-dir and
+--seed, and --user-dir and --log-format if not given. In a flag, $RUN stands for the folder of the
+run and $SEED for its seed. A run that was begun with other flags is refused; other flags of
+--generate replace its earlier output. Side by side, each run gets its share of the cores (unless
+OMP_NUM_THREADS is set) and one GPU.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
-from fairseq_ext.tools.jobs import Run, Step, work_off
+from fairseq_ext.tools.jobs import Job, Step, run_jobs
 
 EXAMPLE = """\
   fairseq-ext sweep --out checkpoints/study --seeds 1 2 3 --jobs 2 \\
@@ -29,166 +29,176 @@ EXAMPLE = """\
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
-OURS = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
+RESERVED = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
-    parser.add_argument(
-        "--variant",
-        action="append",
-        required=True,
-        metavar="NAME='FLAGS'",
-        help="flags of fairseq-train that make this variant; once for each",
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N", help="default: 1")
-    parser.add_argument(
-        "--folds",
-        type=int,
-        default=0,
-        metavar="K",
-        help="cross-validation in K parts, for tasks on labelled text",
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side; default: 1")
-    parser.add_argument(
-        "--generate", metavar="'FLAGS'", help="then run fairseq-generate with these flags"
-    )
-    parser.add_argument(
+    """Add the arguments of `fairseq-ext sweep`."""
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder of all runs")
+    flags = "flags of fairseq-train that make this variant; once for each"
+    add("--variant", action="append", required=True, metavar="NAME='FLAGS'", help=flags)
+    add("--seeds", type=int, nargs="+", default=[1], metavar="N", help="default: 1")
+    folds = "cross-validation in K parts, for tasks on labelled text"
+    add("--folds", type=int, default=0, metavar="K", help=folds)
+    add("--jobs", type=int, default=1, help="runs side by side; default: 1")
+    add("--generate", metavar="'FLAGS'", help="then run fairseq-generate with these flags")
+    add(
         "--checkpoint",
         help=f"the one of each run that generates; default: {LAST}, since runs of the same length "
         "are then compared after the same number of updates",
     )
-    parser.add_argument(
+    add(
         "--average",
         type=int,
         metavar="N",
         help="generate with the average of the last N checkpoints of each run instead (of all, if "
         "there are fewer)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only print what would be run")
-    parser.add_argument("data", metavar="-- DATA", help="as for fairseq-train")
-    parser.add_argument("flags", nargs="*", metavar="FLAG", help="of fairseq-train, for all runs")
+    add("--dry-run", action="store_true", help="only print what would be run")
+    add("data", metavar="-- DATA", help="as for fairseq-train")
+    add("flags", nargs="*", metavar="FLAG", help="of fairseq-train, for all runs")
 
 
-def run(given: argparse.Namespace) -> None:
-    runs = plan(given)
-    for each in runs:
-        each.check()
-    todo = [each for each in runs if each.missing()]
-    if given.dry_run:
-        print("\n".join(step.command() for each in todo for step in each.missing()))
+def run(args: argparse.Namespace) -> None:
+    """Run all jobs that are not done, or print their commands."""
+    jobs = plan_jobs(args)
+    for job in jobs:
+        job.check()
+    missing = [job for job in jobs if job.missing()]
+    if args.dry_run:
+        print("\n".join(step.command() for job in missing for step in job.missing()))
         return
-    check_writable(given.out, 0)
-    if len(todo) < len(runs):
-        print(f"{len(runs) - len(todo)} of {len(runs)} runs in {given.out} are done already")
-    if failed := work_off(todo, given.jobs):
+    check_writable(args.out, 0)
+    if len(missing) < len(jobs):
+        print(f"{len(jobs) - len(missing)} of {len(jobs)} runs in {args.out} are done already")
+    if failed := run_jobs(missing, args.jobs):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
-        raise UsageError(f"{len(failed)} of {len(runs)} runs are not done ({reasons})")
+        raise UsageError(f"{len(failed)} of {len(jobs)} runs are not done ({reasons})")
 
 
-def plan(given: argparse.Namespace) -> list[Run]:
-    """The runs, seed by seed, so that early results compare all variants."""
-    if given.jobs < 1:
-        raise UsageError(f"--jobs is {given.jobs} and must be at least 1")
-    if given.average is not None and (given.average < 1 or given.generate is None):
+def plan_jobs(args: argparse.Namespace) -> list[Job]:
+    """Return the runs as jobs, seed by seed, so that early results compare all variants.
+
+    Raises:
+        UsageError: the arguments contradict each other.
+    """
+    _check_arguments(args)
+    common = [args.data, *_refuse_reserved("after --", args.flags)]
+    variants = dict(map(_parse_variant, args.variant))
+    if len(variants) < len(args.variant):
+        raise UsageError("two variants have the same name; give each its own")
+    repetitions = _make_repetitions(list(dict.fromkeys(args.seeds)), args.folds)
+    jobs = []
+    for (name, own), (variant, flags) in product(repetitions.items(), variants.items()):
+        folder = args.out / variant / name
+        steps = _plan_steps(args, folder, [*common, *flags], own)
+        jobs.append(Job(f"{variant}/{name}", folder, steps))
+    return jobs
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    if args.jobs < 1:
+        raise UsageError(f"--jobs is {args.jobs} and must be at least 1")
+    if args.average is not None and (args.average < 1 or args.generate is None):
         raise UsageError(
-            f"--average is {given.average} and is how many checkpoints, from 1, --generate is to "
+            f"--average is {args.average} and is how many checkpoints, from 1, --generate is to "
             "take; give both"
         )
-    if given.average and given.checkpoint:
+    if args.average and args.checkpoint:
         raise UsageError(
-            f"--checkpoint is {given.checkpoint} and --average {given.average}, and one of them is "
+            f"--checkpoint is {args.checkpoint} and --average {args.average}, and one of them is "
             "to generate; give one"
         )
-    if given.data.startswith("-"):
-        raise UsageError(f"'{given.data}' stands where the data belong; give -- DATA FLAG ...")
-    common = [given.data, *_accepted("after --", given.flags)]
-    variants = dict(map(_variant, given.variant))
-    if len(variants) < len(given.variant):
-        raise UsageError("two variants have the same name; give each its own")
-    runs = []
-    repetitions = _repetitions(list(dict.fromkeys(given.seeds)), given.folds)
-    for (name, own), (variant, flags) in product(repetitions.items(), variants.items()):
-        folder = given.out / variant / name
-        seed = _value(own, "--seed")
-        chosen = _seeded([*common, *flags], seed)
-        train = [*chosen, *own, "--save-dir", "$RUN"]
-        steps = [Step(folder, "train", "train", _completed(train))]
-        checkpoint = given.checkpoint or LAST
-        if given.average:
-            steps.append(_averaging(folder, given.average, chosen))
-            checkpoint = AVERAGED
-        if given.generate is not None:
-            steps.append(_generation(steps[0], checkpoint, given.generate, seed))
-        runs.append(Run(f"{variant}/{name}", folder, steps))
-    return runs
+    if args.data.startswith("-"):
+        raise UsageError(f"'{args.data}' stands where the data belong; give -- DATA FLAG ...")
 
 
-def _repetitions(seeds: list[int], folds: int) -> dict[str, list[str]]:
-    """The name of each repetition, with the flags that make it."""
+def _make_repetitions(seeds: list[int], folds: int) -> dict[str, list[str]]:
+    """Return the name of each repetition with its flags."""
+    by_seed = {f"seed-{seed}": ["--seed", str(seed)] for seed in seeds}
     if not folds:
-        return {f"seed-{seed}": ["--seed", str(seed)] for seed in seeds}
+        return by_seed
     if folds < 2:
         raise UsageError(f"--folds is {folds} and must be at least 2")
     return {
-        (f"seed-{seed}-" if len(seeds) > 1 else "") + f"fold-{fold}": [
-            *("--folds", str(folds), "--fold", str(fold), "--seed", str(seed))
+        (f"{name}-" if len(seeds) > 1 else "") + f"fold-{fold}": [
+            *("--folds", str(folds), "--fold", str(fold), *flags)
         ]
-        for seed, fold in product(seeds, range(1, folds + 1))
+        for (name, flags), fold in product(by_seed.items(), range(1, folds + 1))
     }
 
 
-def _variant(text: str) -> tuple[str, list[str]]:
+def _parse_variant(text: str) -> tuple[str, list[str]]:
     name, equals, flags = text.partition("=")
     if not equals or not re.fullmatch(r"\w[\w.+-]*", name):
         raise UsageError(
             f"--variant is '{text}' and must be a name (letters, digits, _ . + -), =, and flags in "
             "quotes: una='--arch transformer_una'"
         )
-    return name, _split(f"--variant {name}", flags)
+    return name, _split_flags(f"--variant {name}", flags)
 
 
-def _seeded(flags: list[str], seed: str | None) -> list[str]:
-    return [re.sub(r"\$SEED\b", str(seed), flag) for flag in flags]
+def _plan_steps(
+    args: argparse.Namespace, folder: Path, flags: list[str], own: list[str]
+) -> list[Step]:
+    """Return the steps of one run.
+
+    Args:
+        args: the arguments of the sweep.
+        folder: of the run.
+        flags: of its variant, with the flags that all runs share.
+        own: the flags of its repetition.
+    """
+    seed = str(_find_value(own, "--seed"))
+    train = [*_insert_seed(flags, seed), *own, "--save-dir", "$RUN"]
+    for flag, value in DEFAULTS.items():
+        if _find_value(train, flag) is None:
+            train += [flag, value]
+    steps = [Step(folder, "train", "train", train)]
+    if args.average:
+        steps.append(_plan_average(folder, args.average, train))
+    if args.generate is not None:
+        generate = _insert_seed(_split_flags("--generate", args.generate), seed)
+        subset = _find_value(generate, "--gen-subset") or "test"
+        checkpoint = AVERAGED if args.average else args.checkpoint or LAST
+        user_dir = _find_value(train, "--user-dir") or ""
+        model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
+        steps.append(
+            Step(folder, f"generate-{subset}", "generate", [*model, *generate], keeps=True)
+        )
+    return steps
 
 
-def _completed(train: list[str]) -> list[str]:
-    missing = [flag for flag in DEFAULTS if _value(train, flag) is None]
-    return train + [part for flag in missing for part in (flag, DEFAULTS[flag])]
-
-
-def _averaging(folder: Path, last: int, train: list[str]) -> Step:
+def _plan_average(folder: Path, last: int, train: list[str]) -> Step:
     flags = ["$RUN", "--last", str(last), "--at-most", "--output", f"$RUN/{AVERAGED}", "--force"]
-    if "--no-epoch-checkpoints" not in train and _value(train, "--save-interval-updates"):
+    if "--no-epoch-checkpoints" not in train and _find_value(train, "--save-interval-updates"):
         flags += ["--by", "epoch"]  # there are those of updates too
     return Step(folder, "average", "average", flags)
 
 
-def _generation(train: Step, checkpoint: str, text: str, seed: str | None) -> Step:
-    flags = _seeded(_split("--generate", text), seed)
-    subset = _value(flags, "--gen-subset") or "test"
-    needed = ["--path", f"$RUN/{checkpoint}", "--user-dir", _value(train.flags, "--user-dir")]
-    flags = [train.flags[0], *needed, *flags]
-    return Step(train.folder, f"generate-{subset}", "generate", flags, keeps=True)
+def _insert_seed(flags: list[str], seed: str) -> list[str]:
+    return [re.sub(r"\$SEED\b", seed, flag) for flag in flags]
 
 
-def _split(where: str, text: str) -> list[str]:
+def _split_flags(where: str, text: str) -> list[str]:
     try:
         flags = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{where} is '{text}', which cannot be split ({error})") from None
-    return _accepted(f"in {where}", flags)
+    return _refuse_reserved(f"in {where}", flags)
 
 
-def _accepted(where: str, flags: list[str]) -> list[str]:
-    for flag in OURS:
-        if _value(flags, flag) is not None:
+def _refuse_reserved(where: str, flags: list[str]) -> list[str]:
+    """Return the flags; raise UsageError if one of them is set by the sweep itself."""
+    for flag in RESERVED:
+        if _find_value(flags, flag) is not None:
             raise UsageError(f"{flag} stands {where}, but the sweep sets it; leave it out")
     return flags
 
 
-def _value(flags: list[str], name: str) -> str | None:
-    """The value that a command line gives to a flag."""
+def _find_value(flags: list[str], name: str) -> str | None:
+    """Return the value that a command line gives to a flag, or None."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(name, dest="value", nargs="?", const="")
     return parser.parse_known_args(flags)[0].value

@@ -50,7 +50,7 @@ from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
 from fairseq_ext.files import check_writable
-from fairseq_ext.training_logs import variants
+from fairseq_ext.training_logs import name_variants
 
 EXAMPLE = """\
   fairseq-ext probe checkpoints/fraction/books_tiny-masked_lm/{plain,ag-0.5,ag-1}/seed-1/\\
@@ -138,18 +138,18 @@ def score_baselines(corpus: Corpus, among: str) -> Baselines:
     }
 
 
-def name_variants(checkpoints: Sequence[Path]) -> list[str]:
+def name_models(checkpoints: Sequence[Path]) -> list[str]:
     """Return the variant of each checkpoint, with its own name if there are several of one run."""
     folders = [path.parent.resolve() for path in checkpoints]
     return [
         f"{variant}/{path.stem}" if folders.count(folder) > 1 else variant
-        for variant, path, folder in zip(variants(folders), checkpoints, folders, strict=True)
+        for variant, path, folder in zip(name_variants(folders), checkpoints, folders, strict=True)
     ]
 
 
 def probe_checkpoints(args: argparse.Namespace, corpora: Sequence[Corpus]) -> Iterator[ProbedModel]:
     """Yield the answers of each checkpoint."""
-    names = name_variants(args.checkpoints)
+    names = name_models(args.checkpoints)
     for number, (name, path) in enumerate(zip(names, args.checkpoints, strict=True)):
         inspector = ModelInspector(path, args.data)
         answers = ask_corpora(inspector, corpora, args)
@@ -164,7 +164,7 @@ def probe_random_models(
     if not args.random:
         return
     shapes: dict[Any, tuple[str, Path]] = {}
-    for name, path in zip(name_variants(args.checkpoints), args.checkpoints, strict=True):
+    for name, path in zip(name_models(args.checkpoints), args.checkpoints, strict=True):
         inspector = ModelInspector(path, args.data)
         shape = tuple((part, p.shape) for part, p in inspector.model.named_parameters())
         shapes.setdefault((inspector.name, inspector.data, shape), (name, path))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fairseq_ext.analysis.coreference.antecedents import ALL, HeadAnswers
 from fairseq_ext.analysis.heatmaps import draw_numbers
-from fairseq_ext.evaluation.layout import as_text, column, standard_error
+from fairseq_ext.evaluation.layout import as_text, make_column, standard_error
 from fairseq_ext.evaluation.pictures import new_figure
 
 Baselines = Mapping[str, Mapping[str, float]]
@@ -61,13 +61,21 @@ def format_table(models: Sequence[ProbedModel], corpus: str, baselines: Baseline
         return rows
 
     columns = [
-        column("model", groups),
-        column("loss", ([m.loss for m in group] for group in groups.values()), _format_mean),
-        column("mentions", ([len(each.right) for each in group[:1]] for group in answers), _join),
-        column("accuracy", accuracies(ALL), _format_mean),
-        column("head", ([f"{b.layer}-{b.head}" for b in g if len(g) == 1] for g in best), _join),
-        column("held out", ([b.held_out for b in group] for group in best), _format_mean),
-        *(column(kind, accuracies(kind), _format_mean) for kind in kinds[1:] if len(kinds) > 2),
+        make_column("model", groups),
+        make_column("loss", ([m.loss for m in group] for group in groups.values()), _format_mean),
+        make_column(
+            "mentions", ([len(each.right) for each in group[:1]] for group in answers), _join
+        ),
+        make_column("accuracy", accuracies(ALL), _format_mean),
+        make_column(
+            "head", ([f"{b.layer}-{b.head}" for b in g if len(g) == 1] for g in best), _join
+        ),
+        make_column("held out", ([b.held_out for b in group] for group in best), _format_mean),
+        *(
+            make_column(kind, accuracies(kind), _format_mean)
+            for kind in kinds[1:]
+            if len(kinds) > 2
+        ),
     ]
     note = "head: layer-head; held out: chosen on one half of the texts, scored on the other"
     return as_text(columns, [note])

@@ -32,7 +32,7 @@ from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
-from fairseq_ext.evaluation.layout import as_text, column, means, standard_error
+from fairseq_ext.evaluation.layout import as_text, make_column, make_mean_column, standard_error
 
 EXAMPLE = """\
   fairseq-ext boxes --out boxes
@@ -181,10 +181,10 @@ def group_by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def format_table(runs: Sequence[Run]) -> str:
     """Return a text table of accuracies in per cent, with the last value of u."""
     groups = group_by_name(runs)
-    columns = [column("attention", groups)]
+    columns = [make_column("attention", groups)]
     for kind in ("frequent", "rare"):
         values = [[100 * getattr(each, kind) for each in group] for group in groups.values()]
-        columns.append(means(f"{kind} objects", values, 1))
+        columns.append(make_mean_column(f"{kind} objects", values, 1))
     ends = [each.u[-1] for each in groups["HNA"]]
     seeds = ", ".join(str(each.seed) for each in groups["HNA"])
     notes = [f"accuracy in %, mean ± standard error of the mean; seeds {seeds}"]

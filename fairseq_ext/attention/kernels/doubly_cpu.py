@@ -23,19 +23,19 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_ext.attention.masks import Mask
 
-BUDGET = 1 << 20  # bytes of scores at a time and thread: about what a core keeps in its cache
-SMALLEST = 160 * 160  # scores a head; below, the plain form is faster
-LEAST = 1e-30  # of r and l: 1 / r is not exact in float32 below
+BLOCK_BYTES = 1 << 20  # bytes of scores at a time and thread: about what a core keeps in its cache
+MIN_SCORES = 160 * 160  # scores a head; below, the plain form is faster
+MIN_NORM = 1e-30  # of r and l: 1 / r is not exact in float32 below
 
 
 class Inexact(ArithmeticError):
     """Scores lie so far apart that the weights have to be computed in log space."""
 
 
-def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
+def supports(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Whether these [B, H, T, D] and [B, H, S, D] on this device are worth the kernel."""
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
-    large = q.size(2) * k.size(2) > SMALLEST
+    large = q.size(2) * k.size(2) > MIN_SCORES
     exact = q.dtype in (torch.float32, torch.float64)
     return q.device.type == "cpu" and exact and large and only_keys and not mask.causal
 
@@ -104,7 +104,7 @@ class _Columns(torch.autograd.Function):
             if absent is not None:
                 norms[heads].masked_fill_(absent[heads].mT[..., None], 1)
             torch.div(x[..., :-1], norms[heads], out=outs[heads])
-        if not (norms.min() >= LEAST and norms.max() <= 1 / LEAST):
+        if not (norms.min() >= MIN_NORM and norms.max() <= 1 / MIN_NORM):
             raise Inexact
         ctx.save_for_backward(q, k, v, u, absent, present, w, norms, outs)
         return outs[:, :, 0] if u is None else torch.lerp(outs[:, :, 1], outs[:, :, 0], u)
@@ -141,7 +141,7 @@ class _Columns(torch.autograd.Function):
 def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, list[slice]]]:
     """Heads, and keys of theirs at a time, whose scores fit into the budget."""
     groups, keys, row = len(q), k.size(1), q.size(1) * q.element_size()
-    budget = BUDGET * torch.get_num_threads()
+    budget = BLOCK_BYTES * torch.get_num_threads()
     heads = max(1, min(groups, budget // (row * keys)))
     width = keys if heads > 1 else max(32, min(keys, budget // row))
     for head in range(0, groups, heads):

@@ -36,7 +36,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BLOCKS = {128: (64, 32, 4), 256: (64, 32, 8), 512: (32, 16, 8)}
 
 
-def suits(q: Tensor, k: Tensor, mask: Mask) -> bool:
+def supports(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Whether the kernels can take these [B, H, T, D] and [B, H, S, D] where they are."""
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
     fits = q.numel() > 0 and k.numel() > 0 and q.dtype in DTYPES and _bytes(q) <= max(BLOCKS)

@@ -1,4 +1,4 @@
-"""How far the predictions of one pass are from those of another."""
+"""Divergences between the predictions of two forward passes."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,50 +8,53 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Compared(NamedTuple):
-    """What is compared in a batch.
+class Predictions(NamedTuple):
+    """N predictions of one kind, made for a batch.
 
     Attributes:
-        scores: [N, K] of each of N predictions, before softmax; or [N, 1] numbers.
-        weights: [N] of the distances in the sum over the batch; None: 1 each.
-        numbers: they are those of a regression.
+        scores: [N, K] scores of K classes before softmax, or [N, 1] predicted numbers.
+        weights: [N] weights of the distances in the sum over the batch; None: 1 each.
+        are_numbers: whether the scores are numbers, as in regression.
     """
 
     scores: Tensor
     weights: Tensor | None = None
-    numbers: bool = False
+    are_numbers: bool = False
 
 
 Distance = Callable[[Tensor, Tensor], Tensor]
-"""(clean [N, K], other [N, K]) -> [N]"""
+"""(clean [N, K], other [N, K]) -> distances [N]."""
 
 
 def kl(clean: Tensor, other: Tensor) -> Tensor:
-    """KL(softmax(clean) || softmax(other)), in nats, float32 or wider."""
-    clean, other = (_log_probabilities(scores) for scores in (clean, other))
+    """Return KL(softmax(clean) || softmax(other)), [N], in nats, in float32 or wider."""
+    clean, other = (_log_softmax(scores) for scores in (clean, other))
     return (clean.exp() * (clean - other)).sum(-1)
 
 
 def symmetric_kl(clean: Tensor, other: Tensor) -> Tensor:
-    """The mean of both directions (released code of Wu et al. 2023)."""
-    clean, other = (_log_probabilities(scores) for scores in (clean, other))
+    """Return the mean of both KL divergences, [N] (released code of Wu et al. 2023)."""
+    clean, other = (_log_softmax(scores) for scores in (clean, other))
     return 0.5 * ((clean.exp() - other.exp()) * (clean - other)).sum(-1)
 
 
-def squared(clean: Tensor, other: Tensor) -> Tensor:
-    """(clean - other)^2 of numbers [N, 1]."""
-    return (wide(clean) - wide(other)).square().sum(-1)
+def squared_difference(clean: Tensor, other: Tensor) -> Tensor:
+    """Return (clean - other)^2, [N], for numbers [N, 1]."""
+    return (widen(clean) - widen(other)).square().sum(-1)
 
 
-def across_batch(distance: Distance) -> Distance:
-    """Numbers [N, 1] as one distribution over the batch (released code of Wu et al. 2023): a
-    common shift changes nothing, and of a single example the distance is 0."""
+def compare_across_batch(distance: Distance) -> Distance:
+    """Return a distance that takes numbers [N, 1] as the scores of one distribution over the batch.
 
-    def of_one(clean: Tensor, other: Tensor) -> Tensor:
+    Released code of Wu et al. 2023. A shift of all numbers changes nothing, and the distance of a
+    single example is 0.
+    """
+
+    def divide_among_examples(clean: Tensor, other: Tensor) -> Tensor:
         whole = distance(clean.view(1, -1), other.view(1, -1))
         return whole.expand(len(clean)) / len(clean)
 
-    return of_one
+    return divide_among_examples
 
 
 DIVERGENCES: dict[str, Distance] = {"kl": kl, "symmetric": symmetric_kl}
@@ -59,25 +62,25 @@ REGRESSIONS = ("squared", "batch")
 
 
 class Divergence(NamedTuple):
-    """Distances of scores, and of numbers."""
+    """The distances of a training: one for scores of classes, one for numbers."""
 
-    of_scores: Distance
-    of_numbers: Distance = squared
+    score_distance: Distance
+    number_distance: Distance = squared_difference
 
-    def total(self, clean: list[Compared], other: list[Compared]) -> Tensor:
-        """The weighted sum over all that is compared."""
+    def total(self, clean: list[Predictions], other: list[Predictions]) -> Tensor:
+        """Return the weighted sum over all predictions of both passes."""
         sums = []
         for one, two in zip(clean, other, strict=True):
-            distance = self.of_numbers if one.numbers else self.of_scores
-            each = distance(one.scores, two.scores)
-            sums.append((each if one.weights is None else each * one.weights).sum())
+            distance = self.number_distance if one.are_numbers else self.score_distance
+            distances = distance(one.scores, two.scores)
+            sums.append((distances if one.weights is None else distances * one.weights).sum())
         return torch.stack(sums).sum()
 
 
-def wide(x: Tensor) -> Tensor:
-    """In 32 bits at least."""
+def widen(x: Tensor) -> Tensor:
+    """Return a tensor in float32, or unchanged if it is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _log_probabilities(scores: Tensor) -> Tensor:
-    return F.log_softmax(wide(scores), -1)
+def _log_softmax(scores: Tensor) -> Tensor:
+    return F.log_softmax(widen(scores), -1)

@@ -1,4 +1,4 @@
-"""FreeLB (Zhu et al. 2020) and SMART (Jiang et al. 2020): adversarial noise on embeddings."""
+"""Adversarial noise on embeddings: FreeLB (Zhu et al. 2020) and SMART (Jiang et al. 2020)."""
 
 from typing import Any
 
@@ -6,164 +6,181 @@ import torch
 from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import report_of
-from fairseq_ext.criterions.adversarial.divergence import Compared, Divergence, symmetric_kl, wide
-from fairseq_ext.criterions.terms import Log, Step, unwrapped
+from fairseq_ext.attention.model_report import get_model_report
+from fairseq_ext.criterions.adversarial.divergence import (
+    Divergence,
+    Predictions,
+    symmetric_kl,
+    widen,
+)
+from fairseq_ext.criterions.logging_outputs import Log
+from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 
-SCALE = 2.0**14  # of a loss whose gradient is computed in float16
+LOSS_SCALE = 2.0**14
+"""The factor of a loss whose gradient is computed in float16."""
 
 
 class Noise:
-    """delta, added to embedded tokens; of sentence b it has a Frobenius norm of at most `radius`.
+    """A perturbation delta that a model adds to its embedded tokens.
+
+    The Frobenius norm of each sentence's delta is at most `radius`.
 
     Args:
-        one_dropout: this noise and those that `ascend` makes of it have the same dropout.
+        same_dropout: this noise and the noises that `ascend` makes of it see the same dropout.
 
     Attributes:
-        delta: [B, S, C], 0 at padding; drawn from U(-radius, radius) / sqrt(n C), for n tokens,
-            when embeddings are first seen.
-        random: the state of random numbers right after that, None unless `one_dropout`.
+        delta: [B, S, C], 0 at padding. It is sampled from U(-radius, radius) / sqrt(n C), for n
+            tokens, when the noise first sees embeddings.
+        random_state: the state of the random numbers right after that; None unless `same_dropout`.
     """
 
-    def __init__(self, radius: float, one_dropout: bool = False) -> None:
-        self.radius, self.one_dropout = radius, one_dropout
+    def __init__(self, radius: float, same_dropout: bool = False) -> None:
+        self.radius, self.same_dropout = radius, same_dropout
         self.delta: Tensor | None = None
-        self.random: dict[str, Any] | None = None
+        self.random_state: dict[str, Any] | None = None
 
     def __call__(self, embedded: Tensor, padding: Tensor) -> Tensor:
-        """embedded: [B, S, C]. padding: [B, S]."""
+        """Return `embedded` [B, S, C] + delta, which is 0 where `padding` [B, S] is true."""
         if self.delta is None:
-            self.delta = self._drawn(embedded, padding).requires_grad_()
-            self.random = get_rng_state() if self.one_dropout else None
-        elif self.random is not None:
-            set_rng_state(self.random)
+            self.delta = self._sample(embedded, padding).requires_grad_()
+            self.random_state = get_rng_state() if self.same_dropout else None
+        elif self.random_state is not None:
+            set_rng_state(self.random_state)
         return embedded + self.delta
 
-    def _drawn(self, embedded: Tensor, padding: Tensor) -> Tensor:
-        """delta_0, [B, S, C]."""
-        real = wide((~padding).unsqueeze(-1).to(embedded))  # n C leaves the range of 16 bits
+    def _sample(self, embedded: Tensor, padding: Tensor) -> Tensor:
+        real = widen((~padding).unsqueeze(-1).to(embedded))  # n C leaves the range of 16 bits
         numbers = (real.sum((1, 2), keepdim=True) * embedded.size(-1)).clamp(min=1)
-        drawn = torch.empty_like(embedded, dtype=real.dtype)
-        drawn = drawn.uniform_(-self.radius, self.radius) * real / numbers.sqrt()
-        return drawn.to(embedded.dtype)
+        delta = torch.empty_like(embedded, dtype=real.dtype)
+        delta = delta.uniform_(-self.radius, self.radius) * real / numbers.sqrt()
+        return delta.to(embedded.dtype)
 
-    def ascend(self, loss: Tensor, step_size: float, keep: bool) -> "Noise":
-        """The noise after a step of this length up the gradient of each sentence, projected.
+    def ascend(self, loss: Tensor, step_size: float, keep_graph: bool) -> "Noise":
+        """Return the noise one step up the gradient of the loss, projected onto the ball.
 
-        No other gradient is computed.
+        The step of each sentence has the length `step_size`. No other gradient is computed.
 
         Args:
-            keep: the graph of the loss is used again.
+            loss: the loss of a forward pass with this noise.
+            keep_graph: whether the graph of the loss is used again.
         """
-        assert self.delta is not None  # the loss is of a pass with it
-        gradient, before = (wide(x.detach()) for x in (self._slope(loss, keep), self.delta))
-        moved = before + step_size * gradient / _norms(gradient)
-        moved = moved * (self.radius / _norms(moved)).clamp(max=1)
-        further = Noise(self.radius, self.one_dropout)
-        further.delta, further.random = moved.to(self.delta.dtype).requires_grad_(), self.random
-        return further
+        assert self.delta is not None  # sampled in that forward pass
+        gradient, before = (
+            widen(x.detach()) for x in (self._gradient(loss, keep_graph), self.delta)
+        )
+        delta = before + step_size * gradient / _norms(gradient)
+        delta = delta * (self.radius / _norms(delta)).clamp(max=1)
+        noise = Noise(self.radius, self.same_dropout)
+        noise.delta = delta.to(self.delta.dtype).requires_grad_()
+        noise.random_state = self.random_state
+        return noise
 
-    def _slope(self, loss: Tensor, keep: bool) -> Tensor:
-        """The gradient to delta, but for its length: unscaled, much of it is 0 in float16."""
+    def _gradient(self, loss: Tensor, keep_graph: bool) -> Tensor:
+        """Return the gradient to delta, up to a factor: unscaled, much of it is 0 in float16."""
         assert self.delta is not None
         if self.delta.dtype == torch.float16 or torch.is_autocast_enabled():
-            [slope] = torch.autograd.grad(loss * SCALE, self.delta, retain_graph=True)
-            if slope.isfinite().all():
-                return slope
-        return torch.autograd.grad(loss, self.delta, retain_graph=keep)[0]
+            [gradient] = torch.autograd.grad(loss * LOSS_SCALE, self.delta, retain_graph=True)
+            if gradient.isfinite().all():
+                return gradient
+        return torch.autograd.grad(loss, self.delta, retain_graph=keep_graph)[0]
 
 
 def _norms(x: Tensor) -> Tensor:
-    """[B, S, C] -> [B, 1, 1], never 0."""
+    """Return Frobenius norms, [B, S, C] -> [B, 1, 1], never 0."""
     return x.flatten(1).norm(dim=1).clamp(min=torch.finfo(x.dtype).tiny)[:, None, None]
 
 
-class FreeLB:
-    """(1 / K) sum_k L(delta_k), delta_0 by chance and each next one a step up L from the last.
+class NoiseTerm(Term):
+    """A term that takes steps up a loss by noise on embeddings."""
 
-    All passes have one dropout, as Zhu et al. have it: else the noise is fitted to another model.
-    """
+    default_steps: int
 
     def __init__(self, cfg: Any, task: Any) -> None:
-        self.steps = cfg.asa_steps or 2
+        self.steps = cfg.asa_steps or self.default_steps
         self.radius, self.step_size = cfg.asa_radius, cfg.asa_step_size
-        self.noise = Noise(self.radius)  # of the step that is made
 
-    def begin(self) -> None:
-        """Nothing to do."""
+
+class FreeLB(NoiseTerm):
+    """(1 / K) sum_k L(delta_k), where delta_0 is random and each next delta is a step up L.
+
+    All passes have the same dropout, as in Zhu et al.: otherwise the noise would fit another model.
+    """
+
+    default_steps = 2
 
     def keywords(self, updates: int) -> dict[str, Any]:
-        self.noise = Noise(self.radius, one_dropout=True)
+        """Return the noise of the objective's own forward pass, delta_0."""
+        self.noise = Noise(self.radius, same_dropout=True)
         return {"noise": self.noise}
 
-    def loss(self, step: Step) -> tuple[Tensor, Log]:
+    def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
+        """Return the difference of the mean loss of all passes and the loss of the first."""
         noise, losses = self.noise, [step.loss]
         for _ in range(self.steps - 1):
-            noise = noise.ascend(losses[-1], self.step_size, keep=True)
-            losses.append(step.again(noise=noise)[0])
-        mean = torch.stack(losses).mean()
-        return mean - step.loss, {"asa_gain": (mean - step.loss).detach()}
+            noise = noise.ascend(losses[-1], self.step_size, keep_graph=True)
+            losses.append(step.rerun(noise=noise)[0])
+        gain = torch.stack(losses).mean() - step.loss
+        return gain, {"asa_gain": gain.detach()}
 
 
-def both_kl(clean: Tensor, other: Tensor) -> Tensor:
-    """KL in both directions, their sum."""
+def sum_of_kls(clean: Tensor, other: Tensor) -> Tensor:
+    """Return the sum of both KL divergences, [N]."""
     return 2 * symmetric_kl(clean, other)
 
 
-class Smart:
-    """alpha l(f(x + delta), f(x)) + mu l(f(x), g(x)), l both KLs (squared for numbers).
+class Smart(NoiseTerm):
+    """alpha l(f(x + delta), f(x)) + mu l(f(x), g(x)), where l sums both KLs (squared for numbers).
 
-    delta is K steps up l from chance; g a running mean of the models so far.
+    delta is K steps up l from a random start. g is a running mean of the models so far.
     """
 
+    default_steps = 1
+
     def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
         self.alpha, self.mu, self.beta = cfg.asa_alpha, cfg.smart_mu, cfg.smart_beta
-        self.steps = cfg.asa_steps or 1
-        self.radius, self.step_size = cfg.asa_radius, cfg.asa_step_size
-        self.divergence, self.task, self.updates = Divergence(both_kl), task, -1
+        self.divergence, self.task = Divergence(sum_of_kls), task
+        self.last_update = -1
         self.mean: dict[str, Tensor] | None = None
 
-    def begin(self) -> None:
-        """Nothing to do."""
-
-    def keywords(self, updates: int) -> dict[str, Any]:
-        return {}
-
-    def loss(self, step: Step) -> tuple[Tensor, Log]:
-        clean, noise = step.compared(step.output), Noise(self.radius)
+    def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
+        """Return both regularisers; log the first as "asa_divergence"."""
+        clean, noise = step.select_predictions(step.output), Noise(self.radius)
         fixed = [each._replace(scores=each.scores.detach()) for each in clean]
         for _ in range(self.steps):
-            noise = noise.ascend(  # of a loss without a name, so that its graph is freed
-                self.divergence.total(step.compared(step.again(noise=noise)[1]), fixed),
+            noise = noise.ascend(  # the loss has no name, so that its graph is freed
+                self.divergence.total(self._predict(step, noise=noise), fixed),
                 self.step_size,
-                keep=False,
+                keep_graph=False,
             )
-        noisy = step.compared(step.again(noise=noise)[1])
-        apart = self.divergence.total(noisy, clean)
-        loss = self.alpha * apart
+        divergence = self.divergence.total(self._predict(step, noise=noise), clean)
+        loss = self.alpha * divergence
         if self.mu:
-            loss = loss + self.mu * self.divergence.total(clean, self._of_mean(step))
-        return loss, {"asa_divergence": apart.detach()}
+            loss = loss + self.mu * self.divergence.total(clean, self._predict_by_mean(step))
+        return loss, {"asa_divergence": divergence.detach()}
 
-    def _of_mean(self, step: Step) -> list[Compared]:
-        """What the mean of the models of all updates so far predicts, without dropout."""
-        model, mean = step.model, self._mean(step)
-        model.eval()
+    def _predict(self, step: TrainingStep, **changes: Any) -> list[Predictions]:
+        return step.select_predictions(step.rerun(**changes)[1])
+
+    def _predict_by_mean(self, step: TrainingStep) -> list[Predictions]:
+        """Return the predictions of g, without dropout."""
+        parameters = self._update_mean(step)
+        step.model.eval()
         with torch.no_grad():
-            output = step.again(parameters=mean)[1]
-        model.train()
-        return step.compared(output)
+            predictions = self._predict(step, parameters=parameters)
+        step.model.train()
+        return predictions
 
-    def _mean(self, step: Step) -> dict[str, Tensor]:
-        """Updated, once an update; kept in checkpoints with what the task keeps."""
-        named = unwrapped(step.model).named_parameters()
-        now = {name: p.detach() for name, p in named if p.requires_grad}
+    def _update_mean(self, step: TrainingStep) -> dict[str, Tensor]:
+        """Return g's parameters. They change once an update and are kept in checkpoints."""
+        named = unwrap(step.model).named_parameters()
+        current = {name: p.detach() for name, p in named if p.requires_grad}
         if self.mean is None:
-            before = report_of(self.task).mean_parameters or now
-            self.mean = {n: wide(before[n].to(p.device)).clone() for n, p in now.items()}
-            report_of(self.task).mean_parameters = self.mean
-        if step.updates != self.updates:
+            start = get_model_report(self.task).mean_parameters or current
+            self.mean = {n: widen(start[n].to(p.device)).clone() for n, p in current.items()}
+            get_model_report(self.task).mean_parameters = self.mean
+        if step.updates != self.last_update:
             for name, mean in self.mean.items():
-                mean.lerp_(now[name].to(mean), 1 - self.beta)
-        self.updates = step.updates
-        return {name: mean.to(now[name]) for name, mean in self.mean.items()}
+                mean.lerp_(current[name].to(mean), 1 - self.beta)
+        self.last_update = step.updates
+        return {name: mean.to(current[name]) for name, mean in self.mean.items()}

@@ -23,7 +23,7 @@ def read_masking_rates(path: str | None) -> tuple[list[int], list[float]]:
     """
     if not path:
         raise UsageError(
-            "--asa-rival scheduled takes its rates from a training with adversaries; give "
+            "--asa-baseline scheduled takes its rates from a training with adversaries; give "
             "--asa-log, its --save-dir with a train.log, or the log itself"
         )
     records = [

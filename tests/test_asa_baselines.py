@@ -17,10 +17,11 @@ from test_asa_criterions import (
 )
 from torch import nn
 
+from fairseq_ext.criterions.adversarial.adversarial_attention import TwoPass
 from fairseq_ext.criterions.adversarial.embedding_noise import Noise
 from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
-from fairseq_ext.training_checks import check_model as check
+from fairseq_ext.training_checks import check_criterion as check
 
 PLAIN = {"asa_layers": "none"}
 STEPS = pytest.mark.parametrize("steps", [1, 2, 3])
@@ -65,7 +66,7 @@ def ascend(delta, gradient, size, radius):
 def test_freelb(name, steps, radius, size):
     """Loss and gradient are means over K passes, each with its own backward pass."""
     options = {"asa_steps": steps, "asa_radius": radius, "asa_step_size": size}
-    case = build(name, asa_rival="freelb", model=PLAIN, **options)
+    case = build(name, asa_baseline="freelb", model=PLAIN, **options)
     sample, losses = case.sample(PLACES), []
     torch.manual_seed(7)
     loss, log, seen = case.outputs(sample)
@@ -92,11 +93,11 @@ DROPPING = {"dropout": 0.5, "attention_dropout": 0.5}
 
 
 @EVERY
-def test_freelb_has_one_dropout_in_all_passes(name):
+def test_freelb_has_same_dropout_in_all_passes(name):
     """Those of one step are equal where noise is 0, with one choice of layers; steps differ."""
     noiseless = {"asa_steps": 3, "asa_radius": 0.0, "asa_step_size": 0.0}
     model = PLAIN | DROPPING | {"encoder_layerdrop": 0.3}
-    case, firsts = build(name, asa_rival="freelb", model=model, **noiseless), []
+    case, firsts = build(name, asa_baseline="freelb", model=model, **noiseless), []
     for _ in range(2):
         first, *others = (output[0] for _, output in case.outputs(case.sample(PLACES))[2])
         assert len(others) == 2 and all(torch.equal(first, other) for other in others)
@@ -167,7 +168,7 @@ def test_smart(name, steps):
     """Over three updates of two batches each, from the second of which the mean lags behind."""
     options = {"asa_radius": 0.4, "asa_step_size": 0.3, "smart_beta": 0.7, "smart_mu": 2.0}
     given = {"asa_steps": steps, "asa_alpha": 1.5, **options}
-    case = build(name, asa_rival="smart", model=PLAIN, **given)
+    case = build(name, asa_baseline="smart", model=PLAIN, **given)
     twin = NaiveSmart(case, steps, 0.4, 0.3, 0.7)
     for update in range(3):
         if update:
@@ -192,7 +193,7 @@ def test_smart(name, steps):
 
 def smart(model=PLAIN | DROPPING, **options):
     """Of one that drops out half of everything, and an update of it."""
-    case = build("masked_lm", asa_rival="smart", model=model, **options)
+    case = build("masked_lm", asa_baseline="smart", model=model, **options)
 
     def update(number):
         move(case.model, number)
@@ -290,7 +291,7 @@ def test_rates_are_those_of_the_log(tmp_path):
     run = write_log(tmp_path, [("train_inner", 10, '"loss": "4"'), *lines])
     for log in (run, run / "train.log"):
         assert read_masking_rates(str(log)) == ([100, 200, 400], [0.5, 0.3, 0.1])
-    case, rates = build("masked_lm", asa_rival="scheduled", asa_log=str(run)), {}
+    case, rates = build("masked_lm", asa_baseline="scheduled", asa_log=str(run)), {}
     for update in (0, 100, 150, 300, 400, 9000):
         case.model.set_num_updates(update)
         _, _, [(given, _)] = case.outputs(case.sample(PLACES))
@@ -320,7 +321,7 @@ def test_noise_on_many_numbers_of_16_bits(dtype):
     out = noise(embedded, padding)
     assert out.dtype == dtype
     assert out.float().norm().item() == pytest.approx(0.5 / 3**0.5, rel=0.02)  # of a uniform one
-    moved = noise.ascend((out * torch.ones_like(out)).sum(), 0.4, keep=False)
+    moved = noise.ascend((out * torch.ones_like(out)).sum(), 0.4, keep_graph=False)
     assert moved.delta.dtype == dtype
     assert moved.delta.float().norm().item() == pytest.approx(0.5, rel=0.02)
 
@@ -335,7 +336,7 @@ def test_noise_ascends_gradients_of_any_size(factor):
         out = noise(torch.zeros(2, 7, 32, dtype=dtype), torch.zeros(2, 7, dtype=torch.bool))
         slope = weights * factor if factor < 1 else weights
         loss = ((out * factor).float() * slope).sum()
-        moved.append(noise.ascend(loss, 0.4, keep=False).delta.float())
+        moved.append(noise.ascend(loss, 0.4, keep_graph=False).delta.float())
     assert torch.cosine_similarity(*(x.flatten(1) for x in moved)).min() > 0.999
 
 
@@ -344,7 +345,7 @@ def test_noise_is_the_same_in_float16():
     small = {"asa_radius": 1e-2, "asa_step_size": 1e-2}
     found = []
     for dtype in (torch.float16, torch.float32):
-        case = build("sentence_classification", asa_rival="smart", model=PLAIN, **small)
+        case = build("sentence_classification", asa_baseline="smart", model=PLAIN, **small)
         for parameter in case.model.parameters():
             if parameter.dim() > 1:
                 parameter.data *= 0.1
@@ -356,10 +357,10 @@ def test_noise_is_the_same_in_float16():
 
 def test_the_mean_of_models_predicts_in_training(monkeypatch):
     """What metrics cost in evaluation is not paid at each update."""
-    case, asked = build("sequence_tagging", asa_rival="smart", model=PLAIN), []
+    case, asked = build("sequence_tagging", asa_baseline="smart", model=PLAIN), []
     monkeypatch.setattr(
         type(case.criterion.base),
-        "counts",
+        "count",
         lambda self, scores, sample, training: {"seen": asked.append(training)},
     )
     case.criterion(case.model, case.sample([0, 1]))
@@ -390,36 +391,39 @@ def begin(name, criterion=None, **options):
         ({"smart_mu": -1.0}, "--smart-mu is -1; give"),
         ({"smart_beta": 1.1}, "--smart-beta is 1.1; give a number from 0 to 1"),
         (
-            {"asa_rival": "scheduled", "model": PLAIN},
-            "--asa-rival scheduled takes its rates .*give --asa-log",
+            {"asa_baseline": "scheduled", "model": PLAIN},
+            "--asa-baseline scheduled takes its rates .*give --asa-log",
         ),
         (
-            {"asa_rival": "scheduled", "asa_log": "nowhere", "model": PLAIN},
+            {"asa_baseline": "scheduled", "asa_log": "nowhere", "model": PLAIN},
             "nowhere has no train.log; give",
         ),
         (
-            {"asa_rival": "two_pass", "asa_tau": 0.5},
-            "--asa-tau .* no effect .*rival two_pass; leave",
+            {"asa_baseline": "two_pass", "asa_tau": 0.5},
+            "--asa-tau .* no effect .*baseline two_pass; leave",
         ),
-        ({"asa_log": "run"}, "--asa-log .* no effect .*rival none; .* --asa-rival scheduled"),
-        ({"asa_rival": "bernoulli", "asa_sample": True}, "--asa-sample .* no effect"),
-        ({"asa_rate": 0.4}, "--asa-rate .* no effect .* give --asa-rival bernoulli or"),
-        ({"asa_rival": "freelb", "asa_alpha": 5.0}, "--asa-alpha .* no effect"),
-        ({"asa_rival": "smart", "asa_divergence": "symmetric"}, "--asa-divergence .* no effect"),
-        ({"asa_rival": "smart", "asa_regression": "batch"}, "--asa-regression .* no effect"),
-        ({"asa_rival": "bernoulli", "asa_penalty": "share"}, "--asa-penalty .* no effect"),
-        ({"asa_rival": "bernoulli", "asa_tau": 0.0}, "--asa-tau .* no effect"),
+        ({"asa_log": "run"}, "--asa-log .* no effect .*baseline none; .* --asa-baseline scheduled"),
+        ({"asa_baseline": "bernoulli", "asa_sample": True}, "--asa-sample .* no effect"),
+        ({"asa_rate": 0.4}, "--asa-rate .* no effect .* give --asa-baseline bernoulli or"),
+        ({"asa_baseline": "freelb", "asa_alpha": 5.0}, "--asa-alpha .* no effect"),
+        ({"asa_baseline": "smart", "asa_divergence": "symmetric"}, "--asa-divergence .* no effect"),
+        ({"asa_baseline": "smart", "asa_regression": "batch"}, "--asa-regression .* no effect"),
+        ({"asa_baseline": "bernoulli", "asa_penalty": "share"}, "--asa-penalty .* no effect"),
+        ({"asa_baseline": "bernoulli", "asa_tau": 0.0}, "--asa-tau .* no effect"),
         (
-            {"asa_rival": "two_pass", "asa_empty_rows": "uniform"},
+            {"asa_baseline": "two_pass", "asa_empty_rows": "uniform"},
             "--asa-empty-rows .* no effect",
         ),
         ({"asa_regression": "batch"}, "--asa-regression .* give --task sentence_regression"),
         (
-            {"asa_rival": "smart", "smart_mu": 0.0, "smart_beta": 0.5},
+            {"asa_baseline": "smart", "smart_mu": 0.0, "smart_beta": 0.5},
             "--smart-beta .* no effect with --smart-mu 0.0; leave it out, or give --smart-mu$",
         ),
-        ({"asa_rival": "freelb", "smart_mu": 2.0}, "--smart-mu .* give --asa-rival smart"),
-        ({"asa_rival": "bernoulli", "asa_steps": 2}, "--asa-steps .* give --asa-rival freelb or"),
+        ({"asa_baseline": "freelb", "smart_mu": 2.0}, "--smart-mu .* give --asa-baseline smart"),
+        (
+            {"asa_baseline": "bernoulli", "asa_steps": 2},
+            "--asa-steps .* give --asa-baseline freelb or",
+        ),
         ({"model": {"asa_layers": "none"}}, "--criterion masked_lm_asa needs .* give --asa-layers"),
         ({"model": {"asa_layers": "3"}}, "--asa-layers .*3.* 0, 1, 2"),
         ({"model": {"_name": "roberta_una_tiny"}}, "needs an architecture with adversaries; give"),
@@ -440,13 +444,13 @@ def test_numbers_are_compared_by_no_divergence():
     begin("sentence_regression", asa_divergence="symmetric", asa_regression="batch")
 
 
-@pytest.mark.parametrize("rival", ["two_pass", "bernoulli", "freelb", "smart"])
+@pytest.mark.parametrize("baseline", ["two_pass", "bernoulli", "freelb", "smart"])
 @pytest.mark.parametrize("arch", ["roberta", "transformer"])
-def test_rivals_are_for_architectures_of_ours(rival, arch):
+def test_baselines_are_for_architectures_of_ours(baseline, arch):
     """Those of fairseq know of no second pass and of no noise."""
     name = "masked_lm" if arch == "roberta" else "label_smoothed_cross_entropy"
     with pytest.raises(UsageError, match=f"{name}_asa needs an architecture of ours; .*--arch"):
-        begin(name, asa_rival=rival, model={"_name": arch})
+        begin(name, asa_baseline=baseline, model={"_name": arch})
 
 
 @pytest.mark.parametrize("values", ['"loss": "4"', '"asa_masked": "0.1"'], ids=["none", "naive"])
@@ -455,12 +459,12 @@ def test_a_log_without_adversaries_is_refused(tmp_path, values):
     with pytest.raises(
         UsageError, match=f"--asa-log {run} says nothing of asa_masked_0 or .* give"
     ):
-        begin("masked_lm", asa_rival="scheduled", asa_log=str(run), model=PLAIN)
+        begin("masked_lm", asa_baseline="scheduled", asa_log=str(run), model=PLAIN)
 
 
 @pytest.mark.parametrize("name", ["masked_lm", "sequence_tagging"])
 def test_adversaries_that_nobody_trains_are_refused(name):
-    for criterion, given in ((name, {}), (None, {"asa_rival": "two_pass"})):
+    for criterion, given in ((name, {}), (None, {"asa_baseline": "two_pass"})):
         with pytest.raises(UsageError, match="give one with _asa .* or --asa-layers none"):
             begin(name, criterion, **given)
         begin(name, criterion, model=PLAIN, **given)
@@ -495,3 +499,22 @@ def test_a_frozen_encoder_is_refused():
 def test_criterions_of_other_tasks_are_refused(name, criterion, says):
     with pytest.raises(UsageError, match=f"--criterion .* {says}"):
         build(name, criterion)
+
+
+# The old name of --asa-baseline.
+
+
+@pytest.mark.parametrize("options", [{}, {"asa_baseline": "two_pass"}], ids=["alone", "both"])
+def test_the_old_name_of_the_flag(options, caplog):
+    """Checkpoints and sweeps that were made with --asa-rival keep working."""
+    old = build("masked_lm", asa_rival="two_pass", model=PLAIN, **options)
+    assert "--asa-rival is the old name of --asa-baseline; give --asa-baseline two" in caplog.text
+    caplog.clear()
+    new = build("masked_lm", asa_baseline="two_pass", model=PLAIN)
+    assert type(old.criterion.parts[0]) is type(new.criterion.parts[0]) is TwoPass
+    assert "--asa-rival" not in caplog.text
+
+
+def test_two_names_with_different_values_are_refused():
+    with pytest.raises(UsageError, match="--asa-rival .* smart is not freelb; leave it out"):
+        build("masked_lm", asa_rival="smart", asa_baseline="freelb", model=PLAIN)

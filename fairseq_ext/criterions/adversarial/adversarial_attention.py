@@ -1,0 +1,205 @@
+"""The term "asa": adversarial self-attention (Wu et al. 2023, Eq. 9 and 10) and its baselines."""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_ext.attention import SecondPass
+from fairseq_ext.attention.model_report import get_model_report
+from fairseq_ext.attention.second_pass import (
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+    UnitCounts,
+)
+from fairseq_ext.criterions.adversarial.divergence import (
+    DIVERGENCES,
+    Divergence,
+    compare_across_batch,
+    squared_difference,
+)
+from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
+from fairseq_ext.criterions.adversarial.options import (
+    AdversarialConfig,
+    check_options,
+    read_baseline,
+)
+from fairseq_ext.criterions.logging_outputs import Log, log_means, sum_entries
+from fairseq_ext.criterions.terms import Term, TrainingStep
+
+logger = logging.getLogger(__name__)
+
+TAU, TAU_PRETRAINING = 0.3, 0.1
+PRETRAINING = ("masked_lm", "replaced_token_detection")
+
+Counts = Mapping[int, UnitCounts]
+"""Layer -> units kept and units in all, of the second pass."""
+
+
+class TwoPass(Term):
+    """alpha D(clean, masked) + penalty, where nothing is masked yet: the control.
+
+    D is the divergence of the predictions of both passes, on which the model descends.
+    """
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        self.alpha, self.penalty_kind = cfg.asa_alpha, str(cfg.asa_penalty)
+        self.empty_rows = str(cfg.asa_empty_rows)
+        self.divergence = _build_divergence(cfg)
+        self.options: Any = {
+            "one_batch": not cfg.asa_in_sequence,
+            "empty_rows": self.empty_rows,
+            "padded_rows": self.penalty_kind == "padded",
+        }
+
+    def build_second_pass(self, updates: int) -> SecondPass:
+        """Return the second pass of the step after so many updates."""
+        return SecondPass(**self.options)
+
+    def keywords(self, updates: int) -> dict[str, Any]:
+        """Return the second pass, which the model makes within one call."""
+        return {"second": self.build_second_pass(updates)}
+
+    def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
+        """Return weighted divergence and penalty; log the divergence and the counts of units."""
+        clean, second = step.output, step.output[1]["second"]
+        divergence = self.divergence.total(
+            step.select_predictions(clean), step.select_predictions(second)
+        )
+        counts: Counts = clean[1]["counts"]
+        log: Log = {"asa_divergence": divergence.detach()}
+        zero = torch.zeros((), device=divergence.device)  # the sum for a layer that was dropped
+        for name, group in {"": list(counts.values()), **self.count_layers(counts)}.items():
+            log[f"asa_kept{name}"] = sum((count.kept.detach().sum() for count in group), zero)
+            log[f"asa_units{name}"] = sum((count.units.sum() for count in group), zero)
+        return self.alpha * divergence + self.penalty(counts, step.weights), log
+
+    def count_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
+        """Return the counts of single layers by suffix of their log keys, the same in each step."""
+        return {}
+
+    def penalty(self, counts: Counts, weights: Tensor) -> Tensor | float:
+        """Return the penalty for units that are kept, given the weights [B] of sentences."""
+        return 0.0
+
+
+class Adversaries(TwoPass):
+    """alpha D(clean, masked) + tau sum_b w_b K_b, masked by adversaries (Wu et al. 2023).
+
+    K_b is how many units the adversaries keep in sentence b, and w_b what the sentence adds to the
+    sample size. Adversaries stand behind a reversed gradient: they ascend on both parts.
+    """
+
+    uses_adversaries = True
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.task, self.sample = task, cfg.asa_sample
+        default = TAU_PRETRAINING if cfg._name.startswith(PRETRAINING) else TAU
+        self.tau = default if cfg.asa_tau is None else cfg.asa_tau
+        if cfg.asa_tau_squared:
+            self.tau **= 2
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers with an adversary. A model that is only evaluated may have none."""
+        return list(get_model_report(self.task).adversary_layers)
+
+    def build_second_pass(self, updates: int) -> SecondPass:
+        """Return a pass that adversaries mask."""
+        return AdversarialPass(self.layers[0], self.sample, **self.options)
+
+    def count_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
+        """Return the counts of each layer with an adversary; none if the layer was dropped."""
+        return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
+
+    def penalty(self, counts: Counts, weights: Tensor) -> Tensor | float:
+        """Return tau sum_b w_b K_b, or with the mean share of a layer in the place of K_b."""
+        if not counts:  # LayerDrop
+            return 0.0
+        if self.penalty_kind == "share":
+            kept = torch.stack([c.kept / c.units.clamp(min=1) for c in counts.values()]).mean(0)
+        else:
+            kept = torch.stack([c.kept for c in counts.values()]).sum(0)
+        return self.tau * (weights * kept).sum()
+
+
+class NaiveMasks(TwoPass):
+    """A second pass with masks of one kind, at one rate."""
+
+    def __init__(self, kind: Callable[..., SecondPass], cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.kind, self.rate = kind, cfg.asa_rate
+
+    def build_second_pass(self, updates: int) -> SecondPass:
+        """Return a pass with masks of this kind."""
+        return self.kind(self.rate, **self.options)
+
+
+class ScheduledMasks(TwoPass):
+    """A second pass with Bernoulli masks, at the rate that adversaries had learned by then."""
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.log = cfg.asa_log
+
+    @cached_property
+    def rates(self) -> tuple[list[int], list[float]]:
+        """Updates and the rate at each. A model that is only evaluated does without the log."""
+        return read_masking_rates(self.log)
+
+    def begin(self) -> None:
+        """Read the rates; raise UsageError if there are none."""
+        logger.info("naive masks: rates of %d updates, from %s", len(self.rates[0]), self.log)
+
+    def build_second_pass(self, updates: int) -> SecondPass:
+        """Return a pass with masks at the rate of this update."""
+        return BernoulliPass(float(np.interp(updates, *self.rates)), **self.options)
+
+
+def _build_divergence(cfg: Any) -> Divergence:
+    distance = DIVERGENCES[str(cfg.asa_divergence)]
+    batch = str(cfg.asa_regression) == "batch"
+    return Divergence(distance, compare_across_batch(distance) if batch else squared_difference)
+
+
+BASELINES: dict[str, Callable[[Any, Any], Term]] = {
+    "none": Adversaries,
+    "two_pass": TwoPass,
+    "bernoulli": partial(NaiveMasks, BernoulliPass),
+    "scheduled": ScheduledMasks,
+    "magnitude": partial(NaiveMasks, MagnitudePass),
+    "freelb": FreeLB,
+    "smart": Smart,
+}
+
+
+class AdversarialSelfAttention(Term):
+    """The term "asa", built as adversaries or as the baseline that --asa-baseline names."""
+
+    config = AdversarialConfig
+
+    @classmethod
+    def build(cls, cfg: Any, task: Any) -> Term:
+        """Return the term; raise UsageError for an option that has no meaning or no effect."""
+        baseline = read_baseline(cfg)
+        check_options(cfg, baseline, str(getattr(task.cfg, "_name", "")))
+        return BASELINES[baseline](cfg, task)
+
+    @classmethod
+    def reduce_metrics(cls, logs: list[Log]) -> None:
+        """Log divergence, gain and the share of masked units, of all layers and of each."""
+        log_means(logs, ("asa_divergence", "asa_gain"))
+        names = dict.fromkeys(name for log in logs for name in log if name.startswith("asa_units"))
+        for name in names:
+            units, layer = sum_entries(logs, name), name.removeprefix("asa_units")
+            if units:
+                kept = sum_entries(logs, f"asa_kept{layer}")
+                metrics.log_scalar(SHARE + layer, 1 - float(kept / units), units, round=4)

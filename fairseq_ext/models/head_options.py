@@ -1,0 +1,194 @@
+"""Groups of a layer's heads, built from the words of options.
+
+Hard-coded heads (You et al. 2020) come first, then heads with a role (Wang et al. 2020), then
+others. A list in an option holds for all layers; slashes separate lists of single layers.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fairseq.data import Dictionary
+
+from fairseq_ext.attention import HeadGroup, build_gaussian_heads, build_normaliser
+from fairseq_ext.attention.masks import DEFAULT_MASKS
+from fairseq_ext.attention.normalisers import Normaliser
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
+from fairseq_ext.models.config import TaskFacts
+from fairseq_ext.roles import NO_ROLE, PARSED_ROLES, ROLES, RoleMask, SymbolTable, check_symbols
+
+ROLES_FLAG = "--encoder-roles"
+
+
+def count_heads(site: str, heads: int, options: Mapping[str, Any]) -> int:
+    """Return the number of heads at a site, on a side of the model that has `heads`."""
+    return (options["cross_attention_heads"] if site == "cross" else 0) or heads
+
+
+def build_heads(
+    site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any]
+) -> list[HeadGroup]:
+    """Build the groups of the heads at a site of a layer.
+
+    Args:
+        site: "encoder", "decoder" (self-attention) or "cross".
+        heads: the number of heads of each layer there.
+        layers: the number of layers there.
+        options: a value for each of `options.OPTIONS`.
+
+    Raises:
+        UsageError: an option cannot be read, fits neither heads nor layers, or has no effect.
+    """
+
+    def normaliser(count: int) -> Normaliser:
+        return build_normaliser(options[f"{site}_normaliser"], count, **options)
+
+    hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
+    groups = [] if hard_coded is None else [hard_coded]
+    rest = heads - sum(group.n for group in groups)
+    if site == "encoder":
+        groups += _build_role_heads(layer, rest, layers, normaliser, options)
+    rest = heads - sum(group.n for group in groups)
+    return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
+
+
+def build_hard_coded_heads(
+    site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any]
+) -> HeadGroup | None:
+    """Build the group of hard-coded heads for `build_heads`; return None if there are none."""
+    count = _parse_count(f"--{site}-gaussian-heads", options[f"{site}_gaussian_heads"], heads)
+    if not count:
+        return None
+    normaliser = str(options[f"{site}_normaliser"])
+    if count == heads and normaliser != "softmax":
+        raise UsageError(
+            f"--{site}-gaussian-heads {options[f'{site}_gaussian_heads']} leaves no head to "
+            f"--{site}-normaliser {normaliser}, since hard-coded heads are not normalised; give "
+            f"fewer of them, or --{site}-normaliser softmax"
+        )
+    offsets, sigmas = (
+        _parse_numbers(f"--{name.replace('_', '-')}", options[name], layer, count, layers)
+        for name in (f"{site}_gaussian_offsets", "gaussian_sigma")
+    )
+    ratio = options["gaussian_ratio"] if site == "cross" else 1.0
+    return build_gaussian_heads(offsets, sigmas, ratio)
+
+
+def parse_cross_layers(text: str, layers: int) -> list[int]:
+    """Return the decoder layers that attend to the encoder, named as "all", "last" or "0,3"."""
+    words = {**ALL_LAYERS, "last": slice(-1, None)}
+    return choose_layers("--cross-layers", text, range(layers), words)
+
+
+def _parse_count(flag: str, text: str, heads: int) -> int:
+    if text == "all":
+        return heads
+    if not text.isdecimal() or int(text) > max(heads, 0):
+        raise UsageError(f"{flag} is '{text}'; give all, or a number from 0 to {heads}")
+    return int(text)
+
+
+def _parse_numbers(flag: str, text: str, layer: int, heads: int, layers: int) -> list[float]:
+    """Return a number for each head of a layer; "-1,1" is repeated over the heads."""
+    try:
+        lists = [[float(number) for number in part.split(",")] for part in text.split("/")]
+    except ValueError:
+        lists = [[math.nan]]
+    if not all(math.isfinite(number) for numbers in lists for number in numbers):
+        example = "=-1,1" if flag.endswith("offsets") else " 1,2"
+        raise UsageError(
+            f"{flag} is '{text}'; give numbers with commas between them, as in {flag}{example}"
+        )
+    if len(lists) not in (1, layers) or any(heads % len(numbers) for numbers in lists):
+        raise UsageError(
+            f"{flag} is '{text}', which fits neither {heads} hard-coded heads nor {layers} layers; "
+            f"give a number for each head, or so many that they can be repeated, and with / "
+            "between layers one such list for each"
+        )
+    numbers = lists[layer if len(lists) > 1 else 0]
+    return numbers * (heads // len(numbers))
+
+
+def _build_role_heads(
+    layer: int,
+    heads: int,
+    layers: int,
+    normaliser: Callable[[int], Normaliser],
+    options: Mapping[str, Any],
+) -> list[HeadGroup]:
+    """Build the group of heads with roles, or none.
+
+    Args:
+        heads: how many heads can have a role.
+        normaliser: makes the normaliser of so many heads.
+    """
+    names = parse_roles(options["encoder_roles"], layers)[layer]
+    if len(names) > heads:
+        raise UsageError(
+            f"{ROLES_FLAG} has {len(names)} roles for layer {layer}, and {heads} of its heads can "
+            "have one, which hard-coded heads cannot; give fewer roles, fewer "
+            "--encoder-gaussian-heads, or more --encoder-attention-heads"
+        )
+    if not names:
+        return []
+    roles = RoleMask(names, str(options["role_definitions"]))
+    return [HeadGroup(len(names), normaliser=normaliser(len(names)), masks=(*DEFAULT_MASKS, roles))]
+
+
+def parse_roles(text: str, layers: int) -> list[tuple[str, ...]]:
+    """Return the roles of the first heads, in each layer.
+
+    Args:
+        text: "rare,relative" for all layers, or "rare/relative" for two.
+        layers: the number of encoder layers.
+
+    Raises:
+        UsageError: a role is not known, or there are lists for another number of layers.
+    """
+    lists = [tuple(name.strip() for name in part.split(",")) for part in text.split("/")]
+    unknown = [name for names in lists for name in names if name not in ROLES]
+    if unknown:
+        raise UsageError(f"{ROLES_FLAG} has '{unknown[0]}'; give some of {', '.join(ROLES)}")
+    if len(lists) not in (1, layers):
+        raise UsageError(
+            f"{ROLES_FLAG} has roles for {len(lists)} layers, and the encoder has {layers}; give "
+            "one list for all of them, or with / between them one for each"
+        )
+    lists *= layers if len(lists) == 1 else 1
+    return [names if set(names) != {NO_ROLE} else () for names in lists]
+
+
+def _all_roles(text: str, layers: int) -> set[str]:
+    return {name for names in parse_roles(text, layers) for name in names} - {NO_ROLE}
+
+
+def build_symbols(cfg: Any, dictionary: Dictionary) -> SymbolTable | None:
+    """Return the facts of a dictionary that an encoder with roles needs; None without roles.
+
+    Raises:
+        UsageError: the dictionary does not say what the roles need.
+    """
+    names = _all_roles(cfg.encoder_roles, cfg.encoder.layers)
+    if not names:
+        return None
+    check_symbols(dictionary, names, str(cfg.role_definitions))
+    return SymbolTable(dictionary, str(cfg.role_definitions))
+
+
+def roles_with_parses(options: Mapping[str, Any]) -> list[str]:
+    """Return the roles that need parses, of a model with these options, if it can have roles."""
+    text = options.get("encoder_roles", NO_ROLE)
+    return sorted(_all_roles(text, options.get("encoder_layers", 1)) & set(PARSED_ROLES))
+
+
+def check_annotated(roles: str, layers: int, task: Any) -> None:
+    """Raise UsageError if roles need parses and the task is not `annotated`."""
+    names = roles_with_parses({"encoder_roles": roles, "encoder_layers": layers})
+    if names and not TaskFacts.read(task).annotated:
+        listed = " and ".join(names)
+        raise UsageError(
+            f"{ROLES_FLAG} has {listed}, for which the text has to be parsed; annotate it with "
+            "'fairseq-ext annotate' and give --task translation_roles (labelled text needs no "
+            f"other task), or leave {listed} out"
+        )

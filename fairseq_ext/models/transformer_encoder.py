@@ -1,0 +1,97 @@
+"""Transformer encoder with our attention, of translation models and of RoBERTa-style ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
+from torch import Tensor, nn
+
+from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
+from fairseq_ext.models.head_options import build_symbols
+from fairseq_ext.models.layers import EncoderLayer, run_layers, run_layers_twice, wrap_layer
+
+Disturbance = Callable[[Tensor, Tensor], Tensor]
+"""(embedded tokens [B, S, C] that would enter an encoder, padding [B, S]) -> [B, S, C] instead."""
+
+
+class TransformerEncoder(TransformerEncoderBase):
+    """An encoder of fairseq's whose layers get `Inputs` where fairseq's get a padding mask."""
+
+    built = 0
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.symbols = build_symbols(cfg, dictionary)
+
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """Build the next layer."""
+        self.built += 1  # fairseq does not say which layer it asks for
+        return wrap_layer(EncoderLayer(cfg, self.built - 1), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+        recorder: AttentionRecorder | None = None,
+        second: SecondPass | None = None,
+        noise: Disturbance | None = None,
+        annotations: Tensor | None = None,
+    ) -> dict[str, list[Tensor]]:
+        """Encode [B, S] tokens; arguments and result are fairseq's, except for these.
+
+        With a second pass, encoder_out is [S, 2 B, C], the rows of the first pass first; all else
+        is of the first pass.
+
+        Args:
+            noise: changes the embedded tokens.
+            annotations: [B, S, 3], the facts of parses that roles see (`roles.TokenFeatures`).
+        """
+        padding = src_tokens.eq(self.padding_idx)
+        inputs = Inputs(padding if padding.any() else None, recorder=recorder)
+        if self.symbols is not None:
+            inputs.token_features = self.symbols(src_tokens, annotations)
+        if noise is not None:
+            embedded = (
+                self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
+            )
+            token_embeddings = noise(self.embed_scale * embedded, padding) / self.embed_scale
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        if inputs.padding is not None:
+            x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        x = x.transpose(0, 1)
+        if second is None:
+            states = run_layers(self.layers, x, inputs)
+            x = states[-1]
+        else:
+            states, x = run_layers_twice(list(self.layers), x, inputs, second)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x],  # [S, B, C]
+            "encoder_padding_mask": [padding],  # [B, S]
+            "encoder_embedding": [embedding],  # [B, S, C]
+            "encoder_states": states if return_all_hiddens else [],
+            "fc_results": [None] * len(self.layers) if return_all_hiddens else [],
+            "src_tokens": [],
+            "src_lengths": [(~padding).sum(1, keepdim=True).int()],
+        }
+
+    def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
+        """Reorder the output as fairseq does, but let a sentence's hypotheses share its one row.
+
+        Beam search first asks for each sentence several times. This is only noted. From then on
+        `new_order` counts hypotheses, and the hypotheses of a sentence stand together.
+        """
+        sentences, beam = encoder_out["encoder_padding_mask"][0].size(0), encoder_out.get("beam")
+        if beam is None:
+            beam = new_order.numel() // sentences
+            copies = torch.arange(sentences, device=new_order.device).repeat_interleave(beam)
+            if beam < 2 or not torch.equal(new_order, copies):
+                return super().reorder_encoder_out(encoder_out, new_order)
+        elif new_order.numel() != sentences * beam:
+            kept = new_order.view(-1, beam)[:, 0] // beam
+            encoder_out = super().reorder_encoder_out(encoder_out, kept)
+        return {**encoder_out, "beam": beam}

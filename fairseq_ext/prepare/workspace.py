@@ -1,0 +1,110 @@
+"""Checks of the folders in which a script is going to work.
+
+    python -m fairseq_ext.prepare.workspace room FOLDER MB [--corpus FOLDER] [--work FOLDER]
+    python -m fairseq_ext.prepare.workspace same OUT SETTING...
+    python -m fairseq_ext.prepare.workspace setting OUT NAME
+
+`room` refuses a FOLDER that cannot be written to or has less free space than MB. `same` refuses
+data in OUT that a recipe made with other settings, as in "--merges 4000"; `setting` prints one of
+them. All need the standard library alone, so that they run before an environment is set up.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import MB, check_writable
+
+MANIFEST = "manifest.json"
+BLOCK = 512  # bytes, the unit of st_blocks
+
+
+def read_settings(out: Path) -> dict[str, str]:
+    """Return the settings in the manifest of a folder, by name; none if it has no manifest."""
+    manifest = out / MANIFEST
+    if not manifest.is_file():
+        return {}
+    settings = json.loads(manifest.read_text("utf-8")).get("settings", [])
+    return {name: value for name, _, value in (text.partition(" ") for text in settings)}
+
+
+def check_same_settings(out: Path, settings: Sequence[str]) -> None:
+    """Raise UsageError if a folder was made with another value of one of these settings.
+
+    A setting that the manifest does not name may have been the same. So may the corpus where only
+    one of both commands names its folder (--offline).
+    """
+    recorded = read_settings(out)
+    for name, _, value in (text.partition(" ") for text in settings):
+        previous = recorded.get(name, value)
+        if previous != value and not (name == "--offline" and "" in (previous, value)):
+            raise UsageError(
+                f"'{out}' was made with {_in_words(name, previous)} and this command has "
+                f"{_in_words(name, value)}: delete it, give another folder, or give the same "
+                "options"
+            )
+
+
+def _in_words(name: str, value: str) -> str:
+    return f"'{name} {value}'" if value else f"no {name}"
+
+
+def disk_usage(path: Path) -> int:
+    """Return the MB that a folder takes on the disk, 0 if it does not exist."""
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    return sum(file.lstat().st_blocks * BLOCK for file in files) // MB
+
+
+def needed_space(published: int, corpus: Path | None) -> int:
+    """Return the MB that the preparation of a corpus needs.
+
+    Args:
+        published: MB that the corpus as published needs.
+        corpus: folder with the corpus, which may be smaller than published. Ten times its archives
+            cover every stage of the preparation.
+    """
+    return published if corpus is None else min(published, 100 + 10 * disk_usage(corpus))
+
+
+def check_room(folder: Path, needed: int, work: Path | None = None) -> None:
+    """Raise UsageError if a folder cannot be written to or has fewer than `needed` MB free.
+
+    Args:
+        folder: need not exist yet.
+        needed: MB, of which those that `work` takes already are not needed again.
+        work: folder in which an interrupted command worked.
+    """
+    check_writable(folder, (needed - (disk_usage(work) if work else 0)) * MB)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; see the module's docstring."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fairseq_ext.prepare.workspace", description="Check a folder to work in"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    room = commands.add_parser("room")
+    room.add_argument("folder", type=Path, metavar="FOLDER")
+    room.add_argument("needed", type=int, metavar="MB")
+    room.add_argument("--corpus", type=Path, metavar="FOLDER", help="the corpus, if it is there")
+    room.add_argument("--work", type=Path, metavar="FOLDER", help="of an interrupted command")
+    same = commands.add_parser("same", prefix_chars="\0")  # settings begin with --
+    same.add_argument("out", type=Path, metavar="OUT")
+    same.add_argument("settings", nargs="*", metavar="SETTING")
+    setting = commands.add_parser("setting", prefix_chars="\0")
+    setting.add_argument("out", type=Path, metavar="OUT")
+    setting.add_argument("name", metavar="NAME")
+    args = parser.parse_args(arguments)
+    if args.command == "room":
+        check_room(args.folder, needed_space(args.needed, args.corpus), args.work)
+    elif args.command == "same":
+        check_same_settings(args.out, args.settings)
+    else:
+        print(read_settings(args.out).get(args.name, ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+# Functions of recipes that train on labelled text.
+
+. "$(dirname "${BASH_SOURCE[0]}")/study.sh"
+
+# set_task CORPUS: set TASK, METRIC (a logged metric, the higher the better) and METRICS (of
+# tables), by the table of corpora.
+set_task() {
+  TASK=$(python -m fairseq_ext.prepare.corpora --list | awk -v name="$1" '$1 == name { print $2 }')
+  case "$TASK" in
+  sentence_classification) METRIC=accuracy METRICS=(accuracy f1 mcc) ;;
+  sentence_regression) METRIC=pearson METRICS=(pearson spearman) ;;
+  multiple_choice) METRIC=accuracy METRICS=(accuracy) ;;
+  sequence_tagging) METRIC=f1 METRICS=(f1 token_f1) ;;
+  span_extraction) METRIC=f1 METRICS=(exact_match f1) ;;
+  *) die "The corpus is '$1': see 'bash $0 --help' for those that there are." ;;
+  esac
+}
+
+# prepare_corpus NAME: set DATA, the folder of a corpus in data-bin, and make it if it is missing.
+prepare_corpus() {
+  DATA=$ROOT/data-bin/$1
+  [ -e "$DATA" ] || bash "$ROOT/scripts/prepare_task.sh" "$1" "$DATA"
+}
+
+# count_examples FOLDER: print the number of training examples.
+count_examples() { awk 'END { print NR }' "$1/train.jsonl"; }
+
+# set_encoder CHECKPOINT: set ENCODER, the flags of a fine-tuning that starts from an encoder, with
+# its attention but without adversaries; the last one is the architecture. The path may have $SEED
+# in it.
+set_encoder() {
+  local flags
+  flags=$(python -m fairseq_ext.tools.encoder_flags "${1//\$SEED/1}") || exit 1
+  mapfile -t ENCODER <<<"$flags"
+  ENCODER=(--finetune-from-model "$1" "${ENCODER[@]}")
+}
+
+# set_training_flags EXAMPLES EPOCHS LR BATCH [UPDATES]: set UPDATES, those of EPOCHS unless they
+# are given, and FLAGS, which lack a learning-rate schedule.
+set_training_flags() {
+  UPDATES=${5:-$((($1 + $4 - 1) / $4 * $2))}
+  FLAGS=(--task "$TASK" --criterion "$TASK" --optimizer adam --adam-betas '(0.9,0.999)'
+    --adam-eps 1e-8 --weight-decay 0.01 --clip-norm 1 --lr "$3" --max-update "$UPDATES"
+    --batch-size "$4" --best-checkpoint-metric "$METRIC" --maximize-best-checkpoint-metric
+    --no-epoch-checkpoints --log-interval 50 --distributed-world-size 1 --num-workers 0)
+}
+
+# add_linear_schedule WARMUP: add a linear decay to FLAGS, after WARMUP updates of warm-up.
+add_linear_schedule() {
+  FLAGS+=(--lr-scheduler polynomial_decay --total-num-update "$UPDATES" --warmup-updates "$1")
+}

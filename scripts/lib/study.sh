@@ -1,0 +1,123 @@
+# Functions of recipes that train variants and compare them.
+
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+RUNS=() # folders of all trainings so far
+
+# read_study_options SEEDS NAMES ARGUMENT...: read the options that translation studies share, and
+# those in NAMES, as `read_options` does. Set data, size, updates, seeds (default: SEEDS), jobs and
+# out.
+read_study_options() {
+  data='' size=_tiny updates=1800 seeds=$1 jobs=1 out=''
+  read_options "--data= --size= --updates= --seeds= --jobs= --out= -- $2" "${@:3}"
+  case "$size" in
+  '' | _tiny | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big | _gigaword) ;;
+  *) die "--size is '$size' and must be _tiny, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big," \
+    "_gigaword or ''." ;;
+  esac
+  require_positive --updates "$updates"
+  require_positive --seeds "$seeds"
+  require_positive --jobs "$jobs"
+}
+
+# prepare_study NAME SPLIT [CORPUS]: set the environment and the data up, those of CORPUS (default:
+# multi30k.en-de) unless --data is given. Set data, SCORING and, if it was not given, out.
+prepare_study() {
+  local corpus=${3:-multi30k.en-de}
+  [ -z "$data" ] || find_references "$2"
+  setup_environment
+  [ -n "$data" ] || bash "$ROOT/scripts/prepare_${corpus%%.*}.sh" "$ROOT/data-bin/$corpus"
+  data=${data:-$ROOT/data-bin/$corpus}
+  find_references "$2"
+  [ -z "$REFERENCE" ] || python -m fairseq_ext.tools.check_references "$REFERENCE"
+  out=${out:-$ROOT/checkpoints/$1/$(basename "$data")$size}
+  require_room "$out" 500
+}
+
+# find_references SPLIT: set SCORING, the flags with which `fairseq-ext table` scores translations
+# of a split, and REFERENCE, the prefix of the binarised sentences to score against where their text
+# is missing, else empty.
+find_references() {
+  local target files=("$data/$1".*-*.*.idx)
+  [ -e "${files[0]}" ] ||
+    die "--data is '$data', which has no $1.*.idx: give a folder that fairseq-preprocess wrote."
+  target=$(basename "${files[0]}")
+  target=${target#*-} target=${target%%.*}
+  SCORING=(--gen-subset "$1")
+  # the language of pt_BR is pt
+  [[ ! "${target%%[_-]*}" =~ ^[a-z]{2,3}$ ]] || SCORING+=(--target-lang "${target%%[_-]*}")
+  if [ -e "$data/text/$1.$target" ]; then
+    SCORING+=(--reference "$data/text/$1.$target")
+    REFERENCE=''
+  else
+    REFERENCE=${files[0]%.idx}
+  fi
+}
+
+# set_variants NAME...: set VARIANTS to what the script's function print_variant prints of each
+# name.
+set_variants() {
+  local name line
+  VARIANTS=()
+  for name in "$@"; do
+    line=$(print_variant "$name") || exit 1
+    VARIANTS+=("$line")
+  done
+  [ ${#VARIANTS[@]} -gt 0 ] ||
+    die "--variants is empty: see 'bash $0 --help' for those that there are."
+}
+
+# study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags, with $seeds seeds
+# and $folds folds if that is set, on $data; add their folders to RUNS. Flags that fairseq would
+# refuse are refused before the first training. If GENERATE is set, each run translates as it says,
+# with the average of the last AVERAGE checkpoints if that is set.
+study() {
+  local numbers variants=() generate=()
+  [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
+  python -m fairseq_ext.tools.dry_run "$data" "${@//\$SEED/1}"
+  mapfile -t numbers < <(seq "$seeds")
+  while [ "$1" != -- ]; do
+    variants+=(--variant "$1")
+    add_runs "$out/${1%%=*}"
+    shift
+  done
+  foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" \
+    ${folds:+--folds "$folds"} --jobs "$jobs" "${variants[@]}" "${generate[@]}" -- "$data" "${@:2}"
+}
+
+# add_runs FOLDER: add the repetitions of a variant to RUNS, by the names that `fairseq-ext sweep`
+# gives them.
+add_runs() {
+  local seed fold prefix=''
+  for seed in $(seq "$seeds"); do
+    [ "$seeds" = 1 ] || prefix=seed-$seed-
+    if [ -z "${folds:-}" ]; then
+      RUNS+=("$1/seed-$seed")
+    else
+      for fold in $(seq "$folds"); do RUNS+=("$1/${prefix}fold-$fold"); done
+    fi
+  done
+}
+
+# compare METRIC... [FLAG...]: write the table of RUNS to $out/table.txt and print it. Where
+# variants are repeated, they are tested against the first one, or against BASELINE (the file is
+# then table-BASELINE.txt), by the metrics in BY if that is set.
+compare() {
+  local tests=() variants table=$out/table${BASELINE:+-$BASELINE}.txt
+  variants=$(printf '%s\n' "${RUNS[@]%/*}" | sort -u | wc -l)
+  # shellcheck disable=SC2206 # words
+  [ $((seeds * ${folds:-1})) = 1 ] || [ "$variants" = 1 ] ||
+    tests=(--test t ${BASELINE:+--baseline "$BASELINE"} ${BY:+--by $BY})
+  python -m fairseq_ext.cli table "${tests[@]}" --output "$table" --metric "$@" -- "${RUNS[@]}"
+  say
+  cat "$table"
+}
+
+# draw_curves METRIC TEXT: draw a logged metric of RUNS over updates, unless the picture is up to
+# date.
+draw_curves() {
+  is_newer "$out/curves.png" "${RUNS[@]/%//train.log}" ||
+    python -m fairseq_ext.cli curves --metric "$1" --out "$out/curves.png" "${RUNS[@]}"
+  say
+  say "Picture of the $2: $out/curves.png"
+}

@@ -1,0 +1,102 @@
+"""Modules that recipes run before and after their trainings."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import fairseq
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.tools import check_references, dry_run, encoder_flags, period_ids, training_times
+
+COMMON = ["--arch", "transformer_una_tiny", "--criterion", "label_smoothed_cross_entropy"]
+COMMON += ["--share-all-embeddings"]
+
+
+def test_variants_that_can_be_trained(data_bin, caplog):
+    dry_run.main([str(data_bin), "una=", "dna=--arch transformer_dna_tiny", "--", *COMMON])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--arch transformer_none", "cannot take these flags: .*'transformer_none'$"),
+        ("--warmup 9", "cannot take these flags: unrecognized arguments: --warmup 9"),
+        ("--criterion label_smoothed_cross_entropy_asa", "adversar"),
+    ],
+)
+def test_variants_that_would_be_refused(data_bin, flags, message):
+    with pytest.raises(UsageError, match=message):
+        dry_run.main([str(data_bin), "una=", f"other={flags}", "--", *COMMON])
+
+
+def checkpoint(path, **model):
+    torch.save({"cfg": {"model": model}, "model": {}, "optimizer_history": []}, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        ({"_name": "roberta_dna_tiny"}, ["--arch", "roberta_dna"]),
+        ({"arch": "roberta_base"}, ["--arch", "roberta_una"]),
+        (
+            {"_name": "roberta_asa", "asa_layers": "all", "head_gate": True},
+            ["--head-gate", "--arch", "roberta_una"],
+        ),
+        (
+            {"_name": "roberta_una", "encoder_gaussian_heads": "2"},
+            ["--encoder-gaussian-heads=2", "--arch", "roberta_una"],
+        ),
+    ],
+)
+def test_flags_of_an_encoder(tmp_path, capsys, model, flags):
+    encoder_flags.main([checkpoint(tmp_path / "encoder.pt", **model)])
+    assert capsys.readouterr().out.split() == flags
+
+
+def test_an_encoder_that_is_missing(tmp_path):
+    with pytest.raises(UsageError, match="there is no checkpoint"):
+        encoder_flags.main([str(tmp_path / "encoder.pt")])
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_references_that_lack_words(tmp_path, unknown):
+    (tmp_path / "test.de").write_text("a a b b\n" + unknown * "c a\n")
+    prefixes = f"--trainpref {tmp_path}/test --testpref {tmp_path}/test --destdir {tmp_path}"
+    fairseq("preprocess", *f"-s de -t en --only-source --thresholdsrc 2 {prefixes}".split())
+    prefix = tmp_path / "test.de-en.de"
+    if unknown:
+        with pytest.raises(UsageError, match=f"1 of the 2 sentences .*{tmp_path}/text/test.de$"):
+            check_references.main([str(prefix)])
+    else:
+        check_references.main([str(prefix)])
+
+
+def test_periods_of_a_byte_level_bpe(tmp_path, capsys):
+    encoder = tmp_path / "encoder.json"
+    for ids, printed in (({".": 13, "a": 64, "\u0120.": 764}, "13 764"), ({".": 7}, "7")):
+        encoder.write_text(json.dumps(ids))
+        period_ids.main([str(encoder)])
+        assert capsys.readouterr().out == f"{printed}\n"
+
+
+def test_training_times():
+    """Seeds and corpora are summed; what a corpus lacks is left out."""
+    times = {
+        "a/full/mean/seed-1": 1000.0,
+        "a/full/mean/seed-2": 1500.0,
+        "b/full/mean/seed-1": 500.0,
+        "a/full/attention/seed-1": 2700.0,
+        "b/full/attention/seed-1": 600.0,
+        "a/full/joint/seed-1": 9.0,
+        "a/frozen/first/seed-1": 5.0,
+    }
+    runs = [(Path("/out", run), seconds) for run, seconds in times.items()]
+    assert list(training_times.summarise_times(runs)) == [
+        "full mean: 3,000 s of training over a, b, 1.000 of mean",
+        "full attention: 3,300 s of training over a, b, 1.100 of mean",
+        "frozen first: 5 s of training over a",
+    ]
