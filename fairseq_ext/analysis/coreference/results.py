@@ -60,23 +60,20 @@ def format_table(models: Sequence[ProbedModel], corpus: str, baselines: Baseline
             rows.append([e.best(kind).accuracy if kind in e.members else None for e in group])
         return rows
 
+    losses = [[model.loss for model in group] for group in groups.values()]
+    mentions = [[len(each.right) for each in group[:1]] for group in answers]
+    heads = [[f"{head.layer}-{head.head}" for head in g if len(g) == 1] for g in best]
+    held_out = [[head.held_out for head in group] for group in best]
     columns = [
         make_column("model", groups),
-        make_column("loss", ([m.loss for m in group] for group in groups.values()), _format_mean),
-        make_column(
-            "mentions", ([len(each.right) for each in group[:1]] for group in answers), _join
-        ),
+        make_column("loss", losses, _format_mean),
+        make_column("mentions", mentions, _join),
         make_column("accuracy", accuracies(ALL), _format_mean),
-        make_column(
-            "head", ([f"{b.layer}-{b.head}" for b in g if len(g) == 1] for g in best), _join
-        ),
-        make_column("held out", ([b.held_out for b in group] for group in best), _format_mean),
-        *(
-            make_column(kind, accuracies(kind), _format_mean)
-            for kind in kinds[1:]
-            if len(kinds) > 2
-        ),
+        make_column("head", heads, _join),
+        make_column("held out", held_out, _format_mean),
     ]
+    if len(kinds) > 2:  # a single kind is the same as all
+        columns += [make_column(kind, accuracies(kind), _format_mean) for kind in kinds[1:]]
     note = "head: layer-head; held out: chosen on one half of the texts, scored on the other"
     return as_text(columns, [note])
 
