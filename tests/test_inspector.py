@@ -1,4 +1,4 @@
-"""What is looked into: checkpoints of both kinds, ours and fairseq's, and the maps of all heads."""
+"""Inspected models: checkpoints of both kinds, ours and fairseq's, and the maps of all heads."""
 
 import shutil
 from importlib.util import find_spec

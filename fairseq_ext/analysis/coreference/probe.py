@@ -42,7 +42,7 @@ from fairseq_ext.analysis.coreference.antecedents import (
     has_choice,
 )
 from fairseq_ext.analysis.coreference.corpus_readers import Corpus, read_corpus
-from fairseq_ext.analysis.coreference.mentions import with_distractors
+from fairseq_ext.analysis.coreference.mentions import Mention, Text, with_distractors
 from fairseq_ext.analysis.coreference.results import Baselines, ProbedModel
 from fairseq_ext.analysis.coreference.sieves import BASELINES
 from fairseq_ext.analysis.inspector import ModelInspector
@@ -99,9 +99,10 @@ def run(args: argparse.Namespace) -> None:
         best=best,
     )
     save(results.draw(trained), args.out / "probe.png")
-    for name, _, left_out, _ in corpora:
-        print(f"{name}, among {args.among}; {left_out} texts without antecedent left out")
-        print(results.format_table(models, name, baselines[name]))
+    for corpus in corpora:
+        left_out = f"{corpus.left_out} texts without antecedent left out"
+        print(f"{corpus.name}, among {args.among}; {left_out}")
+        print(results.format_table(models, corpus.name, baselines[corpus.name]))
 
 
 def load_corpus(path: Path, args: argparse.Namespace) -> Corpus:
@@ -113,9 +114,7 @@ def load_corpus(path: Path, args: argparse.Namespace) -> Corpus:
     corpus = read_corpus(path, args.limit, args.lowercase)
     if corpus.synthetic:
         corpus = corpus._replace(texts=with_distractors(corpus.texts, args.distractors, seed=1))
-    if not any(
-        has_choice(mention, args.among) for text in corpus.texts for mention in text.mentions
-    ):
+    if not list_asked(corpus, args.among):
         raise UsageError(
             f"{path} marks no noun phrases but antecedents, so --among {args.among} leaves no "
             "choice; give --among words, or --distractors 1 if it is synthetic"
@@ -123,9 +122,14 @@ def load_corpus(path: Path, args: argparse.Namespace) -> Corpus:
     return corpus
 
 
+def list_asked(corpus: Corpus, among: str) -> list[tuple[Text, Mention]]:
+    """Return the mentions that are asked, each with its text."""
+    return [(text, m) for text in corpus.texts for m in text.mentions if has_choice(m, among)]
+
+
 def score_baselines(corpus: Corpus, among: str) -> Baselines:
     """Return the accuracy of each baseline for each kind of mentions."""
-    asked = [(text, m) for text in corpus.texts for m in text.mentions if has_choice(m, among)]
+    asked = list_asked(corpus, among)
     kinds = {ALL: asked}
     for kind in sorted({mention.kind for _, mention in asked}):
         kinds[kind] = [(text, mention) for text, mention in asked if mention.kind == kind]
@@ -185,12 +189,14 @@ def ask_corpora(
         UsageError: the model reads too few tokens for any mention of a corpus.
     """
     answers = {}
-    for name, texts, _, _ in corpora:
-        answers[name] = ask_heads(inspector, texts, args.among, args.max_tokens)
-        if not len(answers[name].right):
+    for corpus in corpora:
+        own = ask_heads(inspector, corpus.texts, args.among, args.max_tokens)
+        answers[corpus.name] = own
+        if not len(own.right):
             raise UsageError(
                 f"{inspector.checkpoint} reads at most {inspector.max_positions} tokens, and no "
-                f"mention of {name} has its antecedent and another candidate so near; leave it out"
+                f"mention of {corpus.name} has its antecedent and another candidate so near; leave "
+                "it out"
             )
     return answers
 
