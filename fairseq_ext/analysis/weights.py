@@ -155,7 +155,7 @@ def _head_weights(module: Attention) -> Iterator[tuple[str, int, float]]:
         if isinstance(group.normaliser, Hybrid):
             for head, value in enumerate(group.normaliser.u().tolist(), first):
                 yield "u", head, value
-        first += group.n
+        first += group.num_heads
     for head, offset in enumerate([] if module.gate is None else module.gate.tolist()):
         yield "gate", head, 1 + offset
 
