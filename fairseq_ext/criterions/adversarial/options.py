@@ -11,7 +11,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.attention.second_pass import EMPTY_ROWS
-from fairseq_ext.criterions.adversarial.divergence import DIVERGENCES, REGRESSIONS
+from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
 
