@@ -180,11 +180,11 @@ class Annotations:
         about, found = _read(folder)
         if about["dictionary"] != _fingerprint(symbols):
             raise UsageError(f"{folder} was made with another dictionary than this; {AGAIN}")
-        lengths = np.asarray(lengths, np.int64)
-        if about["lengths"] != hashlib.sha256(lengths.tobytes()).hexdigest():
+        counts = np.asarray(lengths, np.int64)
+        if about["lengths"] != hashlib.sha256(counts.tobytes()).hexdigest():
             raise UsageError(
                 f"{folder} is of other sentences ({about['sentences']} with {about['tokens']} "
-                f"tokens; here are {len(lengths)} with {lengths.sum()}); {AGAIN}"
+                f"tokens; here are {len(counts)} with {counts.sum()}); {AGAIN}"
             )
         return found
 

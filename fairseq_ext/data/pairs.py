@@ -1,6 +1,6 @@
 """Pairs of text segments for next-sentence prediction and sentence-order prediction."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
@@ -135,6 +135,6 @@ class PairDataset(SampledDataset):
         filled = np.cumsum(self.pieces[other : min(end, other + space), 2])
         return self._text(other, other + max(1, (filled <= space).sum()))[:space]
 
-    def _text(self, start: int, stop: int) -> Tensor:
+    def _text(self, start: SupportsIndex, stop: SupportsIndex) -> Tensor:
         pieces = self.pieces[start:stop]
         return torch.cat([self.lines[line][first : first + n] for line, first, n in pieces])

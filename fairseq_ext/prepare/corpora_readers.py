@@ -9,9 +9,10 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq_ext.data import conllu
 from fairseq_ext.errors import UsageError
@@ -84,7 +85,8 @@ def similarity(given: str, where: str) -> float:
     return number
 
 
-class Tabs(NamedTuple):
+@dataclass(frozen=True)
+class Tabs:
     """Reader of columns separated by tabs, below a header.
 
     Attributes:
@@ -103,10 +105,10 @@ class Tabs(NamedTuple):
         """Yield the rows of a file."""
         rows = ((where, self.split(line, where)) for where, line in numbered_lines(path))
         first = next(rows)
-        header, dropped = first[1], 0
+        header, headless, dropped = first[1], [], 0
         if self.names and not {*self.names.split()} & {*header}:
-            header, rows = self.names.split(), chain([first], rows)
-        for where, columns in rows:
+            header, headless = self.names.split(), [first]
+        for where, columns in chain(headless, rows):
             row = dict(zip(header, columns, strict=False))
             if len(columns) == len(header) and row.get(self.filled, True):
                 yield where, row
@@ -163,7 +165,8 @@ def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
     return row[name]
 
 
-class Sentences(NamedTuple):
+@dataclass(frozen=True)
+class Sentences:
     """Reader of sentences or pairs of them, from named columns of rows.
 
     Spaces around a sentence are removed.

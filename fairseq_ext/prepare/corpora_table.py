@@ -1,6 +1,7 @@
 """The table of corpora for fine-tuning: where the files of each lie and how they are read."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from fairseq_ext.prepare.corpora_readers import (
@@ -109,7 +110,7 @@ PAWS = Sentences(Tabs(names="sentence1 sentence2 label"), BINARY, "sentence1", "
 SST5 = Sentences(CSV, digits(5), "sentence", label="sentiment")
 STS = Sentences(CSV, similarity, "sentence1", "sentence2", "similarity")
 QUORA = Sentences(CSV, renamed({"0.0": "0", "1.0": "1"}), "sentence1", "sentence2", "is_duplicate")
-QUORA_WHOLE = QUORA._replace(rows=CSV._replace(drops=True, filled="is_duplicate"))
+QUORA_WHOLE = replace(QUORA, rows=replace(CSV, drops=True, filled="is_duplicate"))
 ABBREVIATED = renamed({"e": "entailment", "n": "neutral", "c": "contradiction"})
 ANLI = Sentences(json_lines, ABBREVIATED, "context", "hypothesis")
 GENRES = Sentences(genres, classes("answers email newsgroup reviews weblog"))
