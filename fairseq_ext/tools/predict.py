@@ -26,8 +26,8 @@ from tqdm import tqdm
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import decode_line, read_lines, write_lines
-from fairseq_ext.models.pretrained import read_model_options
 from fairseq_ext.models.head_options import roles_with_parses
+from fairseq_ext.models.pretrained import read_model_options
 from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fairseq_ext.errors import plain_errors
-from fairseq_ext.evaluation.runs import CHECKPOINT, facts
+from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
 
 BASELINE = "mean"
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Print and compare training times")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     runs = parser.parse_args(arguments).runs
-    for line in summarise_times((run, facts(run / CHECKPOINT).seconds) for run in runs):
+    for line in summarise_times((run, read_facts(run / CHECKPOINT).seconds) for run in runs):
         print(line)
 
 
