@@ -125,14 +125,14 @@ def _choose_devices(args: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int
 def _plan_rendezvous(args: argparse.Namespace) -> list[str]:
     """Return torchrun's flags for where processes meet: on this machine, or at the master."""
     options = {"nodes": args.nodes, "node-rank": args.node_rank, "master": args.master}
-    given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    present = [f"--{name} {value}" for name, value in options.items() if value is not None]
     one_machine = ["--standalone", "--local-addr", "127.0.0.1"]
-    if given in ([], ["--nodes 1"]):
+    if present in ([], ["--nodes 1"]):
         return one_machine
-    if len(given) < 3:
+    if len(present) < 3:
         raise UsageError(
             "several nodes take --nodes N, --node-rank from 0 to N - 1 and --master HOST:PORT, "
-            f"not {' '.join(given)} alone; give all three on each node"
+            f"not {' '.join(present)} alone; give all three on each node"
         )
     if args.node_rank >= args.nodes:
         raise UsageError(
