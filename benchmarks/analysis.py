@@ -17,9 +17,9 @@ import measure
 import torch
 from measure import AGAIN, Aim, Quiet, Row, Table
 
-from fairseq_ext.analysis import heads, streams
+from fairseq_ext.analysis import heads, statistics
+from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.statistics import ColumnSums
-from fairseq_ext.analysis.subjects import Subject
 
 EXAMPLE = (
     "python benchmarks/analysis.py checkpoints/dna/checkpoint_best.pt --data data-bin/mine "
@@ -30,24 +30,24 @@ FLAT = 1.1
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
 
-def collectors(subject: Subject) -> dict[str, list]:
+def collectors(inspector: ModelInspector) -> dict[str, list]:
     return {
         "column sums": [ColumnSums()],
-        "heads": [heads.of(subject)],
-        "both": [ColumnSums(), heads.of(subject)],
+        "heads": [heads.new_statistics(inspector)],
+        "both": [ColumnSums(), heads.new_statistics(inspector)],
     }
 
 
 def analyse(sentences: int, args: Namespace) -> float:
     """Return the extra peak memory in MiB."""
     measure.prepare(args)
-    subject = Subject(args.checkpoint, args.data)
-    subject.split(args.split)
+    inspector = ModelInspector(args.checkpoint, args.data)
+    inspector.load_split(args.split)
     every = Namespace(split=args.split, limit=8, max_tokens=args.max_tokens)
-    streams.collect(subject, every, *collectors(subject)["both"])  # load what is loaded late
+    statistics.collect(inspector, every, *collectors(inspector)["both"])  # load what is loaded late
     every.limit = sentences
-    both = collectors(subject)["both"]
-    return measure.extra_memory(lambda: streams.collect(subject, every, *both), "cpu")
+    both = collectors(inspector)["both"]
+    return measure.extra_memory(lambda: statistics.collect(inspector, every, *both), "cpu")
 
 
 def memory_row(args: Namespace) -> Row:
@@ -60,24 +60,24 @@ def memory_row(args: Namespace) -> Row:
 
 
 def time_row(args: Namespace) -> Row:
-    subject = Subject(args.checkpoint, args.data)
-    batches = list(subject.batches(args.split, args.sentences[0], args.max_tokens))
+    inspector = ModelInspector(args.checkpoint, args.data)
+    batches = list(inspector.batches(args.split, args.sentences[0], args.max_tokens))
 
     def forward(_: int) -> None:
         with torch.no_grad():
             for batch in batches:
-                subject.model(**batch["net_input"])
+                inspector.model(**batch["net_input"])
 
     def collect(name: str) -> Callable[[int], None]:
         def work(_: int) -> None:
-            own = collectors(subject)[name]
+            own = collectors(inspector)[name]
             for batch in batches:
-                subject.listen(batch, lambda heard: [each.add(heard) for each in own])
+                inspector.record_attention(batch, lambda maps: [each.add(maps) for each in own])
 
         return work
 
     candidates = {FORWARD: forward, AGAIN: forward}
-    candidates |= {name: collect(name) for name in collectors(subject)}
+    candidates |= {name: collect(name) for name in collectors(inspector)}
     seconds = measure.interleave(
         candidates, FORWARD, args.rounds, measure.clock(args), args.seed, "time"
     )

@@ -28,6 +28,7 @@ from fairseq_ext.attention import (
     build_gaussian_heads,
     build_normaliser,
 )
+from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import OPTIONS
 
@@ -99,8 +100,8 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
         heads, q = problem.heads, problem.qkv[0]
         normaliser = build_normaliser(name, heads, **(DEFAULTS | options))
         group = HeadGroup(heads, normaliser=normaliser).to(q.device, q.dtype)
-        arguments = (*problem.qkv, problem.context, slice(0, heads), False, 0.0)
-        return lambda: group.attend(*arguments)[0], group.parameters()
+        call = HeadCall(*problem.qkv, problem.context, slice(0, heads))
+        return lambda: group.attend(call, observed=False)[0], group.parameters()
 
     return build
 
@@ -108,8 +109,8 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
 def gaussian(problem: Problem) -> Candidate:
     """Build hard-coded heads."""
     group = hard_coded(problem.heads)
-    arguments = (*problem.qkv, problem.context, slice(0, problem.heads), False, 0.0)
-    return lambda: group.attend(*arguments)[0], ()
+    call = HeadCall(*problem.qkv, problem.context, slice(0, problem.heads))
+    return lambda: group.attend(call, observed=False)[0], ()
 
 
 def convolution(problem: Problem) -> Candidate:

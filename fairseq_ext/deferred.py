@@ -10,6 +10,7 @@ imports fairseq half-way through `fairseq_ext.attention`, and the registry would
 module without its names. So the outermost watched import ends first, then the registry is imported.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,4 +53,5 @@ class RegistrationFinder(MetaPathFinder):
 
 def register_after_fairseq() -> None:
     """Import the registry when fairseq, which is not loaded yet, is loaded."""
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)  # logs on import
     sys.meta_path.insert(0, RegistrationFinder())

@@ -10,7 +10,6 @@ hybrid weight).
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -22,7 +21,7 @@ from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import parse_adversary_layers
-from fairseq_ext.models.config import check_requirements, to_dict
+from fairseq_ext.models.config import check_requirements, default_options, to_dict
 from fairseq_ext.models.head_options import build_heads, count_heads, parse_cross_layers
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTION_REQUIREMENTS, OPTIONS
@@ -41,8 +40,7 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     check_criterion(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
     if isinstance(unwrap(model), AttentionModel):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
-        preset = {field.name: field.default for field in fields(config)}
-        check_requirements(cfg.model, preset, DEFAULTS, OPTION_REQUIREMENTS)
+        check_requirements(cfg.model, default_options(config), DEFAULTS, OPTION_REQUIREMENTS)
 
 
 def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> None:

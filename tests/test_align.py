@@ -10,9 +10,11 @@ import torch
 
 from fairseq_ext import cli
 from fairseq_ext.analysis import align as alignment
-from fairseq_ext.analysis.align import DIAGONAL, MEAN, Gold, Job, Pair, Wanted, align, scores
-from fairseq_ext.analysis.subjects import Subject
-from fairseq_ext.analysis.tokens import Words
+from fairseq_ext.analysis import gold_alignments
+from fairseq_ext.analysis.align import DIAGONAL, MEAN, EncodedPair, GoldBatch, align
+from fairseq_ext.analysis.gold_alignments import GoldLinks, SentencePair, score_links
+from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.errors import UsageError
 
 
@@ -36,20 +38,20 @@ def write(path: Path, *lines: str) -> Path:
 def test_worked_numbers(found, sure, possible, expected):
     """With the naive twin: sets of links."""
     a, s, p = ({(int(i), int(j)) for i, j in each.split()} for each in (found, sure, possible))
-    aer, precision, recall = scores(len(a), len(a & s), len(a & p), len(s)).values()
+    aer, precision, recall = score_links(len(a), len(a & s), len(a & p), len(s)).values()
     assert (aer, precision, recall) == pytest.approx(expected)
     assert aer == pytest.approx(1 - (len(a & s) + len(a & p)) / (len(a) + len(s)))
 
 
 def test_nothing_to_align():
-    assert scores(0, 0, 0, 0) == {"aer": 1, "precision": 0, "recall": 0}
+    assert score_links(0, 0, 0, 0) == {"aer": 1, "precision": 0, "recall": 0}
 
 
 # "ge@@ ht nicht </s>" and "does not go@@ ing </s>"
-JOB = Job(
-    Words(torch.arange(4), [[0, 1], [2]]),
-    Words(torch.arange(5), [[0], [1], [2, 3]]),
-    Gold({(1, 1)}, {(1, 1), (0, 2), (0, 0)}),
+JOB = EncodedPair(
+    TokenisedWords(torch.arange(4), [[0, 1], [2]]),
+    TokenisedWords(torch.arange(5), [[0], [1], [2, 3]]),
+    GoldLinks({(1, 1)}, {(1, 1), (0, 2), (0, 0)}),
 )
 
 
@@ -71,7 +73,7 @@ def test_links_of_words(shift, expected):
             [0.0, 0.0, 0.0, 1.0],  # has read ing, predicts the end
         ]
     )
-    counts = Wanted([JOB], shift).count(maps[None, None])
+    counts = GoldBatch([JOB], shift).count_links(maps[None, None])
     assert counts.tolist() == [expected] * 2  # of the only head, and of the mean
 
 
@@ -79,12 +81,12 @@ def test_a_word_that_sees_no_word_has_no_link():
     maps = torch.zeros(1, 2, 5, 4)
     maps[..., 3] = 1
     maps[0, 0, 0] = torch.tensor([1.0, 0, 0, 0])
-    assert Wanted([JOB], 0).count(maps).tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 1]]
+    assert GoldBatch([JOB], 0).count_links(maps).tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 1]]
 
 
 @pytest.fixture(scope="module")
-def subject(hybrid_run, data_bin) -> Subject:
-    return Subject(hybrid_run / "checkpoint_last.pt", data_bin)
+def subject(hybrid_run, data_bin) -> ModelInspector:
+    return ModelInspector(hybrid_run / "checkpoint_last.pt", data_bin)
 
 
 @pytest.fixture(scope="module")
@@ -116,12 +118,12 @@ LANGUAGES = "de", "en"
 
 
 def turned(line: str) -> str:
-    links = [alignment.LINK.fullmatch(part).groups() for part in line.split()]
+    links = [gold_alignments.LINK.fullmatch(part).groups() for part in line.split()]
     return " ".join(f"{j}{kind}{i}" for i, kind, j in links)
 
 
 def lowered(line: str) -> str:
-    links = [alignment.LINK.fullmatch(part).groups() for part in line.split()]
+    links = [gold_alignments.LINK.fullmatch(part).groups() for part in line.split()]
     return " ".join(f"{int(i) - 1}{kind}{int(j) - 1}" for i, kind, j in links)
 
 
@@ -131,11 +133,14 @@ def given_for(files, **change) -> argparse.Namespace:
     return argparse.Namespace(**given | change)
 
 
-def naive(subject: Subject, pairs: list[Pair], shift: int) -> dict[tuple, float]:
+def naive(subject: ModelInspector, pairs: list[SentencePair], shift: int) -> dict[tuple, float]:
     """(layer, head) -> AER, pair by pair, with loops and sets."""
     counts: dict[tuple, list[int]] = {}
     for pair in pairs:
-        source, target = subject.encode(pair.source), subject.encode(pair.target, target=True)
+        source, target = (
+            subject.codec.encode(pair.source),
+            subject.codec.encode(pair.target, target=True),
+        )
         found = subject.maps(subject.batch(source.numbers, target.numbers))["cross"]
         for layer, maps in found.items():
             each = maps[0].double()
@@ -155,8 +160,8 @@ def naive(subject: Subject, pairs: list[Pair], shift: int) -> dict[tuple, float]
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_naive_twin(subject, files, shift):
-    pairs = alignment.read_pairs(given_for(files))
-    jobs = [alignment.encode(subject, pair) for pair in pairs]
+    pairs = gold_alignments.read_pairs(given_for(files))
+    jobs = [alignment.encode_pair(subject, pair) for pair in pairs]
     expected = naive(subject, pairs, shift)
     for max_tokens in (100, 1):
         rows = align(subject, jobs, shift, max_tokens)
@@ -165,11 +170,13 @@ def test_naive_twin(subject, files, shift):
 
 
 def test_forms_of_gold_are_alike(files):
-    pairs = alignment.read_pairs(given_for(files))
+    pairs = gold_alignments.read_pairs(given_for(files))
     assert any(gold.possible > gold.sure for *_, gold in pairs)
     turned_round = given_for(files, gold=files["reversed"], reversed=True)
-    assert alignment.read_pairs(turned_round) == pairs
-    assert alignment.read_pairs(given_for(files, gold=files["from 0"], first_index=0)) == pairs
+    assert gold_alignments.read_pairs(turned_round) == pairs
+    assert (
+        gold_alignments.read_pairs(given_for(files, gold=files["from 0"], first_index=0)) == pairs
+    )
 
 
 def test_links_and_words_as_written(tmp_path):
@@ -179,26 +186,26 @@ def test_links_and_words_as_written(tmp_path):
         "en": write(tmp_path / "en", "Ten is", "x"),
         "gold": write(tmp_path / "gold", "1-1 2p2 1-1", ""),
     }
-    first, empty = alignment.read_pairs(given_for(files))
+    first, empty = gold_alignments.read_pairs(given_for(files))
     assert first == (["Zehn\u00a0Uhr", "ist"], ["Ten", "is"], ({(0, 0)}, {(0, 0), (1, 1)}))
     assert empty == ([], ["x"], (set(), set()))
-    lowered = alignment.read_pairs(given_for(files, lowercase=True))
+    lowered = gold_alignments.read_pairs(given_for(files, lowercase=True))
     assert lowered[0].source[0] == "zehn\u00a0uhr"
 
 
 def test_the_diagonal():
     """Words at the same relative position: of five for two the second and the fourth."""
-    words = [Words(torch.arange(size + 1), [[i] for i in range(size)]) for size in (5, 2)]
+    words = [TokenisedWords(torch.arange(size + 1), [[i] for i in range(size)]) for size in (5, 2)]
     gold = {(1, 0), (3, 1)}
-    found = alignment.diagonal([Job(*words, Gold(gold, gold))])
+    found = alignment.align_diagonally([EncodedPair(*words, GoldLinks(gold, gold))])
     assert (found["aer"], found["links"]) == (0, 2)
     gold = {(0, 0), (0, 1), (0, 2), (1, 3), (1, 4)}
-    found = alignment.diagonal([Job(*reversed(words), Gold(gold, gold))])
+    found = alignment.align_diagonally([EncodedPair(*reversed(words), GoldLinks(gold, gold))])
     assert found["recall"] == pytest.approx(4 / 5)  # (1, 2) in place of (0, 2)
 
 
 def test_pairs_that_the_model_cannot_read(subject):
-    gold = Gold(set(), set())
+    gold = GoldLinks(set(), set())
     for source, target, kept in [
         ("ein mann", "a man", True),
         ("", "a man", False),
@@ -206,7 +213,7 @@ def test_pairs_that_the_model_cannot_read(subject):
         ("ein " * 1024, "a man", False),
         ("ein mann", "a " * 1024, False),
     ]:
-        job = alignment.encode(subject, Pair(source.split(), target.split(), gold))
+        job = alignment.encode_pair(subject, SentencePair(source.split(), target.split(), gold))
         assert (job is not None) == kept
 
 
@@ -234,7 +241,7 @@ def test_the_command(hybrid_run, data_bin, subject, files, tmp_path, capsys):
         assert [row["aer"] for row in about["rows"]] == [float(row["aer"]) for row in rows]
         assert (out / "align.png").read_bytes().startswith(b"\x89PNG")
         found[shift] = [float(row["aer"]) for row in rows]
-    pairs = alignment.read_pairs(given_for(files))
+    pairs = gold_alignments.read_pairs(given_for(files))
     assert found["next"][:-1] == pytest.approx(list(naive(subject, pairs, 1).values()))
     assert found["output"][-1] == found["next"][-1] and found["output"] != found["next"]
     said = capsys.readouterr().out
@@ -280,7 +287,7 @@ def test_nothing_is_left(hybrid_run, data_bin, tmp_path):
 def test_models_without_cross_attention(
     subject, hybrid_run, data_bin, files, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Subject, "heads", {"encoder": {0: 4}})
+    monkeypatch.setattr(ModelInspector, "heads", {"encoder": {0: 4}})
     with pytest.raises(UsageError, match="has no cross-attention; give a translation model"):
         cli.main(command(hybrid_run, data_bin, files, tmp_path / "out"))
 
@@ -289,9 +296,12 @@ def test_real_gold(corpora):
     folder = corpora / "goldalign-de-en"
     paths = {"source": folder / "test.de", "target": folder / "test.en"}
     given = given_for({"de": "", "en": "", "gold": ""}, gold=folder / "test.de-en.talp", **paths)
-    pairs = alignment.read_pairs(given)
+    pairs = gold_alignments.read_pairs(given)
     assert len(pairs) == 508
     assert sum(len(pair.gold.sure) for pair in pairs) == 9613
-    jobs = [Job(*([[i] for i in side] for side in pair[:2]), pair.gold) for pair in pairs]
-    jobs = [Job(Words(None, job.source), Words(None, job.target), job.gold) for job in jobs]
-    assert 0.5 < alignment.diagonal(jobs)["aer"] < 0.9
+    jobs = [EncodedPair(*([[i] for i in side] for side in pair[:2]), pair.gold) for pair in pairs]
+    jobs = [
+        EncodedPair(TokenisedWords(None, job.source), TokenisedWords(None, job.target), job.gold)
+        for job in jobs
+    ]
+    assert 0.5 < alignment.align_diagonally(jobs)["aer"] < 0.9

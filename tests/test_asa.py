@@ -19,7 +19,7 @@ from fairseq_ext.attention.second_pass import (
     BernoulliPass,
     MagnitudePass,
 )
-from fairseq_ext.criterions.adversarial.divergence import (
+from fairseq_ext.criterions.divergence import (
     Divergence,
     Predictions,
     compare_across_batch,

@@ -20,7 +20,7 @@ from fairseq_ext.attention.second_pass import (
     BernoulliPass,
     MagnitudePass,
 )
-from fairseq_ext.criterions.adversarial.divergence import Divergence, Predictions, kl
+from fairseq_ext.criterions.divergence import Divergence, Predictions, kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.adversaries import find_adversary_layers
 

@@ -16,7 +16,7 @@ QUIET = tqdm(disable=True)
 
 
 def draws(count=3, copies=5, noise=0.0, seed=1):
-    return boxes.scenes(count, copies, noise, torch.Generator().manual_seed(seed))
+    return boxes.sample_scenes(count, copies, noise, torch.Generator().manual_seed(seed))
 
 
 def test_views_show_the_same_objects_and_tell_one_property_each():
@@ -64,7 +64,7 @@ def test_a_reader_that_knows_and_one_that_guesses():
             right[:, 2:] = 0  # a guess for rare objects
             return torch.nn.functional.one_hot(right, 4)
 
-    frequent, rare = boxes.accuracy(Knows(), 30, 0.5)
+    frequent, rare = boxes.measure_accuracy(Knows(), 30, 0.5)
     assert frequent == 1 and rare == pytest.approx(0.25, abs=0.03)
 
 
@@ -82,7 +82,7 @@ def test_models_begin_differently(monkeypatch):
         maps.append(model.attention.query.weight.detach())
         return 0.0, 0.0
 
-    monkeypatch.setattr(boxes, "accuracy", keep)
+    monkeypatch.setattr(boxes, "measure_accuracy", keep)
     for seed in (1, 2):
         boxes.train("softmax", seed, 1, 4, 0.5, QUIET)
     assert (maps[0] - maps[1]).abs().mean() > 5 * boxes.RATE  # a step moves none further than that
@@ -101,7 +101,7 @@ RUNS = [
 
 
 def test_summary():
-    lines = boxes.summary(RUNS).split("\n")
+    lines = boxes.format_table(RUNS).split("\n")
     assert lines[0].split("  ")[0] == "attention"
     assert lines[1].split() == "UNA 85.0 ± 5.0 50.0 ± 0.0".split()
     assert lines[-3:] == [
@@ -140,8 +140,8 @@ def test_the_command(tmp_path, capsys):
 
 def test_what_cannot_be_run(tmp_path):
     for flags, says in (
-        (["--steps", "0"], "--steps is 0; give a whole number from 1 upwards"),
-        (["--copies", "-1"], "--copies is -1; give a whole number from 0 upwards"),
+        (["--steps", "0"], "--steps is 0 and must be at least 1"),
+        (["--copies", "-1"], "--copies is -1 and must be at least 0"),
         (["--noise", "nan"], "--noise is nan; give a number from 0 upwards"),
     ):
         with pytest.raises(UsageError, match=says):

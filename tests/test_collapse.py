@@ -23,7 +23,7 @@ def normaliser(name):
 
 def demo(name, sizes, deviation=0.5, kernel="gaussian", seed=0):
     """Distance of the centres at each step."""
-    start = collapse.clusters(sizes, deviation, seed)
+    start = collapse.sample_clusters(sizes, deviation, seed)
     traced = collapse.trace(start, kernel, normaliser(name))
     return [collapse.distance(points, sizes[0]) for points in traced]
 
@@ -79,7 +79,7 @@ def test_dna_is_never_closer_and_equal_only_at_the_ends():
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("kernel", collapse.KERNELS)
 def test_a_step_against_the_twin(name, kernel):
-    points = collapse.clusters((4, 2), 0.5, 1)
+    points = collapse.sample_clusters((4, 2), 0.5, 1)
     n = len(points)
     scores = torch.zeros(n, n, dtype=torch.float64)
     for i, j in product(range(n), range(n)):
@@ -106,16 +106,17 @@ def test_clusters_of_one_size_fare_alike():
 
 
 def test_points_are_around_their_centres():
-    points = collapse.clusters((30_000, 10_000), 0.5, 3)
+    points = collapse.sample_clusters((30_000, 10_000), 0.5, 3)
     for part, centre in ((points[:30_000], (1.8, 0.7)), (points[30_000:], (-1.0, -1.0))):
         assert part.mean(0).tolist() == pytest.approx(centre, abs=0.02)
         assert part.std(0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)
-    assert not torch.equal(points, collapse.clusters((30_000, 10_000), 0.5, 4))
+    assert not torch.equal(points, collapse.sample_clusters((30_000, 10_000), 0.5, 4))
 
 
 def test_picture_of_points_has_a_row_each_and_the_steps_of_the_paper():
     traces = {
-        n: collapse.trace(collapse.clusters((6, 3), 0.5, 0), "dot", normaliser(n)) for n in KINDS
+        n: collapse.trace(collapse.sample_clusters((6, 3), 0.5, 0), "dot", normaliser(n))
+        for n in KINDS
     }
     apart = {name: [9.0, 8.0, 7.0, 6.0, 5.0] for name in KINDS}
     axes = collapse.draw(traces, apart, 6).axes

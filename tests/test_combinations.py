@@ -273,7 +273,7 @@ def test_the_order_of_heads(data):
     made = make(configured(data, "roberta", ("ag", "roles", "gaussian")))
     encoder = made.model.encoder.sentence_encoder
     for layer in encoder.layers:
-        assert [group.n for group in layer.self_attn.groups] == [2, 2, 4]
+        assert [group.num_heads for group in layer.self_attn.groups] == [2, 2, 4]
     assert made.criterion.parts[0].guided["encoder"].layers == {0: [4, 5], 1: [4, 5]}
 
 

@@ -17,7 +17,7 @@ from fairseq_ext.attention import (
 )
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import MASK_SCALE, AdversarialPass
-from fairseq_ext.roles import RoleMask, TokenFeatures, allowed_keys
+from fairseq_ext.roles.role_masks import RoleMask, TokenFeatures, allowed_keys
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}
@@ -58,7 +58,7 @@ def test_columns_are_normalised_over_the_queries_that_may_see_the_key(kind, left
     heads = HeadGroup(
         1,
         normaliser=build_normaliser(kind, 1, **OPTIONS),
-        scorer=lambda q, k, frame, heads: scores.log().expand(1, 1, 5, 5),
+        scorer=lambda call: scores.log().expand(1, 1, 5, 5),
         masks=(*DEFAULT_MASKS, RoleMask(("relative",))),
     )
     module, heard = (

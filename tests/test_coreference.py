@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.analysis.coreference.conll2012 import head_of, kind_of
-from fairseq_ext.analysis.coreference.corpora import HEADER, read
-from fairseq_ext.analysis.coreference.mentions import Mention, Text, span, windows, with_distractors
-from fairseq_ext.analysis.coreference.sieves import BASELINES, agree, features, rules
+from fairseq_ext.analysis.coreference.conll2012 import classify_tag, find_head
+from fairseq_ext.analysis.coreference.corpus_readers import HEADER, read_corpus
+from fairseq_ext.analysis.coreference.mentions import (
+    Mention,
+    Text,
+    make_phrase,
+    windows,
+    with_distractors,
+)
+from fairseq_ext.analysis.coreference.sieves import BASELINES, agree, choose_by_rules, features
 from fairseq_ext.errors import UsageError
 
 FIXTURES = Path(__file__).parent / "fixtures" / "coreference"
@@ -33,19 +39,19 @@ def test_reflexives(tmp_path):
         "my queen who can kick her girl would remember your lady by herself\t12\t0 1\t5 6 9 10 ",
         "our prince will love himself\t4\t0 1\t",
     )
-    corpus = read(file)
+    corpus = read_corpus(file)
     assert (corpus.name, corpus.left_out, corpus.synthetic) == ("refl.5", 0, True)
     first, second = corpus.texts
     (mention,) = first.mentions
     assert (mention.phrase.head, mention.kind, first.ends) == (12, "pronominal", [13])
     assert [said(first, p) for p in mention.antecedents] == ["my queen"]
     assert [said(first, p) for p in mention.others] == ["her girl", "your lady"]
-    assert mention.antecedents[0].counted == (0, 1) and mention.antecedents[0].head == 1
+    assert mention.antecedents[0].targets == (0, 1) and mention.antecedents[0].head == 1
     assert second.mentions[0].others == []
 
 
 def test_real_reflexives(corpora):
-    corpus = read(corpora / "coref-synthetic" / "refl.1.gz", limit=50)
+    corpus = read_corpus(corpora / "coref-synthetic" / "refl.1.gz", limit=50)
     assert corpus.name == "refl.1" and len(corpus.texts) == 50
     for text in corpus.texts:
         (mention,) = text.mentions
@@ -56,7 +62,7 @@ def test_real_reflexives(corpora):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("he sees himself\t2\t0 0", "refl.0, line 2: expected are four columns parted by tabs"),
+        ("he sees himself\t2\t0 0", "refl.0, line 2: expected are four columns separated by tabs"),
         ("he sees himself\tx\t0 0\t", "line 2: expected are four columns"),
         ("he sees himself\t2\t0 0\t1", "line 2: expected are four columns"),
         ("he sees himself\t3\t0 0\t", "line 2: has index 3; expected are 0 to 2"),
@@ -66,7 +72,7 @@ def test_real_reflexives(corpora):
 def test_bad_reflexives(tmp_path, line, says):
     file = write(tmp_path / "refl.0", "he sees himself\t2\t0 0\t", line)
     with pytest.raises(UsageError, match=says):
-        read(file)
+        read_corpus(file)
 
 
 # GAP.
@@ -85,7 +91,7 @@ TEXT = "Mary Ann met Jane's aunt. She left."
 
 def test_gap(tmp_path):
     rows = [gap_row(TEXT, "She", "Mary Ann", "Jane", true) for true in ("A", "B", "neither")]
-    corpus = read(write(tmp_path / "gap-test.tsv", "\t".join(HEADER), *rows))
+    corpus = read_corpus(write(tmp_path / "gap-test.tsv", "\t".join(HEADER), *rows))
     assert (corpus.name, corpus.left_out, corpus.synthetic) == ("gap-test.tsv", 1, False)
     one, other = corpus.texts
     assert one.words == ["Mary", "Ann", "met", "Jane", "'", "s", "aunt", ".", "She", "left", "."]
@@ -98,9 +104,9 @@ def test_gap(tmp_path):
 
 
 def test_real_gap(corpora):
-    corpus = read(corpora / "gap" / "gap-validation.tsv.gz")
+    corpus = read_corpus(corpora / "gap" / "gap-validation.tsv.gz")
     assert len(corpus.texts) == 392 and corpus.left_out == 62
-    first = read(corpora / "gap" / "gap-validation.tsv.gz", limit=10)
+    first = read_corpus(corpora / "gap" / "gap-validation.tsv.gz", limit=10)
     assert len(first.texts) + first.left_out == 10
     pronouns = {text.words[m.phrase.head].lower() for text in corpus.texts for m in text.mentions}
     assert pronouns <= {"he", "him", "his", "she", "her", "hers"}
@@ -119,13 +125,13 @@ def test_real_gap(corpora):
 def test_bad_gap(tmp_path, change, says):
     row = gap_row(TEXT, "She", "Mary Ann", "Jane", "A", **change)
     with pytest.raises(UsageError, match=f"gap-x.tsv, {says}"):
-        read(write(tmp_path / "gap-x.tsv", "\t".join(HEADER), row))
+        read_corpus(write(tmp_path / "gap-x.tsv", "\t".join(HEADER), row))
 
 
 def test_gap_without_a_header(tmp_path):
     row = gap_row(TEXT, "She", "Mary Ann", "Jane", "A")
     with pytest.raises(UsageError, match="line 1: expected are the columns ID, Text, Pronoun"):
-        read(write(tmp_path / "gap-x.tsv", row))
+        read_corpus(write(tmp_path / "gap-x.tsv", row))
 
 
 # CoNLL-2012.
@@ -135,7 +141,7 @@ BEGIN, END = "#begin document (x); part 000", "#end document"
 
 def test_conll():
     """A phrase in another, two that end or begin together, a document in two parts."""
-    corpus = read(FIXTURES / "two_parts.v4_gold_conll")
+    corpus = read_corpus(FIXTURES / "two_parts.v4_gold_conll")
     assert (corpus.left_out, corpus.synthetic, len(corpus.texts)) == (0, False, 2)
     text, nobody = corpus.texts
     assert text.ends == [12, 17] and nobody.mentions == []
@@ -156,7 +162,7 @@ def test_conll():
         ("Miller", [anna, head, "Her"], [school, "it", "Her friend"], "proper"),
     ]
     heads = {said(text, p): p for m in text.mentions for p in (*m.antecedents, *m.others)}
-    assert heads[head].counted == (4,) and heads[anna].counted == (1,)
+    assert heads[head].targets == (4,) and heads[anna].targets == (1,)
 
 
 def test_folder_of_conll(tmp_path):
@@ -164,7 +170,7 @@ def test_folder_of_conll(tmp_path):
         (tmp_path / name).parent.mkdir()
         content = (FIXTURES / "two_parts.v4_gold_conll").read_bytes()
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    corpus = read(tmp_path)
+    corpus = read_corpus(tmp_path)
     assert len(corpus.texts) == 4 and corpus.name == tmp_path.name
 
 
@@ -172,7 +178,7 @@ def test_order_and_nesting_of_brackets(tmp_path):
     """Two of one entity, one in the other: the later one ends first."""
     marks = ["(7", "(7", "7)", "-", "7)", "(7)"]
     rows = [f"x 0 {i} w{i} NN * - {mark}" for i, mark in enumerate(marks)]
-    (text,) = read(write(tmp_path / "x_conll", BEGIN, *rows, END)).texts
+    (text,) = read_corpus(write(tmp_path / "x_conll", BEGIN, *rows, END)).texts
     assert [(m.phrase.words[0], m.phrase.words[-1]) for m in text.mentions] == [(1, 2), (5, 5)]
     assert text.ends == [6]
 
@@ -182,7 +188,7 @@ def test_phrases_of_one_head(tmp_path):
     marks = ["(1)", "-", "(1|(1|(2", "1)|2)", "1)", "(1)"]
     tags = ["NN", "VB", "DT", "NN", "RB", "PRP"]
     rows = [f"x 0 {i} w{i} {t} * - {m}" for i, (t, m) in enumerate(zip(tags, marks, strict=True))]
-    (text,) = read(write(tmp_path / "x_conll", BEGIN, *rows, END)).texts
+    (text,) = read_corpus(write(tmp_path / "x_conll", BEGIN, *rows, END)).texts
     around, inside, pronoun = text.mentions
     assert around.phrase.words == (2, 3, 4) and inside.phrase.words == (2, 3)
     assert around.phrase.head == inside.phrase.head == 3
@@ -207,14 +213,14 @@ def test_phrases_of_one_head(tmp_path):
     ],
 )
 def test_head_words(tags, expected):
-    found = head_of(2, 1 + len(tags.split()), ["NN", "IN", *tags.split(), "NN"])
+    found = find_head(2, 1 + len(tags.split()), ["NN", "IN", *tags.split(), "NN"])
     assert found == 2 + expected
 
 
 def test_kinds():
     tags = ["PRP", "PRP$", "NNP", "NNPS", "NN", "NNS", "DT", "CD"]
     expected = ["pronominal"] * 2 + ["proper"] * 2 + ["nominal"] * 4
-    assert [kind_of(tag) for tag in tags] == expected
+    assert [classify_tag(tag) for tag in tags] == expected
 
 
 @pytest.mark.parametrize(
@@ -237,28 +243,28 @@ def test_kinds():
 )
 def test_bad_conll(tmp_path, lines, says):
     with pytest.raises(UsageError, match=says):
-        read(write(tmp_path / "x_conll", *lines))
+        read_corpus(write(tmp_path / "x_conll", *lines))
 
 
 # All of them.
 
 
 def test_lower_case():
-    corpus = read(FIXTURES / "two_parts.v4_gold_conll", lowercase=True)
+    corpus = read_corpus(FIXTURES / "two_parts.v4_gold_conll", lowercase=True)
     assert corpus.texts[0].words[:2] == ["anna", "miller"]
 
 
 @pytest.mark.parametrize("name", ["refl.0.pos", "gap.csv", "some.txt"])
 def test_what_is_no_corpus(tmp_path, name):
     with pytest.raises(UsageError, match=f"{name} is no corpus of coreference; give files named"):
-        read(write(tmp_path / name, "x"))
+        read_corpus(write(tmp_path / name, "x"))
     with pytest.raises(UsageError, match="is no corpus of coreference"):
-        read(tmp_path)
+        read_corpus(tmp_path)
 
 
 def test_no_file(tmp_path):
     with pytest.raises(UsageError, match="there is no such file"):
-        read(tmp_path / "refl.0")
+        read_corpus(tmp_path / "refl.0")
 
 
 # Distractors.
@@ -270,7 +276,7 @@ def test_distractors():
         Text(
             [f"{noun}{i}" for noun in ("a", "b", "self")],
             [3],
-            [Mention(span(2, 2), [span(0, 0)], [span(1, 1)], "pronominal")],
+            [Mention(make_phrase(2, 2), [make_phrase(0, 0)], [make_phrase(1, 1)], "pronominal")],
         )
         for i in range(5)
     ]
@@ -298,9 +304,19 @@ def test_distractors():
 def long_text() -> Text:
     """Six sentences of four words."""
     mentions = [
-        Mention(span(21, 21), [span(12, 13)], [span(0, 0), span(14, 14)], "pronominal"),
-        Mention(span(9, 9), [span(1, 1)], [], "nominal"),
-        Mention(span(10, 10), [span(8, 8), span(2, 2)], [span(13, 13)], "proper"),
+        Mention(
+            make_phrase(21, 21),
+            [make_phrase(12, 13)],
+            [make_phrase(0, 0), make_phrase(14, 14)],
+            "pronominal",
+        ),
+        Mention(make_phrase(9, 9), [make_phrase(1, 1)], [], "nominal"),
+        Mention(
+            make_phrase(10, 10),
+            [make_phrase(8, 8), make_phrase(2, 2)],
+            [make_phrase(13, 13)],
+            "proper",
+        ),
     ]
     return Text([f"w{i}" for i in range(24)], [4, 8, 12, 16, 20, 24], mentions)
 
@@ -334,7 +350,11 @@ def test_mentions_out_of_reach_are_left_out():
 
 def test_what_comes_after_is_seen_too():
     """An antecedent that comes later, once all before is there."""
-    text = Text(list("abcdef"), [2, 4, 6], [Mention(span(1, 1), [span(3, 3)], [], "pronominal")])
+    text = Text(
+        list("abcdef"),
+        [2, 4, 6],
+        [Mention(make_phrase(1, 1), [make_phrase(3, 3)], [], "pronominal")],
+    )
     (part,) = windows(text, lambda words: len(words) <= 5)
     assert part.words == list("abcd") and part.mentions == text.mentions
 
@@ -349,7 +369,10 @@ def test_parts_hold_what_they_say():
         heads = zip(drawn[:4], drawn[4:8], drawn[8:], strict=True)
         names = {f"w{a}": (f"w{b}", f"w{c}") for a, b, c in heads}
         places = [[int(w[1:]) for w in (a, *both)] for a, both in names.items()]
-        mentions = [Mention(span(a, a), [span(b, b)], [span(c, c)], "x") for a, b, c in places]
+        mentions = [
+            Mention(make_phrase(a, a), [make_phrase(b, b)], [make_phrase(c, c)], "x")
+            for a, b, c in places
+        ]
         text, most = Text(words, ends, mentions), draw.randint(5, 20)
         for part in windows(text, lambda words: len(words) <= most):  # noqa: B023
             assert len(part.words) <= most or part == text
@@ -388,8 +411,8 @@ def test_agreement(one, other, same):
 
 def sentence(words: str, mention: int, *phrases: tuple[int, int]) -> tuple[Text, Mention]:
     """The first phrase is the antecedent."""
-    first, *others = (span(*phrase) for phrase in phrases)
-    asked = Mention(span(mention, mention), [first], others, "nominal")
+    first, *others = (make_phrase(*phrase) for phrase in phrases)
+    asked = Mention(make_phrase(mention, mention), [first], others, "nominal")
     return Text(words.split(), [len(words.split())], [asked]), asked
 
 
@@ -406,7 +429,7 @@ def sentence(words: str, mention: int, *phrases: tuple[int, int]) -> tuple[Text,
 )
 def test_sieves(words, mention, phrases, taken):
     text, asked = sentence(words, mention, *phrases)
-    assert said(text, rules(text, asked)) == taken
+    assert said(text, choose_by_rules(text, asked)) == taken
     assert BASELINES["rules"](text, asked) == (said(text, asked.antecedents[0]) == taken)
 
 
@@ -424,6 +447,6 @@ def test_previous_and_nearest():
 )
 def test_rules_on_real_reflexives(corpora, number, expected):
     """Others of the same gender are nearer than the antecedent, those of the other do not agree."""
-    corpus = read(corpora / "coref-synthetic" / f"refl.{number}.gz", limit=300)
+    corpus = read_corpus(corpora / "coref-synthetic" / f"refl.{number}.gz", limit=300)
     right = [BASELINES["rules"](text, m) for text in corpus.texts for m in text.mentions]
     assert sum(right) / len(right) == expected

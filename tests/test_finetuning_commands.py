@@ -229,7 +229,7 @@ def in_validation(run, data, encoder, size=4):
         for first in range(0, len(dataset), size):
             places = range(first, min(first + size, len(dataset)))
             sample = dataset.collater([dataset[place] for place in places])
-            said += task.answers(model(**sample["net_input"], task_head=True)[0], sample)
+            said += task.read_answers(model(**sample["net_input"], task_head=True)[0], sample)
             criterion.reduce_metrics([criterion(model, sample)[2]])
     return said, found.get_smoothed_values()
 

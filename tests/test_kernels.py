@@ -5,9 +5,9 @@ import torch
 from torch.autograd import gradcheck
 
 from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention.context import AttentionContext, HeadCall
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.masks import Mask, mask_to_bias
-from fairseq_ext.attention.normalisers import FusedCall
 
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 1}
 KINDS = ("doubly", "hybrid", "sinkhorn")
@@ -23,6 +23,13 @@ def padded(lengths, size, side):
     return at >= lengths if side == "right" else at < size - lengths
 
 
+def call_of(q, k, v, query_padding=None):
+    context = AttentionContext(
+        Inputs(), q.size(2), k.size(2), 0, q.device, query_padding=query_padding
+    )
+    return HeadCall(q, k, v, context, slice(None))
+
+
 def both(kind, q, k, v, keys=None, queries=None):
     """Fused and plain output, and the gradients of q, k, v and u, at real queries."""
     normaliser = build_normaliser(kind, q.size(1), **OPTIONS).to(q.dtype)
@@ -36,7 +43,7 @@ def both(kind, q, k, v, keys=None, queries=None):
         return normaliser.weights(scores, bias, queries, slice(None)) @ v
 
     def fused(q, k, v):
-        out = normaliser.fused(FusedCall(q, k, v, Mask(masked), queries, slice(None), 0.0))
+        out = normaliser.fused(call_of(q, k, v, queries), Mask(masked))
         assert out is not None
         return out
 
@@ -94,8 +101,8 @@ def exact_or_declined(kind, scores, fused):
         scores.double()[None, None], None, None, slice(None)
     )
     q, k, v = scores * s**0.5, torch.eye(s), torch.eye(s)  # q k^T / sqrt(S)
-    call = FusedCall(q[None, None], k[None, None], v[None, None], Mask(), None, slice(None), 0.0)
-    out = build_normaliser(kind, 1, **OPTIONS).fused(call)
+    call = call_of(q[None, None], k[None, None], v[None, None])
+    out = build_normaliser(kind, 1, **OPTIONS).fused(call, Mask())
     assert (out is not None) == fused
     if fused:
         torch.testing.assert_close(out, expected.float(), atol=1e-5, rtol=1e-5)

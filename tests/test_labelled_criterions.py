@@ -68,7 +68,7 @@ def task_of(kind, words, labels=(), room=64, **cfg):
 def batches(task, examples, sizes=()):
     """Examples as batches of these sizes, or as one."""
     wrapped = [Example(values, f"here:{i}") for i, values in enumerate(examples, 1)]
-    dataset = task.dataset_of(wrapped, task.rows())
+    dataset = task.build_dataset(wrapped, task.build_rows())
     ends = np.cumsum([0, *(sizes or [len(examples)])])
     return [dataset.collater([dataset[i] for i in range(*ends)]) for ends in pairwise(ends)]
 
@@ -373,7 +373,7 @@ def test_the_loss_of_one_score_is_logistic():
     ):
         results.append((loss, *torch.autograd.grad(loss, score)))
     torch.testing.assert_close(*results)
-    shares = task.answers(Scores()(score.detach()), {})
+    shares = task.read_answers(Scores()(score.detach()), {})
     for share, probability in zip(shares, score.sigmoid().view(-1).tolist(), strict=True):
         assert share["probabilities"]["1"] == pytest.approx(probability, abs=1e-6)
 

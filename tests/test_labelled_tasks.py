@@ -127,13 +127,13 @@ def test_pairs_apart(tmp_path):
 def test_numbers(tmp_path):
     task = task_on("sentence_regression", tmp_path, EVERY["sentence_regression"])
     assert task.labels == [] and batch_of(task)["target"].tolist() == [1.0, 2.5]
-    assert task.answers(torch.tensor([[0.5], [-2.0]]), {}) == [{"score": 0.5}, {"score": -2.0}]
+    assert task.read_answers(torch.tensor([[0.5], [-2.0]]), {}) == [{"score": 0.5}, {"score": -2.0}]
 
 
 def test_what_a_classifier_says(tmp_path):
     task = task_on("sentence_classification", tmp_path, SENTENCES)
     scores = torch.tensor([[0, math.log(3)], [math.log(4), 0]])
-    one, other = task.answers(scores, batch_of(task))
+    one, other = task.read_answers(scores, batch_of(task))
     assert (one["label"], other["label"]) == ("b", "a")
     assert (one["probability"], other["probability"]) == pytest.approx((0.75, 0.8))
     assert one["probabilities"] == pytest.approx({"a": 0.25, "b": 0.75})
@@ -165,7 +165,7 @@ def test_the_text_loses_its_end_before_a_choice_does(tmp_path):
 def test_what_a_chooser_says(tmp_path):
     task = task_on("multiple_choice", tmp_path, CHOICES)
     scores = torch.tensor([[0], [math.log(3)], [math.log(4)], [0]])
-    one, other = task.answers(scores, batch_of(task))
+    one, other = task.read_answers(scores, batch_of(task))
     assert (one["label"], one["choice"]) == (1, "a cat")
     assert one["probabilities"] == pytest.approx([0.25, 0.75])
     assert (other["label"], other["choice"]) == (0, "sat")
@@ -209,7 +209,7 @@ def test_what_a_tagger_says(tmp_path):
     best = {(0, 1): 2, (0, 2): 3, (0, 3): 3, (0, 4): 3, (0, 5): 1, (0, 6): 3, (1, 1): 1}
     for (row, place), tag in best.items():
         scores[row, place, tag] = 1
-    one, other = task.answers(scores, batch)
+    one, other = task.read_answers(scores, batch)
     assert one["tags"] == ["B-y", "O", "I-y", "I-y", "B-x"] and one["words"] == TAGGED[0]["words"]
     assert one["entities"] == [
         {"kind": "y", "text": "cats", "first": 0},
@@ -291,7 +291,7 @@ BEST = [(6, 7), (8, 9), (5, 5)]
 
 def said(task, spans=BEST, answered=(-2, 3, -1), peaks=(20, 20, 20)):
     batch = batch_of(task)
-    found = task.answers(span_scores(batch, spans, answered, peaks), batch)
+    found = task.read_answers(span_scores(batch, spans, answered, peaks), batch)
     return [(answer["answer"], answer["probability"]) for answer in found]
 
 
@@ -313,7 +313,7 @@ def test_spans_of_windows_compare_by_their_probability(tmp_path):
     batch = batch_of(task)
     scores = span_scores(batch, BEST[:2], (0, 0), (5, 4))
     scores[1, :, :2] += 9
-    assert task.answers(scores, batch)[0]["answer"] == "the cat"
+    assert task.read_answers(scores, batch)[0]["answer"] == "the cat"
 
 
 def test_without_questions_that_have_no_answer_there_is_always_one(tmp_path):
@@ -387,9 +387,9 @@ def test_folds_part_the_training_examples(tmp_path):
     held_out = []
     for fold in range(1, 5):
         task = task_on("sentence_classification", tmp_path, train, folds=4, fold=fold)
-        places = [[e.where for e in task.examples(split)] for split in ("train", "valid")]
+        places = [[e.where for e in task.load_examples(split)] for split in ("train", "valid")]
         assert not set(places[0]) & set(places[1]) and len(places[0] + places[1]) == 10
-        assert len(task.examples("test")) == 3
+        assert len(task.load_examples("test")) == 3
         held_out += places[1]
     assert len(held_out) == len(set(held_out)) == 10
 
@@ -616,7 +616,8 @@ def test_a_task_is_taken_from_a_checkpoint(tmp_path, name):
     again.load_state_dict(saved(task, tmp_path / "state.pt"))
     assert again.source_dictionary.count == task.source_dictionary.count
     assert (again.labels, again.room, again.separators, again.segments) == (task.labels, 20, 1, 2)
-    one, other = (t.dataset_of(task.examples("train"), t.rows()) for t in (task, again))
+    train = task.load_examples("train")
+    one, other = (t.build_dataset(train, t.build_rows()) for t in (task, again))
     for a, b in zip(one.items, other.items, strict=True):
         assert rows_of(task, a) == rows_of(again, b)
         assert np.array_equal(a.target, b.target)
@@ -642,7 +643,7 @@ def test_what_is_to_be_predicted_may_be_missing(tmp_path, name):
     task = task_on(name, tmp_path, EVERY[name])
     asked = [key for key, field in task.fields.items() if not field.target]
     kept = [{k: v for k, v in each.items() if k in asked} for each in EVERY[name]]
-    new = task.dataset_of([Example(values, "new:1") for values in kept], task.rows())
+    new = task.build_dataset([Example(values, "new:1") for values in kept], task.build_rows())
     assert "target" not in new.collater([new[0], new[1]])
     for labelled, other in zip(items_of(task), new.items, strict=True):
         assert rows_of(task, labelled) == rows_of(task, other)
@@ -671,10 +672,10 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"task_layers": 2}, "--task-layers and --task-init are of task-specific attention"),
-        ({"task_init": "normal:0,1"}, "--task-layers and --task-init are"),
+        ({"task_layers": 2}, "--task-layers 2 has no effect .* --pooling attention"),
+        ({"task_init": "normal:0,1"}, "--task-init normal:0,1 has no effect"),
         ({"pooling": "attention", "task_layers": 0}, "--task-layers is 0"),
-        ({"pairs": "apart", "output": "linear"}, "--output linear is for one row"),
+        ({"pairs": "apart", "output": "linear"}, "--output linear has no effect"),
     ],
 )
 def test_options_without_effect_are_refused(tmp_path, options, says):

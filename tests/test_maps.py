@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import heatmaps, maps, pages
-from fairseq_ext.analysis.subjects import Subject
+from fairseq_ext.analysis import heatmaps, maps, pages, sentence_maps
+from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 
@@ -29,9 +30,9 @@ def checkpoint(hybrid_run) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(checkpoint, data_bin) -> maps.Maps:
+def found(checkpoint, data_bin) -> sentence_maps.SentenceMaps:
     given = Namespace(sentence=None, split="test", index=3, tokens=64)
-    return maps.maps_of(Subject(checkpoint, data_bin), given)
+    return sentence_maps.read_maps(ModelInspector(checkpoint, data_bin), given)
 
 
 def test_maps_of_all_sites(found, real_lines):
@@ -60,10 +61,10 @@ def test_one_map_of_many():
         (None, "mean", many[2].mean(0), "layer 2, mean of 3 heads"),
         (0, "2", many[0][2], "layer 0, head 2"),
     ]:
-        chosen, said = maps.choose(many, layer, head)
+        chosen, said = sentence_maps.choose_map(many, layer, head)
         assert torch.equal(chosen, expected) and said == words
     with pytest.raises(UsageError, match="--layer is 1 and must be one of 0, 2"):
-        maps.choose(many, 1, "mean")
+        sentence_maps.choose_map(many, 1, "mean")
 
 
 def test_picture_of_a_map():
@@ -91,7 +92,7 @@ def test_a_long_sentence_makes_no_endless_picture():
 def test_models_side_by_side_have_one_scale():
     weights = [torch.eye(3), torch.full((2, 2), 0.5), torch.eye(2)]
     pictures = [
-        heatmaps.Picture(f"model {i}", each, list("abc")[: len(each)], list("xyz")[: len(each)])
+        heatmaps.TitledMap(f"model {i}", each, list("abc")[: len(each)], list("xyz")[: len(each)])
         for i, each in enumerate(weights)
     ]
     figure = heatmaps.draw_beside(pictures, 2, "", "")
@@ -105,7 +106,7 @@ def test_models_side_by_side_have_one_scale():
 def test_titles_side_by_side_do_not_overlap():
     titles = ["a model with a name that is longer than its map is wide"] * 2
     figure = heatmaps.draw_beside(
-        [heatmaps.Picture(title, torch.eye(2), "ab", "xy") for title in titles], 2, "", ""
+        [heatmaps.TitledMap(title, torch.eye(2), "ab", "xy") for title in titles], 2, "", ""
     )
     figure.draw_without_rendering()
     left, right = (axes.title.get_window_extent() for axes in figure.axes[:2])
@@ -114,7 +115,7 @@ def test_titles_side_by_side_do_not_overlap():
 
 def test_a_grid_has_every_head_and_one_large():
     layers = {0: torch.rand(2, 3, 3), 1: torch.rand(3, 3, 3)}
-    grid = heatmaps.Grid("model", layers, list("abc"), list("xyz"), (1, 2))
+    grid = heatmaps.HeadGrid("model", layers, list("abc"), list("xyz"), (1, 2))
     figure = heatmaps.draw_grids([grid], "rows", "columns")
     shown = [torch.as_tensor(i.get_array()) for axes in figure.axes for i in axes.get_images()]
     large, *small = shown[:6]
@@ -171,9 +172,9 @@ def test_the_page_has_every_map(checkpoint, data_bin, found, tmp_path):
     cli.main([*args, "--out", str(out)])
     first, second = read_page(out)
     assert first == second and first["title"] == f"transformer_hna_tiny, {checkpoint}"
-    assert list(first["sites"]) == [maps.SITES[site] for site in found.sites]
+    assert list(first["sites"]) == [SITES[site] for site in found.sites]
     for site, layers in found.sites.items():
-        there = first["sites"][maps.SITES[site]]
+        there = first["sites"][SITES[site]]
         assert (there["rows"], there["columns"]) == found.tokens[site]
         for layer in there["layers"]:
             expected = layers[layer["layer"]]
@@ -189,8 +190,10 @@ def test_the_page_has_every_map(checkpoint, data_bin, found, tmp_path):
 def test_tokens_are_text_never_markup(tmp_path):
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     tokens = ([evil, "\u2028"], [evil, "b"])
-    found = maps.Maps(evil, {"encoder": {0: torch.full((1, 2, 2), 0.5)}}, {"encoder": tokens})
-    pages.write_maps([found], tmp_path / "maps.html")
+    found = sentence_maps.SentenceMaps(
+        evil, {"encoder": {0: torch.full((1, 2, 2), 0.5)}}, {"encoder": tokens}
+    )
+    pages.write_maps_page([found], tmp_path / "maps.html")
     text = (tmp_path / "maps.html").read_text("utf-8")
     assert "<script>alert" not in text and "<img" not in text
     assert (
@@ -251,7 +254,7 @@ def test_a_site_that_a_model_has_not(found):
 
 def test_of_a_long_sentence_the_first_tokens_are_shown(checkpoint, data_bin, found):
     given = Namespace(sentence=None, split="test", index=3, tokens=4)
-    short = maps.maps_of(Subject(checkpoint, data_bin), given)
+    short = sentence_maps.read_maps(ModelInspector(checkpoint, data_bin), given)
     for site, layers in found.sites.items():
         assert short.tokens[site] == tuple(texts[:4] for texts in found.tokens[site])
         for layer, each in layers.items():
@@ -261,10 +264,10 @@ def test_of_a_long_sentence_the_first_tokens_are_shown(checkpoint, data_bin, fou
 
 
 def test_a_target_over_the_positions(checkpoint, data_bin):
-    subject = Subject(checkpoint, data_bin)
+    subject = ModelInspector(checkpoint, data_bin)
     subject.model.decoder.max_target_positions = 3
     with pytest.raises(UsageError, match=r"the target has \d+ tokens and the model takes 3; give"):
-        subject.sentence("test", 3)
+        subject.load_sentence("test", 3)
 
 
 def test_the_page_begins_with_what_was_asked_for(checkpoint, data_bin, tmp_path):

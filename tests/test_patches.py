@@ -17,7 +17,7 @@ import fairseq_cli.train
 import numpy as np
 import pytest
 import torch
-from conftest import PLUGIN
+from conftest import PLUGIN, train_in_two_processes
 from conftest import fairseq as run_fairseq
 from fairseq import file_utils, options
 from fairseq.data import BucketPadLengthDataset, FairseqDataset, ListDataset, data_utils
@@ -404,3 +404,54 @@ def test_torchrun_trains_one_model_on_cpus(data, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "training on 2 devices" in done.stdout
     assert "training on 1 devices" not in done.stdout
+
+
+def test_the_page_has_the_table_of_patches():
+    page = (PLUGIN.parent / "docs" / "patches.md").read_text()
+    assert page.endswith("\n\n" + patches.as_markdown())
+
+
+def test_each_function_of_fairseq_is_changed_once():
+    code = """
+from fairseq_ext import wrapping
+changed = []
+def note(function):
+    def noted(owners, name, value):
+        for owner in [owners] if isinstance(owners, str) else owners:
+            changed.append((id(wrapping.find_owner(owner)), owner, name))
+        function(owners, name, value)
+    return noted
+wrapping.wrap, wrapping.replace = note(wrapping.wrap), note(wrapping.replace)
+import fairseq_ext.registry
+owners = [(owner, name) for owner, _, name in changed]
+print(len(owners) > 30, [change for change in changed if owners.count((change[0], change[2])) > 1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("True []\n"), done.stdout + done.stderr
+
+
+COUNTER = """
+import os
+import fairseq_ext.registry
+import torch
+load = torch.load
+def counted(file, *args, **kwargs):
+    with open({!r} + "/" + os.environ["RANK"], "a") as log:
+        log.write(getattr(file, "name", str(file)) + "\\n")
+    return load(file, *args, **kwargs)
+torch.load = counted
+"""
+
+
+def test_each_process_reads_a_checkpoint_once(data, tmp_path):
+    """Two processes resume; the second is sent the state too, as a stream without a name."""
+    (tmp_path / "counter").mkdir()
+    (tmp_path / "reads").mkdir()
+    (tmp_path / "counter" / "__init__.py").write_text(COUNTER.format(str(tmp_path / "reads")))
+    flags = [*TRAIN, "--user-dir", tmp_path / "counter", "--save-dir", tmp_path]
+    train_in_two_processes(data, *flags)
+    assert not list((tmp_path / "reads").iterdir())
+    train_in_two_processes(data, *flags, "--max-update", "4")
+    for rank in "01":
+        reads = (tmp_path / "reads" / rank).read_text().split("\n")
+        assert reads.count(str(tmp_path / "checkpoint_last.pt")) == 1, reads

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fairseq_ext import cli
 from fairseq_ext.analysis import curves
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import colours, drawn
+from fairseq_ext.evaluation.pictures import assign_colours, render
 
 
 def size_of_png(path: Path) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def test_a_constant_metric_and_one_without_validation(runs, tmp_path):
 @pytest.mark.parametrize("count", [2, 7, 8, 30])
 def test_every_name_has_a_colour_of_its_own(count):
     names = list(map(str, range(count)))
-    found = colours([*names, *names])
+    found = assign_colours([*names, *names])
     assert list(found) == names and len({to_hex(each) for each in found.values()}) == count
 
 
@@ -99,7 +99,7 @@ def test_powers_are_set_and_names_are_not():
     left.plot([1, 2], [1e-4, 0.5])
     left.set(yscale="log", title="$x^2$ and \\frac $")
     right.bar(["$a", "b$c$"], [1, 2])
-    drawn(figure, "svg")
+    render(figure, "svg")
     powers = [label for label in left.get_yticklabels() if label.get_text()]
     assert powers and all(label.get_parse_math() for label in powers)
     names = [*right.get_xticklabels(), left.title]

@@ -210,7 +210,7 @@ def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
         ("replaced_token_detection", ["--arch", "roberta_base"], "a model with heads for tokens"),
         ("replaced_token_detection", ["--replace-prob", "0"], "--replace-prob is 0; give a share"),
         ("masked_lm_nsp", ["--valid-subset", "dev"], "dev.idx is not there"),
-        ("masked_lm_nsp", ["--sample-break-mode", "eos"], "--sample-break-mode is for blocks"),
+        ("masked_lm_nsp", ["--sample-break-mode", "eos"], "--sample-break-mode eos has no effect"),
         ("masked_lm_nsp", ["--criterion", "masked_lm_ag"], "is not for --task masked_lm_nsp"),
         ("replaced_token_detection", ["--criterion", "masked_lm"], "is not for --task replaced"),
         ("masked_lm_nsp", ["--criterion", "cross_entropy"], "give --criterion masked_lm_nsp"),

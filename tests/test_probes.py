@@ -13,14 +13,22 @@ from test_coreference import FIXTURES, HEADER, gap_row, write
 from test_scripts import assert_refused, bash
 
 from fairseq_ext import cli
-from fairseq_ext.analysis.coreference.antecedents import ALL, AMONG, Answers, Asked, Job, answers
-from fairseq_ext.analysis.coreference.corpora import read
-from fairseq_ext.analysis.coreference.mentions import Mention, Text, span
-from fairseq_ext.analysis.coreference.probe import names_of, validation_loss
+from fairseq_ext.analysis.coreference.antecedents import (
+    ALL,
+    AMONG,
+    EncodedText,
+    HeadAnswers,
+    MentionBatch,
+    ask_heads,
+)
+from fairseq_ext.analysis.coreference.corpus_readers import read_corpus
+from fairseq_ext.analysis.coreference.mentions import Mention, Text, make_phrase
+from fairseq_ext.analysis.coreference.probe import name_models, read_loss
 from fairseq_ext.analysis.coreference.sieves import previous_word
-from fairseq_ext.analysis.subjects import Heard, Subject
-from fairseq_ext.analysis.tokens import Words
-from fairseq_ext.analysis.words import with_special
+from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.recording import LayerAttention
+from fairseq_ext.analysis.tokens import TokenisedWords
+from fairseq_ext.analysis.word_attention import add_special_tokens
 from fairseq_ext.errors import UsageError
 
 CONLL = FIXTURES / "two_parts.v4_gold_conll"
@@ -39,8 +47,8 @@ def checkpoint(encoder_data, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def subject(checkpoint) -> Subject:
-    return Subject(checkpoint)
+def subject(checkpoint) -> ModelInspector:
+    return ModelInspector(checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +70,15 @@ def gap(tmp_path_factory) -> Path:
 # The measure.
 
 # <s> the bo@@ y saw him self@@ </s>, of which "him self@@" is one word
-WORDS = Words(torch.arange(8), [[1], [2, 3], [4], [5, 6]])
-BOY = Mention(span(3, 3), [span(1, 1)], [span(0, 0)], "pronominal")
+WORDS = TokenisedWords(torch.arange(8), [[1], [2, 3], [4], [5, 6]])
+BOY = Mention(make_phrase(3, 3), [make_phrase(1, 1)], [make_phrase(0, 0)], "pronominal")
 
 
 def asked(rows: list[list[float]], among: str, mention: Mention = BOY) -> bool:
     """What one head gets right, of which the rows of "him" and "self@@" are given."""
     maps = torch.zeros(1, 1, 8, 8)
     maps[0, 0, 5:7] = torch.tensor(rows)
-    return bool(Asked([Job(WORDS, [mention], 0)], among).right(maps))
+    return bool(MentionBatch([EncodedText(WORDS, [mention], 0)], among).judge(maps))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_worked_examples(rows, expected):
 
 
 def test_any_word_of_any_antecedent():
-    mention = BOY._replace(antecedents=[span(0, 0), span(1, 2)], others=[])
+    mention = BOY._replace(antecedents=[make_phrase(0, 0), make_phrase(1, 2)], others=[])
     for word in (1, 2, 4):
         row = [0.0] * 8
         row[word] = 1.0
@@ -101,14 +109,14 @@ def test_any_word_of_any_antecedent():
     assert not asked([[0, 0, 0, 0, 0, 1, 0, 0]] * 2, "words", mention)
 
 
-def naive(subject: Subject, text: Text, mention: Mention, among: str) -> list[list[bool]]:
+def naive(subject: ModelInspector, text: Text, mention: Mention, among: str) -> list[list[bool]]:
     """[L][H], of a text alone and with loops."""
     words = subject.words(text.words)
-    spans = with_special(words) if among == "all" else words.spans
-    wanted = {i for phrase in mention.antecedents for i in phrase.counted}
+    spans = add_special_tokens(words) if among == "all" else words.spans
+    wanted = {i for phrase in mention.antecedents for i in phrase.targets}
     candidates = set(range(len(spans)))
     if among == "nouns":
-        candidates = wanted | {i for phrase in mention.others for i in phrase.counted}
+        candidates = wanted | {i for phrase in mention.others for i in phrase.targets}
     found = []
     for maps in subject.maps(subject.batch(words.numbers))["encoder"].values():
         line = []
@@ -124,7 +132,7 @@ def naive(subject: Subject, text: Text, mention: Mention, among: str) -> list[li
 @pytest.mark.parametrize("among", AMONG)
 def test_naive_twin(subject, reflexives, gap, among):
     """Of texts of several lengths, with several mentions, split into pieces, in batches."""
-    texts = [text for path in (reflexives, gap, CONLL) for text in read(path).texts]
+    texts = [text for path in (reflexives, gap, CONLL) for text in read_corpus(path).texts]
     texts.sort(key=lambda text: len(subject.words(text.words).numbers))  # as they are batched
     expected = [
         naive(subject, text, mention, among)
@@ -132,20 +140,20 @@ def test_naive_twin(subject, reflexives, gap, among):
         for mention in text.mentions
         if among != "nouns" or mention.others
     ]
-    found = answers(subject, texts, among, max_tokens=100)
+    found = ask_heads(subject, texts, among, max_tokens=100)
     assert found.right.tolist() == expected
     assert 0 < found.right.double().mean() < 1
-    once = answers(subject, texts, among, max_tokens=1)
+    once = ask_heads(subject, texts, among, max_tokens=1)
     assert torch.equal(once.right, found.right)
 
 
-class Patterned(Subject):
+class Patterned(ModelInspector):
     """Heads that look at the previous token, at the first one, and at all alike."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: ModelInspector) -> None:
         self.__dict__ |= subject.__dict__
 
-    def listen(self, batch, hear):
+    def record_attention(self, batch, receive):
         tokens = batch["net_input"]["src_tokens"]
         size = tokens.size(1)
         previous = torch.eye(size).roll(-1, 1)
@@ -153,17 +161,21 @@ class Patterned(Subject):
         first[:, 0] = 1
         maps = torch.stack([previous, first, torch.full((size, size), 1 / size)])
         for layer in (0, 1):
-            hear(Heard("encoder", layer, maps.expand(len(tokens), -1, -1, -1), None))
-        hear(Heard("decoder", 0, torch.zeros(len(tokens), 1, size, size), None))
+            receive(LayerAttention("encoder", layer, maps.expand(len(tokens), -1, -1, -1), None))
+        receive(LayerAttention("decoder", 0, torch.zeros(len(tokens), 1, size, size), None))
 
 
 def test_heads_of_which_it_is_known(subject):
     """One that looks at the previous token finds what stands there, if a word is a token."""
     words = "a b c d e".split()
     assert all(len(each) == 1 for each in subject.words(words).spans)
-    mentions = [Mention(span(i, i), [span(i - d, i - d)], [], "x") for i in (3, 4) for d in (1, 2)]
+    mentions = [
+        Mention(make_phrase(i, i), [make_phrase(i - d, i - d)], [], "x")
+        for i in (3, 4)
+        for d in (1, 2)
+    ]
     text = Text(words, [5], mentions)
-    found = answers(Patterned(subject), [text], "words")
+    found = ask_heads(Patterned(subject), [text], "words")
     assert found.right[:, :, 0].T.tolist() == [[previous_word(text, m) for m in mentions]] * 2
     assert not found.right[:, :, 1:].any()
 
@@ -175,8 +187,8 @@ def test_the_best_head_and_what_is_held_out():
     """Head 0 is best on the first half, head 1 on the second."""
     right = torch.tensor([[1, 0], [1, 0], [0, 0], [0, 1], [0, 1], [1, 1]], dtype=torch.bool)
     kinds = ["proper", "nominal", "nominal", "proper", "proper", "nominal"]
-    found = Answers(right[:, None], kinds, torch.tensor([0, 0, 0, 1, 1, 1]))
-    assert list(found.of) == [ALL, "nominal", "proper"]
+    found = HeadAnswers(right[:, None], kinds, torch.tensor([0, 0, 0, 1, 1, 1]))
+    assert list(found.members) == [ALL, "nominal", "proper"]
     assert found.accuracy().tolist() == [[0.5, 0.5]]
     assert found.accuracy("nominal").tolist() == [[pytest.approx(2 / 3), pytest.approx(1 / 3)]]
     assert found.best() == (0, 0, 0.5, pytest.approx(1 / 6))  # of 3 and 3: none, and one
@@ -184,25 +196,25 @@ def test_the_best_head_and_what_is_held_out():
 
 
 def test_a_half_without_mentions():
-    found = Answers(torch.ones(2, 1, 3, dtype=torch.bool), ["proper"] * 2, torch.tensor([1, 1]))
+    found = HeadAnswers(torch.ones(2, 1, 3, dtype=torch.bool), ["proper"] * 2, torch.tensor([1, 1]))
     assert found.best() == (0, 0, 1.0, None)
 
 
 def test_parts_of_a_text_are_of_one_half(subject):
-    texts = [Text(["a", "b"], [2], [Mention(span(1, 1), [span(0, 0)], [], "x")])] * 3
-    found = answers(subject, texts, "words")
+    texts = [Text(["a", "b"], [2], [Mention(make_phrase(1, 1), [make_phrase(0, 0)], [], "x")])] * 3
+    found = ask_heads(subject, texts, "words")
     assert found._halves.tolist() == [0, 1, 0]
 
 
 def test_a_model_with_few_positions(subject):
     """62 words of one token fit between the ends; longer texts are asked in parts."""
-    assert subject.positions == 64
+    assert subject.max_positions == 64
     words = ["a"] * 100
-    near, far = span(60, 60), span(2, 2)
-    mentions = [Mention(span(80, 80), [phrase], [], "x") for phrase in (near, far)]
+    near, far = make_phrase(60, 60), make_phrase(2, 2)
+    mentions = [Mention(make_phrase(80, 80), [phrase], [], "x") for phrase in (near, far)]
     text = Text(words, list(range(10, 101, 10)), mentions)
-    assert len(answers(subject, [text], "words").right) == 1
-    assert len(answers(subject, [text._replace(mentions=mentions[1:])], "words").right) == 0
+    assert len(ask_heads(subject, [text], "words").right) == 1
+    assert len(ask_heads(subject, [text._replace(mentions=mentions[1:])], "words").right) == 0
 
 
 # The command.
@@ -337,19 +349,19 @@ def test_models_of_two_shapes(runs, hybrid_run, data_bin, reflexives, tmp_path):
 
 def test_names():
     runs = [Path("x/plain/seed-1/a.pt"), Path("x/plain/seed-2/a.pt"), Path("e/minilm/model.pt")]
-    assert names_of(runs) == ["plain", "plain", "minilm"]
-    assert names_of([Path("x/plain/seed-1/a.pt"), Path("x/plain/seed-1/b.pt")]) == [
+    assert name_models(runs) == ["plain", "plain", "minilm"]
+    assert name_models([Path("x/plain/seed-1/a.pt"), Path("x/plain/seed-1/b.pt")]) == [
         *("plain/a", "plain/b")
     ]
 
 
 def test_losses_of_checkpoints(runs, checkpoint, tmp_path):
-    assert [validation_loss(run) for run in runs] == [1.0, 2.0]
-    assert validation_loss(checkpoint) is None  # it was not validated
+    assert [read_loss(run) for run in runs] == [1.0, 2.0]
+    assert read_loss(checkpoint) is None  # it was not validated
     state = torch.load(runs[0], weights_only=False)
     state["cfg"]["checkpoint"]["best_checkpoint_metric"] = "accuracy"
     torch.save(state, tmp_path / "other.pt")
-    assert validation_loss(tmp_path / "other.pt") is None
+    assert read_loss(tmp_path / "other.pt") is None
 
 
 @pytest.mark.parametrize(

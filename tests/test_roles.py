@@ -23,9 +23,18 @@ from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import MagnitudePass, SecondPass
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.selection import find_guidable_heads
-from fairseq_ext.roles import ROLES, RoleMask, SymbolTable, TokenFeatures, allowed_keys
 from fairseq_ext.roles.pieces import read_pieces
-from fairseq_ext.roles.role_masks import EXACT, MAJOR, NEVER_RARE, NO_WORD
+from fairseq_ext.roles.role_masks import (
+    EXACT,
+    MAJOR,
+    NEVER_RARE,
+    NO_WORD,
+    ROLES,
+    RoleMask,
+    TokenFeatures,
+    allowed_keys,
+)
+from fairseq_ext.roles.symbols import SymbolTable
 from fairseq_ext.training_checks import check_empty_rows
 
 # The quick fox never chased dogs !, between START and END

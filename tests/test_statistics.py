@@ -11,8 +11,8 @@ import torch
 
 from fairseq_ext import cli
 from fairseq_ext.analysis import statistics, weights
+from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
-from fairseq_ext.analysis.subjects import Heard
 from fairseq_ext.attention import build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import PATTERNS, View
@@ -29,7 +29,7 @@ class Symbols(list):
 DICTIONARY = Symbols(["<pad>", "</s>", ".", "a", "b"])
 
 
-def heard(kind="softmax", site="encoder", left=False, seed=1, scale=3.0) -> Heard:
+def heard(kind="softmax", site="encoder", left=False, seed=1, scale=3.0) -> LayerAttention:
     """Maps of three sentences of different lengths, as attention makes them."""
     torch.manual_seed(seed)
     real = torch.tensor([[i < n for i in range(T)] for n in LENGTHS])
@@ -41,10 +41,10 @@ def heard(kind="softmax", site="encoder", left=False, seed=1, scale=3.0) -> Hear
     bias = torch.zeros(B, 1, 1, T).masked_fill(~real[:, None, None], float("-inf"))
     normaliser = build_normaliser(kind, H, hna_init=0.3, hna_weight="sigmoid", sinkhorn_sweeps=2)
     maps = normaliser.weights(scores, bias, ~real, slice(0, H)).detach()
-    return Heard(site, 0, maps, View(tokens, real, real, causal=site == "decoder"))
+    return LayerAttention(site, 0, maps, View(tokens, real, real, causal=site == "decoder"))
 
 
-def naive(found: Heard, head: int) -> dict[str, float]:
+def naive(found: LayerAttention, head: int) -> dict[str, float]:
     """All numbers of a head, with loops."""
     totals: dict[str, list[float]] = {}
     for b, n in enumerate(LENGTHS):
@@ -95,7 +95,7 @@ def rows_of(collector, batches) -> list[dict]:
     return collector.rows()
 
 
-def apart(found: Heard) -> list[Heard]:
+def apart(found: LayerAttention) -> list[LayerAttention]:
     """Each sentence in a batch of its own, without its padding."""
     batches = []
     for b in range(B):
@@ -103,7 +103,7 @@ def apart(found: Heard) -> list[Heard]:
         real = torch.ones(1, len(keep), dtype=torch.bool)
         maps = found.maps[b : b + 1][:, :, keep][..., keep]
         view = View(found.view.tokens[b : b + 1, keep], real, real, found.view.causal)
-        batches.append(Heard(found.site, found.layer, maps, view))
+        batches.append(LayerAttention(found.site, found.layer, maps, view))
     return batches
 
 
@@ -120,7 +120,7 @@ def test_worked_numbers():
     """Two keys, two queries; the second head is uniform."""
     maps = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]]])
     real = torch.ones(1, 2, dtype=torch.bool)
-    found = Heard("encoder", 0, maps, View(torch.tensor([[3, 1]]), real, real))
+    found = LayerAttention("encoder", 0, maps, View(torch.tensor([[3, 1]]), real, real))
     (first, second) = rows_of(HeadStatistics({"encoder": DICTIONARY}), [found])
     assert first["entropy"] == pytest.approx(math.log(2) / 2)
     assert second["entropy"] == pytest.approx(math.log(2))
@@ -171,7 +171,9 @@ def test_a_key_that_nobody_sees_is_counted():
     real = torch.ones(1, 2, dtype=torch.bool)
     maps = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])
     sums = ColumnSums()
-    (row,) = rows_of(sums, [Heard("encoder", 0, maps, View(torch.zeros(1, 2), real, real))])
+    (row,) = rows_of(
+        sums, [LayerAttention("encoder", 0, maps, View(torch.zeros(1, 2), real, real))]
+    )
     assert row["explained_away"] == 0.5 and row["least_times_keys"] == 0
     assert sums.histograms()["encoder", 0][0, 0] == 0.5
     assert sums.range("encoder") == (sums.LOWEST, 1.0)
@@ -181,7 +183,7 @@ def test_weights_below_0():
     """As raw hybrid attention may have: no number fails, sums below 0 count as the least."""
     real = torch.ones(1, 2, dtype=torch.bool)
     maps = torch.tensor([[[[1.5, -0.5], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]])
-    found = Heard("encoder", 0, maps, View(torch.tensor([[3, 1]]), real, real))
+    found = LayerAttention("encoder", 0, maps, View(torch.tensor([[3, 1]]), real, real))
     sums = ColumnSums()
     (first, _) = rows_of(sums, [found])
     assert first["explained_away"] == 0.5 and first["least_times_keys"] == -1
@@ -300,7 +302,7 @@ def test_checkpoints_of_a_run_are_joined_over_its_updates(hybrid_run, data_bin, 
     files[0].parent.mkdir()
     shutil.copy(last, files[0])
     torch.save(state, files[1])
-    found = weights.saved(files, data_bin)
+    found = weights.join_checkpoints(files, data_bin)
     assert {weight.model for weight in found} == {"transformer_hna_tiny, run"}
     u = [weight for weight in found if weight.kind == "u"]
     early, late, by_layer = ([w for w in u if w.update == update] for update in (1, 3, None))
@@ -317,7 +319,7 @@ def test_checkpoints_of_a_run_are_joined_over_its_updates(hybrid_run, data_bin, 
 def test_a_log_of_epochs_alone_has_weights(hybrid_run, tmp_path):
     lines = (hybrid_run / "train.log").read_text("utf-8").split("\n")
     (tmp_path / "train.log").write_text("\n".join(x for x in lines if "train_inner" not in x))
-    every, epochs = weights.logged(hybrid_run, "hna"), weights.logged(tmp_path, "hna")
+    every, epochs = weights.read_logged(hybrid_run, "hna"), weights.read_logged(tmp_path, "hna")
     assert {weight.update for weight in every} == {1, 2, 3} and epochs
     assert {weight.update for weight in epochs} < {1, 2, 3}
 

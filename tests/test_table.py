@@ -201,12 +201,16 @@ def test_variants_are_named_by_their_folder(tmp_path):
 def test_values_are_those_of_the_best_checkpoint(tmp_path):
     run = runs.read_run(make(tmp_path / "a", accuracy=70.0), "a")
     assert runs.find_logged_value(run, "loss") == 4.5
-    assert runs.find_logged_value(run, "accuracy") == 70.0  # not the better one, of a later checkpoint
+    assert (
+        runs.find_logged_value(run, "accuracy") == 70.0
+    )  # not the better one, of a later checkpoint
     assert runs.find_logged_value(run, "valid1.accuracy") == 75.0
     assert runs.measure_speed(run) == 4000
     path = tmp_path / "a" / "train.log"
     path.write_text(path.read_text().replace("loss 5.5", "loss 4.5"))
-    assert runs.find_logged_value(runs.read_run(path.parent, "a"), "accuracy") == 71.0  # as good, and later
+    assert (
+        runs.find_logged_value(runs.read_run(path.parent, "a"), "accuracy") == 71.0
+    )  # as good, and later
     path.write_text(path.read_text().replace("loss 4.5", "loss nan", 1))
     assert runs.find_logged_value(runs.read_run(path.parent, "a"), "loss") == 4.5
     settings = {"best_checkpoint_metric": "accuracy", "maximize_best_checkpoint_metric": True}

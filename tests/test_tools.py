@@ -172,7 +172,9 @@ def test_the_average_is_the_mean_and_translates(trained, data_bin, tmp_path):
 
 
 def test_of_fewer_checkpoints_at_most_those(trained):
-    assert select_checkpoints([trained], last=9, by="update", at_most=True) == select_checkpoints([trained], 4, by="update")
+    assert select_checkpoints([trained], last=9, by="update", at_most=True) == select_checkpoints(
+        [trained], 4, by="update"
+    )
     with pytest.raises(UsageError, match="has 4 checkpoints to choose from, not 9"):
         select_checkpoints([trained], last=9, by="update")
     with pytest.raises(UsageError, match="has 0 checkpoints"):
@@ -240,7 +242,9 @@ def folder(tmp_path):
     ],
 )
 def test_the_last_and_the_best_are_chosen(folder, chosen, updates):
-    states = [torch.load(file, weights_only=True) for file in select_checkpoints([folder], **chosen)]
+    states = [
+        torch.load(file, weights_only=True) for file in select_checkpoints([folder], **chosen)
+    ]
     assert [state["optimizer_history"][-1]["num_updates"] for state in states] == updates
 
 

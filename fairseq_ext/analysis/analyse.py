@@ -1,7 +1,7 @@
-"""Look into a checkpoint: attention maps, explaining away, heads, trained weights, in one folder.
+"""Analyse a checkpoint: attention maps, explaining away, heads and trained weights in one folder.
 
-What is drawn of all sentences of a split is collected in one pass, batch by batch. Beside each
-picture are its numbers, as CSV or JSON; maps.html has the maps of --sentence, or of the first
+Pictures of all sentences of a split come from one pass over it, batch by batch. Beside each picture
+are its numbers, as CSV or JSON. maps.html has the maps of each --sentence, or of the first
 --sentences of the split, to choose from. The model may be for translation or RoBERTa-style, of this
 plugin or fairseq's own.
 """
@@ -10,10 +10,11 @@ import argparse
 from argparse import Namespace
 from collections.abc import Sequence
 
-from fairseq_ext.analysis import columns, heads, maps, pages, streams, weights
+from fairseq_ext.analysis import arguments, columns, heads, pages, weights
 from fairseq_ext.analysis.heatmaps import draw_grids
-from fairseq_ext.analysis.statistics import ColumnSums
-from fairseq_ext.analysis.subjects import SITES, Subject
+from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, read_maps, write_maps
+from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
 
@@ -24,65 +25,67 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    streams.add_arguments(parser, several=False)
+    """Add the options of `fairseq-ext analyse`."""
+    arguments.add(parser, "checkpoints", nargs=1)
+    arguments.add(parser, *arguments.OF_A_SPLIT[1:])
     parser.add_argument("--sentence", action="append", metavar="TEXT", help="for maps; repeatable")
     parser.add_argument("--sentences", type=int, metavar="N", help="default: 1")
-    maps.add_tokens(parser)
+    arguments.add(parser, "--tokens")
 
 
-def run(given: argparse.Namespace) -> None:
-    streams.check(given)
-    check_sentences(given)
-    (subject,) = streams.subjects(given)
-    found = sentences(subject, given)
-    sums, statistics = ColumnSums(), heads.of(subject)
-    count = streams.collect(subject, given, sums, statistics)
-    of_sentences(subject, found, given)
-    print(f"{subject.title}: {count} sentences of {given.split}")
-    of_columns(subject, sums, given)
-    heads.write([{"model": subject.title, **row} for row in statistics.rows()], given)
-    if trained := weights.trained(subject, subject.title):
-        weights.write(trained, given.out)
-    print(f"{given.out} has {', '.join(sorted(path.name for path in given.out.iterdir()))}")
+def run(args: Namespace) -> None:
+    """Fill the folder and print what it has."""
+    check(args)
+    (inspector,) = arguments.open_inspectors(args)
+    sentences = read_sentences(inspector, args)
+    sums, statistics = ColumnSums(), heads.new_statistics(inspector)
+    count = collect(inspector, args, sums, statistics)
+    write_sentences(inspector, sentences, args)
+    print(f"{inspector.title}: {count} sentences of {args.split}")
+    write_columns(inspector, sums, args)
+    heads.write(label_rows(inspector.title, statistics), args)
+    if trained := weights.read_checkpoint(inspector, inspector.title):
+        weights.write(trained, args.out)
+    print(f"{args.out} has {', '.join(sorted(path.name for path in args.out.iterdir()))}")
 
 
-def check_sentences(given: argparse.Namespace) -> None:
-    if given.sentences is not None and given.sentences < 0:
-        raise UsageError(f"--sentences is {given.sentences} and must be at least 0")
-    maps.check_tokens(given)
-    if given.sentence and given.sentences is not None:
+def check(args: Namespace) -> None:
+    """Raise UsageError for numbers that are too small, and sentences that are chosen twice."""
+    arguments.check_split(args)
+    arguments.check_at_least(args, sentences=0, tokens=1)
+    if args.sentence and args.sentences is not None:
         raise UsageError(
-            f"--sentences {given.sentences} are of the split, and --sentence is given; leave one "
+            f"--sentences {args.sentences} are of the split, and --sentence is given; leave one "
             "of both out"
         )
 
 
-def sentences(subject: Subject, given: argparse.Namespace) -> list[maps.Maps]:
-    """The maps of those that are given, or of the first ones of the split."""
-    texts = [{"sentence": text} for text in given.sentence or ()]
-    first = range(1 if given.sentences is None else given.sentences)
-    texts = texts or [{"sentence": None, "split": given.split, "index": i} for i in first]
-    return [maps.maps_of(subject, Namespace(**text, tokens=given.tokens)) for text in texts]
+def read_sentences(inspector: ModelInspector, args: Namespace) -> list[SentenceMaps]:
+    """Return the maps of each --sentence, or of the first sentences of the split."""
+    choices: list[dict] = [{"sentence": text} for text in args.sentence or ()]
+    first = range(1 if args.sentences is None else args.sentences)
+    choices = choices or [{"sentence": None, "split": args.split, "index": i} for i in first]
+    return [read_maps(inspector, Namespace(**each, tokens=args.tokens)) for each in choices]
 
 
-def of_sentences(subject: Subject, found: Sequence[maps.Maps], given: argparse.Namespace) -> None:
-    """maps.html with one after the other; a picture of each site of each, and its numbers."""
-    if not found:
+def write_sentences(
+    inspector: ModelInspector, sentences: Sequence[SentenceMaps], args: Namespace
+) -> None:
+    """Write maps.html with all sentences, and for each its numbers and a picture of each site."""
+    if not sentences:
         return
-    grids = [{site: maps.grid(each, site) for site in each.sites} for each in found]
-    for number, sites in enumerate(grids):
-        maps.write([found[number]], given.out / f"maps_{number}.json")
-        for site, grid in sites.items():
-            save(draw_grids([grid], *maps.AXES[site]), given.out / f"maps_{number}_{site}.png")
-    parts = [pages.maps_part([each]) for each in found]
-    pages.write_page(given.out / "maps.html", f"Attention of {subject.title}", parts)
+    for number, maps in enumerate(sentences):
+        write_maps([maps], args.out / f"maps_{number}.json")
+        for site in maps.sites:
+            save(draw_grids([maps.grid(site)], *AXES[site]), args.out / f"maps_{number}_{site}.png")
+    parts = [pages.maps_part([maps]) for maps in sentences]
+    pages.write_page(args.out / "maps.html", f"Attention of {inspector.title}", parts)
 
 
-def of_columns(subject: Subject, sums: ColumnSums, given: argparse.Namespace) -> None:
-    rows = [{"model": subject.title, **row} for row in sums.rows()]
-    columns.write(rows, [(subject.title, sums)], given)
-    for site in [site for site in SITES if any(row["site"] == site for row in rows)]:
-        picture = given.out / f"{columns.NAME}_{site}.png"
-        save(columns.draw([(subject.title, sums)], site), picture)
-        for line in columns.summary(rows, site):
-            print(line)
+def write_columns(inspector: ModelInspector, sums: ColumnSums, args: Namespace) -> None:
+    """Write the column sums and a picture of each site, and print what they say."""
+    models = [(inspector.title, sums)]
+    rows = columns.write(models, args)
+    for site in list_sites(rows):
+        save(columns.draw(models, site), args.out / f"{columns.NAME}_{site}.png")
+        columns.print_summary(rows, site)

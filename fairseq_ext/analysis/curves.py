@@ -1,8 +1,8 @@
-"""Draw the curves of runs: what fairseq-train logged, over the updates.
+"""Plot a logged metric of training runs over updates.
 
-Training is thin, validation thick. Repetitions of a variant (VARIANT/seed-N, VARIANT/fold-N) share
-a colour. The axis need not hold the first tenth of a curve, where losses are high. Beside the
-picture are its numbers, as CSV.
+Lines of training are thin, lines of validation thick. Repetitions of a variant (VARIANT/seed-N,
+VARIANT/fold-N) share a colour. The first tenth of a curve, where losses are high, may leave the
+axis. Beside the picture are its numbers, as CSV.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
+from fairseq_ext.evaluation import pictures
 from fairseq_ext.training_logs import name_variants, read_log
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ EARLY = 0.1  # share of a curve that may leave the axis
 
 
 class Curve(NamedTuple):
-    """Values over updates; the kind is "training", "validation" or another validation's name."""
+    """Values over updates.
+
+    Attributes:
+        kind: "training", "validation", or the name of another validation subset.
+    """
 
     variant: str
     run: str
@@ -39,87 +43,85 @@ class Curve(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `fairseq-ext curves`."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder with a train.log")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg, .pdf")
     parser.add_argument("--metric", default="loss", help="as it is named in the log; default: loss")
 
 
-def run(given: argparse.Namespace) -> None:
-    check_picture(given.out)
-    found = read_curves(given.runs, given.metric)
-    save(draw_curves(found, given.metric), given.out)
-    save_numbers(records(found, given.metric), given.out)
+def run(args: argparse.Namespace) -> None:
+    """Write the picture and its numbers."""
+    pictures.check_picture(args.out)
+    curves = read_curves(args.runs, args.metric)
+    pictures.save(draw_curves(curves, args.metric), args.out)
+    pictures.save_numbers(list_points(curves, args.metric), args.out)
 
 
 def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
-    """All curves of a metric; raises UsageError if a run has no log or the metric is not in it."""
+    """Return all curves of a metric.
+
+    Raises:
+        UsageError: a run has no log, or no finite value of the metric in it.
+    """
     curves = []
     for run, variant in zip(runs, name_variants(runs), strict=True):
-        found, names = _values(run, metric)
-        if not found:
-            what = f"no finite {metric}" if metric in names else f"no {metric}"
-            others = ", ".join(sorted(names - {metric}))
-            raise UsageError(f"{run} has {what} in its log; it has {others}")
-        if "train_inner" in found:
-            found.pop("train", None)  # an epoch: too coarse
-        for kind, points in found.items():
-            columns = map(list, zip(*points, strict=True))
+        points, metrics = _read_points(run, metric)
+        if not points:
+            missing = f"no finite {metric}" if metric in metrics else f"no {metric}"
+            others = ", ".join(sorted(metrics - {metric}))
+            raise UsageError(f"{run} has {missing} in its log; it has {others}")
+        if "train_inner" in points:
+            points.pop("train", None)  # one value for each epoch is too coarse
+        for kind, pairs in points.items():
+            columns = map(list, zip(*pairs, strict=True))
             curves.append(Curve(variant, str(run), KINDS.get(kind, kind), *columns))
     return curves
 
 
-def _values(run: Path, metric: str) -> tuple[dict[str, list[tuple[int, float]]], set[str]]:
-    """(update, value) by the kind of line, and the names of all metrics."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    names: set[str] = set()
+def _read_points(run: Path, metric: str) -> tuple[dict[str, list[tuple[int, float]]], set[str]]:
+    """Return (update, value) by the kind of log line, and the names of all metrics."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    metrics: set[str] = set()
     for kind, update, values in read_log(run):
-        names |= values.keys()
+        metrics |= values.keys()
         if math.isfinite(values.get(metric, math.nan)):
-            found.setdefault(kind, []).append((update, values[metric]))
-    return found, names
+            points.setdefault(kind, []).append((update, values[metric]))
+    return points, metrics
 
 
-def records(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
+def list_points(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
+    """Return a record for each point of each curve."""
     return [
-        {
-            "variant": curve.variant,
-            "run": curve.run,
-            "kind": curve.kind,
-            "update": update,
-            metric: value,
-        }
-        for curve in curves
-        for update, value in zip(curve.updates, curve.values, strict=True)
+        {"variant": variant, "run": run, "kind": kind, "update": update, metric: value}
+        for variant, run, kind, updates, values in curves
+        for update, value in zip(updates, values, strict=True)
     ]
 
 
 def draw_curves(curves: Sequence[Curve], metric: str) -> "Figure":
-    """One plot of all curves: a colour for each variant, a style for each kind of line."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    """Draw all curves in one plot: a colour for each variant, a style for each kind of line."""
+    figure = pictures.new_figure(7, 4.2)
     axes = figure.add_subplot(xlabel="updates", ylabel=metric)
-    shown = colours(curve.variant for curve in curves)
-    styles = _styles({curve.kind for curve in curves})
+    colours = pictures.assign_colours(curve.variant for curve in curves)
+    styles = _assign_styles({curve.kind for curve in curves})
     for curve in curves:
-        axes.plot(curve.updates, curve.values, color=shown[curve.variant], **styles[curve.kind])
-    _limit(axes, curves)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    keys = [axes.plot([], [], color=c, lw=4, label=name)[0] for name, c in shown.items()]
+        axes.plot(curve.updates, curve.values, color=colours[curve.variant], **styles[curve.kind])
+    _limit_axes(axes, curves)
+    pictures.style_axes(axes)
+    keys = [axes.plot([], [], color=c, lw=4, label=name)[0] for name, c in colours.items()]
     keys += [axes.plot([], [], color="0.4", label=k, **s)[0] for k, s in styles.items()]
     axes.legend(handles=keys, frameon=False)
     return figure
 
 
-def _styles(kinds: set[str]) -> dict[str, dict]:
+def _assign_styles(kinds: set[str]) -> dict[str, dict]:
     styles = {"training": {"lw": 1, "alpha": 0.6}} if "training" in kinds else {}
     lines = zip(sorted(kinds - {"training"}), cycle(["-", "--", ":", "-."]), strict=False)
     return styles | {kind: {"lw": 2, "ls": line, "marker": "o", "ms": 4} for kind, line in lines}
 
 
-def _limit(axes: "Axes", curves: Sequence[Curve]) -> None:
-    """Limits that hold every value after the early ones."""
+def _limit_axes(axes: "Axes", curves: Sequence[Curve]) -> None:
+    """Set limits that enclose every value after the early ones."""
     late = [
         value
         for curve in curves
@@ -130,4 +132,4 @@ def _limit(axes: "Axes", curves: Sequence[Curve]) -> None:
     if margin:
         axes.set_ylim(min(late) - margin, max(late) + margin)
     last = max(curve.updates[-1] for curve in curves)
-    axes.set_xlim(0, 1.02 * last)  # whole markers at the end
+    axes.set_xlim(0, 1.02 * last)  # the last marker is not cut

@@ -1,4 +1,4 @@
-"""Checkpoints to look into: which model they hold, built and filled, with its task."""
+"""Loading of checkpoints for analysis: the model with its parameters, its task and settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,21 +24,31 @@ STOCK = {
     LegacyTransformer: "transformer_una",
     StockRoberta: "roberta_una_12",
 }
-"""fairseq's own classes, and which of ours reads their checkpoints (with the sizes they have)."""
+"""Classes of fairseq, and the architecture of ours that reads their checkpoints.
+
+Sizes are the checkpoint's."""
 
 
 def short_name(checkpoint: Path) -> str:
-    """VARIANT/seed-1/checkpoint_last, or less."""
+    """Return a name such as VARIANT/seed-1/checkpoint_last, without parts that it has not."""
     run = checkpoint.resolve().parent
     parts = [run.parent.name, run.name] if REPETITION.fullmatch(run.name) else [run.name]
     return "/".join([*parts, checkpoint.stem])
 
 
 def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
-    """Architecture, model, task, configuration."""
+    """Return the architecture, the model in evaluation mode, its task and its configuration.
+
+    Args:
+        data: the folder to read data from; by default the one that the checkpoint names.
+
+    Raises:
+        UsageError: there is no such file, it holds no model that can be analysed, or the folder of
+            data lacks what the model needs.
+    """
     if not checkpoint.is_file():
-        what = "is a folder" if checkpoint.is_dir() else "is not there"
-        raise UsageError(f"{checkpoint} {what}; give the path of a checkpoint")
+        problem = "is a folder" if checkpoint.is_dir() else "is not there"
+        raise UsageError(f"{checkpoint} {problem}; give the path of a checkpoint")
     state = load_checkpoint_to_cpu(str(checkpoint))
     if state.get("args") is not None:  # from before fairseq 0.11
         state |= {"cfg": convert_namespace_to_omegaconf(state["args"]), "args": None}
@@ -58,15 +68,15 @@ def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
 
 
 def _headless(parameters: Mapping[str, Tensor]) -> bool:
-    """Whether this is an encoder alone, like those that import-hf makes of one without a head."""
+    """Tell whether this is an encoder without any head, such as `import-hf` may write."""
     heads = ("encoder.lm_head.", "task_head.", "classification_heads.")
     encoder = any(name.startswith("encoder.sentence_encoder.") for name in parameters)
     return encoder and not any(name.startswith(heads) for name in parameters)
 
 
 def _architecture(cfg: Any, checkpoint: Path) -> tuple[str, str]:
-    """What a checkpoint calls its architecture, and the one of ours that reads it."""
-    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    """Return the architecture's name in a checkpoint, and the name of ours that reads it."""
+    name = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
     kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
     if kind is not None and issubclass(kind, TransformerModel | RobertaModel):
         return name, name

@@ -1,6 +1,6 @@
-"""Draw what adversaries mask: the share of units in each layer, and of all (ASA, Figure 5).
+"""Plot which share of units adversaries mask, by layer and in all (ASA, Figure 5).
 
-Of each training with adversaries (a criterion with _asa) the last epoch in its log counts, or what
+For each training with adversaries (a criterion with _asa) the last epoch in its log counts, or what
 was logged since the last epoch. Repetitions of a variant (VARIANT/seed-N, VARIANT/fold-N) are
 averaged. Beside the picture are its numbers, as CSV.
 """
@@ -9,23 +9,22 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import check_picture, colours, save, save_numbers
+from fairseq_ext.evaluation import pictures
 from fairseq_ext.training_logs import name_variants, read_log
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext masking checkpoints/asa/finetune/{rte,sts}/asa/seed-* --out masked.png"""
 
 Shares = dict[int, float]
-"""layer -> share of its units that is masked, 0 to 1; of all layers together under ALL."""
+"""The masked share of a layer's units, 0 to 1, by layer; `ALL` is the key of all layers together.
+"""
 
 ALL = -1
 
@@ -33,24 +32,26 @@ LAYER = re.compile(rf"{SHARE}_(\d+)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `fairseq-ext masking`."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder with a train.log")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg, .pdf")
 
 
-def run(given: argparse.Namespace) -> None:
-    check_picture(given.out)
-    shares = read_shares(given.runs)
-    for name, share in shares.items():
-        check_adversaries(name, share)
-    for name, share in shares.items():
+def run(args: argparse.Namespace) -> None:
+    """Write the picture and its numbers, and print the shares."""
+    pictures.check_picture(args.out)
+    shares = read_shares(args.runs)
+    for variant, share in shares.items():
+        check_adversaries(variant, share)
+    for variant, share in shares.items():
         layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share) if layer != ALL)
-        print(f"{name}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
-    save(draw(shares), given.out)
-    save_numbers(records(shares), given.out)
+        print(f"{variant}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
+    pictures.save(draw(shares), args.out)
+    pictures.save_numbers(list_shares(shares), args.out)
 
 
 def check_adversaries(variant: str, share: Shares) -> None:
-    """Raises UsageError for naive masks, of whose layers nothing is logged."""
+    """Raise UsageError for naive masks, for which no shares of layers are logged."""
     if share.keys() == {ALL}:
         raise UsageError(
             f"{variant} has masks without adversaries; give trainings that have {SHARE}_0 or "
@@ -59,24 +60,28 @@ def check_adversaries(variant: str, share: Shares) -> None:
 
 
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
-    """By variant; raises UsageError if nothing is masked in a run, or its repetitions differ."""
-    found: dict[str, list[Shares]] = {}
+    """Return the mean shares of each variant's repetitions.
+
+    Raises:
+        UsageError: nothing is masked in a run, or repetitions have adversaries in other layers.
+    """
+    groups: dict[str, list[Shares]] = {}
     for path, variant in zip(runs, name_variants(runs), strict=True):
-        found.setdefault(variant, []).append(_last(path))
-    for variant, several in found.items():
-        if len({tuple(sorted(each)) for each in several}) > 1:
+        groups.setdefault(variant, []).append(_read_last_shares(path))
+    for variant, repetitions in groups.items():
+        if len({tuple(sorted(each)) for each in repetitions}) > 1:
             raise UsageError(
                 f"the runs of {variant} have adversaries in different layers, so they are no "
                 "repetitions of one variant; give each variant a folder of its own"
             )
     return {
-        name: {layer: float(np.mean([each[layer] for each in several])) for layer in several[0]}
-        for name, several in zip(_short(list(found)), found.values(), strict=True)
+        name: {layer: float(np.mean([each[layer] for each in group])) for layer in group[0]}
+        for name, group in zip(_shorten(list(groups)), groups.values(), strict=True)
     }
 
 
-def _short(names: Sequence[str]) -> list[str]:
-    """Paths without what all of them begin and end with; names as they are."""
+def _shorten(names: Sequence[str]) -> list[str]:
+    """Return paths without the parts that all of them begin or end with."""
     parts = [Path(name).parts for name in names]
     for end in (0, -1):
         while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1 < len(parts):
@@ -84,24 +89,28 @@ def _short(names: Sequence[str]) -> list[str]:
     return ["/".join(each) for each in parts]
 
 
-def _last(path: Path) -> Shares:
-    lines = [line for line in read_log(path) if line.kind.startswith("train")]
-    logged = [line.values for line in lines if SHARE in line.values]
-    if not logged:
-        raise UsageError(
-            f"{path} has no {SHARE} in its log; give trainings of a criterion with _asa that have "
-            "adversaries"
-        )
-    return {ALL: logged[-1][SHARE], **shares_of_layers(logged[-1])}
+def read_layer_shares(values: Mapping[str, float]) -> Shares:
+    """Return the share that each layer's adversary masked, from logged values.
 
-
-def shares_of_layers(values: Mapping[str, float]) -> Shares:
-    """Return layer -> share that its adversary masked, from logged values; empty for naive masks."""
+    Naive masks have no shares of layers.
+    """
     matches = {name: LAYER.fullmatch(name) for name in values}
     return {int(match[1]): values[name] for name, match in matches.items() if match}
 
 
-def records(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:
+def _read_last_shares(run: Path) -> Shares:
+    records = [record for record in read_log(run) if record.kind.startswith("train")]
+    logged = [record.values for record in records if SHARE in record.values]
+    if not logged:
+        raise UsageError(
+            f"{run} has no {SHARE} in its log; give trainings of a criterion with _asa that have "
+            "adversaries"
+        )
+    return {ALL: logged[-1][SHARE], **read_layer_shares(logged[-1])}
+
+
+def list_shares(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:
+    """Return a record for each variant and layer."""
     return [
         {"variant": variant, "layer": "all" if layer == ALL else layer, "share": value}
         for variant, share in shares.items()
@@ -109,23 +118,21 @@ def records(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:
     ]
 
 
-def draw(shares: Mapping[str, Shares]) -> "Figure":
-    """On the left the layers, a line for each variant; on the right the whole of each."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+def draw(shares: Mapping[str, Shares]) -> Figure:
+    """Draw layers on the left, a line for each variant; on the right a bar for all layers."""
+    figure = pictures.new_figure(9, 3.6)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
-    for (name, share), colour in zip(shares.items(), colours(shares).values(), strict=True):
+    for name, colour in pictures.assign_colours(shares).items():
+        share = shares[name]
         layers = sorted(layer for layer in share if layer != ALL)
-        if layers:  # else the masks are naive
+        if layers:  # naive masks have none
             left.plot(layers, [share[i] for i in layers], marker="o", color=colour, label=name)
         right.bar(name, share[ALL], color=colour)
     left.set(xlabel="layer", ylabel="share of units masked", ylim=(0, 1))
-    left.xaxis.get_major_locator().set_params(integer=True)
+    pictures.use_whole_numbers(left.xaxis)
     right.set_title("all layers", fontsize="medium")
     right.tick_params(axis="x", rotation=30)
     for axes in (left, right):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        pictures.style_axes(axes)
     left.legend(frameon=False)
     return figure

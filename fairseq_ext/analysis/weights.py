@@ -1,32 +1,34 @@
-"""Draw the trained weights of heads: hybrid attention's u, and gates, over training and by layer.
+"""Plot the trained weights of heads over updates and by layer: hybrid attention's u, and gates.
 
-Of a run, what its log has over the updates (Ding et al. 2020, Figure 3: the mean u of a layer; a
-gate for each head); of its last checkpoint, or of any checkpoint, the weight of each head by layer
-(Figures 4 and 5). Several checkpoints of one run are joined over their updates, and the last of
-them is drawn by layer. Repetitions of a variant (VARIANT/seed-N) are averaged over training.
+For a run, the picture shows what its log has over the updates (Ding et al. 2020, Figure 3: the mean
+u of each layer; a gate for each head), and by layer the weight of each head in its last checkpoint
+(Figures 4 and 5). For a checkpoint it shows the weights by layer. Several checkpoints of one run
+are joined over their updates, and the last of them is drawn by layer. Repetitions of a variant
+(VARIANT/seed-N) are averaged over training.
 """
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from fairseq_ext.analysis import streams
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fairseq_ext.analysis import arguments
+from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.loading import short_name
-from fairseq_ext.analysis.subjects import Subject
+from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.attention import Attention
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import save
+from fairseq_ext.evaluation.pictures import new_figure, save, style_axes, use_whole_numbers
 from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import LOG, name_variants, read_log
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext weights checkpoints/study/hna/seed-* --out weights
@@ -37,8 +39,15 @@ TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head
 
 
 class Weight(NamedTuple):
-    """Of a model: the run or checkpoint that says so, a kind ("u", "gate"), a layer, a head (None:
-    the mean of the layer), at an update (None: in the checkpoint)."""
+    """A trained weight of a head.
+
+    Attributes:
+        model: the variant or title under which it is drawn.
+        run: the run's folder or the checkpoint that has it.
+        kind: "u" or "gate".
+        head: None for the mean of the layer.
+        update: None for the weights by layer.
+    """
 
     model: str
     run: str
@@ -51,142 +60,153 @@ class Weight(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `fairseq-ext weights`."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="or a checkpoint")
-    parser.add_argument(
-        "--data", type=Path, metavar="DATA_BIN", help="default: what the checkpoint names"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    arguments.add(parser, "--data", "--out")
 
 
-def run(given: argparse.Namespace) -> None:
-    check_writable(given.out, 0)
-    folders = [path for path in given.runs if path.is_dir()]
+def run(args: argparse.Namespace) -> None:
+    """Write the weights and their pictures."""
+    check_writable(args.out, 0)
+    folders = [path for path in args.runs if path.is_dir()]
     names = dict(zip(folders, name_variants(folders), strict=True))
-    found = []
+    weights = []
     for path in folders:
         if (path / LOG).is_file():
-            found += logged(path, names[path])
+            weights += read_logged(path, names[path])
         if (path / CHECKPOINT).is_file() or not (path / LOG).is_file():
-            found += trained(Subject(path / CHECKPOINT, given.data), names[path])
-    files = [path for path in given.runs if path not in names]
+            weights += read_checkpoint(ModelInspector(path / CHECKPOINT, args.data), names[path])
+    files = [path for path in args.runs if path not in names]
     for folder in dict.fromkeys(path.parent for path in files):
-        found += saved([path for path in files if path.parent == folder], given.data)
-    write(found, given.out)
+        weights += join_checkpoints([path for path in files if path.parent == folder], args.data)
+    write(weights, args.out)
 
 
-def write(found: Sequence[Weight], out: Path) -> None:
-    """Raises UsageError if there are no weights at all."""
-    if not found:
+def write(weights: Sequence[Weight], out: Path) -> None:
+    """Write weights.csv, weights.json and a picture of each kind.
+
+    Raises:
+        UsageError: there are no weights.
+    """
+    if not weights:
         raise UsageError(
             "no model given has hybrid weights or gates of heads; give those of transformer_hna, "
             "roberta_hna or --head-gate"
         )
-    streams.write_rows([weight._asdict() for weight in found], out / "weights")
-    for kind in dict.fromkeys(weight.kind for weight in found):
-        own = [weight for weight in found if weight.kind == kind]
+    write_rows([weight._asdict() for weight in weights], out / "weights")
+    for kind, own in group_by_kind(weights).items():
         save(draw(own, TITLES[kind]), out / f"weights_{kind}.png")
 
 
-def logged(folder: Path, name: str) -> list[Weight]:
-    """From the lines within epochs, or from those of epochs if there are no others."""
-    found: dict[str, list[Weight]] = {kind: [] for kind in TRAINING_KINDS}
-    for record in read_log(folder):
+def group_by_kind(weights: Sequence[Weight]) -> dict[str, list[Weight]]:
+    """Return the weights of each kind."""
+    groups: dict[str, list[Weight]] = {}
+    for weight in weights:
+        groups.setdefault(weight.kind, []).append(weight)
+    return groups
+
+
+def read_logged(run: Path, name: str) -> list[Weight]:
+    """Return the weights in a log: within epochs, or of whole epochs if there are no others."""
+    weights: dict[str, list[Weight]] = {kind: [] for kind in TRAINING_KINDS}
+    for record in read_log(run):
         for key, value in record.values.items():
-            if record.kind in found and (match := LOGGED.fullmatch(key)):
+            if record.kind in weights and (match := LOGGED.fullmatch(key)):
                 site, layer, kind, head = match.groups()
-                place = name, str(folder), kind, site, int(layer), int(head) if head else None
-                found[record.kind].append(Weight(*place, record.update, value))
-    return next(filter(None, found.values()), [])
+                place = name, str(run), kind, site, int(layer), int(head) if head else None
+                weights[record.kind].append(Weight(*place, record.update, value))
+    return next(filter(None, weights.values()), [])
 
 
-def saved(files: Sequence[Path], data: Path | None) -> list[Weight]:
-    """Of checkpoints of one run: of several over their updates, and by layer of the last one."""
+def join_checkpoints(files: Sequence[Path], data: Path | None) -> list[Weight]:
+    """Return the weights of checkpoints of one run.
+
+    A single one has them by layer. Several have them over their updates, and the last one also by
+    layer.
+    """
     if len(files) == 1:
-        subject = Subject(files[0], data)
-        return trained(subject, subject.title)
+        inspector = ModelInspector(files[0], data)
+        return read_checkpoint(inspector, inspector.title)
     updates = {file: read_facts(file).updates for file in files}
-    found, last = [], max(files, key=updates.__getitem__)
+    weights, last = [], max(files, key=updates.__getitem__)
     for file in sorted(files, key=updates.__getitem__):
-        subject = Subject(file, data)
-        name = f"{subject.name}, {short_name(file).rpartition('/')[0]}"
-        own = trained(subject, name)
-        found += [weight._replace(update=updates[file]) for weight in own]
-        found += own if file == last else []
-    return found
+        inspector = ModelInspector(file, data)
+        name = f"{inspector.name}, {short_name(file).rpartition('/')[0]}"
+        own = read_checkpoint(inspector, name)
+        weights += [weight._replace(update=updates[file]) for weight in own]
+        weights += own if file == last else []
+    return weights
 
 
-def trained(subject: Subject, name: str) -> list[Weight]:
-    """One for each head that has one."""
-    found, run = [], str(subject.checkpoint)
-    for module in subject.model.modules():
-        if not isinstance(module, Attention):
-            continue
-        first = 0
-        for group in module.groups:
-            if isinstance(group.normaliser, Hybrid):
-                for head, value in enumerate(group.normaliser.u().tolist(), first):
-                    place = name, run, "u", module.site, module.layer, head
-                    found.append(Weight(*place, None, value))
-            first += group.n
-        for head, offset in enumerate([] if module.gate is None else module.gate.tolist()):
-            place = name, run, "gate", module.site, module.layer, head
-            found.append(Weight(*place, None, 1 + offset))
-    return found
-
-
-def draw(found: Sequence[Weight], title: str) -> "Figure":
-    """A row for each model: over the updates, a line for each layer, or for each head of it; by
-    layer, a point for each head and a line through the means. What nobody knows is left out."""
-    from matplotlib.figure import Figure
-
-    models = list(dict.fromkeys(weight.model for weight in found))
-    panels = [
-        panel
-        for panel, known in {
-            _over_updates: any(weight.update is not None for weight in found),
-            _by_layer: any(weight.update is None for weight in found),
-        }.items()
-        if known
+def read_checkpoint(inspector: ModelInspector, name: str) -> list[Weight]:
+    """Return the weights of a model, one for each head that has one."""
+    return [
+        Weight(name, str(inspector.checkpoint), kind, module.site, module.layer, head, None, value)
+        for module in inspector.model.modules()
+        if isinstance(module, Attention)
+        for kind, head, value in _head_weights(module)
     ]
-    size = 0.5 + 4.5 * len(panels), 0.6 + 2.9 * len(models)
-    figure = Figure(figsize=size, layout="constrained")
-    every = figure.subplots(len(models), len(panels), squeeze=False, sharey=True)
-    for line, model in zip(every, models, strict=True):
+
+
+def _head_weights(module: Attention) -> Iterator[tuple[str, int, float]]:
+    """Yield the kind, head and value of each weight of an attention module."""
+    first = 0
+    for group in module.groups:
+        if isinstance(group.normaliser, Hybrid):
+            for head, value in enumerate(group.normaliser.u().tolist(), first):
+                yield "u", head, value
+        first += group.num_heads
+    for head, offset in enumerate([] if module.gate is None else module.gate.tolist()):
+        yield "gate", head, 1 + offset
+
+
+def draw(weights: Sequence[Weight], title: str) -> Figure:
+    """Draw a row of panels for each model: over the updates, and by layer.
+
+    Over the updates there is a line for each layer, or for each head of it; by layer a point for
+    each head and a line through the means. A panel without any weights is left out.
+    """
+    models = list(dict.fromkeys(weight.model for weight in weights))
+    panels = []
+    if any(weight.update is not None for weight in weights):
+        panels.append(_draw_over_updates)
+    if any(weight.update is None for weight in weights):
+        panels.append(_draw_by_layer)
+    figure = new_figure(0.5 + 4.5 * len(panels), 0.6 + 2.9 * len(models))
+    grid = figure.subplots(len(models), len(panels), squeeze=False, sharey=True)
+    for line, model in zip(grid, models, strict=True):
         for axes, panel in zip(line, panels, strict=True):
-            panel(axes, [weight for weight in found if weight.model == model])
-            axes.grid(alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
+            panel(axes, [weight for weight in weights if weight.model == model])
+            style_axes(axes)
         line[0].set(ylabel=title, title=model)
     return figure
 
 
-def _over_updates(axes: "Axes", own: Sequence[Weight]) -> None:
-    from matplotlib import colormaps
-
-    last = max(weight.layer for weight in own)
+def _draw_over_updates(axes: Axes, weights: Sequence[Weight]) -> None:
+    last = max(weight.layer for weight in weights)
     for layer in range(last + 1):
         colour = colormaps["viridis"](layer / max(last, 1))
         axes.plot([], [], color=colour, label=f"layer {layer}")
-        for path in _paths([weight for weight in own if weight.layer == layer]):
+        for path in _average_paths([weight for weight in weights if weight.layer == layer]):
             axes.plot(list(path), list(path.values()), color=colour)
     axes.set_xlabel("updates")
     axes.legend(frameon=False, fontsize=7, ncols=2)
 
 
-def _by_layer(axes: "Axes", own: Sequence[Weight]) -> None:
-    heads = [weight for weight in own if weight.update is None]
+def _draw_by_layer(axes: Axes, weights: Sequence[Weight]) -> None:
+    heads = [weight for weight in weights if weight.update is None]
     layers = sorted({weight.layer for weight in heads})
     means = [mean(w.value for w in heads if w.layer == layer) for layer in layers]
     axes.scatter([w.layer for w in heads], [w.value for w in heads], s=14, alpha=0.5)
     axes.plot(layers, means, color="0.2")
     axes.set_xlabel("layer, a point for each head")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    use_whole_numbers(axes.xaxis)
 
 
-def _paths(own: Sequence[Weight]) -> list[dict[int, float]]:
-    """Of each site and head, update -> mean over repetitions."""
+def _average_paths(weights: Sequence[Weight]) -> list[Mapping[int, float]]:
+    """Return the mean over repetitions by update, for each site and head."""
     values: dict[tuple[str, int | None], dict[int, list[float]]] = {}
-    for weight in own:
+    for weight in weights:
         if weight.update is not None:
             path = values.setdefault((weight.site, weight.head), {})
             path.setdefault(weight.update, []).append(weight.value)

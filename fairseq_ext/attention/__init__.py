@@ -3,8 +3,8 @@
     project (+ incremental cache) -> score -> bias -> mask -> normalise -> observe -> dropout ->
     mix values -> head gate -> output
 
-Shapes are written with fixed letters: B batch, H heads (h: heads of a group or of a part of one),
-T queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *may not be attended*.
+Shapes are written with fixed letters: B batch, H heads (h: heads of a group or of a part of it), T
+queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *may not be attended*.
 """
 
 import warnings

@@ -10,19 +10,23 @@ INIT_STD = 0.02  # standard deviation of initial weights, as in BERT
 
 
 class BertLinear(nn.Linear):
-    """A linear map that begins as those of BERT do."""
+    """A linear map that is initialised as in BERT."""
 
     def reset_parameters(self) -> None:
+        """Draw weights from N(0, INIT_STD^2) and set biases to 0."""
         nn.init.normal_(self.weight, std=INIT_STD)
         nn.init.zeros_(self.bias)
 
 
 class Adversary(nn.Module):
-    """Says which units of attention to keep: m = step(Q K^T / sqrt(C)), Q and K linear maps of x.
+    """Module that chooses the units of attention to keep: m = step(Q K^T / sqrt(C)).
+
+    Q and K are linear maps of the attention's input x.
 
     Args:
         width: C.
-        heads: 1, one mask for all heads of the layer; or H, one for each, of slices of Q and K.
+        heads: 1, one mask for all heads of the layer; or H, a mask for each head, from slices of Q
+            and K.
     """
 
     def __init__(self, width: int, heads: int = 1) -> None:
@@ -31,24 +35,24 @@ class Adversary(nn.Module):
         self.query, self.key = BertLinear(width, width), BertLinear(width, width)
 
     def forward(self, x: Tensor, sample: bool = False) -> Tensor:
-        """[T, B, C] -> m [B, 1 or H, T, T], 1 keep and 0 mask, in float32 or wider.
+        """Return m [B, 1 or H, T, T], 1 keep and 0 mask, in float32 or wider.
 
-        Its gradient is that of the sigmoid of the scores, straight through the step.
+        Its gradient is the gradient of the sigmoid of the scores, straight through the step.
 
         Args:
-            x: input of the attention; no gradient goes into it.
+            x: [T, B, C], input of the attention; no gradient goes into it.
             sample: draw m from the sigmoid (Gumbel-sigmoid), instead of a threshold at 0.
         """
         x = x.detach()
-        q, k = (self._split(linear(x)) for linear in (self.query, self.key))
+        q, k = (self._split_heads(linear(x)) for linear in (self.query, self.key))
         scores = (q * q.size(-1) ** -0.5) @ k.transpose(-1, -2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return straight_through_step(
-            scores + torch.rand_like(scores).logit(1e-6) if sample else scores
-        )
+        if sample:
+            scores = scores + torch.rand_like(scores).logit(1e-6)
+        return straight_through_step(scores)
 
-    def _split(self, x: Tensor) -> Tensor:
-        """[T, B, C] -> [B, h, T, C / h]."""
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Return the heads apart: [T, B, C] -> [B, h, T, C / h]."""
         return x.unflatten(-1, (self.heads, -1)).permute(1, 2, 0, 3)
 
 
@@ -75,10 +79,10 @@ class _Reverse(Function):
 
 
 def straight_through_step(x: Tensor) -> Tensor:
-    """1 where x > 0, 0 where x < 0, 1/2 at 0; its gradient is that of sigmoid(x)."""
+    """Return 1 where x > 0, 0 where x < 0 and 1/2 at 0, with the gradient of sigmoid(x)."""
     return _Step.apply(x)
 
 
 def reverse_gradient(x: Tensor) -> Tensor:
-    """x, with the opposite gradient: what descends on a loss behind it ascends before it."""
+    """Return x with the opposite gradient: descent on a loss behind it is ascent before it."""
     return _Reverse.apply(x)

@@ -1,37 +1,34 @@
-"""What attention modules are told: `Inputs` of a forward pass, `AttentionContext` of a call."""
+"""Context of attention: `Inputs` of a forward pass, `AttentionContext` and `HeadCall` of a call."""
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 
+T = TypeVar("T")
+
 Bias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
-"""(scores [B, h, T, S], mask as `masks.mask_bias` returns it) -> both of them, changed."""
+"""(scores [B, h, T, S], mask as `masks.combined_bias` returns it) -> both of them, changed."""
+
+LayerBias = Callable[[slice], Bias]
+"""Heads of a layer -> their bias."""
 
 
 class ExtraPass(Protocol):
-    """A pass over the sentences of a batch in which attention differs; see `SecondPass`."""
+    """A pass over the sentences of a batch in which attention differs, such as a `SecondPass`."""
 
-    def bias(
-        self, attention: Any, x: Tensor, context: "AttentionContext"
-    ) -> Callable[[slice], Bias] | None:
-        """Return what changes in a layer with the input x [T, B, C], by slices of its heads."""
-
-
-class KeyFeatures(Protocol):
-    """What masks may look up of the keys beyond their padding; see `roles.Sentences`."""
-
-    real: Tensor
+    def bias(self, attention: Any, x: Tensor, context: "AttentionContext") -> LayerBias | None:
+        """Return the bias of a layer whose input is x [T, B, C], or None to change nothing."""
 
 
 class AttentionRecorder:
-    """Collects attention maps of the heads it asks for, in a forward pass (not incremental).
+    """Collector of attention maps of the heads it asks for, in a forward pass (not incremental).
 
     Args:
         wants: ``wants(site, layer)`` gives the heads to observe there, or None; sites are
@@ -52,39 +49,45 @@ class AttentionRecorder:
         self.maps: dict[tuple[str, int], Tensor] = {}
 
     def record(self, site: str, layer: int, maps: Tensor) -> None:
-        """Keep the maps [B, heads, T, S] of a layer."""
+        """Keep the maps [B, wanted heads, T, S] of a layer."""
         # activation checkpointing runs a layer twice; the first map carries the gradient
         self.maps.setdefault((site, layer), maps.detach() if self.detach else maps)
 
     def hear(self, site: str, layer: int, maps: Tensor) -> None:
-        """Keep the maps, with a warning: this is the deprecated name of `record`."""
-        _warn_of_hear()
+        """Keep the maps, with a DeprecationWarning: the method's name is `record` now."""
+        _warn_about_hear()
         AttentionRecorder.record(self, site, layer, maps)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "hear" in vars(cls):
-            _warn_of_hear()
+            _warn_about_hear()
             cls.record = cls.hear  # type: ignore[method-assign]
+
+
+def _warn_about_hear() -> None:
+    message = "AttentionRecorder.hear is now AttentionRecorder.record"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 @dataclass
 class Inputs:
-    """What every attention module of a stack sees of one forward pass.
+    """Inputs of one forward pass, the same for every attention module of a stack.
 
-    Passed down as an argument in the place of fairseq's key padding mask, never stored in a module.
+    They are passed down as an argument in the place of fairseq's key padding mask and never stored
+    in a module.
 
     Args:
-        padding: [B, S] bool, True where a key is padding; None when there is none.
+        padding: [B, S] bool, True where a key is padding; None if there is none.
         causal: a query may not attend to keys after its own position.
-        masked: bool, [T, S] or [B, 1, T, S]; further positions that may not be attended, by any
-            head.
-        recorder: who observes the maps.
-        first: position of the first query, if the keys are others (> 0 token by token).
+        masked: bool, [T, S] or [B, 1, T, S]; further positions that no head may attend to.
+        recorder: collects maps.
+        first_query: position of the first query, if the keys are others (> 0 token by token).
         query_padding: [B, T] bool, padding among such queries; None if none stands before a token.
-        passes: what is attended to is several passes over B sentences, all rows of one after all of
-            the other. This is each one's `ExtraPass`, or None.
-        sentences: what role-guided heads know of the keys.
+        passes: the keys belong to several passes over the same B sentences, all rows of one pass
+            after all rows of the other. Each pass has an entry: its `ExtraPass`, or None.
+        token_features: features of the keys for masks that need more than padding, such as
+            `TokenFeatures` in `roles.role_masks`.
 
     Raises:
         UsageError: `masked` has another shape.
@@ -97,8 +100,8 @@ class Inputs:
     first_query: int = 0
     query_padding: Tensor | None = None
     passes: Sequence[ExtraPass | None] = (None,)
-    token_features: KeyFeatures | None = None
-    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    token_features: Any = None
+    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         shape = [] if self.masked is None else list(self.masked.shape)
@@ -107,37 +110,51 @@ class Inputs:
                 f"A mask of attention is {shape}; give one for all heads, [T, S] or [B, 1, T, S]."
             )
 
-    def cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """make(), computed for the first layer that needs it and shared by the others."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return `compute()`, which runs once and is shared by all layers of this forward pass."""
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
     def padded_queries(self) -> Tensor | None:
-        """[B, S] padding as queries see it: a sentence of nothing but padding counts as real."""
+        """Return the padding of queries, [B, S] bool; a sentence that is all padding has none."""
         if self.padding is None:
             return None
         padding = self.padding
-        return self.cached("absent", lambda: padding & ~padding.all(-1, keepdim=True))
+        return self.cached("padded queries", lambda: padding & ~padding.all(-1, keepdim=True))
 
-    def observed_heads(self, site: str, layer: int) -> Sequence[int]:
-        """Heads whose maps the recorder wants from this place."""
-        return (self.recorder and self.recorder.wants(site, layer)) or ()
+    def observed_heads(self, site: str, layer: int, num_heads: int) -> list[int]:
+        """Return the heads whose maps the recorder wants from this layer, in ascending order.
+
+        Raises:
+            UsageError: the layer does not have these heads.
+        """
+        heads = sorted(set((self.recorder and self.recorder.wants(site, layer)) or ()))
+        if heads and not 0 <= heads[0] <= heads[-1] < num_heads:
+            raise UsageError(
+                f"A recorder wants heads {heads} of {site} layer {layer}, "
+                f"which has heads 0 to {num_heads - 1}."
+            )
+        return heads
 
 
-def as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
-    """`Inputs` of what fairseq gives an attention module: padding [B, S] and a mask [T, S]."""
-    inputs = padding
-    if not isinstance(inputs, Inputs):
-        inputs = Inputs(None if inputs is None else inputs.bool())
+def build_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
+    """Return `Inputs` for the arguments of fairseq's attention: padding [B, S] and a mask [T, S].
+
+    Raises:
+        UsageError: the mask adds other numbers than 0 and large negative ones.
+    """
+    if not isinstance(padding, Inputs):
+        padding = Inputs(None if padding is None else padding.bool())
     if attn_mask is None:
-        return inputs
+        return padding
     if attn_mask.dtype != torch.bool:
         if not ((attn_mask == 0) | (attn_mask <= -1e4)).all():
             raise UsageError("attn_mask adds numbers to scores; give one of 0 and -inf, or a bool.")
         attn_mask = attn_mask < 0
-    masked = attn_mask if inputs.masked is None else inputs.masked | attn_mask
-    return replace(inputs, masked=masked)
+    return replace(
+        padding, masked=attn_mask if padding.masked is None else padding.masked | attn_mask
+    )
 
 
 @dataclass(frozen=True)
@@ -147,12 +164,13 @@ class AttentionContext:
     Args:
         inputs: of the forward pass.
         queries, keys: T and S, cached keys included.
-        first: position of the first query (> 0 in incremental decoding), in self-attention on the
-            axis of the keys.
-        key_padding: [B, S] bool or None. query_padding: [B, T] bool or None.
-        cross: the keys are not those of the queries.
+        first_query: position of the first query (> 0 in incremental decoding), in self-attention
+            on the axis of the keys.
+        device: of all tensors.
+        key_padding: [B, S] bool or None.
+        query_padding: [B, T] bool or None.
+        cross: keys and queries belong to different sequences.
         beam: how many hypotheses of a sentence follow each other in T.
-        bias: what a second pass changes, for some heads.
     """
 
     inputs: Inputs
@@ -164,30 +182,44 @@ class AttentionContext:
     query_padding: Tensor | None = None
     cross: bool = False
     beam: int = 1
-    bias: Bias | None = None
 
     def distances(self, ratio: float) -> Tensor:
-        """[1 or B, T, S] j - ratio * i in float32, for the i-th token and the j-th key.
+        """Return j - ratio * i for the i-th token and the j-th key: [1 or B, T, S], float32.
 
-        What is padded on the left does not count.
+        In cross-attention, tokens are counted without the padding on their left.
         """
-        count = partial(torch.arange, device=self.device, dtype=torch.float32)
-        i = count(self.first_query, self.first_query + self.queries // self.beam).repeat(self.beam)[
-            None
-        ]
-        j = count(self.keys)[None]
-        if self.cross:  # elsewhere both begin together
-            i = i if self.query_padding is None else i - _leading(self.query_padding)
-            j = j if self.key_padding is None else j - _leading(self.key_padding)
+        arange = partial(torch.arange, device=self.device, dtype=torch.float32)
+        last_query = self.first_query + self.queries // self.beam
+        i = arange(self.first_query, last_query).repeat(self.beam)[None]
+        j = arange(self.keys)[None]
+        if self.cross:  # in self-attention the padding on the left of both is the same
+            i = i if self.query_padding is None else i - _count_leading(self.query_padding)
+            j = j if self.key_padding is None else j - _count_leading(self.key_padding)
         return j[:, None] - ratio * i[:, :, None]
 
 
-def _leading(padding: Tensor) -> Tensor:
-    """[B, S] -> [B, 1] how much of it stands on the left."""
+def _count_leading(padding: Tensor) -> Tensor:
+    """Return how many positions on the left are padding: [B, S] bool -> [B, 1]."""
     return padding.long().cumprod(1).sum(1, keepdim=True)
 
 
-def _warn_of_hear() -> None:
-    warnings.warn(
-        "AttentionRecorder.hear is now AttentionRecorder.record", DeprecationWarning, stacklevel=3
-    )
+class HeadCall(NamedTuple):
+    """One attention call of some heads of a group.
+
+    Attributes:
+        q: [B, h, T, D].
+        k: [B, h, S, D]; q and k have no heads if these heads are hard-coded.
+        v: [B, h, S, D].
+        context: of the call of the whole layer.
+        heads: which heads of the group these are.
+        dropout: probability that a learned weight is dropped.
+        bias: what an extra pass changes, or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    context: AttentionContext
+    heads: slice
+    dropout: float = 0.0
+    bias: Bias | None = None

@@ -8,9 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.attention.context import AttentionContext
-from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction, combined_bias, combined_mask
-from fairseq_ext.attention.normalisers import FusedCall, Normaliser, Unnormalised
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.masks import (
+    DEFAULT_MASKS,
+    MaskFunction,
+    combined_bias,
+    combined_mask,
+    select_heads,
+)
+from fairseq_ext.attention.normalisers import Normaliser, Unnormalised
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
 from fairseq_ext.errors import UsageError
 
@@ -18,106 +24,95 @@ RANDOM_LEVELS = 2**15  # values of a non-negative 16-bit integer
 
 
 class HeadGroup(nn.Module):
-    """A contiguous group of n heads that share what is in their slots.
+    """A contiguous group of heads that share what is in their slots.
 
     Attributes:
+        num_heads: how many.
         learned: they have queries and keys; what they look at is learned.
         window: how many keys before a query they have to see, at least 1; None: all.
     """
 
     def __init__(
         self,
-        n: int,
+        num_heads: int,
         *,
         normaliser: Normaliser,
         scorer: Scorer = dot_product,
         masks: tuple[MaskFunction, ...] = DEFAULT_MASKS,
     ) -> None:
         super().__init__()
-        self.n, self.scorer, self.masks, self.normaliser = n, scorer, masks, normaliser
+        self.num_heads, self.normaliser = num_heads, normaliser
+        self.scorer, self.masks = scorer, masks
         self.window = scorer.window() if isinstance(scorer, Gaussian) else None
         self.learned = self.window is None
 
     def extra_repr(self) -> str:
-        others = [repr(mask) for mask in self.masks if mask not in DEFAULT_MASKS]
-        return ", ".join([f"n={self.n}", *others])
+        """Return the number of heads, and masks other than the default ones, for printing."""
+        masks = [repr(mask) for mask in self.masks if mask not in DEFAULT_MASKS]
+        return ", ".join([f"num_heads={self.num_heads}", *masks])
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        context: AttentionContext,
-        heads: slice,
-        observed: bool,
-        dropout: float,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Output [B, h, T, D] of some heads and, if observed, their weights [B, h, T, S].
-
-        Args:
-            q: [B, h, T, D]. k, v: [B, h, S, D]; q and k of no heads if these do not learn.
-            heads: which heads of the group these are.
-            dropout: probability, of weights that are learned.
-        """
-        if not observed and context.bias is None:
-            out = self._fused(q, k, v, context, heads, dropout)
+    def attend(self, call: HeadCall, observed: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the output [B, h, T, D] of some heads and, if observed, weights [B, h, T, S]."""
+        if not observed and call.bias is None:
+            out = self._fused(call)
             if out is not None:
                 return out, None
-        scores = self.scorer(q, k, context, heads)
+        context, heads, v = call.context, call.heads, call.v
+        scores = self.scorer(call)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        closed = _of(combined_bias(self.masks, context, scores.dtype), heads)
-        if context.bias is not None:
-            scores, closed = context.bias(scores, closed)
-        weights = self.normaliser.weights(scores, closed, context.query_padding, heads)
-        used = weights.to(v.dtype)
-        out = (drop_weights(used, dropout) if self.learned else used) @ v
-        return out, weights.expand(len(v), -1, -1, -1) if observed else None
+        mask = select_heads(combined_bias(self.masks, context, scores.dtype), heads)
+        if call.bias is not None:
+            scores, mask = call.bias(scores, mask)
+        weights = self.normaliser.weights(scores, mask, context.query_padding, heads)
+        mixed = drop_weights(weights.to(v.dtype), call.dropout if self.learned else 0.0)
+        return mixed @ v, weights.expand(len(v), -1, -1, -1) if observed else None
 
-    def _fused(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        context: AttentionContext,
-        heads: slice,
-        dropout: float,
-    ) -> Tensor | None:
-        """The output without a map in memory; None if no kernel does this."""
+    def _fused(self, call: HeadCall) -> Tensor | None:
+        """Return the output without a map in memory, or None if no kernel computes it."""
         if isinstance(self.scorer, Gaussian):
-            usual = self.masks == DEFAULT_MASKS and context.inputs.masked is None
-            return self.scorer.fused(v, context, heads) if usual else None
+            plain = self.masks == DEFAULT_MASKS and call.context.inputs.masked is None
+            return self.scorer.fused(call) if plain else None
         if self.scorer is not dot_product:
             return None
-        mask = combined_mask(self.masks, context)
-        mask = mask._replace(masked=_of(mask.masked, heads))
-        return self.normaliser.fused(
-            FusedCall(q, k, v, mask, context.query_padding, heads, dropout)
-        )
+        mask = combined_mask(self.masks, call.context)
+        mask = mask._replace(masked=select_heads(mask.masked, call.heads))
+        return self.normaliser.fused(call, mask)
 
 
-def _of(masked: Tensor | None, heads: slice) -> Tensor | None:
-    """What is masked for some heads of a group: [B, h or 1, T, S], or less."""
-    if masked is None or masked.dim() < 4 or masked.size(1) == 1:
-        return masked
-    return masked[:, heads]
+def drop_weights(weights: Tensor, rate: float) -> Tensor:
+    """Return the weights, each zeroed with probability `rate` or else divided by 1 - rate.
+
+    On a CPU, torch's dropout spends most of its time drawing random numbers. Here an element is
+    dropped if a random 15-bit integer (a non-negative int16, which is cheap to draw) is below
+    rate * 2^15. That rounds the rate to a multiple of 1/32768; the weights that remain are scaled
+    by the rounded rate, so that expectations are exact.
+    """
+    if not rate or weights.device.type != "cpu":
+        return F.dropout(weights, rate)
+    dropped = round(rate * RANDOM_LEVELS)
+    random = torch.empty(weights.shape, dtype=torch.int16).random_()
+    kept = (random >= dropped).to(weights.dtype)
+    scale = RANDOM_LEVELS / (RANDOM_LEVELS - dropped) if dropped < RANDOM_LEVELS else 0.0
+    return weights * kept.mul_(scale)
 
 
 def build_gaussian_heads(
     offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0
 ) -> HeadGroup:
-    """Hard-coded heads (You et al. 2020), one for each offset."""
-    return HeadGroup(
-        len(offsets), scorer=Gaussian(offsets, sigmas, ratio), normaliser=Unnormalised()
-    )
+    """Build a group of hard-coded heads (You et al. 2020), one for each offset."""
+    scorer = Gaussian(offsets, sigmas, ratio)
+    return HeadGroup(len(offsets), scorer=scorer, normaliser=Unnormalised())
 
 
 class HeadSlice(NamedTuple):
-    """Some heads of a group.
+    """Neighbouring heads of a group, all observed or all unobserved.
 
     Attributes:
-        of_all, of_learned, of_group: which they are in the layer, among its heads that learn
-            (empty if these do not) and in their group.
-        observed: somebody wants their maps.
+        group: their group.
+        in_layer: their places among all heads of the layer.
+        in_projections: their places among its learned heads; empty if they are hard-coded.
+        in_group: their places in the group.
+        observed: a recorder or the caller wants their maps.
     """
 
     group: HeadGroup
@@ -127,48 +122,31 @@ class HeadSlice(NamedTuple):
     observed: bool
 
 
-def head_slices(groups: Iterable[HeadGroup], heard: set[int]) -> Iterator[HeadSlice]:
-    """Groups, cut where observed heads meet unobserved ones, so that the latter stay fused."""
-    first = learned = 0
+def head_slices(groups: Iterable[HeadGroup], observed: set[int]) -> Iterator[HeadSlice]:
+    """Cut groups where observed heads meet unobserved ones, so that the latter stay fused."""
+    first = hard_coded = 0  # heads before this group; those of them that have no projections
     for group in groups:
-        for observed, run in groupby(range(first, first + group.n), heard.__contains__):
-            heads = list(run)
-            start, stop = heads[0] - first, heads[-1] + 1 - first
-            in_projections = slice(learned + start, learned + stop) if group.learned else slice(0)
-            in_layer = slice(heads[0], heads[-1] + 1)
-            yield HeadSlice(group, in_layer, in_projections, slice(start, stop), observed)
-        first += group.n
-        learned += group.n if group.learned else 0
+        heads = range(first, first + group.num_heads)
+        for is_observed, neighbours in groupby(heads, observed.__contains__):
+            part = list(neighbours)
+            start, stop = part[0], part[-1] + 1
+            learned = slice(start - hard_coded, stop - hard_coded) if group.learned else slice(0)
+            in_group = slice(start - first, stop - first)
+            yield HeadSlice(group, slice(start, stop), learned, in_group, is_observed)
+        first = heads.stop
+        hard_coded += 0 if group.learned else group.num_heads
 
 
 def check_groups(groups: Sequence[HeadGroup], num_heads: int, site: str) -> None:
-    """Raises UsageError if they are not the heads of a layer, or one cannot stand at this site."""
-    total = sum(group.n for group in groups)
+    """Raise UsageError if the groups do not make up a layer, or one cannot stand at this site."""
+    total = sum(group.num_heads for group in groups)
     if total != num_heads:
         raise UsageError(f"{site} attention: groups of {total} heads in all for {num_heads} heads.")
     if site != "encoder" and any(group.normaliser.across_queries for group in groups):
-        why = (
+        reason = (
             "would let a token see the future" if site == "decoder" else "needs all queries at once"
         )
         raise UsageError(
-            f"{site} attention cannot use a normaliser that looks across queries: it {why}; "
+            f"{site} attention cannot use a normaliser that looks across queries: it {reason}; "
             "use softmax there."
         )
-
-
-def drop_weights(weights: Tensor, rate: float) -> Tensor:
-    """Return the weights, each zeroed with probability `rate` or else divided by 1 - rate.
-
-    On a CPU, drawing random numbers takes most of the time of `F.dropout`, which draws 32 bits or
-    more for each element. Here an element is dropped if a random 15-bit integer (a non-negative
-    int16) is below rate * 2^15. The rate is thereby rounded to a multiple of 1/32768, and the
-    weights that remain are scaled by the rounded rate, so that their expectation is exact.
-    """
-    if not rate or weights.device.type != "cpu":
-        return F.dropout(weights, rate)
-    dropped = round(rate * RANDOM_LEVELS)
-    random = torch.empty(weights.shape, dtype=torch.int16).random_()
-    kept = (random >= dropped).to(weights.dtype)
-    return weights * kept.mul_(
-        RANDOM_LEVELS / (RANDOM_LEVELS - dropped) if dropped < RANDOM_LEVELS else 0.0
-    )

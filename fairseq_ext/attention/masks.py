@@ -14,7 +14,12 @@ MaskFunction = Callable[[AttentionContext], Tensor | None]
 
 
 class Mask(NamedTuple):
-    """A combined mask: `masked` or, not materialised, all keys after the query."""
+    """A combined mask: `masked` or, not materialised, all keys after the query.
+
+    Attributes:
+        masked: bool, broadcastable to [B, h, T, S], or None.
+        causal: keys after the query are masked, and nothing else is.
+    """
 
     masked: Tensor | None = None
     causal: bool = False
@@ -27,12 +32,11 @@ def padding_mask(context: AttentionContext) -> Tensor | None:
 
 def causal_mask(context: AttentionContext) -> Tensor | None:
     """Return [T, S], True at keys after the query."""
-    if not context.inputs.causal or context.first_query + 1 >= context.keys:
+    first, device = context.first_query, context.device
+    if not context.inputs.causal or first + 1 >= context.keys:
         return None
-    queries = torch.arange(
-        context.first_query, context.first_query + context.queries, device=context.device
-    )
-    return torch.arange(context.keys, device=context.device) > queries[:, None]
+    queries = torch.arange(first, first + context.queries, device=device)
+    return torch.arange(context.keys, device=device) > queries[:, None]
 
 
 def caller_mask(context: AttentionContext) -> Tensor | None:
@@ -58,14 +62,14 @@ def combined_mask(masks: tuple[MaskFunction, ...], context: AttentionContext) ->
 def combined_bias(
     masks: tuple[MaskFunction, ...], context: AttentionContext, dtype: torch.dtype
 ) -> Tensor | None:
-    """Return the combined mask as a term of the scores, broadcastable to [B, h, T, S]."""
+    """Return the combined mask as a term of the scores, broadcastable to [B, h, T, S], or None."""
 
-    def make() -> Tensor | None:
+    def compute() -> Tensor | None:
         mask = combined_mask(masks, context)
         masked = causal_mask(context) if mask.causal else mask.masked
         return None if masked is None else mask_to_bias(masked, dtype)
 
-    return context.inputs.cached((masks, context.queries, context.keys, dtype), make)
+    return context.inputs.cached((masks, context.queries, context.keys, dtype), compute)
 
 
 def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
@@ -77,15 +81,30 @@ def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
     return zeros.masked_fill_(masked, torch.finfo(dtype).min / 8)
 
 
+def add_bias(scores: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `scores + bias`, or `scores` if there is no bias."""
+    return scores if bias is None else scores + bias
+
+
+def select_heads(x: Tensor | None, heads: slice) -> Tensor | None:
+    """Return the part [B, heads, T, S] of a mask or bias, which may lack the axis of heads."""
+    if x is None or x.dim() < 4 or x.size(1) == 1:
+        return x
+    return x[:, heads]
+
+
 def _union(masks: tuple[MaskFunction, ...], context: AttentionContext) -> Mask:
-    made = {mask: tensor for mask in masks if (tensor := mask(context)) is not None}
-    if set(made) == {causal_mask} and context.queries == context.keys:
+    computed = {mask: masked for mask in masks if (masked := mask(context)) is not None}
+    if set(computed) == {causal_mask} and context.queries == context.keys:
         return Mask(causal=True)
-    masked: Tensor | None = None
-    for some in (BASIC_MASKS, tuple(made)):  # the second time, all of them
-        chosen = [made[mask] for mask in some if mask in made]
-        if chosen:
-            union = reduce(torch.logical_or, chosen)
-            instead = torch.zeros_like(union) if masked is None else masked
-            masked = torch.where(union.all(-1, keepdim=True), instead, union)
-    return Mask(masked)
+    basic = _join([computed[mask] for mask in BASIC_MASKS if mask in computed], None)
+    return Mask(_join(list(computed.values()), basic))
+
+
+def _join(masked: list[Tensor], fallback: Tensor | None) -> Tensor | None:
+    """Return the union of masks, or the fallback (no mask) in rows that it would mask wholly."""
+    if not masked:
+        return fallback
+    union = reduce(torch.logical_or, masked)
+    fallback = torch.zeros_like(union) if fallback is None else fallback
+    return torch.where(union.all(-1, keepdim=True), fallback, union)

@@ -1,4 +1,4 @@
-"""What a model and the criterion of its training tell each other, through their task."""
+"""Report of a model to the criterion of its training, and of that criterion to checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ HeadsBySite = Mapping[str, Mapping[int, Sequence[int]]]
 
 
 class ModelReport:
-    """What a model tells the criterion, which is built before it sees the model.
+    """Facts that a model tells the criterion, which is built before it sees the model.
 
     Attributes:
         guidable: the heads that attention guidance can guide.
@@ -32,7 +32,7 @@ class ModelReport:
 
     @property
     def guidance_weight(self) -> float | None:
-        """alpha_0 that `--ag-alpha auto` chose; kept in checkpoints."""
+        """Return the alpha_0 that `--ag-alpha auto` chose; it is kept in checkpoints."""
         return self._task.state.state_dict.get("ag_alpha")
 
     @guidance_weight.setter
@@ -41,7 +41,7 @@ class ModelReport:
 
     @property
     def mean_parameters(self) -> dict[str, Tensor] | None:
-        """SMART's mean of the parameters of all updates; kept in checkpoints."""
+        """Return SMART's mean of the parameters of all updates; it is kept in checkpoints."""
         return self._task.state.state_dict.get(SMART_MEAN)
 
     @mean_parameters.setter
@@ -50,7 +50,7 @@ class ModelReport:
 
 
 def get_model_report(task: Any) -> ModelReport:
-    """Return the report of a fairseq task, made when it is first asked for.
+    """Return the report of a fairseq task, which is made when it is first asked for.
 
     What is kept in checkpoints lies in `task.state`.
     """

@@ -1,5 +1,7 @@
-"""Multi-view attention: several sets of features of one thing, such as the boxes that several
-detectors find in a picture (Ding et al. 2020, Section 6.1 and Appendix B)."""
+"""Multi-view attention (Ding et al. 2020, Section 6.1 and Appendix B).
+
+Views are sets of features of one thing, such as the boxes that several detectors find in a picture.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,22 +14,24 @@ from fairseq_ext.attention.masks import mask_to_bias
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.errors import UsageError
 
-ALL = slice(None)
+ALL_HEADS = slice(None)
 
 
 class MultiView(nn.Module):
-    """y_i = LayerNorm(x¹_i + Σ_m Σ_j Aᵐ_ij xᵐ_j), m being the secondary views.
+    """Multi-view attention y_i = LayerNorm(x¹_i + Σ_m Σ_j Aᵐ_ij xᵐ_j) over secondary views m.
 
-    Aᵐ comes from the scores scale * (W_Q x¹_i)·(W_K xᵐ_j), each view normalised apart. What is
-    mixed are the features as they are: there is no map of values, nor of the output. All views
-    share W_Q, W_K and the weight u of "hybrid". There is one head, the best of the paper's.
+    Aᵐ comes from the scores scale * (W_Q x¹_i)·(W_K xᵐ_j), each view normalised apart. The features
+    are mixed as they are: there is no map of values, nor of the output. All views share W_Q, W_K
+    and the weight u of "hybrid". There is one head, the paper's best number.
 
     Args:
         width: C, of the features of all views.
-        normaliser: "softmax" (UNA), "doubly" (DNA), "hybrid" (HNA) or "sinkhorn"; the options
-            below are those of `build_normaliser`.
-        scale: of the scores; the paper shows none.
-        dropout: probability, of the weights; the paper's is lost.
+        normaliser: "softmax" (UNA), "doubly" (DNA), "hybrid" (HNA) or "sinkhorn".
+        scale: factor of the scores; the paper shows none.
+        dropout: probability that a weight is dropped; the paper's is not known.
+        hna_init: as in `build_normaliser`.
+        hna_weight: as in `build_normaliser`.
+        sinkhorn_sweeps: as in `build_normaliser`.
 
     Raises:
         UsageError: an option has no meaning.
@@ -63,12 +67,12 @@ class MultiView(nn.Module):
     def forward(
         self, views: Sequence[Tensor], paddings: Sequence[Tensor | None] | None = None
     ) -> Tensor:
-        """[B, N_1, C] for the boxes of the primary view; what stands at padded ones means nothing.
+        """Return [B, N_1, C] for the boxes of the primary view; it has no meaning at padded boxes.
 
         A picture without a box in a secondary view gets nothing from that view.
 
         Args:
-            views: [B, N_m, C] each, the primary one first, at least one secondary one.
+            views: [B, N_m, C] each, the primary view first, at least one secondary view.
             paddings: [B, N_m] bool each, boxes that do not exist; None if all do.
 
         Raises:
@@ -76,7 +80,7 @@ class MultiView(nn.Module):
         """
         paddings = [None] * len(views) if paddings is None else paddings
         self._check(views, paddings)
-        primary, *others = (_cleared(*each) for each in zip(views, paddings, strict=True))
+        primary, *others = (_clear_padding(*each) for each in zip(views, paddings, strict=True))
         mixed = primary
         for view, padding in zip(others, paddings[1:], strict=True):
             weights = self.weights(primary, view, paddings[0], padding).to(view.dtype)
@@ -90,13 +94,20 @@ class MultiView(nn.Module):
         query_padding: Tensor | None = None,
         key_padding: Tensor | None = None,
     ) -> Tensor:
-        """Aᵐ [B, N_1, N_m], in float32 or wider, for [B, N_1, C], [B, N_m, C] and their padding."""
+        """Return Aᵐ [B, N_1, N_m], in float32 or wider.
+
+        Args:
+            primary: [B, N_1, C].
+            view: [B, N_m, C].
+            query_padding: [B, N_1] bool or None.
+            key_padding: [B, N_m] bool or None.
+        """
         scores = self.scale * self.query(primary) @ self.key(view).transpose(-1, -2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).unsqueeze(1)
         bias = None
         if key_padding is not None:
             bias = mask_to_bias(key_padding[:, None, None], scores.dtype)
-        return self.normaliser.weights(scores, bias, query_padding, ALL).squeeze(1)
+        return self.normaliser.weights(scores, bias, query_padding, ALL_HEADS).squeeze(1)
 
     def _check(self, views: Sequence[Tensor], paddings: Sequence[Tensor | None]) -> None:
         if len(views) < 2:
@@ -121,9 +132,10 @@ class MultiView(nn.Module):
                 )
 
     def extra_repr(self) -> str:
+        """Return the numbers for the printed module."""
         return f"scale={self.scale}, dropout={self.dropout}"
 
 
-def _cleared(view: Tensor, padding: Tensor | None) -> Tensor:
-    """A view with 0 at its padding, so that nothing of it gets through, not even a NaN."""
+def _clear_padding(view: Tensor, padding: Tensor | None) -> Tensor:
+    """Return a view with 0 at its padding, so that nothing of that gets through, not even a NaN."""
     return view if padding is None else view.masked_fill(padding.unsqueeze(-1), 0)

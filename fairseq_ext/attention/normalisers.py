@@ -1,4 +1,4 @@
-"""Normalisers: from scores to attention weights whose rows sum to one.
+"""Normalisers: functions from scores to attention weights whose rows sum to one.
 
 Ding et al. 2020, "Attention that does not Explain Away", call them upper-normalised (UNAS,
 softmax), doubly-normalised (DNAS) and hybrid (HNAS) attention schemes.
@@ -6,39 +6,18 @@ softmax), doubly-normalised (DNAS) and hybrid (HNAS) attention schemes.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
-from fairseq_ext.attention.masks import Mask, mask_to_bias
+from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.errors import UsageError
 
 MIN_SCORES = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
-
-
-@dataclass(frozen=True)
-class FusedCall:
-    """What a fused kernel gets: dot-product attention of heads of a group.
-
-    Args:
-        q: [B, h, T, D]. k, v: [B, h, S, D]. The scores are q k^T / sqrt(D).
-        mask: what is masked.
-        query_padding: [B, T] bool, queries that do not exist; None if all do.
-        heads: which heads of the group these are.
-        dropout: probability, of the weights.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    mask: Mask
-    query_padding: Tensor | None
-    heads: slice
-    dropout: float
 
 
 class Normaliser(nn.Module):
@@ -54,22 +33,25 @@ class Normaliser(nn.Module):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
-        """Attention weights, same shape and dtype as `scores`.
+        """Return the attention weights, with the shape and dtype of `scores`.
 
         Args:
             scores: [B, heads, T, S], float32 or float64.
-            bias: what is masked, to be added to the scores; see `masks.bias`.
+            bias: the mask, to be added to the scores; see `masks.combined_bias`.
             query_padding: [B, T] bool, queries that do not exist; None if all do.
             heads: which heads of the group these are.
         """
         raise NotImplementedError
 
-    def fused(self, call: FusedCall) -> Tensor | None:
-        """dropout(weights) @ v, [B, h, T, D], without a map in memory; None = declined."""
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return dropout(weights) @ v, [B, h, T, D], without a map in memory, or None to decline.
+
+        The scores are q k^T / sqrt(D).
+        """
         return None
 
     def statistics(self) -> dict[str, Callable[[], float]]:
-        """What a training log shows of it, by name; called when a line is written."""
+        """Return what a training log shows, by name; called when a line is written."""
         return {}
 
 
@@ -79,29 +61,28 @@ class Softmax(Normaliser):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
+        """Return the softmax of each row."""
         return add_bias(scores, bias).softmax(-1)
 
-    def fused(self, call: FusedCall) -> Tensor | None:
-        small = call.q.size(2) * call.k.size(2) <= MIN_SCORES
-        if call.q.device.type == "cpu" and (small or call.dropout):  # SDPA drops out slowly there
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of torch's fused attention, or None where that is slower."""
+        q, k, v, dropout = call.q, call.k, call.v, call.dropout
+        small = q.size(2) * k.size(2) <= MIN_SCORES
+        if q.device.type == "cpu" and (small or dropout):  # torch draws random numbers slowly there
             return None
-        allowed = None if call.mask.masked is None else ~call.mask.masked
+        allowed = None if mask.masked is None else ~mask.masked
         return F.scaled_dot_product_attention(
-            call.q,
-            call.k,
-            call.v,
-            attn_mask=allowed,
-            dropout_p=call.dropout,
-            is_causal=call.mask.causal,
+            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
         )
 
 
 class Unnormalised(Normaliser):
-    """W_ij = exp(s_ij): the scores are logarithms of the weights already."""
+    """W_ij = exp(s_ij), for scores that are logarithms of the weights already."""
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
+        """Return exp(scores)."""
         return add_bias(scores, bias).exp()
 
 
@@ -110,8 +91,8 @@ class Sinkhorn(Normaliser):
 
     One sweep is DNAS (Ding et al., Eq. 5): C_ij = exp(s_ij) / sum_i' exp(s_i'j), then
     W_ij = C_ij / sum_j' C_ij'. Many sweeps approach a doubly stochastic matrix (Eq. 9, 10).
-    Computed on logarithms, where nothing underflows: log C is the log-softmax of the scores over
-    the queries. Padded queries do not enter the columns.
+    The sweeps run on logarithms, where nothing underflows: log C is the log-softmax of the scores
+    over the queries. Padded queries do not enter the columns.
 
     Args:
         sweeps: k >= 1.
@@ -133,24 +114,27 @@ class Sinkhorn(Normaliser):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
+        """Return the weights after all sweeps."""
         absent = None
         if query_padding is not None:
             absent = mask_to_bias(query_padding[:, None, :, None], scores.dtype)
-        # what blocks a key for all queries alike changes nothing in its column
-        partly = bias if bias is not None and bias.size(-2) > 1 else None
+        # a mask of a key that is the same for all queries changes nothing in the key's column
+        column_bias = bias if bias is not None and bias.size(-2) > 1 else None
         for sweep in range(self.sweeps):
             if sweep:
                 scores = scores.log_softmax(-1)
-            scores = add_bias(add_bias(scores, absent), partly).log_softmax(-2)
-            if partly is not None:
-                partly = bias = partly.detach()  # what is masked stays so; one gradient
+            scores = add_bias(add_bias(scores, absent), column_bias).log_softmax(-2)
+            if column_bias is not None:  # masked scores stay masked, the gradient counts once
+                column_bias = bias = column_bias.detach()
             scores = add_bias(scores, bias)
         return scores.softmax(-1)
 
-    def fused(self, call: FusedCall) -> Tensor | None:
-        return None if self.sweeps > 1 else _doubly(call)
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of a kernel for one sweep, or None."""
+        return None if self.sweeps > 1 else _fused_doubly(call, mask)
 
     def extra_repr(self) -> str:
+        """Return the options for the printed module."""
         return f"sweeps={self.sweeps}"
 
 
@@ -162,9 +146,10 @@ class Hybrid(Normaliser):
     Args:
         heads: h, how many heads the group has.
         init: u0, 0.5 in the paper's VQA model, 0.1 for headlines.
-        weight: how u stays in [0, 1]. "sigmoid": u = sigmoid(logit(u0) + offset). "raw":
-            u = u0 + offset, unbounded, the paper's form. "clamp": raw, clamped, with the gradient
-            passed through so that a u at a bound can return.
+        weight: how u stays in [0, 1].
+            "sigmoid": u = sigmoid(logit(u0) + offset).
+            "raw": u = u0 + offset, unbounded, the paper's form.
+            "clamp": raw, clamped; the gradient passes through, so that a u at a bound can return.
 
     Raises:
         UsageError: u0 outside [0, 1], or 0 or 1 with "sigmoid", or an unknown `weight`.
@@ -189,7 +174,7 @@ class Hybrid(Normaliser):
         self.offset = nn.Parameter(torch.zeros(heads))
 
     def u(self) -> Tensor:
-        """[h] share of the doubly-normalised weights, in float32 or wider."""
+        """Return the share of the doubly-normalised weights: [h], float32 or wider."""
         offset = self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
         if self.weight == "sigmoid":
             return torch.sigmoid(math.log(self.init / (1 - self.init)) + offset)
@@ -199,38 +184,40 @@ class Hybrid(Normaliser):
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
+        """Return the mix of both weights."""
         softmax = self.softmax.weights(scores, bias, query_padding, heads)
         doubly = self.doubly.weights(scores, bias, query_padding, heads)
         return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
 
-    def fused(self, call: FusedCall) -> Tensor | None:
-        return _doubly(call, self.u()[call.heads])
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of a kernel, or None."""
+        return _fused_doubly(call, mask, self.u()[call.heads])
 
     def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return the mean of u over the heads."""
         return {"u": lambda: round(self.u().mean().item(), 4)}
 
     def extra_repr(self) -> str:
+        """Return the options for the printed module."""
         return f"init={self.init}, weight={self.weight}"
 
 
-def _doubly(call: FusedCall, u: Tensor | None = None) -> Tensor | None:
-    """DNAS, or with u [h] HNAS, by the first kernel that suits; kernels know no dropout."""
+def _fused_doubly(call: HeadCall, mask: Mask, u: Tensor | None = None) -> Tensor | None:
+    """Return DNAS, or with u [h] HNAS, of the first kernel that supports the call.
+
+    No kernel supports dropout.
+    """
     if call.dropout:
         return None
     for kernel in (doubly_cpu, doubly_triton):
-        if kernel.supports(call.q, call.k, call.mask):
+        if kernel.supports(call.q, call.k, mask):
             try:
                 return kernel.attend(
-                    call.q, call.k, call.v, call.mask.masked, call.query_padding, u
+                    call.q, call.k, call.v, mask.masked, call.context.query_padding, u
                 )
             except doubly_cpu.Inexact:
                 return None
     return None
-
-
-def add_bias(scores: Tensor, bias: Tensor | None) -> Tensor:
-    """Their sum."""
-    return scores if bias is None else scores + bias
 
 
 NORMALISERS: dict[str, Callable[..., Normaliser]] = {
@@ -244,7 +231,7 @@ NORMALISERS: dict[str, Callable[..., Normaliser]] = {
 
 
 def build_normaliser(name: str, heads: int, **options: Any) -> Normaliser:
-    """The normaliser `name` for a group of `heads` heads.
+    """Build the normaliser `name` for a group of `heads` heads.
 
     Args:
         options: hna_init, hna_weight (hybrid) and sinkhorn_sweeps (sinkhorn); others ignore them.

@@ -1,5 +1,8 @@
 """The term "ag": attention guidance (Deshpande & Narasimhan 2020, Eq. 2-4)."""
 
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
+
 import logging
 from dataclasses import dataclass
 from typing import Any, Optional

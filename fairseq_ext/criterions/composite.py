@@ -27,7 +27,7 @@ from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Sample, Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Requirements, check_requirements
+from fairseq_ext.models.config import Requirements, check_requirements, default_options
 
 
 class TappedModel:
@@ -160,7 +160,7 @@ class AliasCriterion(CompositeCriterion):
                 f"--criterion {cfg._name} is for --task {' and '.join(cls.choices)}, and not for "
                 f"{kind}; give both"
             )
-        defaults = {f.name: f.default for f in fields(CRITERION_DATACLASS_REGISTRY[cfg._name])}
+        defaults = default_options(CRITERION_DATACLASS_REGISTRY[cfg._name])
         values = {"task": kind, **{name: getattr(cfg, name) for name in defaults}}
         check_requirements(values, defaults, {}, cls._list_requirements())
         return CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
@@ -185,10 +185,12 @@ def _register(name: str, kind: type, configs: Sequence[type], **members: Any) ->
 for _name, _objective in OBJECTIVES.items():
     for _more in COMBINATIONS:
         if _terms := (*_objective.terms, *_more):
-            _configs = [TERMS[term].config for term in reversed(_terms) if TERMS[term].config]
-            _configs.append(CRITERION_DATACLASS_REGISTRY[_objective.base])
+            _base = CRITERION_DATACLASS_REGISTRY[_objective.base]
+            _configs = [config for t in reversed(_terms) if (config := TERMS[t].config)]
             _full = "_".join((_name, *_more))
-            _register(_full, CompositeCriterion, _configs, objective=_objective, terms=_terms)
+            _register(
+                _full, CompositeCriterion, [*_configs, _base], objective=_objective, terms=_terms
+            )
 
 for _more in COMBINATIONS[1:]:
     for _name, _tasks in ALIASES.items():

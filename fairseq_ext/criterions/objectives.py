@@ -11,7 +11,7 @@ from fairseq_ext.criterions import (  # noqa: F401 (registers the bases)
     sentences,
     sequence_tagging,
 )
-from fairseq_ext.criterions.adversarial.divergence import Predictions
+from fairseq_ext.criterions.divergence import Predictions
 from fairseq_ext.criterions.terms import Sample
 from fairseq_ext.data.labelled_dataset import IGNORED
 

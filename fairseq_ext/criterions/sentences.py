@@ -1,5 +1,8 @@
 """The criterions "sentence_classification", "multiple_choice" and "sentence_regression"."""
 
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled_criterion import LabelledCriterion, log_over_all
+from fairseq_ext.criterions.labelled_criterion import LabelledCriterion, Metric, log_over_all
 from fairseq_ext.criterions.logging_outputs import Log, sum_entries
 from fairseq_ext.criterions.terms import Sample
 from fairseq_ext.models.config import described
@@ -144,7 +147,7 @@ class SentenceRegression(LabelledCriterion):
     @classmethod
     def log_metrics(cls, logs: list[Log]) -> None:
         """Log correlations and squared error, in evaluation."""
-        functions = {
+        functions: dict[str, Metric] = {
             "pearson": partial(correlation, pearsonr),
             "spearman": partial(correlation, spearmanr),
             "mse": mean_squared_error,

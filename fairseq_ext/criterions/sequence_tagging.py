@@ -42,7 +42,7 @@ class SequenceTagging(LabelledCriterion):
         """Return the tags of all words by number and the counts of entities, in evaluation."""
         if training:
             return {}
-        predicted = self.task.tags(scores, sample["items"])
+        predicted = self.task.predict_tags(scores, sample["items"])
         right = [item.example.values["tags"] for item in sample["items"]]
         number = {tag: place for place, tag in enumerate(self.task.labels)}
         return {

@@ -43,7 +43,7 @@ class SpanExtraction(LabelledCriterion):
         """Return exact match and F1 of SQuAD, summed over questions, in evaluation."""
         if training:
             return {}
-        answers = self.task.answers(scores, sample)
+        answers = self.task.read_answers(scores, sample)
         exact = overlap = 0.0
         for item, answer in zip(sample["items"], answers, strict=True):
             references = [each["text"] for each in item.example.values["answers"]] or [""]

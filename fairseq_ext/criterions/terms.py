@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_ext.criterions.adversarial.divergence import Predictions
+from fairseq_ext.criterions.divergence import Predictions
 from fairseq_ext.criterions.logging_outputs import Log
 
 Sample = dict[str, Any]

@@ -1,41 +1,88 @@
-"""What all pictures share: their types of file, colours, and how they are written."""
+"""Figures of runs: colours, axes, bar charts, and the files of pictures and of their numbers."""
 
 import io
 import logging
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import records_as_csv
+from fairseq_ext.evaluation.layout import records_as_csv, standard_error
 from fairseq_ext.files import atomic_writer, check_writable
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq sets everyone to DEBUG
 
-# Okabe and Ito: told apart with every kind of colour vision, on white.
+# Okabe and Ito: distinguishable on white with every kind of colour vision.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 
 DPI = 150
 
-POWER = r"$\mathdefault"  # how matplotlib writes numbers on logarithmic axes
+BAR_MARGIN = 0.15  # share of the range of bar heights that the axis adds below and above
+
+POWER = r"$\mathdefault"  # how matplotlib begins numbers on logarithmic axes
 
 
-def colours(names: Iterable[str]) -> dict[str, Any]:
-    """One for each name; of more than there are `COLOURS`, from a scale."""
-    each = list(dict.fromkeys(names))
-    if len(each) <= len(COLOURS):
-        return dict(zip(each, COLOURS, strict=False))
+def assign_colours(names: Iterable[str]) -> dict[str, Any]:
+    """Return a colour for each name: from `COLOURS`, or from a scale if there are more names."""
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) <= len(COLOURS):
+        return dict(zip(distinct, COLOURS, strict=False))
     from matplotlib import colormaps
 
     scale = colormaps["nipy_spectral"]
-    return {name: scale(number / len(each)) for number, name in enumerate(each)}
+    return {name: scale(number / len(distinct)) for number, name in enumerate(distinct)}
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of this size in inches, whose layout makes room for all texts."""
+    from matplotlib.figure import Figure  # slow to import: only what draws waits for it
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def style_axes(axes: "Axes", grid: bool = True) -> None:
+    """Hide the upper and right frame of a plot; with `grid`, draw a pale grid."""
+    if grid:
+        axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def use_whole_numbers(*axes: Any) -> None:
+    """Put the ticks of each axis (`plot.xaxis`, `plot.yaxis`) at whole numbers only."""
+    for axis in axes:
+        axis.get_major_locator().set_params(integer=True)
+
+
+def draw_bars(values: Mapping[str, Sequence[float]], title: str, baseline: str) -> "Figure":
+    """Draw a bar for each variant: the mean of its repetitions and the mean's standard error.
+
+    A line marks the mean of the baseline. The axis does not begin at 0, so that small differences
+    are visible.
+    """
+    means = {name: statistics.mean(each) for name, each in values.items()}
+    errors = {name: standard_error(each) or 0.0 for name, each in values.items()}
+    figure = new_figure(1.6 + 0.9 * len(means), 4.2)
+    axes = figure.add_subplot(ylabel=title)
+    colours = [COLOURS[name != baseline] for name in means]
+    axes.bar(list(means), list(means.values()), 0.7, yerr=list(errors.values()), color=colours)
+    axes.axhline(means[baseline], color=COLOURS[0], lw=1, ls="--")
+    low = min(means[name] - errors[name] for name in means)
+    high = max(means[name] + errors[name] for name in means)
+    margin = BAR_MARGIN * (high - low) or abs(high) * BAR_MARGIN or 1.0
+    axes.set_ylim(low - margin, high + margin)
+    style_axes(axes, grid=False)
+    for label in axes.get_xticklabels():
+        label.set(rotation=30, horizontalalignment="right")
+    return figure
 
 
 def check_picture(out: Path) -> None:
-    """Raise UsageError unless a picture can be written there."""
+    """Raise UsageError unless a picture can be written to this path."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     accepted = sorted(FigureCanvasBase.get_supported_filetypes())
@@ -45,11 +92,15 @@ def check_picture(out: Path) -> None:
 
 
 def save(figure: "Figure", out: Path) -> None:
-    """Write a figure; the type follows from the name."""
+    """Write a figure; the suffix of the path decides the type of file.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.part")
     try:
-        part.write_bytes(drawn(figure, out.suffix.removeprefix(".").lower()))
+        part.write_bytes(render(figure, out.suffix.removeprefix(".").lower()))
         part.replace(out)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -57,13 +108,18 @@ def save(figure: "Figure", out: Path) -> None:
 
 
 def save_numbers(records: Sequence[Mapping[str, Any]], out: Path) -> None:
-    """Write what a picture shows beside it, as CSV."""
+    """Write the numbers that a picture shows, as CSV beside it."""
     with atomic_writer(out.with_suffix(".csv")) as file:
         file.write(records_as_csv(records))
 
 
-def drawn(figure: "Figure", kind: str) -> bytes:
-    """The file of a picture. Names of runs and tokens are no formulas, whatever is in them."""
+def render(figure: "Figure", kind: str) -> bytes:
+    """Return the contents of a picture file of this kind, such as "svg".
+
+    Names of runs and tokens are shown as they are: matplotlib would read text between two $ as a
+    formula. Only the powers that it writes itself on logarithmic axes are set as formulas, and axes
+    have these texts only after a first pass over the figure.
+    """
     from matplotlib import rc_context
     from matplotlib.text import Text
 
@@ -71,7 +127,7 @@ def drawn(figure: "Figure", kind: str) -> bytes:
     with rc_context({"text.parse_math": False}):
         for text in figure.findobj(Text):
             text.set_parse_math(False)
-        figure.draw_without_rendering()  # only now do axes have their numbers
+        figure.draw_without_rendering()
         for text in figure.findobj(Text):
             text.set_parse_math(text.get_text().startswith(POWER))
         figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight")

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import comparisons, layout, metrics
-from fairseq_ext.evaluation.bar_charts import draw_bars
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
-from fairseq_ext.evaluation.pictures import check_picture, save, save_numbers
+from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save, save_numbers
 from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
 from fairseq_ext.evaluation.translation import Texts, check_same_references

@@ -1,4 +1,4 @@
-"""The loss of attention guidance, without the patterns' matrices.
+"""The loss of attention guidance, computed without the patterns' matrices.
 
 For a row h that sums to one, ||h - p||^2 is sum h^2 - 2 h[t] + 1 if p is 1 at t, and
 sum h^2 - 1/n if p is 1/n everywhere.
@@ -26,28 +26,33 @@ def sentence_losses(
     view: View,
     reduction: str,
 ) -> Tensor:
-    """[B] A_b = sum over layers and patterns of ||H - P||^2, over real rows and columns.
+    """Return A_b = sum over layers and patterns of ||H - P||^2, over real rows and columns: [B].
 
     Args:
-        maps: what a recorder heard of the guided heads, [B, heads, T, S], rows that sum to one.
+        maps: (site, layer) -> recorded maps of the guided heads, [B, heads, T, S], whose rows sum
+            to one. Layers dropped by LayerDrop are absent.
+        site: of the maps to be guided.
+        guided: the heads and their patterns.
+        view: rows and columns of the maps.
         reduction: "mean", over rows, columns and the heads of a pattern, or "sum".
     """
-    distances = [distance_to(guide.pattern, guided, view) for guide in guided.patterns]
+    distances = [distance_to(each.pattern, guided, view) for each in guided.patterns]
     over_heads = torch.mean if reduction == "mean" else torch.sum
     rows = torch.zeros_like(view.queries, dtype=torch.float)
-    for layer in guided.layers:
-        if (site, layer) not in maps:  # LayerDrop
-            continue
-        heads = maps[site, layer]
+    layers = [maps[site, layer] for layer in guided.layers if (site, layer) in maps]
+    for heads in layers:
         squares = heads.square().sum(-1)
-        for guide, distance in zip(guided.patterns, distances, strict=True):
-            ours = slice(guide.start, guide.stop)
-            rows = rows + over_heads(distance(heads[:, ours], squares[:, ours]), 1)
+        for (_, start, stop), distance in zip(guided.patterns, distances, strict=True):
+            part = slice(start, stop)
+            rows = rows + over_heads(distance(heads[:, part], squares[:, part]), 1)
     return (rows * row_weights(view, reduction)).sum(1)
 
 
 def row_weights(view: View, reduction: str) -> Tensor:
-    """[B, T] 1 for "sum"; for "mean" 1 / (rows x columns of the sentence); 0 for padded rows."""
+    """Return the weight of each row, [B, T]; padded rows have the weight 0.
+
+    Real rows have the weight 1 for "sum", and 1 / (rows x columns of the sentence) for "mean".
+    """
     if reduction == "sum":
         return view.queries.float()
     real = view.queries.sum(1, keepdim=True) * view.keys.sum(1, keepdim=True)
@@ -55,27 +60,27 @@ def row_weights(view: View, reduction: str) -> Tensor:
 
 
 def distance_to(pattern: str, guided: GuidedHeads, view: View) -> Distance:
-    """How maps are compared with a pattern; what it says of padded rows has no meaning."""
+    """Return the distance of maps to a pattern; at padded rows it has no meaning."""
     rows = PATTERNS[pattern].rows(replace(view, marks=guided.symbol_ids[pattern]))
     if rows.is_floating_point():
-        return _to_matrix(rows)
+        return _distance_to_matrix(rows)
     if rows.dtype == torch.bool:
-        return _to_keys(rows & view.keys)
-    return _to_index(rows.where(view.queries, -1), view)
+        return _distance_to_keys(rows & view.keys)
+    return _distance_to_index(rows.where(view.queries, -1), view)
 
 
-def _to_index(index: Tensor, view: View) -> Distance:
-    named, target = (index >= 0)[:, None], index.clamp(min=0)[:, None, :, None]
+def _distance_to_index(index: Tensor, view: View) -> Distance:
+    has_target, target = (index >= 0)[:, None], index.clamp(min=0)[:, None, :, None]
     uniform = 1 / view.visible.clamp(min=1)[:, None]
 
     def distance(maps: Tensor, squares: Tensor) -> Tensor:
         hit = maps.gather(-1, target.expand(-1, maps.size(1), -1, -1)).squeeze(-1)
-        return squares + torch.where(named, 1 - 2 * hit, -uniform)
+        return squares + torch.where(has_target, 1 - 2 * hit, -uniform)
 
     return distance
 
 
-def _to_keys(keys: Tensor) -> Distance:
+def _distance_to_keys(keys: Tensor) -> Distance:
     count = keys.sum(1, keepdim=True)[:, :, None]
     share = (keys[:, None] / count.clamp(min=1))[..., None]  # [B, 1, S, 1]
 
@@ -86,7 +91,7 @@ def _to_keys(keys: Tensor) -> Distance:
     return distance
 
 
-def _to_matrix(rows: Tensor) -> Distance:
+def _distance_to_matrix(rows: Tensor) -> Distance:
     rows = rows[:, None]
 
     def distance(maps: Tensor, squares: Tensor) -> Tensor:

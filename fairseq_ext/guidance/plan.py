@@ -1,11 +1,11 @@
-"""What is guided, from options of a criterion and what the model has; checked before training."""
+"""The plan of guidance, from a criterion's options and a model's heads; checked before training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairseq_ext.attention.model_report import HeadsBySite, get_model_report
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.patterns import PATTERNS
+from fairseq_ext.guidance.patterns import PATTERNS, PERIOD_FLAG
 from fairseq_ext.guidance.selection import (
     SITES,
     PatternHeads,
@@ -15,20 +15,18 @@ from fairseq_ext.guidance.selection import (
     split_fraction,
 )
 
-# what the paper guides: for translation, and in an encoder alone
-TRANSLATION_HEADS, ENCODER_FRACTION = "next:1,prev:1", 0.5
-DEFAULT_PERIODS = ". \u2581."  # as in text, and in SentencePiece
-
-PERIOD_SYMBOLS = ("--ag-period",)
+TRANSLATION_HEADS = "next:1,prev:1"  # the heads that the paper guides in translation models
+ENCODER_FRACTION = 0.5  # the fraction of heads that it guides in an encoder alone
+DEFAULT_PERIODS = ". \u2581."  # in text, and in pieces of SentencePiece
 
 
 class GuidedHeads(NamedTuple):
-    """What is guided at one site.
+    """The guided heads of one site.
 
     Attributes:
-        layers: layer -> the guided heads, in the order of the guides.
-        patterns: patterns and their heads, counted among the guided ones.
-        symbol_ids: pattern -> ids of the symbols that it asked for.
+        layers: layer -> its guided heads, in the order of the patterns.
+        patterns: patterns and their heads, counted among the guided heads.
+        symbol_ids: pattern -> ids of the symbols that it asks for.
     """
 
     layers: Mapping[int, Sequence[int]]
@@ -36,11 +34,11 @@ class GuidedHeads(NamedTuple):
     symbol_ids: dict[str, list[int]]
 
     def __str__(self) -> str:
-        alike: dict[str, list[int]] = {}
+        layers: dict[str, list[str]] = {}  # by the description of their heads
         for layer, heads in self.layers.items():
-            said = ", ".join(f"{_span(heads[g.start : g.stop])} {g.pattern}" for g in self.patterns)
-            alike.setdefault(said, []).append(layer)
-        return "; ".join(f"heads {h}, in layers {', '.join(map(str, n))}" for h, n in alike.items())
+            parts = [f"{_span(heads[p.start : p.stop])} {p.pattern}" for p in self.patterns]
+            layers.setdefault(", ".join(parts), []).append(str(layer))
+        return "; ".join(f"heads {h}, in layers {', '.join(names)}" for h, names in layers.items())
 
 
 def _span(heads: Sequence[int]) -> str:
@@ -48,82 +46,81 @@ def _span(heads: Sequence[int]) -> str:
 
 
 def plan_guidance(cfg: Any, task: Any) -> dict[str, GuidedHeads]:
-    """What is guided at each site; raises UsageError if that cannot be done."""
-    places: HeadsBySite = get_model_report(task).guidable
-    if not any(places.values()):
+    """Return the guided heads of each site.
+
+    Raises:
+        UsageError: the options cannot be met with this model and dictionary.
+    """
+    guidable = get_model_report(task).guidable
+    if not any(guidable.values()):
         raise UsageError(
             "--criterion asks to guide attention, but this --arch has none that can be; choose one "
             "of fairseq_ext, such as --arch transformer_una"
         )
-    found = {
-        site: _plan_site(_flag(cfg, site, words), words, site, places, cfg, task)
-        for site, words in _words(cfg, places).items()
-    }
-    asked = {guide.pattern for guided in found.values() for guide in guided.patterns}
-    if cfg.ag_period != DEFAULT_PERIODS and not any(
-        PATTERNS[p].symbols == PERIOD_SYMBOLS for p in asked
-    ):
+    texts = _texts_of_sites(cfg, guidable)
+    plan = {site: _plan_site(site, text, guidable, cfg, task) for site, text in texts.items()}
+    symbols = [PATTERNS[name].symbols for heads in plan.values() for name in heads.symbol_ids]
+    if cfg.ag_period != DEFAULT_PERIODS and PERIOD_FLAG not in symbols:
         raise UsageError(
             f"--ag-period {cfg.ag_period} has no effect without the pattern period; leave it out, "
             "or give heads to that pattern"
         )
-    return found
+    return plan
 
 
-def _flag(cfg: Any, site: str, words: str) -> str:
-    flag = f"--ag-{site}-heads"
-    return flag if getattr(cfg, f"ag_{site}_heads") is not None else f"{flag} (here: {words})"
-
-
-def _words(cfg: Any, places: HeadsBySite) -> dict[str, str]:
-    words = {s: said for s in SITES if (said := getattr(cfg, f"ag_{s}_heads")) is not None}
-    alone = not places["decoder"] and not places["cross"]
-    if cfg.ag_fraction is None and (words or not alone):
-        return words or {"encoder": TRANSLATION_HEADS}
-    if "encoder" in words:
+def _texts_of_sites(cfg: Any, guidable: HeadsBySite) -> dict[str, str]:
+    """Return site -> patterns and numbers of heads as text, such as "next:1,prev:1"."""
+    options = {site: getattr(cfg, f"ag_{site}_heads") for site in SITES}
+    texts = {site: text for site, text in options.items() if text is not None}
+    encoder_alone = not guidable["decoder"] and not guidable["cross"]
+    if cfg.ag_fraction is None and (texts or not encoder_alone):
+        return texts or {"encoder": TRANSLATION_HEADS}
+    if "encoder" in texts:
         raise UsageError(
-            f"--ag-fraction {cfg.ag_fraction:g} and --ag-encoder-heads {words['encoder']} both say "
+            f"--ag-fraction {cfg.ag_fraction:g} and --ag-encoder-heads {texts['encoder']} both say "
             "which heads of the encoder are guided; give one of them"
         )
-    free = places["encoder"]
-    fewest = min((len(free[layer]) for layer in _layers(cfg, "encoder", places)), default=0)
+    fewest = min(map(len, _guided_layers("encoder", guidable, cfg).values()), default=0)
     fraction = ENCODER_FRACTION if cfg.ag_fraction is None else cfg.ag_fraction
-    return {"encoder": split_fraction(fraction, fewest), **words}
+    return {"encoder": split_fraction(fraction, fewest), **texts}
 
 
-def _layers(cfg: Any, site: str, places: HeadsBySite) -> list[int]:
-    """Those that are to be guided, of those there are."""
-    if not places[site]:
-        return []
-    said = f"layers with {site} attention"
-    return choose_layers("--ag-layers", cfg.ag_layers, places[site], of=said)
+def _guided_layers(site: str, guidable: HeadsBySite, cfg: Any) -> dict[int, Sequence[int]]:
+    """Return the guidable heads of the layers that --ag-layers names, none without the site."""
+    heads, noun = guidable[site], f"layers with {site} attention"
+    layers = choose_layers("--ag-layers", cfg.ag_layers, heads, noun=noun) if heads else []
+    return {layer: heads[layer] for layer in layers}
 
 
-def _plan_site(
-    flag: str, words: str, site: str, places: HeadsBySite, cfg: Any, task: Any
-) -> GuidedHeads:
-    guides = parse_heads(flag, words)
-    layers = _layers(cfg, site, places)
+def _plan_site(site: str, text: str, guidable: HeadsBySite, cfg: Any, task: Any) -> GuidedHeads:
+    flag = f"--ag-{site}-heads"
+    if getattr(cfg, f"ag_{site}_heads") is None:
+        flag = f"{flag} (here: {text})"
+    patterns = parse_heads(flag, text)
+    layers = _guided_layers(site, guidable, cfg)
     if not layers:
         raise UsageError(
             f"this --arch has no {site} attention for {flag}; guide that of another site, or none"
         )
-    check_patterns(flag, site, guides, {layer: places[site][layer] for layer in layers})
-    words_of_keys = task.target_dictionary if site == "decoder" else task.source_dictionary
-    marks = {g.pattern: _marks(flag, g.pattern, cfg.ag_period, words_of_keys) for g in guides}
-    heads = {layer: places[site][layer][: guides[-1].stop] for layer in layers}
-    return GuidedHeads(heads, guides, marks)
+    check_patterns(flag, site, patterns, min(map(len, layers.values())))
+    dictionary = task.target_dictionary if site == "decoder" else task.source_dictionary
+    names = [each.pattern for each in patterns]
+    return GuidedHeads(
+        layers={layer: heads[: patterns[-1].stop] for layer, heads in layers.items()},
+        patterns=patterns,
+        symbol_ids={name: _symbol_ids(flag, name, cfg.ag_period, dictionary) for name in names},
+    )
 
 
-def _marks(flag: str, name: str, period: str, dictionary: Any) -> list[int]:
-    """The ids of the symbols that a pattern asks for."""
+def _symbol_ids(flag: str, name: str, period: str, dictionary: Any) -> list[int]:
+    """Return the ids of the symbols that a pattern asks for, of those in the dictionary."""
     asked = PATTERNS[name].symbols
-    symbols = period.split() if asked == PERIOD_SYMBOLS else asked
-    known = [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
-    if asked and not known:
+    symbols = period.split() if asked == PERIOD_FLAG else asked
+    ids = [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
+    if asked and not ids:
         raise UsageError(
             f"{flag} names {name}, but the dictionary has none of its symbols, "
             f"{' '.join(symbols) or 'since --ag-period is empty'}; give --ag-period SYMBOL, or "
             "another pattern"
         )
-    return known
+    return ids

@@ -9,7 +9,7 @@ ALPHA_CHOICES = (1.0, 10.0, 100.0)  # alpha_0 in the paper
 
 
 class Schedule(NamedTuple):
-    """alpha_t / alpha_0: 1 up to update `hold`, then linear, 0 from update `end` on.
+    """The factor alpha_t / alpha_0: 1 up to update `hold`, then linear, 0 from update `end` on.
 
     The paper has no plateau, its released code one of 20,000 updates.
     """
@@ -18,18 +18,22 @@ class Schedule(NamedTuple):
     end: int
 
     def factor(self, updates: int) -> float:
-        """For the update after `updates` others."""
+        """Return alpha_t / alpha_0 for the update that follows `updates` others."""
         if updates < self.hold:
             return 1.0
         return max(0.0, (self.end - updates) / max(1, self.end - self.hold))
 
 
 def build_schedule(decay: int | None, hold: int, max_update: int) -> Schedule:
-    """From --ag-decay-updates, --ag-hold-updates and --max-update; raises UsageError."""
+    """Build a schedule from --ag-decay-updates, --ag-hold-updates and --max-update.
+
+    Raises:
+        UsageError: they do not say when guidance ends, or it ends before it starts to fall.
+    """
     end = max_update if decay is None else decay
     if end < 1:
-        given = "there is no --max-update" if decay is None else f"--ag-decay-updates is {decay}"
-        raise UsageError(f"{given}; say at which update guidance ends, as --ag-decay-updates N")
+        fault = "there is no --max-update" if decay is None else f"--ag-decay-updates is {decay}"
+        raise UsageError(f"{fault}; say at which update guidance ends, as --ag-decay-updates N")
     if not 0 <= hold <= end:
         raise UsageError(
             f"--ag-hold-updates is {hold}; give a number from 0 to {end}, where guidance ends"
@@ -38,7 +42,11 @@ def build_schedule(decay: int | None, hold: int, max_update: int) -> Schedule:
 
 
 def parse_alpha(text: str) -> float | None:
-    """alpha_0; None for "auto". Raises UsageError for anything but a number from 0."""
+    """Return alpha_0 from the text of --ag-alpha; None for "auto".
+
+    Raises:
+        UsageError: the text is neither "auto" nor a number from 0.
+    """
     try:
         alpha = None if text == "auto" else float(text)
     except ValueError:
@@ -49,8 +57,15 @@ def parse_alpha(text: str) -> float | None:
 
 
 def choose_alpha(task: float, guidance: float) -> float | None:
-    """The paper's rule: of 1, 10, 100, what brings both losses closest in size at the start; None
-    if one of them says nothing."""
+    """Return the alpha_0 of 1, 10, 100 that brings both losses closest in size, the paper's rule.
+
+    Args:
+        task: the loss of the task at the start of training.
+        guidance: the loss of guidance there.
+
+    Returns:
+        alpha_0, or None if one of the losses is not above 0 and so tells nothing.
+    """
     if not (task > 0 and guidance > 0):
         return None
     return min(ALPHA_CHOICES, key=lambda alpha: abs(math.log(task / (alpha * guidance))))

@@ -90,6 +90,11 @@ def _advise(needed: Iterable[str], accepted: Sequence[str]) -> str:
     )
 
 
+def default_options(config: type) -> dict[str, Any]:
+    """Return option -> default of a dataclass."""
+    return {field.name: field.default for field in fields(config)}
+
+
 def described(default: Any, help: str) -> Any:
     """Return the field of an option in a dataclass that is written out."""
     return field(default=default, metadata={"help": help})

@@ -16,7 +16,8 @@ from fairseq_ext.attention.normalisers import Normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
 from fairseq_ext.models.config import TaskFacts
-from fairseq_ext.roles import NO_ROLE, PARSED_ROLES, ROLES, RoleMask, SymbolTable, check_symbols
+from fairseq_ext.roles.role_masks import NO_ROLE, PARSED_ROLES, ROLES, RoleMask
+from fairseq_ext.roles.symbols import SymbolTable, check_symbols
 
 ROLES_FLAG = "--encoder-roles"
 
@@ -46,10 +47,10 @@ def build_heads(
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
-    rest = heads - sum(group.n for group in groups)
+    rest = heads - sum(group.num_heads for group in groups)
     if site == "encoder":
         groups += _build_role_heads(layer, rest, layers, normaliser, options)
-    rest = heads - sum(group.n for group in groups)
+    rest = heads - sum(group.num_heads for group in groups)
     return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
 
 

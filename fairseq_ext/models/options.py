@@ -8,7 +8,7 @@ from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, Requirements, option, stock_options
-from fairseq_ext.roles import DEFINITIONS, ROLES
+from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 
 Normalisers = ChoiceEnum(list(NORMALISERS))
 

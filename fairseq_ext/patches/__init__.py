@@ -134,7 +134,7 @@ PATCHES = (
         processes.check_every_start,
         "On CPUs several processes train nothing, or each the whole; --bf16 implies --tpu.",
         "fairseq 0.10",
-        "fairseq starts processes on CPUs and takes their number from torchrun",
+        "fairseq starts processes on CPUs, takes their number from torchrun and leaves --tpu alone",
     ),
     Patch(
         processes.gather_objects,

@@ -40,11 +40,11 @@ def parse_settings() -> None:
 
     from fairseq_ext import safe_loading
 
-    replace(
-        [name for name in sys.modules if name.startswith("fairseq.")],
-        "eval",
-        safe_loading.parse_literal,
-    )
+    # some modules have a second name in sys.modules
+    modules = {
+        module.__name__ for name, module in sys.modules.items() if name.startswith("fairseq.")
+    }
+    replace(sorted(modules), "eval", safe_loading.parse_literal)
 
 
 def unpack_safely() -> None:

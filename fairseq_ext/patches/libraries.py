@@ -1,6 +1,5 @@
 """Patches that current versions of numpy, torch and hydra need."""
 
-import logging
 import types
 import warnings
 from typing import Any
@@ -22,8 +21,7 @@ STOCK_WARNINGS = [
 
 
 def silence_stock_warnings() -> None:
-    """Ignore the warnings of `STOCK_WARNINGS`, and a log line printed on import."""
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)  # on import
+    """Ignore the warnings of `STOCK_WARNINGS`."""
     for message, category, module in STOCK_WARNINGS:
         warnings.filterwarnings("ignore", message, category, module)
 

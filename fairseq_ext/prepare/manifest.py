@@ -20,8 +20,8 @@ from tqdm import tqdm
 from fairseq_ext.files import list_files, read_lines, write_lines
 from fairseq_ext.prepare.fetch import checksum_of
 from fairseq_ext.prepare.step import INPUTS, read_with_progress, step_parser
+from fairseq_ext.prepare.workspace import MANIFEST
 
-MANIFEST = "manifest.json"
 PACKAGES = (
     *("fairseq_ext", "fairseq-fixed", "sacremoses", "subword-nmt", "fastBPE", "tokenizers"),
     *("torch", "numpy"),

@@ -1,4 +1,4 @@
-"""What the symbols of a dictionary say of words: their text, where words begin and end."""
+"""Pieces: the text of a dictionary's symbols, and where words begin and end in them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,19 +6,18 @@ from typing import NamedTuple
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
 MARKS = ("@@", "##", "\u2581", "\u0120")
-"""Of subword-nmt and fastBPE (at the end, more to come); of WordPiece (in front, no beginning); of
-SentencePiece and byte-level BPE (in front, a beginning)."""
+"""Marks of subword-nmt and fastBPE (at the end: the word continues), of WordPiece (in front: the
+word has begun before), of SentencePiece and byte-level BPE (in front: a word begins)."""
 
-
-LEAST = 0.01
-"""Share of symbols with a mark; words that look like it ("###") are fewer."""
+MIN_MARKED_SHARE = 0.01
+"""Share of symbols with a mark; fewer are words that look like it ("###")."""
 
 
 class Piece(NamedTuple):
     """A word, or a part of one.
 
     Attributes:
-        text: in UTF-8, maybe of half a character.
+        text: in UTF-8, perhaps with half a character.
         starts_word: it begins a word, whatever stands before it.
         ends_word: what follows it begins a word.
     """
@@ -29,25 +28,24 @@ class Piece(NamedTuple):
 
 
 def read_pieces(symbols: Sequence[str]) -> list[Piece]:
-    """That of each symbol."""
-    read = PIECE_READERS[detect_mark(symbols)]
-    return [read(symbol) for symbol in symbols]
+    """Return the piece of each symbol."""
+    return list(map(PIECE_READERS[detect_mark(symbols)], symbols))
 
 
 def detect_mark(symbols: Sequence[str]) -> str:
-    """The one that most have, if enough do, which says how words were split; else none."""
-    found = {mark: sum(s.startswith(mark) for s in symbols) for mark in MARKS[1:]}
-    found["@@"] = sum(s.endswith("@@") and s != "@@" for s in symbols)
-    most = max(MARKS, key=found.__getitem__)
-    return most if found[most] > LEAST * len(symbols) else ""
+    """Return the mark that most symbols have, which tells how words were split; "" without one."""
+    counts = {mark: sum(s.startswith(mark) for s in symbols) for mark in MARKS[1:]}
+    counts["@@"] = sum(s.endswith("@@") and s != "@@" for s in symbols)
+    mark = max(MARKS, key=counts.__getitem__)
+    return mark if counts[mark] > MIN_MARKED_SHARE * len(symbols) else ""
 
 
 def are_numeric(symbols: Sequence[str]) -> bool:
-    """Whether symbols are those of a tokeniser's tokens by number, as with fairseq's gpt2 BPE."""
+    """Return whether symbols are a tokeniser's tokens by number, as in fairseq's gpt2 BPE."""
     return 2 * sum(symbol.isdecimal() for symbol in symbols) > len(symbols)
 
 
-def _of_bytes(symbol: str) -> Piece:
+def _read_byte_level(symbol: str) -> Piece:
     text = b"".join(_BYTES.get(letter, letter.encode()) for letter in symbol)
     return Piece(text.removeprefix(b" "), symbol.startswith("\u0120"), False)
 
@@ -59,5 +57,6 @@ PIECE_READERS = {
     "@@": lambda s: Piece(s.removesuffix("@@").encode(), False, not s.endswith("@@")),
     "##": lambda s: Piece(s.removeprefix("##").encode(), not s.startswith("##"), False),
     "\u2581": lambda s: Piece(s.lstrip("\u2581").encode(), s.startswith("\u2581"), False),
-    "\u0120": _of_bytes,
+    "\u0120": _read_byte_level,
 }
+"""mark -> function that reads the piece of a symbol."""

@@ -1,22 +1,23 @@
-"""Which word of a parse each token of a sentence belongs to.
+"""Alignment of a sentence's tokens with the words of its parse.
 
-Text and parse are compared by their characters, without case, accents, white space and what else
-is not seen; quotes and dashes of all kinds are alike, and escapes of Moses (&apos;, @-@) and of the
-Penn Treebank (-LRB-) are undone. A token belongs to the word that it begins in. In text that has
-been parted into words (words, or subword-nmt's) no token may reach into the next word; pieces of
-other text, like ")." of a byte-level BPE, may.
+Text and parse are compared by their characters, without case, accents, white space and other
+characters that are not seen; quotes and dashes of all kinds are alike, and escapes of Moses
+(&apos;, @-@) and of the Penn Treebank (-LRB-) are undone. A token belongs to the word that it
+begins in. In text that is separated into words (words, or subword-nmt's pieces) no token may reach
+into the next word; pieces of other text, like ")." of a byte-level BPE, may.
 """
 
 import html
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from fairseq_ext.roles.pieces import Piece
 
 Token = Piece | None
-"""None: an unknown one, which is a whole word."""
+"""A token's piece; None is an unknown token, which is a whole word."""
 
 UNKNOWN = "\0"
 PENN = dict(zip("-LRB- -RRB- -LSB- -RSB- -LCB- -RCB- @-@".split(), "()[]{}-", strict=True))
@@ -33,139 +34,158 @@ UNSEEN = {"Mn", "Me", "Cc", "Cf", "Zs", "Zl", "Zp"}  # categories of Unicode
 def align_tokens(
     tokens: Sequence[Token], words: Sequence[str], surfaces: Mapping[int, tuple[int, str]]
 ) -> list[int] | None:
-    """The place of each token's word; None if tokens and words do not agree.
+    """Return the place of each token's word, or None if tokens and words do not agree.
 
     Args:
-        words: at least one.
-        surfaces: as in `Sentence`. The words ("in", "dem") are tried first, then what is written
-            ("im"), whose tokens belong to the first of its words.
+        tokens: of a sentence.
+        words: of its parse, at least one.
+        surfaces: word -> (the word after it, what is written), as in `Sentence`. The words ("in",
+            "dem") are tried first, then what is written ("im"), whose tokens belong to the first
+            of its words.
     """
     text, begins = _characters(tokens)
-    bounds = {*begins, len(text)} if _parted(tokens) else range(len(text) + 1)
-    ends = _ends(text, bounds, words, surfaces)
+    bounds = {*begins, len(text)} if _shows_word_ends(tokens) else range(len(text) + 1)
+    ends = _match_words(text, bounds, words, surfaces)
     if ends is None:
         return None
-    found, word = [], 0
+    places, word = [], 0
     for begin in begins:
         while ends[word] <= min(begin, len(text) - 1):
             word += 1
-        found.append(word)
-    return found
+        places.append(word)
+    return places
 
 
 def group_words(tokens: Sequence[Token]) -> tuple[list[str], list[int]]:
-    """The words that tokens make, for a parser, and the place of each token's word.
+    """Return the words that tokens make, for a parser, and the place of each token's word.
 
-    Where tokens do not say where words end, letters and other characters are parted.
+    Where tokens do not show where words end, letters are separated from other characters.
     """
     words: list[bytes] = []
     places = []
-    parted = _parted(tokens)
-    for group in _groups(tokens):
+    separated = _shows_word_ends(tokens)
+    for group in _group_by_word(tokens):
         words.append(b"")
         for part in group:
-            if not parted and _changes(words[-1], part or b""):
+            if not separated and _changes_kind(words[-1], part or b""):
                 words.append(b"")
             words[-1] += b"<unk>" if part is None else part
             places.append(len(words) - 1)
-    return [unescaped(word.decode(errors="ignore")).strip() or "_" for word in words], places
+    return [_unescape(word.decode(errors="ignore")).strip() or "_" for word in words], places
 
 
-def unescaped(text: str) -> str:
-    return re.sub(ESCAPE, lambda found: PENN.get(found[0]) or html.unescape(found[0]), text)
+def _unescape(text: str) -> str:
+    return re.sub(ESCAPE, lambda match: PENN.get(match[0]) or html.unescape(match[0]), text)
 
 
-def _parted(tokens: Sequence[Token]) -> bool:
+def _shows_word_ends(tokens: Sequence[Token]) -> bool:
     return any(token is not None and token.ends_word for token in tokens)
 
 
-def _changes(before: bytes, after: bytes) -> bool:
+def _changes_kind(before: bytes, after: bytes) -> bool:
+    """Return whether a letter or digit meets another character."""
     last, first = before.decode(errors="ignore")[-1:], after.decode(errors="ignore")[:1]
     return bool(last and first) and last.isalnum() != first.isalnum()
 
 
-def _groups(tokens: Sequence[Token]) -> list[list[bytes | None]]:
-    """The tokens of each word of the text."""
+def _group_by_word(tokens: Sequence[Token]) -> list[list[bytes | None]]:
+    """Return the tokens of each word of the text, as bytes; None is an unknown one."""
     groups: list[list[bytes | None]] = []
-    closed = True
+    word_is_over = True
     for token in tokens:
-        if closed or token is None or token.starts_word:
+        if word_is_over or token is None or token.starts_word:
             groups.append([])
         groups[-1].append(token and token.text)
-        closed = token is None or token.ends_word
+        word_is_over = token is None or token.ends_word
     return groups
 
 
 def _characters(tokens: Sequence[Token]) -> tuple[str, list[int]]:
-    """What is compared, and where in it each token begins."""
+    """Return the characters that are compared, and where among them each token begins."""
     text, begins = "", []
-    for group in _groups(tokens):
-        shown, places = (UNKNOWN, (0,)) if group == [None] else _shown(tuple(group))
+    for group in _group_by_word(tokens):
+        seen, places = (UNKNOWN, (0,)) if group == [None] else _characters_of_word(tuple(group))
         begins += [len(text) + place for place in places]
-        text += shown
+        text += seen
     return text, begins
 
 
 @lru_cache(2**16)
-def _shown(parts: tuple[bytes, ...]) -> tuple[str, tuple[int, ...]]:
-    """Those of one word. What begins within a character, or is not seen, begins with the last."""
-    text, of_byte = "", []
+def _characters_of_word(parts: tuple[bytes, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return the characters of one word, and where among them each of its parts begins.
+
+    A part that begins within a character, or at one that is not seen, begins with the last one.
+    """
+    text, place_of_byte = "", []
     for unit in UNITS.findall(b"".join(parts).decode(errors="surrogateescape")):
-        seen = _seen(unit)
+        seen = _normalise(unit)
         place = len(text) if seen else max(len(text) - 1, 0)
-        of_byte += [place] * len(unit.encode(errors="surrogateescape"))
+        place_of_byte += [place] * len(unit.encode(errors="surrogateescape"))
         text += seen
-    of_byte = of_byte or [0]
-    begins, passed = [], 0
+    place_of_byte = place_of_byte or [0]
+    begins, start = [], 0
     for part in parts:
-        begins.append(of_byte[passed if part else max(passed - 1, 0)])
-        passed += len(part)
+        begins.append(place_of_byte[start if part else max(start - 1, 0)])
+        start += len(part)
     return text, tuple(begins)
 
 
 @lru_cache(2**16)
-def _seen(unit: str) -> str:
-    plain = unicodedata.normalize("NFKD", unescaped(unit).translate(ALIKE)).casefold()
+def _normalise(unit: str) -> str:
+    """Return a character or an escape as it is compared; nothing if it is not seen."""
+    plain = unicodedata.normalize("NFKD", _unescape(unit).translate(ALIKE)).casefold()
     return "".join(letter for letter in plain if unicodedata.category(letter) not in UNSEEN)
 
 
-def _ends(
+class _State(NamedTuple):
+    """A state of the search: so many words match the text up to a place; and the state before."""
+
+    words: int
+    place: int
+    before: "_State | None"
+
+
+def _match_words(
     text: str,
-    bounds: Sequence[int] | set[int],
+    bounds: Container[int],
     words: Sequence[str],
     surfaces: Mapping[int, tuple[int, str]],
 ) -> list[int] | None:
-    """Where each word ends in the text, at one of the bounds; None if they do not agree."""
-    ways: list[tuple] = [(0, 0, None)]
-    tried = set()
-    while ways:
-        way = word, place, _ = ways.pop()
+    """Return where each word ends in the text, at one of the bounds, or None if they do not agree.
+
+    This is a depth-first search, since a word may be written in two ways.
+    """
+    stack, tried = [_State(0, 0, None)], set()
+    while stack:
+        state = stack.pop()
+        word, place, _ = state
         if word == len(words) and place == len(text):
-            return _traced(way)
+            return _ends_of_words(state)
         if word == len(words) or (word, place) in tried:
             continue
         tried.add((word, place))
         forms = [(word + 1, words[word])]
         if word in surfaces:
-            forms.insert(0, surfaces[word])  # the last is tried first
+            forms.insert(0, surfaces[word])  # the last form is tried first
         for following, form in forms:
-            end = _end(text, place, form)
+            end = _match(text, place, form)
             if end in bounds:
-                ways.append((following, end, way))
+                stack.append(_State(following, end, state))
     return None
 
 
-def _end(text: str, place: int, form: str) -> int | None:
+def _match(text: str, place: int, form: str) -> int:
+    """Return where a form that is written at a place ends, or -1 if something else is."""
     if text.startswith(UNKNOWN, place):
         return place + 1
-    shown, _ = _shown((form.encode(),))
-    return place + len(shown) if text.startswith(shown, place) else None
+    seen, _ = _characters_of_word((form.encode(),))
+    return place + len(seen) if text.startswith(seen, place) else -1
 
 
-def _traced(way: tuple) -> list[int]:
-    """The end of each word on the way; words written as one end together."""
+def _ends_of_words(state: _State) -> list[int]:
+    """Return the end of each word on the way to a state; words written as one end together."""
     ends: list[int] = []
-    while way[2]:
-        ends += [way[1]] * (way[0] - way[2][0])
-        way = way[2]
+    while state.before:
+        ends += [state.place] * (state.words - state.before.words)
+        state = state.before
     return ends[::-1]

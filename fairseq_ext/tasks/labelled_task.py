@@ -1,4 +1,4 @@
-"""What tasks on labelled text share: files, vocabulary, folds, and the encoder they start from."""
+"""The base class of tasks on labelled text: files, vocabulary, folds and the encoder."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,6 @@ from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_ext.data.annotations import Annotated
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.labelled_dataset import Item, LabelledDataset
 from fairseq_ext.data.rows import Rows
@@ -24,7 +23,7 @@ from fairseq_ext.models.word_vectors import load_vectors
 logger = logging.getLogger(__name__)
 
 FOLDED = ("train", "valid")
-ADVERSARIAL = ("sentence_prediction_", "sentence_ranking_")  # fairseq's names, of our criterions
+ALIASES = ("sentence_prediction_", "sentence_ranking_")  # criterions under fairseq's names
 LAST = "checkpoint_last.pt"  # fairseq's --restore-file, which lies in --save-dir
 NAMES = {
     "room": "--tokens-per-sample",
@@ -34,40 +33,44 @@ NAMES = {
 
 
 class LabelledTask(FairseqTask):
-    """A task on examples that have been labelled. Each kind says what an example is.
+    """A task on labelled examples. Its subclasses say what an example is.
 
     Attributes:
         fields: the keys of an example.
-        vocabulary, labels, room, separators, segments, part: how text becomes rows, the classes in
-            order, and the number of folds with the one held out; kept in checkpoints, so that a
-            model can be used without its data, and a training goes on with the same.
+        vocabulary: the dictionary and the tokeniser.
+        labels: the names of the classes, in order.
+        room, separators: tokens of a row, at most, and how many </s> separate two texts in it.
+        segments: how many segments the encoder tells apart.
+        part: the number of folds, and the fold that is held out.
         pretrained: the checkpoint that a model to be built takes its sizes from.
+        KEPT: what checkpoints keep beside the vocabulary, so that a model needs no data.
 
     Raises:
         UsageError: data, vocabulary or folds are not there, or do not fit.
     """
 
     fields: ClassVar[Mapping[str, Field]]
-    KEPT = ("labels", "room", "separators", "segments", "part")
+    KEPT: ClassVar[tuple[str, ...]] = ("labels", "room", "separators", "segments", "part")
+    vocabulary: Vocabulary
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self.pretrained: str | None = None
-        self.vocabulary: Vocabulary | None = None
         self.labels: list[str] = []
         self.room, self.separators, self.segments = POSITIONS, 2, 0
         self.part = [cfg.folds, cfg.fold]
-        self._read: dict[str, list[Example]] = {}
+        self._files: dict[str, list[Example]] = {}
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "LabelledTask":
+        """Build the task. It reads its data unless a checkpoint holds what it needs of them."""
         task = cls(cfg)
-        if not from_checkpoint:  # else the checkpoint says it all
+        if not from_checkpoint:
             task.begin()
         return task
 
     def begin(self) -> None:
-        """Read what training starts from, and refuse what it cannot start from."""
+        """Read what a training starts from. Raise UsageError if it cannot start from that."""
         cfg = self.cfg
         whole = not cfg.folds and cfg.fold == 1
         if not (whole or cfg.folds >= 2 and 1 <= cfg.fold <= cfg.folds):
@@ -80,16 +83,15 @@ class LabelledTask(FairseqTask):
         positions = encoder.get("max_positions")
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
         self._check_word_vectors()
-        self.room = cfg.tokens_per_sample
-        if self.room is None:
-            self.room = positions or POSITIONS
+        default = positions or POSITIONS
+        self.room = default if cfg.tokens_per_sample is None else cfg.tokens_per_sample
         self._set_segments(encoder.get("segments") or 0)
-        self._check_encoder(encoder, positions)
+        self._check_encoder(positions)
         check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
-        self.labels = self.labels_of(self._file("train"))  # of all folds
+        self.labels = self.list_labels(self._read_file("train"))  # of all folds
 
-    def _check_encoder(self, encoder: Mapping[str, Any], positions: int | None) -> None:
-        """Of one that starts from scratch, the model decides how many positions it has."""
+    def _check_encoder(self, positions: int | None) -> None:
+        """Raise UsageError for rows that the encoder cannot read; if new, it has no positions."""
         if self.room < 8:
             raise UsageError(f"--tokens-per-sample is {self.room}; give 8 or more")
         if positions and self.room > positions:
@@ -115,40 +117,40 @@ class LabelledTask(FairseqTask):
                 "leave them out, or make one by scripts/prepare_task.sh --words"
             )
 
-    # Examples.
+    def load_examples(self, split: str) -> list[Example]:
+        """Return the examples of a split."""
+        name, places = self.locate_split(split)
+        examples = self._read_file(name)
+        return [examples[place] for place in places]
 
-    def examples(self, split: str) -> list[Example]:
-        """Those of a split."""
-        name, places = self.places(split)
-        found = self._file(name)
-        return [found[place] for place in places]
+    def locate_split(self, split: str) -> tuple[str, np.ndarray]:
+        """Return the file of a split, by name, and the places of its examples there.
 
-    def places(self, split: str) -> tuple[str, np.ndarray]:
-        """The file of a split, and which of its examples are meant; in cross-validation "train" and
-        "valid" are parts of train.jsonl."""
+        In cross-validation "train" and "valid" are parts of train.jsonl.
+        """
         if not (self.cfg.folds and split in FOLDED):
-            return split, np.arange(len(self._file(split)))
-        found = self._file("train")
-        if len(found) < self.cfg.folds:
+            return split, np.arange(len(self._read_file(split)))
+        count = len(self._read_file("train"))
+        if count < self.cfg.folds:
             raise UsageError(
-                f"{self.cfg.data}/train.jsonl has {len(found)} examples and --folds is "
+                f"{self.cfg.data}/train.jsonl has {count} examples and --folds is "
                 f"{self.cfg.folds}; give fewer folds"
             )
-        held_out = in_fold(len(found), self.cfg.folds, self.cfg.fold)
+        held_out = in_fold(count, self.cfg.folds, self.cfg.fold)
         return "train", np.flatnonzero(held_out if split == "valid" else ~held_out)
 
-    def _file(self, name: str) -> list[Example]:
-        """What is in NAME.jsonl, read once."""
-        if name not in self._read:
-            self._read[name] = read(Path(self.cfg.data) / f"{name}.jsonl", self.fields)
-        return self._read[name]
+    def _read_file(self, name: str) -> list[Example]:
+        """Return the examples in NAME.jsonl, which is read once."""
+        if name not in self._files:
+            self._files[name] = read(Path(self.cfg.data) / f"{name}.jsonl", self.fields)
+        return self._files[name]
 
-    def labels_of(self, examples: Iterable[Example]) -> list[str]:
-        """The classes, in order; none if the task has no classes."""
+    def list_labels(self, examples: Iterable[Example]) -> list[str]:
+        """Return the names of the classes, in order; none if the task has no classes."""
         return []
 
-    def label(self, name: str, where: str) -> int:
-        """The number of a class. Raises UsageError if the training part has none of this name."""
+    def find_label(self, name: str, where: str) -> int:
+        """Return the number of a class; raise UsageError if no training example has this label."""
         if name not in self.labels:
             raise UsageError(
                 f"{where} has the label '{name}', which train.jsonl does not have; it has "
@@ -156,57 +158,55 @@ class LabelledTask(FairseqTask):
             )
         return self.labels.index(name)
 
-    def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+    def build_items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+        """Return examples as the encoder reads them."""
         raise NotImplementedError
 
     def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
+        """Load SPLIT.jsonl; raise UsageError if fairseq would append SPLIT1.jsonl."""
         further = Path(self.cfg.data) / f"{split}1.jsonl"
         if combine and further.exists():
             raise UsageError(
                 f"{further} would not be read, since the examples of {split} are those of one "
                 f"file; append them to {split}.jsonl, or give the file another name"
             )
-        examples, rows = self.examples(split), self.rows()
-        self.datasets[split] = self.dataset_of(examples, rows)
+        examples, rows = self.load_examples(split), self.build_rows()
+        self.datasets[split] = self.build_dataset(examples, rows)
         logger.info("Loaded %s with #samples: %d", split, len(examples))
         if rows.lost:
             logger.info("%s: %s", split, rows.report(len(examples)))
 
-    def rows(self) -> Rows:
-        """What makes rows for this encoder."""
+    def build_rows(self) -> Rows:
+        """Return a builder of rows for this encoder."""
         return Rows(self.source_dictionary, self.room, self.separators, self.cfg.strict)
 
-    def dataset_of(self, examples: Sequence[Example], rows: Rows) -> LabelledDataset:
-        items, pad = self.items(examples, rows), self.source_dictionary.pad()
+    def build_dataset(self, examples: Sequence[Example], rows: Rows) -> LabelledDataset:
+        """Return examples as a data set."""
+        items, pad = self.build_items(examples, rows), self.source_dictionary.pad()
         return LabelledDataset(items, pad=pad, segments=self.segments > 1, seed=self.cfg.seed)
 
     def get_batch_iterator(
-        self,
-        dataset: LabelledDataset | Annotated,
-        max_tokens: int | None = None,
-        *args: Any,
-        **kwargs: Any,
+        self, dataset: Any, max_tokens: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """As in fairseq; raises UsageError if an example has more tokens than a batch may have."""
+        """Return batches; raise UsageError if an example has more tokens than a batch may have."""
         most = max(range(len(dataset)), key=dataset.num_tokens)
         if max_tokens and dataset.num_tokens(most) > max_tokens:
-            items = getattr(dataset, "dataset", dataset).items
+            items = getattr(dataset, "dataset", dataset).items  # Annotated wraps a data set
             raise UsageError(
                 f"{items[most].example.where} has {dataset.num_tokens(most)} tokens in all "
                 f"its rows, and --max-tokens is {max_tokens}; give as many"
             )
         return super().get_batch_iterator(dataset, max_tokens, *args, **kwargs)
 
-    # Model.
-
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the encoder, give it word vectors, attach the head and freeze what is frozen."""
         model = super().build_model(cfg, from_checkpoint)
         if not hasattr(model, "attach"):
             raise UsageError(
                 f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
                 "roberta_dna, roberta_hna or one of their sizes"
             )
-        if self.cfg.word_vectors and not (from_checkpoint or self._goes_on()):
+        if self.cfg.word_vectors and not (from_checkpoint or self._resumes()):
             embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
             load_vectors(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
         segments = getattr(model.args, "segments", 0)
@@ -220,7 +220,7 @@ class LabelledTask(FairseqTask):
         return model
 
     def _take_segments(self, segments: int) -> None:
-        """Of an encoder that starts from scratch, the model decides."""
+        """Take over the segments of a new encoder; raise UsageError for another one."""
         if self.pretrained or segments == 1:
             raise UsageError(
                 f"--segments is {segments}, and must be 0 or 2, and that of the encoder which "
@@ -229,7 +229,7 @@ class LabelledTask(FairseqTask):
         self._set_segments(segments)
 
     def _check_head(self, model: Any) -> None:
-        """Raise UsageError for options of a head that this one is not."""
+        """Raise UsageError for options of another head."""
         if any(isinstance(module, Mlp) for module in model.task_head.modules()):
             return
         if all(getattr(model.args, name, usual) == usual for name, usual in POOLER.items()):
@@ -239,15 +239,15 @@ class LabelledTask(FairseqTask):
             "layers, and this one has none; leave them out"
         )
 
-    def _goes_on(self) -> bool:
-        """Whether a checkpoint is there, with which training will go on."""
+    def _resumes(self) -> bool:
+        """Return whether there is a checkpoint with which training will continue."""
         folder = self.cfg.save_dir if self.cfg.restore_file == LAST else "."
         return Path(folder, self.cfg.restore_file).is_file()
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As in fairseq; raises UsageError for the criterion of another task."""
+        """Build the criterion; raise UsageError for the criterion of another task."""
         name = str(cfg._name)
-        if not name.startswith((self.cfg._name, *ADVERSARIAL)):
+        if not name.startswith((self.cfg._name, *ALIASES)):
             raise UsageError(
                 f"--criterion {name} is not for --task {self.cfg._name}; give --criterion "
                 f"{self.cfg._name}"
@@ -255,25 +255,26 @@ class LabelledTask(FairseqTask):
         return super().build_criterion(cfg, from_checkpoint)
 
     def build_head(self, args: Any) -> nn.Module:
-        """The head, for an encoder with these options."""
+        """Return the head, for an encoder with these options."""
         raise NotImplementedError
 
-    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the model says of each item of a batch, in words."""
+    def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return what scores say about each item of a batch, as JSON objects."""
         raise NotImplementedError
 
     def max_positions(self) -> int:
+        """Return the number of tokens that a row has at most."""
         return self.room
 
     @property
     def source_dictionary(self) -> Dictionary:
+        """The dictionary of the vocabulary."""
         return self.vocabulary.dictionary
 
     target_dictionary = source_dictionary
 
-    # Checkpoints.
-
     def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the task."""
         kept = {name: getattr(self, name) for name in self.KEPT}
         return {**super().state_dict(), **kept, "vocabulary": self.vocabulary.state()}
 
@@ -281,7 +282,7 @@ class LabelledTask(FairseqTask):
         """Take all from a checkpoint, or, if begun, refuse one that reads text in another way."""
         names = ("vocabulary", *self.KEPT)
         super().load_state_dict({key: x for key, x in state.items() if key not in names})
-        if self.vocabulary is None:
+        if not hasattr(self, "vocabulary"):
             if "vocabulary" not in state:
                 raise UsageError("the checkpoint is not one of fine-tuning: it has no vocabulary")
             self.vocabulary = Vocabulary.from_state(state["vocabulary"])

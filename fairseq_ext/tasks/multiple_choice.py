@@ -1,8 +1,9 @@
-"""The task "multiple_choice": which of n answers is right?"""
+"""The task "multiple_choice": choose the right one of n answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import TEXT, Example, Field, are_texts, is_text
@@ -10,14 +11,17 @@ from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.task_heads import SentenceHead, build_mlp, pool_first
-from fairseq_ext.tasks.labelled_options import register
+from fairseq_ext.tasks.labelled_options import LabelledConfig
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
 
-@register("multiple_choice")
+@register_task("multiple_choice", dataclass=LabelledConfig)
 class MultipleChoiceTask(LabelledTask):
-    """Rows are the text and, as second part, question and choice; one for each choice, scored at
-    the first token. Of what is too long the text loses its end."""
+    """The choice of an answer to a question about a text.
+
+    Each choice has a row, scored at its first token: the text and, as second part, question and
+    choice. Where a row is too long, the text loses its end.
+    """
 
     fields = {
         "text": TEXT,
@@ -28,8 +32,8 @@ class MultipleChoiceTask(LabelledTask):
         ),
     }
 
-    def labels_of(self, examples: Iterable[Example]) -> list[str]:
-        """The numbers of the choices, of which each example has as many."""
+    def list_labels(self, examples: Iterable[Example]) -> list[str]:
+        """Return the numbers of the choices; raise UsageError if not all examples have as many."""
         one, *others = examples
         count = len(one.values["choices"])
         other = next((e for e in others if len(e.values["choices"]) != count), None)
@@ -40,19 +44,23 @@ class MultipleChoiceTask(LabelledTask):
             )
         return [str(number) for number in range(count)]
 
-    def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+    def build_items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+        """Return each example as one row for each choice."""
         texts = self.vocabulary.encode([e.values["text"] for e in examples])
-        choices = iter(self.vocabulary.encode([c for e in examples for c in self._choices(e)]))
-        found = []
-        for example, text in zip(examples, texts, strict=True):
-            made = [
-                rows.make([text.numbers, next(choices).numbers], example.where, cut=0)
-                for _ in self.labels
-            ]
-            found.append(Item(example, made, self._target(example)))
-        return found
+        choices = iter(self.vocabulary.encode([c for e in examples for c in self._list_choices(e)]))
+        return [
+            Item(
+                example,
+                [
+                    rows.make([text.numbers, next(choices).numbers], example.where, cut=0)
+                    for _ in self.labels
+                ],
+                self._read_target(example),
+            )
+            for example, text in zip(examples, texts, strict=True)
+        ]
 
-    def _choices(self, example: Example) -> list[str]:
+    def _list_choices(self, example: Example) -> list[str]:
         values = example.values
         if len(values["choices"]) != len(self.labels):
             raise UsageError(
@@ -62,7 +70,7 @@ class MultipleChoiceTask(LabelledTask):
         before = f"{values['question']} " if values.get("question") else ""
         return [before + choice for choice in values["choices"]]
 
-    def _target(self, example: Example) -> int | None:
+    def _read_target(self, example: Example) -> int | None:
         label = example.values.get("label")
         if label is not None and not 0 <= label < len(self.labels):
             raise UsageError(
@@ -72,21 +80,15 @@ class MultipleChoiceTask(LabelledTask):
         return label
 
     def build_head(self, args: Any) -> nn.Module:
+        """Return a head with one score for each row."""
         return SentenceHead(pool_first, build_mlp(args, 1))
 
-    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Number and text of the best choice, and the probabilities of all."""
-        found = []
+    def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return number and text of the best choice, and the probabilities of all."""
+        answers = []
         shares = scores.float().view(len(batch["items"]), -1).softmax(-1).tolist()
         for item, row in zip(batch["items"], shares, strict=True):
-            best = max(range(len(row)), key=row.__getitem__)
-            choice = item.example.values["choices"][best]
-            found.append(
-                {
-                    "label": best,
-                    "choice": choice,
-                    "probability": row[best],
-                    "probabilities": row,
-                }
-            )
-        return found
+            best = row.index(max(row))
+            answer = {"label": best, "choice": item.example.values["choices"][best]}
+            answers.append({**answer, "probability": row[best], "probabilities": row})
+        return answers

@@ -1,4 +1,4 @@
-"""Data that tasks on plain text read, with checks; fairseq's own "masked_lm" has them too."""
+"""Checked data of tasks on plain text, fairseq's own "masked_lm" included."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,14 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_ext.errors import UsageError
 
 OBJECTIVES = ("masked_lm", "replaced_token_detection")
-GENERAL = ("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")  # fairseq's default
+# "cross_entropy" is fairseq's default.
+GENERAL_CRITERIONS = ("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")
 
 
 def find_split(task: Any, split: str, epoch: int) -> str:
-    """The path of a split, without its ending; with several folders as data, each has its epochs.
+    """Return the path of a split, without its ending.
+
+    If the data are several folders, each epoch has its own.
 
     Raises:
         UsageError: there is no such split, or nothing in it.
@@ -31,16 +34,16 @@ def find_split(task: Any, split: str, epoch: int) -> str:
 
 
 def load_lines(task: Any, split: str, epoch: int, combine: bool) -> tuple[str, Any]:
-    """The name and the lines of a split."""
+    """Return the path and the lines of a split."""
     path = find_split(task, split, epoch)
     return path, data_utils.load_indexed_dataset(path, task.source_dictionary, combine=combine)
 
 
 def load_dictionary(cfg: Any) -> Dictionary:
-    """dict.txt of the data.
+    """Return the dictionary of the data.
 
     Raises:
-        UsageError: it is not there, or has no <mask>, which fairseq would add without a word.
+        UsageError: it is not there, or has no <mask>, which fairseq would add silently.
     """
     path = Path(utils.split_paths(cfg.data)[0]) / "dict.txt"
     if not path.exists():
@@ -54,7 +57,7 @@ def load_dictionary(cfg: Any) -> Dictionary:
 def check_criterion(task: str, criterion: str) -> None:
     """Raise UsageError for the criterion of another task on text."""
     other = criterion.startswith(OBJECTIVES) and not criterion.startswith(task)
-    if other or criterion.startswith(GENERAL):
+    if other or criterion.startswith(GENERAL_CRITERIONS):
         raise UsageError(
             f"--criterion {criterion} is not for --task {task}; give --criterion {task}, or "
             f"{task}_ag"

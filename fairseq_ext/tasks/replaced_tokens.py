@@ -26,6 +26,7 @@ BLOCKS = {
     *("data", "sample_break_mode", "tokens_per_sample", "seed"),
     *("shorten_method", "shorten_data_split_list"),
 }
+"""Options of masked LM that make blocks of text."""
 
 ReplacedTokenDetectionConfig = make_dataclass(
     "ReplacedTokenDetectionConfig",
@@ -45,7 +46,7 @@ ReplacedTokenDetectionConfig = make_dataclass(
 
 @register_task(HEAD, dataclass=ReplacedTokenDetectionConfig)
 class ReplacedTokenDetectionTask(MaskedLMTask):
-    """Which tokens of a text were replaced? Blocks of text are those of --task masked_lm.
+    """The detection of replaced tokens in blocks of text, made as for --task masked_lm.
 
     Raises:
         UsageError: --replace-prob is no share, or the model has no heads for tokens.
@@ -62,6 +63,7 @@ class ReplacedTokenDetectionTask(MaskedLMTask):
             )
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model, with a head that scores each token."""
         model = super().build_model(model_cfg, from_checkpoint)
         if not hasattr(model, "register_token_head"):
             raise UsageError(
@@ -73,11 +75,14 @@ class ReplacedTokenDetectionTask(MaskedLMTask):
         return model
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the criterion; raise UsageError for the criterion of another task."""
         check_criterion(HEAD, getattr(cfg, "_name", ""))
         return super().build_criterion(cfg, from_checkpoint)
 
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any):
-        """A split as batches of "net_input" and "target", [B, S] with 1 for replaced tokens."""
+    def load_dataset(
+        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
+    ) -> None:
+        """Load a split: "net_input" and "target" [B, S], which is 1 for replaced tokens."""
         blocks = self._load_dataset_split(split, epoch, combine)
         share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()
         replaced = ReplacedDataset(blocks, self.source_dictionary, share=share, seed=seed)

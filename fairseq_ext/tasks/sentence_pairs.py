@@ -1,6 +1,5 @@
 """The tasks "masked_lm_nsp" and "masked_lm_sop": masked LM over pairs of segments."""
 
-from dataclasses import fields
 from typing import Any
 
 from fairseq.data import Dictionary, NestedDictionaryDataset, RightPadDataset
@@ -9,18 +8,20 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_ext.data.pairs import PairDataset
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary, load_lines
 
 HEAD = "sentence_pair"
-OF_BLOCKS = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")
+BLOCK_OPTIONS = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")
+"""Options of masked LM that have no effect on pairs."""
 
 
 class SentencePairTask(MaskedLMTask):
-    """Masked LM whose inputs are <s> first </s> second </s>, and whether the second belongs there.
+    """Masked LM of pairs, <s> first </s> second </s>, with a label: the second belongs there.
 
     Attributes:
         kind: "nsp" or "sop", see :class:`PairDataset`.
-        segments: how many the model has to tell apart.
+        segments: how many segments the model has to tell apart.
     """
 
     kind: str
@@ -29,24 +30,23 @@ class SentencePairTask(MaskedLMTask):
 
     def __init__(self, cfg: Any, dictionary: Any = None) -> None:
         super().__init__(cfg, dictionary)
-        for field in fields(MaskedLMConfig):
-            if field.name in OF_BLOCKS and cfg[field.name] != field.default:
-                raise UsageError(
-                    f"--{field.name.replace('_', '-')} is for blocks of text, and --task "
-                    f"masked_lm_{self.kind} makes pairs; leave it out"
-                )
+        values = {"task": f"masked_lm_{self.kind}", **{name: cfg[name] for name in BLOCK_OPTIONS}}
+        requirements = dict.fromkeys(BLOCK_OPTIONS, (["task"], ["masked_lm"]))
+        check_requirements(values, default_options(MaskedLMConfig), {}, requirements)
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the criterion; raise UsageError for the criterion of another task."""
         check_criterion(f"masked_lm_{self.kind}", getattr(cfg, "_name", ""))
         return super().build_criterion(cfg, from_checkpoint)
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model, with a head that classifies pairs."""
         model = super().build_model(model_cfg, from_checkpoint)
-        known = getattr(getattr(model, "args", None), "segments", 0)
-        if known < self.segments:
+        segments = getattr(getattr(model, "args", None), "segments", 0)
+        if segments < self.segments:
             raise UsageError(
                 f"--task masked_lm_{self.kind} makes pairs of segments, and this model has "
-                f"embeddings for {known}; give --segments 2, with an --arch like roberta_una_8"
+                f"embeddings for {segments}; give --segments 2, with an --arch like roberta_una_8"
             )
         model.register_classification_head(HEAD, num_classes=2)
         return model
@@ -54,7 +54,7 @@ class SentencePairTask(MaskedLMTask):
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> PairDataset:
         path, lines = load_lines(self, split, epoch, combine)
         words: Dictionary = self.source_dictionary
-        self.pairs = PairDataset(  # `load_dataset` goes on with `_regular_dataset`
+        self.pairs = PairDataset(  # `load_dataset` calls `_regular_dataset` next
             lines,
             kind=self.kind,
             room=self.cfg.tokens_per_sample,
@@ -76,5 +76,4 @@ class SentencePairTask(MaskedLMTask):
 
 for _kind in ("nsp", "sop"):
     _class = type(f"MaskedLm{_kind.capitalize()}Task", (SentencePairTask,), {"kind": _kind})
-    _config = type(f"MaskedLm{_kind.capitalize()}Config", (MaskedLMConfig,), {})
-    register_task(f"masked_lm_{_kind}", dataclass=_config)(_class)
+    register_task(f"masked_lm_{_kind}", dataclass=MaskedLMConfig)(_class)

@@ -1,20 +1,24 @@
-"""The tasks "sentence_classification" and "sentence_regression": of a sentence, or of a pair."""
+"""The tasks "sentence_classification" and "sentence_regression", on sentences or pairs."""
+
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_ext.data.annotations import Annotated
-from fairseq_ext.data.annotations import Annotations
+from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, option
+from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
 from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser
 from fairseq_ext.models.task_heads import (
@@ -27,48 +31,55 @@ from fairseq_ext.models.task_heads import (
     pool_max,
     pool_mean,
 )
-from fairseq_ext.tasks.labelled_options import register
+from fairseq_ext.tasks.labelled_options import LabelledConfig
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
 POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": pool_max}
 
-OPTIONS: list[Option] = [
-    option("pairs", ChoiceEnum(["joint", "apart"]), "joint", "two sentences in one row, or in two"),
-    option(
-        "pooling",
-        ChoiceEnum([*POOLINGS, "attention"]),
+Pairs = ChoiceEnum(["joint", "apart"])
+Poolings = ChoiceEnum([*POOLINGS, "attention"])
+Outputs = ChoiceEnum(["mlp", "linear"])
+
+
+@dataclass
+class SentenceConfig(LabelledConfig):
+    """Options of tasks on sentences and pairs of sentences."""
+
+    pairs: Pairs = described("joint", "two sentences in one row, or in two")
+    pooling: Poolings = described(
         "first",
         "of a sentence's tokens: the first one, the mean, the maximum, or task-specific attention "
         "(Jia 2024)",
-    ),
-    option(
-        "output",
-        ChoiceEnum(["mlp", "linear"]),
+    )
+    output: Outputs = described(
         "mlp",
         "RoBERTa's two layers, or a linear map without bias (Jia's); of sentences apart it is the "
         "dot product of both after a linear map (Jia's)",
-    ),
-    option(
-        "task_layers",
-        Optional[int],
+    )
+    task_layers: Optional[int] = described(
         None,
         "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
         "for two apart 1 to classify and 3 for regression)",
-    ),
-    option(
-        "task_init",
-        str,
+    )
+    task_init: str = described(
         "default",
         "what the weights of task-specific attention are drawn from: default (that of linear "
         "maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...",
-    ),
-]
+    )
+
+
+REQUIREMENTS: Requirements = {
+    "task_layers": (["pooling"], ["attention"]),
+    "task_init": (["pooling"], ["attention"]),
+    "output": (["pairs"], ["joint"]),  # sentences apart always end in a dot product
+}
 
 
 class Scores(nn.Module):
-    """Of one score [B, 1] those of two classes, 0 and the score: its logistic loss, as softmax."""
+    """Scores of two classes, 0 and x, for one score x; their softmax gives its logistic loss."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return scores [B, 2] for x [B, 1]."""
         return F.pad(x, (1, 0))
 
 
@@ -76,10 +87,10 @@ class SentenceTask(LabelledTask):
     """A label for each sentence or pair of sentences.
 
     Attributes:
-        sentences: 1 or 2, as the training examples have.
+        sentences: 1 or 2, the number of sentences in each training example.
         inner: width of the map before the dot product, in widths of the encoder.
-        cross_layers: blocks of attention between two sentences, by default.
-        parsed: whether the model, which is built before data are read, looks at annotations.
+        cross_layers: the default number of blocks of attention between two sentences.
+        parsed: whether the model reads annotations. It is built before data are loaded.
     """
 
     inner: int
@@ -89,12 +100,13 @@ class SentenceTask(LabelledTask):
     KEPT = (*LabelledTask.KEPT, "sentences")
 
     def begin(self) -> None:
+        """Read what a training starts from, and check the options of the head."""
         parse_initialiser(self.cfg.task_init)
         super().begin()
-        one = self.examples("train")[0]
-        self.sentences = 2 if "pair" in one.values else 1
+        first = self.load_examples("train")[0]
+        self.sentences = 2 if "pair" in first.values else 1
         if self._apart() and self.sentences == 1:
-            raise UsageError(f"{one.where} has no 'pair', and --pairs apart needs two sentences")
+            raise UsageError(f"{first.where} has no 'pair', and --pairs apart needs two sentences")
         self._check_options()
         if self._apart() and len(self.labels) > 2:
             raise UsageError(
@@ -103,70 +115,67 @@ class SentenceTask(LabelledTask):
             )
 
     def _check_options(self) -> None:
-        """Raise UsageError for what would have no effect."""
+        """Raise UsageError for a wrong number of blocks and for options without effect."""
         cfg = self.cfg
         if cfg.task_layers is not None and cfg.task_layers < 1:
             raise UsageError(f"--task-layers is {cfg.task_layers} and must be 1 or more")
-        if cfg.pooling != "attention" and (cfg.task_layers or cfg.task_init != "default"):
-            raise UsageError(
-                "--task-layers and --task-init are of task-specific attention; give --pooling "
-                "attention, or leave them out"
-            )
-        if self._apart() and cfg.output != "mlp":
-            raise UsageError(
-                f"--output {cfg.output} is for one row, and --pairs apart always ends in a dot "
-                "product; leave it out"
-            )
+        values = {name: getattr(cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
+        check_requirements(values, default_options(SentenceConfig), {}, REQUIREMENTS)
 
     @property
     def annotated(self) -> bool:
-        """`fairseq-ext annotate` has been here; of pairs there are no annotations."""
-        return self.sentences == 1 and self._annotations("train").is_dir()
+        """Whether `fairseq-ext annotate` has written annotations; pairs have none."""
+        return self.sentences == 1 and self._annotations_path("train").is_dir()
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model, and note whether it reads annotations."""
         model = super().build_model(cfg, from_checkpoint)
         self.parsed = bool(roles_with_parses(vars(model.args)))
         return model
 
-    def _annotations(self, name: str) -> Path:
+    def _annotations_path(self, name: str) -> Path:
         return Path(self.cfg.data) / f"{name}.annotations"
 
     def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
+        """Load a split, with its annotations if the model reads them."""
         super().load_dataset(split, combine, **unused)
         if not (self.parsed and self.annotated):
             return
-        name, places = self.places(split)
-        texts = [example.values["text"] for example in self._file(name)]
-        lengths = [len(found.numbers) for found in self.vocabulary.encode(texts)]
+        name, places = self.locate_split(split)
+        texts = [example.values["text"] for example in self._read_file(name)]
+        lengths = [len(text.numbers) for text in self.vocabulary.encode(texts)]
         words = self.source_dictionary
-        records = Annotations.open(self._annotations(name), words.symbols, lengths)
-        made = self.datasets[split]
-        self.datasets[split] = Annotated(made, records, words.pad(), places=places, first=1)
+        records = Annotations.open(self._annotations_path(name), words.symbols, lengths)
+        self.datasets[split] = Annotated(
+            self.datasets[split], records, words.pad(), places=places, first=1
+        )
 
-    def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
-        texts = self.vocabulary.encode([text for e in examples for text in self._texts(e)])
-        found = []
-        for number, example in enumerate(examples):
-            place = number * self.sentences
-            parts = [text.numbers for text in texts[place : place + self.sentences]]
+    def build_items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+        """Return each example as one row, or as a row for each of two sentences apart."""
+        texts = iter(self.vocabulary.encode([t for e in examples for t in self._list_texts(e)]))
+        items = []
+        for example in examples:
+            parts = [next(texts).numbers for _ in range(self.sentences)]
             groups = [[part] for part in parts] if self._apart() else [parts]
-            target = self.target(example) if "label" in example.values else None
-            found.append(Item(example, [rows.make(g, example.where) for g in groups], target))
-        return found
+            target = self.read_target(example) if "label" in example.values else None
+            items.append(Item(example, [rows.make(g, example.where) for g in groups], target))
+        return items
 
-    def _texts(self, example: Example) -> list[str]:
-        found = [example.values[key] for key in ("text", "pair") if key in example.values]
-        if len(found) != self.sentences:
+    def _list_texts(self, example: Example) -> list[str]:
+        texts = [example.values[key] for key in ("text", "pair") if key in example.values]
+        if len(texts) != self.sentences:
             raise UsageError(
                 f"{example.where} has {'no' if self.sentences > 1 else 'a'} 'pair', unlike the "
                 "examples of training; give all of them one sentence, or two"
             )
-        return found
+        return texts
 
-    def target(self, example: Example) -> float:
+    def read_target(self, example: Example) -> float:
+        """Return the target of a labelled example."""
         raise NotImplementedError
 
     def build_head(self, args: Any) -> nn.Module:
+        """Return a head of --pooling and --output; sentences apart end in a dot product."""
         width, dropout, apart = args.encoder_embed_dim, args.pooler_dropout, self._apart()
         classes = len(self.labels) or 1
         if apart:
@@ -192,7 +201,7 @@ class SentenceTask(LabelledTask):
         return self.cfg.pairs == "apart"
 
 
-@register("sentence_classification", OPTIONS)
+@register_task("sentence_classification", dataclass=SentenceConfig)
 class SentenceClassificationTask(SentenceTask):
     """One of several classes for each sentence or pair."""
 
@@ -203,39 +212,41 @@ class SentenceClassificationTask(SentenceTask):
     }
     inner, cross_layers = 1, 1
 
-    def labels_of(self, examples: Iterable[Example]) -> list[str]:
-        found = sorted({example.values["label"] for example in examples})
-        if len(found) < 2:
+    def list_labels(self, examples: Iterable[Example]) -> list[str]:
+        """Return the names of the classes; raise UsageError if there is only one."""
+        labels = sorted({example.values["label"] for example in examples})
+        if len(labels) < 2:
             raise UsageError(
-                f"{self.cfg.data}/train.jsonl has only the label '{found[0]}'; give examples of "
+                f"{self.cfg.data}/train.jsonl has only the label '{labels[0]}'; give examples of "
                 "two classes or more"
             )
-        return found
+        return labels
 
-    def target(self, example: Example) -> int:
-        return self.label(example.values["label"], example.where)
+    def read_target(self, example: Example) -> int:
+        """Return the number of the class."""
+        return self.find_label(example.values["label"], example.where)
 
-    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Label, its probability, and the probabilities of all."""
-        found = []
+    def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return label, its probability, and the probabilities of all classes."""
+        answers = []
         for row in scores.float().softmax(-1).tolist():
-            best = max(range(len(row)), key=row.__getitem__)
-            every = dict(zip(self.labels, row, strict=True))
-            found.append(
-                {"label": self.labels[best], "probability": row[best], "probabilities": every}
-            )
-        return found
+            best, shares = max(row), dict(zip(self.labels, row, strict=True))
+            label = self.labels[row.index(best)]
+            answers.append({"label": label, "probability": best, "probabilities": shares})
+        return answers
 
 
-@register("sentence_regression", OPTIONS)
+@register_task("sentence_regression", dataclass=SentenceConfig)
 class SentenceRegressionTask(SentenceTask):
     """A number for each sentence or pair."""
 
     fields = {"text": TEXT, "pair": PAIR, "label": Field("a number", is_number, target=True)}
     inner, cross_layers = 4, 3
 
-    def target(self, example: Example) -> float:
+    def read_target(self, example: Example) -> float:
+        """Return the number."""
         return float(example.values["label"])
 
-    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the predicted numbers."""
         return [{"score": score} for score in scores.float().view(-1).tolist()]

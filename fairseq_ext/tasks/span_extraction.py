@@ -1,33 +1,46 @@
-"""The task "span_extraction": the answer to a question, as a span of a passage (SQuAD)."""
+"""The task "span_extraction": answers to questions, as spans of a passage (SQuAD)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from fairseq.tasks import register_task
 from scipy.special import expit, log_expit, logsumexp
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import TEXT, Example, Field, is_text
 from fairseq_ext.data.labelled_dataset import IGNORED, Item
-from fairseq_ext.data.rows import Row, Rows
+from fairseq_ext.data.rows import Row, Rows, Window, best_span, span, windows
 from fairseq_ext.data.vocabulary import Pieces
-from fairseq_ext.data.rows import Window, best_span, span, windows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, option
+from fairseq_ext.models.config import described
 from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled_options import register
+from fairseq_ext.tasks.labelled_options import LabelledConfig
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
-OPTIONS: list[Option] = [
-    option("stride", int, 128, "pieces of the passage from one window to the next"),
-    option("longest_question", int, 64, "pieces of a question that are read"),
-    option("longest_answer", int, 30, "pieces of an answer, at most"),
-]
+
+@dataclass
+class SpanExtractionConfig(LabelledConfig):
+    """Options of "span_extraction"."""
+
+    stride: int = described(128, "pieces of the passage from one window to the next")
+    longest_question: int = described(64, "pieces of a question that are read")
+    longest_answer: int = described(30, "pieces of an answer, at most")
+
+
 ANSWERED, UNANSWERED = "answered", "unanswered"
 
 
 class Guess(NamedTuple):
-    """The best span of a window: its log-probability, that of there being one, its pieces."""
+    """The best span of a window.
+
+    Attributes:
+        score: log-probability that this is the answer.
+        answered: probability that the window has an answer.
+        first: first piece of the span, counted in the passage.
+        last: last piece of the span.
+    """
 
     score: float
     answered: float
@@ -36,6 +49,7 @@ class Guess(NamedTuple):
 
 
 def are_answers(value: Any) -> bool:
+    """Return whether a value is a list of answers with text and start."""
     return isinstance(value, list) and all(
         isinstance(a, dict)
         and is_text(a.get("text"))
@@ -45,13 +59,13 @@ def are_answers(value: Any) -> bool:
     )
 
 
-@register("span_extraction", OPTIONS)
+@register_task("span_extraction", dataclass=SpanExtractionConfig)
 class SpanExtractionTask(LabelledTask):
-    """Rows are `<s> question </s> window </s>`, as many as the passage needs windows. Scores are
-    [R, S, 3]: of each token as the first and the last of the answer, and, at the first token, of
-    the window having one.
+    """The answer to a question, as a span of a passage.
 
-    An item's `extra` is the pieces of its passage and their windows.
+    Rows are `<s> question </s> window </s>`, as many as the passage needs windows. Scores are
+    [R, S, 3]: each token as the first and as the last of the answer, and at the first token that
+    the window has an answer. An item's `extra` holds the pieces of its passage and their windows.
     """
 
     fields = {
@@ -63,64 +77,70 @@ class SpanExtractionTask(LabelledTask):
     }
 
     def begin(self) -> None:
+        """Read what a training starts from, and check the lengths."""
         super().begin()
         for name in ("stride", "longest_question", "longest_answer"):
             if self.cfg[name] < 1:
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag} is {self.cfg[name]} and must be 1 or more")
 
-    def labels_of(self, examples: Iterable[Example]) -> list[str]:
-        """Whether there are questions without an answer."""
+    def list_labels(self, examples: Iterable[Example]) -> list[str]:
+        """Return ANSWERED, and UNANSWERED if there are questions without an answer."""
         all_answered = all(example.values["answers"] for example in examples)
         return [ANSWERED] if all_answered else [ANSWERED, UNANSWERED]
 
-    def items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+    def build_items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
+        """Return each example as a row for each window of its passage."""
         texts = self.vocabulary.encode([e.values["text"] for e in examples])
         questions = self.vocabulary.encode([e.values["question"] for e in examples])
-        return [self._item(*each, rows) for each in zip(examples, questions, texts, strict=True)]
+        return [
+            self._build_item(*each, rows) for each in zip(examples, questions, texts, strict=True)
+        ]
 
-    def _item(self, example: Example, question: Pieces, text: Pieces, rows: Rows) -> Item:
+    def _build_item(self, example: Example, question: Pieces, text: Pieces, rows: Rows) -> Item:
         if not len(text.numbers):
             raise UsageError(f"{example.where} has a 'text' without words; give a passage")
         asked = question.numbers[: min(self.cfg.longest_question, rows.space(2) // 2)]
         room = rows.space(2) - len(asked)
-        found = list(windows(len(text.numbers), room, self.cfg.stride))
-        made = [rows.make([asked, text.numbers[w.first : w.last]], example.where) for w in found]
+        parts = list(windows(len(text.numbers), room, self.cfg.stride))
+        built = [rows.make([asked, text.numbers[w.first : w.last]], example.where) for w in parts]
         if len(asked) < len(question.numbers):
             rows.lose(example.where, f"has a question of {len(question.numbers)} tokens")
         target = None
         if "answers" in example.values:
-            place = self._place(example, text)
-            both = zip(found, made, strict=True)
-            target = [_in_window(place, window, row.first[1]) for window, row in both]
+            place = self._locate_answer(example, text)
+            pairs = zip(parts, built, strict=True)
+            target = [_build_target(place, window, row.first[1]) for window, row in pairs]
             if place and not any(answered for *_, answered in target):
                 rows.lose(example.where, "has an answer that is in no window")
-        return Item(example, made, target, (text, found))
+        return Item(example, built, target, (text, parts))
 
-    def _place(self, example: Example, text: Pieces) -> tuple[int, int] | None:
-        """First and last piece of the first answer; None if there is none."""
+    def _locate_answer(self, example: Example, text: Pieces) -> tuple[int, int] | None:
+        """Return first and last piece of the first answer; None if there is no answer."""
         places = []
-        for said, start in ((a["text"], a["start"]) for a in example.values["answers"]):
-            end = start + len(said)
-            if not said or example.values["text"][start:end] != said:
+        for answer in example.values["answers"]:
+            quote, start = answer["text"], answer["start"]
+            end = start + len(quote)
+            if not quote or example.values["text"][start:end] != quote:
                 raise UsageError(
-                    f"{example.where} has the answer '{said[:40]}', which does not stand at "
+                    f"{example.where} has the answer '{quote[:40]}', which does not stand at "
                     f"{start} of its text; correct 'start', in characters"
                 )
             if not (place := span(text.offsets, start, end)):
                 raise UsageError(
-                    f"{example.where} has the answer '{said[:40]}', which the tokeniser does not "
+                    f"{example.where} has the answer '{quote[:40]}', which the tokeniser does not "
                     "see; leave it out"
                 )
             places.append(place)
         return places[0] if places else None
 
     def build_head(self, args: Any) -> nn.Module:
+        """Return a head with three scores for each token."""
         return PerToken(args.encoder_embed_dim, 3, args.pooler_dropout)
 
-    def answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The likeliest span over all windows; empty where it is likelier that there is none."""
-        rows, found = iter(scores.float().cpu().numpy()), []
+    def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the likeliest span over all windows; "" where no answer is likelier."""
+        rows, answers = iter(scores.float().cpu().numpy()), []
         for item in batch["items"]:
             text, parts = item.extra
             guesses = [
@@ -128,11 +148,13 @@ class SpanExtractionTask(LabelledTask):
                 for row, window in zip(item.rows, parts, strict=True)
             ]
             best, answered = max(guesses), max(guess.answered for guess in guesses)
-            none = UNANSWERED in self.labels and answered < 0.5
+            if UNANSWERED in self.labels and answered < 0.5:
+                answers.append({"answer": "", "probability": 1 - answered})
+                continue
             start, end = text.offsets[best.first][0], text.offsets[best.last][1]
-            said = "" if none else item.example.values["text"][start:end].strip()
-            found.append({"answer": said, "probability": 1 - answered if none else answered})
-        return found
+            answer = item.example.values["text"][start:end].strip()
+            answers.append({"answer": answer, "probability": answered})
+        return answers
 
     def _guess(self, scores: np.ndarray, row: Row, window: Window) -> Guess:
         here = slice(row.first[1], row.first[1] + row.kept[1])
@@ -145,8 +167,8 @@ class SpanExtractionTask(LabelledTask):
         return Guess(score, answered, window.first + first, window.first + last)
 
 
-def _in_window(place: tuple[int, int] | None, window: Window, first: int) -> np.ndarray:
-    """[3]: first and last token of the answer in a row, and whether it is in this window."""
+def _build_target(place: tuple[int, int] | None, window: Window, first: int) -> np.ndarray:
+    """Return [3]: first and last token of the answer in a row, and whether the window has it."""
     if place is None or place[0] < window.first or place[1] >= window.last:
         return np.array([IGNORED, IGNORED, 0])
     start, end = (first + each - window.first for each in place)

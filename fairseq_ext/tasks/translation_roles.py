@@ -1,4 +1,4 @@
-"""The task "translation_roles": translation from sentences that have been parsed."""
+"""The task "translation_roles": translation of parsed sentences."""
 
 from pathlib import Path
 from typing import Any
@@ -8,22 +8,18 @@ from fairseq.data import data_utils
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from fairseq_ext.data.annotations import Annotated
-from fairseq_ext.data.annotations import Annotations
+from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.errors import UsageError
 
 
-class TranslationRolesConfig(TranslationConfig):
-    """That of fairseq's task."""
-
-
-@register_task("translation_roles", dataclass=TranslationRolesConfig)
+@register_task("translation_roles", dataclass=TranslationConfig)
 class TranslationRolesTask(TranslationTask):
-    """fairseq's, whose source has the annotations that `fairseq-ext annotate` puts beside it."""
+    """fairseq's translation, with annotations of the source, made by `fairseq-ext annotate`."""
 
     annotated = True
 
     def load_dataset(self, split: str, epoch: int = 1, **options: Any) -> None:
+        """Load a split and its annotations; raise UsageError if they do not fit each other."""
         super().load_dataset(split, epoch, **options)
         source, target = self.cfg.source_lang, self.cfg.target_lang
         folders = utils.split_paths(self.cfg.data)
@@ -36,9 +32,9 @@ class TranslationRolesTask(TranslationTask):
                 f"{texts[0]}.idx is not there, and --task translation_roles reads binarised text; "
                 "give a folder of fairseq-preprocess"
             )
-        found = data_utils.load_indexed_dataset(str(text), self.src_dict)
+        sentences = data_utils.load_indexed_dataset(str(text), self.src_dict)
         path = text.with_name(f"{text.name}.annotations")
-        records = Annotations.open(path, self.src_dict.symbols, found.sizes - 1)
+        records = Annotations.open(path, self.src_dict.symbols, sentences.sizes - 1)
         if len(self.datasets[split]) != len(records):
             raise UsageError(
                 f"{path} is of {len(records)} sentences, and {split} has "
@@ -48,6 +44,7 @@ class TranslationRolesTask(TranslationTask):
         self.datasets[split] = Annotated(self.datasets[split], records, self.src_dict.pad())
 
     def build_dataset_for_inference(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise UsageError: typed sentences are not parsed."""
         raise UsageError(
             "sentences that are typed in are not parsed, which --task translation_roles needs; "
             "give a split with annotations, or to fairseq-interactive --task translation and "

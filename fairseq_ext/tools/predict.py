@@ -168,10 +168,10 @@ def predict(
     Examples of similar length are batched, `size` at a time. At the end, the number of examples
     that were shortened is printed on standard error.
     """
-    examples, count, rows = iter(examples), 0, task.rows()
+    examples, count, rows = iter(examples), 0, task.build_rows()
     while chunk := list(islice(examples, size * SORTED)):
         count += len(chunk)
-        dataset = task.dataset_of(chunk, rows)
+        dataset = task.build_dataset(chunk, rows)
         order = sorted(range(len(chunk)), key=dataset.size)
         answers: dict[int, dict[str, Any]] = {}
         for first in range(0, len(order), size):
@@ -190,7 +190,7 @@ def answer_batch(
     inputs = utils.apply_to_sample(lambda tensor: tensor.to(device), batch["net_input"])
     with torch.no_grad():
         scores, _ = model(**inputs, task_head=True)
-    return task.answers(scores, batch)
+    return task.read_answers(scores, batch)
 
 
 def format_json(answer: Mapping[str, Any]) -> str:

@@ -1,32 +1,45 @@
-"""Which heads of an encoder find the antecedents of mentions."""
+"""The heads of an encoder that find the antecedents of mentions."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, windows
-from fairseq_ext.analysis.subjects import MAX_TOKENS, Heard, Subject
-from fairseq_ext.analysis.tokens import Words
-from fairseq_ext.analysis.words import alike, members, merge, together, with_special
+from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
+from fairseq_ext.analysis.recording import LayerAttention
+from fairseq_ext.analysis.tokens import TokenisedWords
+from fairseq_ext.analysis.word_attention import (
+    add_special_tokens,
+    batch_by_length,
+    build_membership,
+    merge_tokens,
+)
 
 AMONG = ("nouns", "words", "all")
 ALL = "all"  # kinds of mentions
 
 
-class Job(NamedTuple):
-    """A text, or a part of it, as a model reads it. half: 0 or 1, the same for parts of a text."""
+class EncodedText(NamedTuple):
+    """A text, or a part of it, as a model reads it.
 
-    words: Words
+    Attributes:
+        half: 0 or 1, the half of the texts that it belongs to; parts of a text share it.
+    """
+
+    words: TokenisedWords
     mentions: list[Mention]
     half: int
 
 
-class Best(NamedTuple):
-    """The head that gets most mentions right, and what heads do that were chosen on the half of
-    the texts on which they are not scored (None if a half has no such mentions)."""
+class BestHead(NamedTuple):
+    """The head that gets most mentions right.
+
+    Attributes:
+        held_out: the accuracy of heads chosen on the half of the texts on which they are not
+            scored; None if a half has no such mentions.
+    """
 
     layer: int
     head: int
@@ -34,30 +47,37 @@ class Best(NamedTuple):
     held_out: float | None
 
 
-class Answers:
-    """Which heads got which mentions right.
+class HeadAnswers:
+    """The answers of all heads about mentions, right or wrong.
 
     Args:
-        right: [M, L, H] bool. kinds: of the mentions. halves: [M] of the texts, 0 or 1.
+        right: [M, L, H] bool, whether a head finds an antecedent of a mention.
+        kinds: the kind of each mention.
+        halves: [M] the half of the texts, 0 or 1, that each mention belongs to.
+
+    Attributes:
+        members: [M] bool by kind: which mentions are of it; of `ALL` all are.
     """
 
     def __init__(self, right: Tensor, kinds: Sequence[str], halves: Tensor) -> None:
         self.right, self._halves = right, halves
-        self.of = {ALL: torch.ones(len(kinds), dtype=torch.bool)}
+        self.members = {ALL: torch.ones(len(kinds), dtype=torch.bool)}
         for kind in sorted(set(kinds)):
-            self.of[kind] = torch.tensor([each == kind for each in kinds])
+            self.members[kind] = torch.tensor([each == kind for each in kinds])
 
     def accuracy(self, kind: str = ALL) -> Tensor:
-        """[L, H] float64"""
-        return self.right[self.of[kind]].double().mean(0)
+        """Return the share [L, H] float64 of a kind of mentions that each head gets right."""
+        return self.right[self.members[kind]].double().mean(0)
 
-    def best(self, kind: str = ALL) -> Best:
+    def best(self, kind: str = ALL) -> BestHead:
+        """Return the best head for a kind of mentions."""
         accuracy = self.accuracy(kind)
         layer, head = divmod(int(accuracy.argmax()), accuracy.size(1))
-        return Best(layer, head, float(accuracy.max()), self._held_out(kind))
+        return BestHead(layer, head, float(accuracy.max()), self._held_out(kind))
 
     def _held_out(self, kind: str) -> float | None:
-        halves = [self.right[self.of[kind] & (self._halves == half)].flatten(1) for half in (0, 1)]
+        members = self.members[kind]
+        halves = [self.right[members & (self._halves == half)].flatten(1) for half in (0, 1)]
         if not all(map(len, halves)):
             return None
         chosen = [int(half.double().mean(0).argmax()) for half in reversed(halves)]
@@ -65,79 +85,93 @@ class Answers:
         return right / sum(map(len, halves))
 
 
-def is_asked(mention: Mention, among: str) -> bool:
-    """Not if there is nothing to confuse its antecedents with."""
+def has_choice(mention: Mention, among: str) -> bool:
+    """Tell whether a mention is asked: among nouns it needs phrases besides its antecedents."""
     return among != "nouns" or bool(mention.others)
 
 
-def answers(
-    subject: Subject, texts: Sequence[Text], among: str, max_tokens: int = MAX_TOKENS
-) -> Answers:
-    """One pass over the texts.
+def ask_heads(
+    inspector: ModelInspector, texts: Sequence[Text], among: str, max_tokens: int = MAX_TOKENS
+) -> HeadAnswers:
+    """Ask all heads for the antecedents of mentions, in one pass over the texts.
 
-    A mention is right if one word of its antecedents gets more attention from its head word than
-    any other word of `among`: "nouns", the words that count of all noun phrases (mentions without
-    others are not asked), "words", those of the text (itself, too), or "all", and special tokens.
+    A head is right if one word of a mention's antecedents gets more attention from the mention's
+    head word than any other candidate.
+
+    Args:
+        among: the candidates: "nouns", the target words of all noun phrases (mentions without
+            others are not asked); "words", all words of the text, the mention's too; or "all",
+            words and special tokens.
     """
-    jobs = list(_jobs(subject, texts, among))
+    encoded = list(_encode_texts(inspector, texts, among))
     right: dict[int, list[Tensor]] = {}
     kinds: list[str] = []
     halves: list[int] = []
-    with tqdm(total=len(jobs), desc=subject.title, unit=" texts") as bar:
-        for numbers in alike([len(job.words.numbers) for job in jobs], max_tokens):
-            batch = [jobs[number] for number in numbers]
-            asked = Asked(batch, among)
+    lengths = [len(text.words.numbers) for text in encoded]
+    batches = batch_by_length(encoded, lengths, max_tokens, desc=inspector.title, unit=" texts")
+    for batch in batches:
+        mentions = MentionBatch(batch, among)
 
-            def record(heard: Heard, asked: Asked = asked) -> None:
-                if heard.site == "encoder":
-                    right.setdefault(heard.layer, []).append(asked.right(heard.maps))
+        def judge(attention: LayerAttention, mentions: MentionBatch = mentions) -> None:
+            if attention.site == "encoder":
+                right.setdefault(attention.layer, []).append(mentions.judge(attention.maps))
 
-            subject.listen(together(subject, [job.words.numbers for job in batch]), record)
-            kinds += [mention.kind for job in batch for mention in job.mentions]
-            halves += [job.half for job in batch for _ in job.mentions]
-            bar.update(len(batch))
+        inputs = inspector.collate([text.words.numbers for text in batch])
+        inspector.record_attention(inputs, judge)
+        kinds += [mention.kind for text in batch for mention in text.mentions]
+        halves += [text.half for text in batch for _ in text.mentions]
     layers = [torch.cat(right[layer]) for layer in sorted(right)]
-    found = torch.stack(layers, 1) if layers else torch.zeros(0, 1, 1, dtype=torch.bool)
-    return Answers(found, kinds, torch.tensor(halves))
+    answers = torch.stack(layers, 1) if layers else torch.zeros(0, 1, 1, dtype=torch.bool)
+    return HeadAnswers(answers, kinds, torch.tensor(halves))
 
 
-def _jobs(subject: Subject, texts: Sequence[Text], among: str) -> Iterator[Job]:
+def _encode_texts(
+    inspector: ModelInspector, texts: Sequence[Text], among: str
+) -> Iterator[EncodedText]:
     def fits(words: list[str]) -> bool:
-        return len(subject.encode(words).numbers) <= subject.positions
+        return len(inspector.codec.encode(words).numbers) <= inspector.max_positions
 
     for number, text in enumerate(texts):
         for part in windows(text, fits):
-            mentions = [mention for mention in part.mentions if is_asked(mention, among)]
+            mentions = [mention for mention in part.mentions if has_choice(mention, among)]
             if mentions:
-                yield Job(subject.encode(part.words), mentions, number % 2)
+                yield EncodedText(inspector.codec.encode(part.words), mentions, number % 2)
 
 
-class Asked:
-    """The mentions of a batch and what is right.
+class MentionBatch:
+    """The mentions of a batch of texts, and which words are right.
 
     Attributes:
-        rows: [B, R, T], columns: [B, C, S], tokens of mentions' head words and of all words.
-        wanted, candidates: [M, C] bool.
+        rows: [B, R, T] membership of tokens in the mentions' head words.
+        columns: [B, C, S] membership of tokens in all words.
+        wanted: [M, C] bool, the target words of antecedents.
+        candidates: [M, C] bool.
     """
 
-    def __init__(self, batch: Sequence[Job], among: str) -> None:
-        size = max(len(job.words.numbers) for job in batch)
-        every = [with_special(job.words) if among == "all" else job.words.spans for job in batch]
-        heads = [[job.words.spans[m.phrase.head] for m in job.mentions] for job in batch]
-        self.rows, self.columns = members(heads, size), members(every, size)
-        mentions = [(b, r, m) for b, job in enumerate(batch) for r, m in enumerate(job.mentions)]
-        self._sentence, self._row = torch.tensor([place[:2] for place in mentions]).T
+    def __init__(self, texts: Sequence[EncodedText], among: str) -> None:
+        size = max(len(text.words.numbers) for text in texts)
+        spans = [
+            add_special_tokens(text.words) if among == "all" else text.words.spans for text in texts
+        ]
+        heads = [[text.words.spans[m.phrase.head] for m in text.mentions] for text in texts]
+        self.rows, self.columns = build_membership(heads, size), build_membership(spans, size)
+        mentions = [mention for text in texts for mention in text.mentions]
+        places = [(b, row) for b, text in enumerate(texts) for row in range(len(text.mentions))]
+        self._sentence, self._row = torch.tensor(places).T
         self.wanted = torch.zeros(len(mentions), self.columns.size(1), dtype=torch.bool)
         self.candidates = torch.full_like(self.wanted, among != "nouns")
-        for number, (_, _, mention) in enumerate(mentions):
+        for number, mention in enumerate(mentions):
             for phrase in mention.antecedents:
-                self.wanted[number, list(phrase.counted)] = True
+                self.wanted[number, list(phrase.targets)] = True
             for phrase in mention.others:
-                self.candidates[number, list(phrase.counted)] = True
+                self.candidates[number, list(phrase.targets)] = True
 
-    def right(self, maps: Tensor) -> Tensor:
-        """[B, H, T, S] -> [M, H] bool; equal weights decide nothing."""
-        weights = merge(maps, self.rows, self.columns)[self._sentence, :, self._row]
-        wanted, others = self.wanted[:, None], (self.candidates & ~self.wanted)[:, None]
-        most = [weights.masked_fill(~each, 0.0).amax(-1) for each in (wanted, others)]
-        return most[0] > most[1]
+    def judge(self, maps: Tensor) -> Tensor:
+        """Return which heads are right, [M, H] bool, from maps [B, H, T, S].
+
+        A head that gives a wrong candidate just as much attention is not right.
+        """
+        weights = merge_tokens(maps, self.rows, self.columns)[self._sentence, :, self._row]
+        wanted, wrong = self.wanted[:, None], (self.candidates & ~self.wanted)[:, None]
+        highest = [weights.masked_fill(~each, 0.0).amax(-1) for each in (wanted, wrong)]
+        return highest[0] > highest[1]

@@ -1,40 +1,48 @@
-"""Texts with mentions: noun phrases that mean what an earlier one, or another, means."""
+"""Texts with mentions: noun phrases that refer to the same entity as another noun phrase."""
 
 import random
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-KINDS = ("nominal", "pronominal", "proper")
-
 
 class Phrase(NamedTuple):
-    """A noun phrase of a text; all are indices of words.
+    """A noun phrase of a text, as indices of words.
 
     Attributes:
-        counted: words of it that may be attended to, in place of it.
+        targets: its words to which attention counts as attention to the phrase.
     """
 
     words: tuple[int, ...]
     head: int
-    counted: tuple[int, ...]
+    targets: tuple[int, ...]
 
-    def moved(self, by: int) -> "Phrase":
-        words, counted = (tuple(i + by for i in each) for each in (self.words, self.counted))
-        return Phrase(words, self.head + by, counted)
+    def shift(self, offset: int) -> "Phrase":
+        """Return the phrase in a text with `offset` more words before it."""
+        words, targets = (tuple(i + offset for i in each) for each in (self.words, self.targets))
+        return Phrase(words, self.head + offset, targets)
 
 
 class Mention(NamedTuple):
-    """A noun phrase, those that mean the same, and others that it might be taken to mean."""
+    """A noun phrase whose antecedent is asked for.
+
+    Attributes:
+        antecedents: phrases of the same entity.
+        others: phrases of other entities, which might be taken for an antecedent.
+        kind: "nominal", "pronominal" or "proper".
+    """
 
     phrase: Phrase
     antecedents: Sequence[Phrase]
     others: Sequence[Phrase]
     kind: str
 
-    def moved(self, by: int) -> "Mention":
-        antecedents, others = ([p.moved(by) for p in each] for each in self[1:3])
-        return Mention(self.phrase.moved(by), antecedents, others, self.kind)
+    def shift(self, offset: int) -> "Mention":
+        """Return the mention in a text with `offset` more words before it."""
+        antecedents, others = (
+            [phrase.shift(offset) for phrase in each] for each in (self.antecedents, self.others)
+        )
+        return Mention(self.phrase.shift(offset), antecedents, others, self.kind)
 
 
 class Text(NamedTuple):
@@ -45,39 +53,48 @@ class Text(NamedTuple):
     mentions: list[Mention]
 
 
-def span(first: int, last: int, head: int | None = None) -> Phrase:
-    """The words from `first` to `last`: all of them count and the last is the head, or `head` is
-    and counts alone."""
+def make_phrase(first: int, last: int, head: int | None = None) -> Phrase:
+    """Return the phrase of the words from `first` to `last`.
+
+    Its only target is its head. Without a head, the last word is the head and all words are
+    targets.
+    """
     words = tuple(range(first, last + 1))
     return Phrase(words, last, words) if head is None else Phrase(words, head, (head,))
 
 
 def with_distractors(texts: Sequence[Text], count: int, seed: int) -> list[Text]:
-    """Each text after `count` others, drawn by chance, and a period each; their noun phrases
-    become others."""
+    """Return each text after `count` random other texts, with a period after each of these.
+
+    Their noun phrases become `others` of its mentions.
+    """
     if count and len(texts) < 2:
         return list(texts)
-    drawn, found = random.Random(seed), []
+    generator, extended = random.Random(seed), []
     for number, text in enumerate(texts):
         for _ in range(count):
-            other = drawn.randrange(len(texts) - 1)
-            text = _after(texts[other + (other >= number)], text)
-        found.append(text)
-    return found
+            other = generator.randrange(len(texts) - 1)  # of all texts but this one
+            text = _put_before(texts[other + (other >= number)], text)
+        extended.append(text)
+    return extended
 
 
-def _after(first: Text, second: Text) -> Text:
-    by = len(first.words) + 1
+def _put_before(first: Text, second: Text) -> Text:
+    offset = len(first.words) + 1  # a period
     phrases = [p for m in first.mentions for p in (*m.antecedents, *m.others)]
-    mentions = [m._replace(others=[*phrases, *m.others]) for m in (m.moved(by) for m in second[2])]
-    ends = [*first.ends[:-1], by, *(end + by for end in second.ends)]
+    shifted = (mention.shift(offset) for mention in second.mentions)
+    mentions = [mention._replace(others=[*phrases, *mention.others]) for mention in shifted]
+    ends = [*first.ends[:-1], offset, *(end + offset for end in second.ends)]
     return Text([*first.words, ".", *second.words], ends, mentions)
 
 
 def windows(text: Text, fits: Callable[[list[str]], bool]) -> list[Text]:
-    """The text, or if it does not fit its parts: for each sentence with mentions, it with as many
-    sentences before it as fit, and then as many after it. What lies outside is no candidate, and a
-    mention is left out if its antecedents do or its own sentence does not fit."""
+    """Return the text, or the parts of it that a model can read.
+
+    A part is made for each sentence with mentions: the sentence, as many sentences before it as
+    fit, then as many after it. Phrases outside of the part are no candidates. A mention is left out
+    if its own sentence does not fit or all its antecedents are outside.
+    """
     if fits(text.words):
         return [text]
     parts = (_window(text, sentence, fits) for sentence in range(len(text.ends)))
@@ -93,13 +110,14 @@ def _window(text: Text, sentence: int, fits: Callable[[list[str]], bool]) -> Tex
     before, after = reversed(begins[:sentence]), text.ends[sentence + 1 :]
     first = min(takewhile(lambda place: fits(words[place:end]), before), default=begin)
     last = max(takewhile(lambda place: fits(words[first:place]), after), default=end)
-    inside = [_within(mention, range(first, last)).moved(-first) for mention in mentions]
+    inside = [_clip(mention, range(first, last)).shift(-first) for mention in mentions]
     ends = [place - first for place in text.ends if first < place <= last]
     return Text(words[first:last], ends, [m for m in inside if m.antecedents])
 
 
-def _within(mention: Mention, words: range) -> Mention:
+def _clip(mention: Mention, words: range) -> Mention:
     antecedents, others = (
-        [p for p in each if p.words[0] in words and p.words[-1] in words] for each in mention[1:3]
+        [p for p in each if p.words[0] in words and p.words[-1] in words]
+        for each in (mention.antecedents, mention.others)
     )
     return mention._replace(antecedents=antecedents, others=others)

@@ -1,9 +1,9 @@
-"""Antecedents without a model: the baselines that heads are compared with.
+"""Baselines that find antecedents without a model: by position, and by four rules.
 
-The rules are four sieves (Clark et al. 2019; deterministic coreference as in Lee et al. 2011): the
-same words, the same head word, agreement in number, gender and person, any other noun phrase. Of
-the phrases that pass the first sieve that any passes, the nearest is taken. Their word lists are
-short, and ours.
+The rules are sieves (Clark et al. 2019; deterministic coreference as in Lee et al. 2011): the same
+words; the same head word; agreement in number, gender and person; any other noun phrase. The first
+sieve that any phrase passes decides, and the nearest phrase that passes it is chosen. The word
+lists are short, and ours.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ POSSESSIVE = {"his", "her", "its"}
 
 
 class Features(NamedTuple):
-    """None: it cannot be told, and agrees with everything."""
+    """The grammatical features of a noun phrase; None is unknown and agrees with everything."""
 
     plural: bool | None
     gender: str | None
@@ -49,8 +49,11 @@ class Features(NamedTuple):
 
 
 def features(words: Sequence[str], head: str) -> Features:
-    """Of a noun phrase; its gender is that of the head word, else of the first of its other words
-    that has one and is no possessive."""
+    """Return the features of a noun phrase.
+
+    Its gender is the head word's, else that of the first other word that has one and is no
+    possessive.
+    """
     genders = (_gender(word) for word in (head, *(w for w in words if w not in POSSESSIVE)))
     person = 1 if head in FIRST else 2 if head in SECOND else 3
     return Features(_plural(head), next(filter(None, genders), None), person)
@@ -69,12 +72,13 @@ def _plural(word: str) -> bool | None:
 
 
 def agree(one: Features, other: Features) -> bool:
+    """Tell whether two noun phrases agree in all features that are known of both."""
     return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
-def rules(text: Text, mention: Mention) -> Phrase:
-    """The noun phrase that is taken."""
-    phrases = by_distance(mention)
+def choose_by_rules(text: Text, mention: Mention) -> Phrase:
+    """Return the noun phrase that the sieves choose as antecedent."""
+    phrases = sort_by_distance(mention)
     own = _lower(text, mention.phrase)
     sieves: list[Callable[[list[str], str], bool]] = [
         lambda words, head: words == own[0],
@@ -86,25 +90,25 @@ def rules(text: Text, mention: Mention) -> Phrase:
 
 
 def _lower(text: Text, phrase: Phrase) -> tuple[list[str], str]:
-    """Its words, and the head word."""
+    """Return the words and the head word of a phrase in lower case."""
     return [text.words[i].lower() for i in phrase.words], text.words[phrase.head].lower()
 
 
-def by_distance(mention: Mention) -> list[Phrase]:
-    """The noun phrases, the nearest first, the earlier one of two at the same distance."""
-    found = chain(mention.antecedents, mention.others)
-    return sorted(found, key=lambda p: (abs(p.head - mention.phrase.head), p.head))
+def sort_by_distance(mention: Mention) -> list[Phrase]:
+    """Return the noun phrases, nearest first; of two at the same distance, the earlier first."""
+    phrases = chain(mention.antecedents, mention.others)
+    return sorted(phrases, key=lambda p: (abs(p.head - mention.phrase.head), p.head))
 
 
 def previous_word(text: Text, mention: Mention) -> bool:
-    """Whether a head is right that looks at the previous word."""
+    """Tell whether a head that attends to the previous word is right."""
     before = mention.phrase.head - 1
-    return any(before in phrase.counted for phrase in mention.antecedents)
+    return any(before in phrase.targets for phrase in mention.antecedents)
 
 
 BASELINES: dict[str, Callable[[Text, Mention], bool]] = {
     "previous word": previous_word,
-    "nearest noun phrase": lambda _, mention: by_distance(mention)[0] in mention.antecedents,
-    "rules": lambda text, mention: rules(text, mention) in mention.antecedents,
+    "nearest noun phrase": lambda _, mention: sort_by_distance(mention)[0] in mention.antecedents,
+    "rules": lambda text, mention: choose_by_rules(text, mention) in mention.antecedents,
 }
-"""Whether the antecedent is found."""
+"""Functions that tell whether a baseline finds an antecedent of a mention, by name."""

@@ -1,1 +1,1 @@
-"""Demonstrations on synthetic data, made for pictures; no part of a training uses them."""
+"""Demonstrations on synthetic data, for pictures only; no training uses them."""

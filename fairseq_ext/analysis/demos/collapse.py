@@ -1,32 +1,29 @@
-"""Draw mode collapse: what steps of attention make of two clusters (DNA, Appendix E).
+"""Plot mode collapse: two clusters of points under steps of attention (DNA, Appendix E).
 
 Each step moves every point to the mean of all points, weighted by attention among them (queries,
 keys and values are the points themselves). The clusters are around (1.8, 0.7) and (-1, -1): 500
 and 50 points in unbalanced.png (the paper's Figures 6 and 9), 225 each in balanced.png (Figure 8).
-Their deviation is ours, since the paper's is lost. distances.png has, from Equations 13 and 14, how
-far two clusters of one place each are apart after a step, over the ratio of their sizes (Figure 7);
-there are none for --kernel dot.
-Beside each picture are its numbers: .csv, and .json for the distances between the clusters' means.
+Their deviation is ours, since the paper's is lost. distances.png shows, from Equations 13 and 14,
+how far apart two clusters are after a step if each has all its points at one place, over the ratio
+of their sizes (Figure 7); there is none for --kernel dot. Beside each picture are its numbers:
+.csv, and .json for the distances between the clusters' means.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from fairseq_ext.analysis.streams import write_json
+from fairseq_ext.analysis import arguments
+from fairseq_ext.analysis.records import write_json
 from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.layout import rows_as_csv
-from fairseq_ext.evaluation.pictures import COLOURS, check_picture, save
-from fairseq_ext.files import atomic_writer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fairseq_ext.evaluation import pictures
 
 EXAMPLE = """\
   fairseq-ext collapse --out collapse
@@ -45,14 +42,16 @@ KERNELS = {
     "gaussian": lambda x: -(x[:, None] - x).square().sum(-1) / 2,
     "dot": lambda x: x @ x.T,
 }
-"""points [n, D] -> scores [n, n]: exp(-|x - y|² / 2), the paper's, or exp(x·y) after exp."""
+"""Scores [n, n] of points [n, D]; exponentiated they are exp(-|x - y|² / 2), the paper's kernel, or
+exp(x·y)."""
 
 Trace = list[Tensor]
 """The points [n, 2] at each step, from 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    """Add the options of `fairseq-ext collapse`."""
+    arguments.add(parser, "--out")
     parser.add_argument(
         "--normalisers", nargs="+", choices=NAMES, default=["softmax", "doubly"], metavar="NAME",
         help=f"rows, of {', '.join(NAMES)}; default: softmax doubly",
@@ -63,46 +62,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
 
 
-def run(given: argparse.Namespace) -> None:
-    check_picture(given.out / "distances.png")
-    if not 0 <= given.deviation < np.inf:
-        raise UsageError(f"--deviation is {given.deviation:g}; give a number from 0 upwards")
-    if given.hna_init is not None and "hybrid" not in given.normalisers:
+def run(args: argparse.Namespace) -> None:
+    """Write the pictures and their numbers, and print the distances between clusters."""
+    pictures.check_picture(args.out / "distances.png")
+    if not 0 <= args.deviation < np.inf:
+        raise UsageError(f"--deviation is {args.deviation:g}; give a number from 0 upwards")
+    if args.hna_init is not None and "hybrid" not in args.normalisers:
         raise UsageError(
-            f"--hna-init {given.hna_init:g} is of hybrid, which --normalisers has not; give both"
+            f"--hna-init {args.hna_init:g} is of hybrid, which --normalisers has not; give both"
         )
-    init = 0.5 if given.hna_init is None else given.hna_init
-    built = {
+    init = 0.5 if args.hna_init is None else args.hna_init
+    normalisers = {
         NAMES[name]: build_normaliser(name, 1, hna_init=init, hna_weight="raw")
-        for name in given.normalisers
+        for name in args.normalisers
     }
-    settings: dict = {"kernel": given.kernel, "deviation": given.deviation, "seed": given.seed}
-    if "hybrid" in given.normalisers:
+    settings: dict = {"kernel": args.kernel, "deviation": args.deviation, "seed": args.seed}
+    if "hybrid" in args.normalisers:
         settings["hna_init"] = init
     for name, sizes in SIZES.items():
-        start = clusters(sizes, given.deviation, given.seed)
-        traces = {row: trace(start, given.kernel, part) for row, part in built.items()}
-        report(name, sizes, traces, settings, given.out)
-    if given.kernel == "gaussian":
-        save(draw_distances(), given.out / "distances.png")
-        write_distances(given.out / "distances.csv")
+        start = sample_clusters(sizes, args.deviation, args.seed)
+        traces = {row: trace(start, args.kernel, each) for row, each in normalisers.items()}
+        write_traces(args.out / name, sizes, traces, settings)
+    if args.kernel == "gaussian":
+        pictures.save(draw_distances(), args.out / "distances.png")
+        pictures.save_numbers(list_distances(), args.out / "distances.csv")
 
 
-def report(
-    name: str, sizes: tuple[int, int], traces: Mapping[str, Trace], settings: dict, out: Path
+def write_traces(
+    stem: Path, sizes: tuple[int, int], traces: Mapping[str, Trace], settings: dict
 ) -> None:
-    """The picture and the numbers of clusters of these sizes."""
-    apart = {row: [distance(x, sizes[0]) for x in each] for row, each in traces.items()}
-    for row, each in apart.items():
-        print(f"{name}, {row}: distance {' '.join(f'{d:.3f}' for d in each)}")
-    save(draw(traces, apart, sizes[0]), out / f"{name}.png")
-    write_points(traces, sizes[0], out / f"{name}.csv")
-    found = {"sizes": sizes, "centres": CENTRES, **settings, "distances": apart}
-    write_json(found, out / f"{name}.json")
+    """Write the picture and the numbers of clusters of these sizes, and print their distances."""
+    distances = {row: [distance(x, sizes[0]) for x in steps] for row, steps in traces.items()}
+    for row, steps in distances.items():
+        print(f"{stem.name}, {row}: distance {' '.join(f'{d:.3f}' for d in steps)}")
+    picture = stem.with_suffix(".png")
+    pictures.save(draw(traces, distances, sizes[0]), picture)
+    pictures.save_numbers(list_points(traces, sizes[0]), picture)
+    numbers = {"sizes": sizes, "centres": CENTRES, **settings, "distances": distances}
+    write_json(numbers, stem.with_suffix(".json"))
 
 
-def clusters(sizes: Sequence[int], deviation: float, seed: int) -> Tensor:
-    """[n, 2] float64, the points of the first cluster first."""
+def sample_clusters(sizes: Sequence[int], deviation: float, seed: int) -> Tensor:
+    """Return points [n, 2] float64, with the points of the first cluster first."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.tensor(CENTRES, dtype=torch.float64).repeat_interleave(torch.tensor(sizes), 0)
     noise = torch.randn(centres.shape, dtype=torch.float64, generator=generator)
@@ -110,31 +111,36 @@ def clusters(sizes: Sequence[int], deviation: float, seed: int) -> Tensor:
 
 
 def trace(points: Tensor, kernel: str, normaliser: Normaliser, steps: int = STEPS) -> Trace:
-    found = [points]
+    """Move points [n, 2] by steps of attention."""
+    trace = [points]
     with torch.no_grad():
         for _ in range(steps):
-            scores = KERNELS[kernel](found[-1])[None, None]
+            scores = KERNELS[kernel](trace[-1])[None, None]
             weights = normaliser.weights(scores, None, None, slice(None))
-            found.append(weights[0, 0] @ found[-1])
-    return found
+            trace.append(weights[0, 0] @ trace[-1])
+    return trace
 
 
 def distance(points: Tensor, first: int) -> float:
-    """Between the mean of the first so many points and that of the others."""
+    """Return the distance from the mean of the `first` points to the mean of the others."""
     return float((points[:first].mean(0) - points[first:].mean(0)).norm())
 
 
 def una_distance(d: np.ndarray | float, ratio: np.ndarray | float) -> np.ndarray:
-    """d' = d (1 - w²) / (1 + w² + w (ρ + 1/ρ)), w = exp(-d²/2), ρ = n₁/n₂  (Equation 13).
+    """Return the distance of two clusters after a step of softmax attention (Equation 13).
 
-    How far two clusters, of one place each and a distance of d, are apart after a step.
+    d' = d (1 - w²) / (1 + w² + w (ρ + 1/ρ)), w = exp(-d²/2), ρ = n₁/n₂. Each cluster has all its
+    points at one place; the two places are d apart.
     """
     w = np.exp(-np.square(d) / 2)
     return d * (1 - w**2) / (1 + w**2 + w * (ratio + 1 / ratio))
 
 
 def dna_distance(d: np.ndarray | float, ratio: np.ndarray | float) -> np.ndarray:
-    """The same with σ = ρ (1 + ρ w) / (ρ + w) in the place of ρ  (Equation 14)."""
+    """Return the distance of two clusters after a step of doubly-normalised attention.
+
+    It is Equation 13 with σ = ρ (1 + ρ w) / (ρ + w) in the place of ρ (Equation 14).
+    """
     w = np.exp(-np.square(d) / 2)
     return una_distance(d, ratio * (1 + ratio * w) / (ratio + w))
 
@@ -142,64 +148,55 @@ def dna_distance(d: np.ndarray | float, ratio: np.ndarray | float) -> np.ndarray
 EQUATIONS = {"UNA": una_distance, "DNA": dna_distance}
 
 
-def draw(traces: Mapping[str, Trace], apart: Mapping[str, Sequence[float]], first: int) -> "Figure":
-    """A row for each normaliser, a column for each step shown."""
-    from matplotlib.figure import Figure
-
-    size = 2.3 * len(SHOWN), 2.2 * len(traces) + 0.3
-    figure = Figure(figsize=size, layout="constrained")
+def draw(
+    traces: Mapping[str, Trace], distances: Mapping[str, Sequence[float]], first: int
+) -> Figure:
+    """Draw a row for each normaliser and a column for each step that is shown."""
+    figure = pictures.new_figure(2.3 * len(SHOWN), 2.2 * len(traces) + 0.3)
     grid = figure.subplots(len(traces), len(SHOWN), sharex=True, sharey=True, squeeze=False)
-    for row, (name, each) in zip(grid, traces.items(), strict=True):
+    for row, (name, steps) in zip(grid, traces.items(), strict=True):
         row[0].set_ylabel(name)
         for axes, step in zip(row, SHOWN, strict=True):
-            for points, colour in zip(
-                (each[step][:first], each[step][first:]), COLOURS, strict=False
-            ):
+            clusters = steps[step][:first], steps[step][first:]
+            for points, colour in zip(clusters, pictures.COLOURS, strict=False):
                 axes.scatter(*points.T.tolist(), s=7, color=colour, alpha=0.5, linewidths=0)
-            axes.set_title(f"step {step}, distance {apart[name][step]:.2f}", fontsize="small")
+            axes.set_title(f"step {step}, distance {distances[name][step]:.2f}", fontsize="small")
             axes.set_aspect("equal")
             axes.grid(alpha=0.25)
     return figure
 
 
-def draw_distances() -> "Figure":
-    """A colour for each initial distance, a style for each normaliser."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4.2), layout="constrained")
+def draw_distances() -> Figure:
+    """Draw a colour for each initial distance and a style for each normaliser."""
+    figure = pictures.new_figure(6, 4.2)
     axes = figure.add_subplot(
         xlabel="n₁/n₂", ylabel="distance after a step", xscale="log", ylim=(0, max(DISTANCES))
     )
-    for d, colour in zip(DISTANCES, COLOURS, strict=False):
+    for d, colour in zip(DISTANCES, pictures.COLOURS, strict=False):
         for (name, after), style in zip(EQUATIONS.items(), ("--", "-"), strict=True):
             label = f"{name}, from {d:g}"
             axes.plot(RATIOS, after(d, RATIOS), style, color=colour, label=label)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    pictures.style_axes(axes)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
-def write_points(traces: Mapping[str, Trace], first: int, path: Path) -> None:
-    rows = [
-        (name, step, 1 + (i >= first), *point)
-        for name, each in traces.items()
-        for step, points in enumerate(each)
-        for i, point in enumerate(points.tolist())
+def list_points(traces: Mapping[str, Trace], first: int) -> list[dict[str, Any]]:
+    """Return a record for each point at each step."""
+    return [
+        {"normaliser": name, "step": step, "cluster": 1 + (i >= first), "x": x, "y": y}
+        for name, steps in traces.items()
+        for step, points in enumerate(steps)
+        for i, (x, y) in enumerate(points.tolist())
     ]
-    _write(path, ("normaliser", "step", "cluster", "x", "y"), rows)
 
 
-def write_distances(path: Path) -> None:
-    rows = [
-        (d, float(ratio), *(float(after(d, ratio)) for after in EQUATIONS.values()))
+def list_distances() -> list[dict[str, float]]:
+    """Return the distances after a step, for each initial distance and ratio of sizes."""
+    return [
+        {"distance": d, "ratio": float(ratio)}
+        | {name: float(after(d, ratio)) for name, after in EQUATIONS.items()}
         for d in DISTANCES
         for ratio in RATIOS
     ]
-    _write(path, ("distance", "ratio", *EQUATIONS), rows)
-
-
-def _write(path: Path, names: Sequence[str], rows: Sequence[tuple]) -> None:
-    with atomic_writer(path) as file:
-        file.write(rows_as_csv(names, rows))

@@ -6,8 +6,8 @@ for (const place of document.querySelectorAll("[data-maps]")) {
   const { site = Object.keys(models[0].sites)[0], layer = null, head = 0 } = place.dataset;
   const state = { site, layer: layer && Number(layer), head: Number(head), row: 0 };
   const select = add(add(place, "label", "", "Attention: "), "select");
-  const said = add(place, "p", "quiet");
-  said.setAttribute("aria-live", "polite");
+  const status = add(place, "p", "quiet");
+  status.setAttribute("aria-live", "polite");
   const panels = add(place, "div", "models");
   const sites = new Set(models.flatMap((model) => Object.keys(model.sites)));
   for (const each of sites) add(select, "option", "", each).value = each;
@@ -25,30 +25,30 @@ for (const place of document.querySelectorAll("[data-maps]")) {
 
   function panel(model, site) {
     if (state.layer === null) state.layer = Math.max(...site.layers.map((each) => each.layer));
-    const found = site.layers.find((each) => each.layer === state.layer) ?? site.layers.at(-1);
-    const head = Math.min(state.head, found.heads - 1);
+    const layer = site.layers.find((each) => each.layer === state.layer) ?? site.layers.at(-1);
+    const head = Math.min(state.head, layer.heads - 1);
     const row = Math.min(state.row, site.rows.length - 1);
     const box = add(panels, "section", "model");
     add(box, "h2", "", model.title);
-    const place = `layer ${found.layer}, head ${head}: ${site.axes.join(" → ")}`;
+    const place = `layer ${layer.layer}, head ${head}: ${site.axes.join(" → ")}`;
     add(box, "p", "quiet where", place);
     const queries = tokens(box, site.rows, "queries");
     const keys = tokens(box, site.columns, "keys");
     const views = add(box, "div", "views");
     const canvas = add(views, "canvas", "large");
-    draw(canvas, found, head);
+    draw(canvas, layer, head);
     canvas.style.aspectRatio = `${site.columns.length} / ${site.rows.length}`;
     const name = models.length > 1 ? `${model.title}: ` : "";
     const shade = (query) => {
       queries.forEach((token, i) => token.classList.toggle("chosen", i === query));
-      const weights = keys.map((_, j) => weight(found, head, query, j));
-      const most = Math.max(...weights, 1e-9);
+      const weights = keys.map((_, j) => weight(layer, head, query, j));
+      const highest = Math.max(...weights, 1e-9);
       keys.forEach((token, j) => {
-        token.style.background = `rgba(var(--ink), ${(0.4 * weights[j]) / most})`;
+        token.style.background = `rgba(var(--ink), ${(0.4 * weights[j]) / highest})`;
         token.title = weights[j].toFixed(3);
       });
       const best = weights.indexOf(Math.max(...weights));
-      said.textContent = `${name}${site.rows[query]} looks most at ${site.columns[best]} (${weights[best].toFixed(3)})`;
+      status.textContent = `${name}${site.rows[query]} looks most at ${site.columns[best]} (${weights[best].toFixed(3)})`;
     };
     queries.forEach((token, i) => {
       token.addEventListener("mouseenter", () => shade(i));
@@ -60,19 +60,19 @@ for (const place of document.querySelectorAll("[data-maps]")) {
       const i = at(event.clientY - size.top, size.height, site.rows.length);
       const j = at(event.clientX - size.left, size.width, site.columns.length);
       shade(i);
-      said.textContent = `${name}${site.rows[i]} → ${site.columns[j]}: ${weight(found, head, i, j).toFixed(4)}`;
+      status.textContent = `${name}${site.rows[i]} → ${site.columns[j]}: ${weight(layer, head, i, j).toFixed(4)}`;
     });
     canvas.addEventListener("mouseleave", () => shade(row));
-    grid(views, site, found, head);
+    grid(views, site, layer, head);
     shade(row);
   }
 
   function grid(box, site, chosen, head) {
-    const most = Math.max(...site.layers.map((each) => each.heads));
+    const across = Math.max(...site.layers.map((each) => each.heads));
     const cells = add(box, "div", "grid");
-    cells.style.gridTemplateColumns = `repeat(${most}, minmax(0, 1fr))`;
+    cells.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
     for (const each of site.layers) {
-      for (let i = 0; i < most; i++) {
+      for (let i = 0; i < across; i++) {
         if (i >= each.heads) { add(cells, "span"); continue; }
         const button = add(cells, "button");
         button.type = "button";
@@ -99,17 +99,17 @@ for (const place of document.querySelectorAll("[data-maps]")) {
 }
 
 function add(parent, tag, kind = "", text = "") {
-  const made = parent.appendChild(document.createElement(tag));
-  if (kind) made.className = kind;
-  if (text) made.textContent = text;
-  return made;
+  const element = parent.appendChild(document.createElement(tag));
+  if (kind) element.className = kind;
+  if (text) element.textContent = text;
+  return element;
 }
 
 function at(offset, size, count) {
   return Math.min(count - 1, Math.max(0, Math.floor((offset / size) * count)));
 }
 
-// What base64 has is little-endian 16-bit shares of 1, [head, row, column].
+// The base64 text holds little-endian 16-bit shares of 1, [head, row, column].
 function weight(layer, head, row, column) {
   layer.bytes ??= Uint8Array.from(atob(layer.weights), (letter) => letter.charCodeAt(0));
   const place = 2 * ((head * layer.rows + row) * layer.columns + column);
@@ -122,13 +122,13 @@ function draw(canvas, layer, head) {
   const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").split(",").map(Number);
   const context = canvas.getContext("2d");
   const image = context.createImageData(layer.columns, layer.rows);
-  let most = 1e-9;
+  let highest = 1e-9;
   for (let i = 0; i < layer.rows; i++) {
-    for (let j = 0; j < layer.columns; j++) most = Math.max(most, weight(layer, head, i, j));
+    for (let j = 0; j < layer.columns; j++) highest = Math.max(highest, weight(layer, head, i, j));
   }
   for (let i = 0; i < layer.rows; i++) {
     for (let j = 0; j < layer.columns; j++) {
-      image.data.set([...ink, (255 * weight(layer, head, i, j)) / most], 4 * (i * layer.columns + j));
+      image.data.set([...ink, (255 * weight(layer, head, i, j)) / highest], 4 * (i * layer.columns + j));
     }
   }
   context.putImageData(image, 0, 0);

@@ -1,1 +1,1 @@
-"""Kernels that normalisers may bring: the same result as their plain form, without a map."""
+"""Kernels of normalisers and scorers: the result of their plain form, without a map in memory."""

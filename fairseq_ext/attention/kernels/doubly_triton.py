@@ -1,6 +1,6 @@
 """Doubly-normalised and hybrid attention on a GPU, without the map in memory.
 
-All weights are powers of two of the scores s (times log2 e) less a number per key and per query:
+All weights are powers of two of the scores s (times log2 e) minus a number per key and per query:
 
     C_ij = 2^(s_ij - a_j)         a_j = log2 sum_i 2^s_ij            softmax over the queries
     D_ij = 2^(s_ij - a_j - b_i)   b_i = log2 sum_j 2^(s_ij - a_j)    DNAS
@@ -8,10 +8,10 @@ All weights are powers of two of the scores s (times log2 e) less a number per k
 
 a, b and z are infinite where there is padding, so that its weights are zero. They and all
 differences are in float32: nothing underflows, and a need not be centred for 16-bit inputs. One
-kernel makes a, one b, z and the output, one the gradients of keys and values, one that of queries;
-none of them adds atomically, so two runs agree bit for bit.
+kernel computes a, one b, z and the output, one the gradients of keys and values, and one the
+gradient of queries. None of them adds atomically, so that two runs agree bit for bit.
 
-Tensors are [T, B * H, D] in memory, as fairseq's projections leave them: no copies there.
+Tensors are [T, B * H, D] in memory, as fairseq's projections leave them, so that nothing is copied.
 """
 
 import logging
@@ -30,14 +30,14 @@ from fairseq_ext.attention.masks import Mask
 logger = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# By bytes of a query, up to: rows of a program, rows it takes at a time, warps. Chosen from what
-# the compiler says for compute capability 8.0 to 12.0: it fits into the 99 KiB of shared memory of
-# the smallest and hardly spills registers. Not yet tuned on a GPU.
+# Bytes of a query, at most -> rows of a program, rows it takes at a time, warps. Chosen by the
+# compiler's reports for compute capability 8.0 to 12.0: a program fits into the 99 KiB of shared
+# memory of the smallest GPU and hardly spills registers. Not yet tuned on a GPU.
 BLOCKS = {128: (64, 32, 4), 256: (64, 32, 8), 512: (32, 16, 8)}
 
 
 def supports(q: Tensor, k: Tensor, mask: Mask) -> bool:
-    """Whether the kernels can take these [B, H, T, D] and [B, H, S, D] where they are."""
+    """Return whether the kernels take these [B, H, T, D] and [B, H, S, D] on their device."""
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
     fits = q.numel() > 0 and k.numel() > 0 and q.dtype in DTYPES and _bytes(q) <= max(BLOCKS)
     return _runs_on(q.device) and fits and only_keys and not mask.causal
@@ -45,8 +45,10 @@ def supports(q: Tensor, k: Tensor, mask: Mask) -> bool:
 
 @cache
 def _runs_on(device: torch.device) -> bool:
-    """Triton is for GPUs from Ampere on; torch's builds for CPUs come without it. It needs a C
-    compiler and Python's headers."""
+    """Return whether Triton runs on a device: on GPUs from Ampere on, with a C compiler.
+
+    It also needs Python's headers. torch's builds for CPUs come without Triton.
+    """
     if find_spec("triton") is None:
         return False
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -78,11 +80,14 @@ def attend(
     query_padding: Tensor | None,
     u: Tensor | None = None,
 ) -> Tensor:
-    """DNAS or HNAS, [B, H, T, D], with scores q k^T / sqrt(D); zero for padded queries.
+    """Return DNAS or HNAS, [B, H, T, D], with scores q k^T / sqrt(D); zero for padded queries.
 
     Args:
-        q: [B, H, T, D]. k, v: [B, H, S, D].
-        masked: [B, 1, 1, S] bool, padded keys. query_padding: [B, T] bool.
+        q: [B, H, T, D].
+        k: [B, H, S, D].
+        v: [B, H, S, D].
+        masked: [B, 1, 1, S] bool, padded keys.
+        query_padding: [B, T] bool.
         u: [H], the share of DNAS in HNAS; None for DNAS.
     """
     batch, heads = q.shape[:2]
@@ -98,12 +103,12 @@ def attend(
 
 
 def _time_first(x: Tensor) -> Tensor:
-    """[B, H, T, D] -> [T, B * H, D]."""
+    """Return x with time first: [B, H, T, D] -> [T, B * H, D]."""
     return x.permute(2, 0, 1, 3).flatten(1, 2).contiguous()
 
 
 class _Doubly(torch.autograd.Function):
-    """O [T, G, D] of q [T, G, D], k and v [S, G, D], u [H], and padding [B, T] and [B, S]."""
+    """O [T, G, D] from q [T, G, D], k and v [S, G, D], u [H], and padding [B, T] and [B, S]."""
 
     @staticmethod
     def forward(
@@ -119,7 +124,7 @@ class _Doubly(torch.autograd.Function):
         options = _options(q, k, heads)
         a, b = (x.new_empty(x.size(1), x.size(0), dtype=torch.float32) for x in (k, q))
         out = torch.empty_like(q)
-        # apart = DNAS - UNAS: from it and the output come the slopes of both
+        # apart = DNAS - UNAS; the slopes of both follow from it and the output
         z, apart = (b, None) if u is None else (torch.empty_like(b), torch.empty_like(q))
         _run("columns", k, q, k, a, queries, keys, **options)
         _run("outputs", q, q, k, v, u, a, b, z, out, apart, queries, keys, **options)
@@ -141,14 +146,14 @@ class _Doubly(torch.autograd.Function):
             du = slope.view(-1, ctx.heads, len(q)).sum((0, 2))
             share = u.repeat(q.size(1) // ctx.heads)[:, None]
             delta, delta_u = delta + (1 - share) * slope, delta - share * slope
-        given = (q, k, v, u, dout, a, b, z, delta, delta_u, da)
-        _run("key_gradients", k, *given, dk, dv, queries, keys, **options)  # makes da
-        _run("query_gradients", q, *given, dq, queries, keys, **options)
+        shared = (q, k, v, u, dout, a, b, z, delta, delta_u, da)
+        _run("key_gradients", k, *shared, dk, dv, queries, keys, **options)  # computes da
+        _run("query_gradients", q, *shared, dq, queries, keys, **options)
         return dq, dk, dv, du, None, None, None
 
 
 def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> None:
-    """A program for every block of rows of every group of `rows` [T, G, D]."""
+    """Run a program for every block of rows of every group of `rows` [T, G, D]."""
     from fairseq_ext.attention.kernels import doubly_triton_jit  # Triton may be missing
 
     programs = rows.size(1) * math.ceil(rows.size(0) / options["ROWS"])
@@ -157,12 +162,12 @@ def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> 
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """[T, G, D] . [T, G, D] -> [G, T], in float32."""
+    """Return the dot products of rows, in float32: [T, G, D], [T, G, D] -> [G, T]."""
     return (x.float() * y).sum(-1).T.contiguous()
 
 
 def _options(q: Tensor, k: Tensor, heads: int) -> dict[str, Any]:
-    """What all kernels take: sizes, precision and blocks."""
+    """Return the arguments of all kernels: sizes, precision and blocks."""
     width = q.size(-1)
     rows, step, warps = BLOCKS[min(upto for upto in BLOCKS if _bytes(q) <= upto)]
     return {
@@ -181,7 +186,7 @@ def _options(q: Tensor, k: Tensor, heads: int) -> dict[str, Any]:
 
 
 def _padded(width: int) -> int:
-    """Triton's blocks measure powers of two, those of its products 16 or more."""
+    """Return the width of a block: a power of two for Triton, and at least 16 for products."""
     return 1 << max(4, (width - 1).bit_length())
 
 
@@ -190,7 +195,7 @@ def _bytes(q: Tensor) -> int:
 
 
 def _tf32() -> bool:
-    """Whether matrix products may round float32; newer torch refuses to be asked the old way."""
+    """Return whether matrix products may round float32; newer torch has a new name for it."""
     matmul = torch.backends.cuda.matmul
     new = getattr(matmul, "fp32_precision", None)
     return matmul.allow_tf32 if new is None else new == "tf32"

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs
 """The Triton kernels of `doubly_triton`, where the letters are explained. Needs Triton.
 
-Of rows `here` a program takes all; those `there` pass by, a few at a time. Pointers to padding may
-be None, as may u, without which nothing of HNAS is compiled and z and delta_u are not read.
+A program holds all of its rows `here`; the rows `there` pass by, a few at a time. Pointers to
+padding may be None, as may u, without which nothing of HNAS is compiled and z and delta_u are not
+read.
 """
 
 import triton
@@ -17,7 +18,7 @@ def columns(
     groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """a."""
+    """Compute a."""
     group, j, first, last = _place(keys, S, queries, T, heads, ROWS)
     k_here = _load(k, j, S, group, groups, WIDTH, D)
     top = tl.full([ROWS], -1e30, tl.float32)
@@ -37,7 +38,7 @@ def outputs(
     groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """b, z, the output, and DNAS - UNAS."""
+    """Compute b, z, the output, and DNAS - UNAS."""
     group, i, first, last = _place(queries, T, keys, S, heads, ROWS)
     q_here = _load(q, i, T, group, groups, WIDTH, D)
     top = tl.full([ROWS], -1e30, tl.float32)
@@ -73,7 +74,7 @@ def key_gradients(
     groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dv, da, and dk; what dk gets through a is da C^T q, with da known at the end."""
+    """Compute dv, da and dk; a adds da C^T q to dk, and da is known at the end."""
     group, j, first, last = _place(keys, S, queries, T, heads, ROWS)
     k_here = _load(k, j, S, group, groups, WIDTH, D)
     v_here = _load(v, j, S, group, groups, WIDTH, D)
@@ -111,7 +112,7 @@ def query_gradients(
     groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq."""
+    """Compute dq."""
     group, i, first, last = _place(queries, T, keys, S, heads, ROWS)
     q_here = _load(q, i, T, group, groups, WIDTH, D)
     dout_here = _load(dout, i, T, group, groups, WIDTH, D)
@@ -138,7 +139,7 @@ def query_gradients(
 
 @triton.jit
 def _place(own, own_size, other, other_size, heads, ROWS: tl.constexpr):
-    """A program's group and rows, and the others it has to see: from `first` to before `last`."""
+    """Return a program's group and rows, and the others it sees: from `first` to before `last`."""
     blocks = tl.cdiv(own_size, ROWS)
     group, start = tl.program_id(0) // blocks, tl.program_id(0) % blocks * ROWS
     own_first, own_last = _span(own, own_size, group // heads)
@@ -149,7 +150,7 @@ def _place(own, own_size, other, other_size, heads, ROWS: tl.constexpr):
 
 @triton.jit
 def _span(padding, size, sentence):
-    """The first that is not padded, and the one after the last; `size` and 0 if all are."""
+    """Return the first real position and the one after the last; `size` and 0 if all are padded."""
     first, last = size * 0, size
     if padding is not None:
         first, last = size, size * 0
@@ -163,7 +164,7 @@ def _span(padding, size, sentence):
 
 @triton.jit
 def _hidden(padding, at, size, sentence):
-    """Infinite where there is padding or nothing, else 0."""
+    """Return infinity where there is padding or nothing, else 0."""
     real = at < size
     if padding is not None:
         real &= tl.load(padding + sentence * size + at, mask=real, other=1) == 0
@@ -172,15 +173,15 @@ def _hidden(padding, at, size, sentence):
 
 @triton.jit
 def _potentials(x, at, size, group):
-    """a, b or z of a group; infinite where there is nothing."""
-    # not by `other`, with which Triton 3.2 fails to compile loops
+    """Return a, b or z of a group; infinity where there is nothing."""
+    # with `other`, Triton 3.2 fails to compile loops
     values = tl.load(x + group * size + at, mask=at < size, other=0.0)
     return tl.where(at < size, values, float("inf"))
 
 
 @triton.jit
 def _places(at, size, group, groups, WIDTH: tl.constexpr, D: tl.constexpr):
-    """Where rows `at` of a group stand in a tensor [size, groups, WIDTH], and which exist."""
+    """Return where rows `at` of a group lie in a tensor [size, groups, WIDTH], and which exist."""
     column = tl.arange(0, D)[None, :]
     rows = (at.to(tl.int64) * groups + group)[:, None]
     return rows * WIDTH + column, (at < size)[:, None] & (column < WIDTH)
@@ -200,21 +201,21 @@ def _store(x, values, at, size, group, groups, WIDTH: tl.constexpr, D: tl.conste
 
 @triton.jit
 def _scores(x, y, scale, PRECISION: tl.constexpr):
-    """The scores of the rows of x and of y, times log2 e."""
+    """Return the scores of the rows of x and of y, times log2 e."""
     return tl.dot(x, tl.trans(y), input_precision=PRECISION) * (scale * 1.4426950408889634)
 
 
 @triton.jit
 def _plus_product(total, x, y, PRECISION: tl.constexpr):
-    """total + x y, x in the precision of y."""
+    """Return total + x y, with x in the precision of y."""
     return tl.dot(x.to(y.dtype), y, total, input_precision=PRECISION)
 
 
 @triton.jit
 def _add(t, top, total):
-    """Further columns t for rows with the greatest t so far and the sum of 2^(t - top).
+    """Add columns t to rows with their greatest t so far (top) and the sum of 2^(t - top) (total).
 
-    Returns both, 2^(t - top), and the factor that sums made with the former top need.
+    Returns the new top and total, 2^(t - top), and the factor for sums made with the former top.
     """
     new = tl.maximum(top, tl.max(t, 1))
     w, shrink = tl.exp2(t - new[:, None]), tl.exp2(top - new)
@@ -223,13 +224,13 @@ def _add(t, top, total):
 
 @triton.jit
 def _log(top, total):
-    """The log-sum-exp; infinite if nothing was added."""
+    """Return the log-sum-exp, or infinity if nothing was added."""
     return tl.where(total > 0.0, top + tl.log2(total), float("inf"))
 
 
 @triton.jit
 def _slopes(s, gain, a, b, z, delta, delta_u, u, head):
-    """C, the weights, and the slopes of the loss in s - a and, but for those through a, in s."""
+    """Return C, the weights, and the slopes of the loss in s - a and in s, except through a."""
     w = tl.exp2(s - a - b)
     c = w * tl.where(b < float("inf"), tl.exp2(b), 0.0)
     if u is not None:

@@ -18,18 +18,18 @@ from fairseq_ext.attention.second_pass import (
     MagnitudePass,
     UnitCounts,
 )
-from fairseq_ext.criterions.adversarial.divergence import (
-    DIVERGENCES,
-    Divergence,
-    compare_across_batch,
-    squared_difference,
-)
 from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
 from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
 from fairseq_ext.criterions.adversarial.options import (
     AdversarialConfig,
     check_options,
     read_baseline,
+)
+from fairseq_ext.criterions.divergence import (
+    DIVERGENCES,
+    Divergence,
+    compare_across_batch,
+    squared_difference,
 )
 from fairseq_ext.criterions.logging_outputs import Log, log_means, sum_entries
 from fairseq_ext.criterions.terms import Term, TrainingStep

@@ -1,20 +1,24 @@
 """The options of adversarial self-attention and of the baselines it is compared with."""
 
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
+
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.attention.second_pass import EMPTY_ROWS
-from fairseq_ext.criterions.adversarial.divergence import DIVERGENCES, REGRESSIONS
+from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Requirements, check_requirements, described
+from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
 
 logger = logging.getLogger(__name__)
 
-ADVERSARIES = "none"  # no baseline
+# Values of --asa-baseline: what masks a second pass, what makes one, what adds noise.
+ADVERSARIES = "none"
 MASKS = [ADVERSARIES, "bernoulli", "scheduled", "magnitude"]
 PASSES = [*MASKS, "two_pass"]
 NOISE = ["freelb", "smart"]
@@ -144,7 +148,7 @@ def check_options(cfg: Any, baseline: str, task: str) -> None:
             raise UsageError(f"{flag} is {value:g}; give a number from {low} {limit}")
     values = {name: getattr(cfg, name) for name in BASELINE_REQUIREMENTS}
     values |= {"asa_baseline": baseline, "task": task}
-    defaults = {field.name: field.default for field in fields(AdversarialConfig)}
+    defaults = default_options(AdversarialConfig)
     for requirements in _list_requirements(task):
         check_requirements(values, defaults, {"smart_mu": 0.0}, requirements)
 

