@@ -66,7 +66,6 @@ setup(
         "subword-nmt>=0.3.8,<1",
         "tabulate>=0.9,<1",
         "tokenizers>=0.20,<1",
-        "torchmetrics>=1.4,<2",
         "tqdm>=4.66,<5",
     ],
     extras_require=EXTRAS,

@@ -116,15 +116,15 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: it is missing, or describes what our models cannot do.
     """
-    given = hf.read_json(path / "config.json")
-    if given.get("model_type") not in hf.HEADS:
+    content = hf.read_json(path / "config.json")
+    if content.get("model_type") not in hf.HEADS:
         raise UsageError(
-            f"{path} has model_type {given.get('model_type')}; accepted are "
+            f"{path} has model_type {content.get('model_type')}; accepted are "
             f"{' and '.join(hf.HEADS)} (MiniLM is a bert)"
         )
     sizes = dict([*hf.OPTIONS.values(), *SIZES.values()])
-    pad = {"pad_token_id": int(given["model_type"] == "roberta")}
-    config = pad | sizes | {name: values[0] for name, values in ACCEPTED.items()} | given
+    pad = {"pad_token_id": int(content["model_type"] == "roberta")}
+    config = pad | sizes | {name: values[0] for name, values in ACCEPTED.items()} | content
     hf.check_settings(config, ACCEPTED, path, "our models")
     heads, width = (config[hf.OPTIONS[name][0]] for name in ("encoder_attention_heads", WIDTH))
     values = [config[name] for name in sizes]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches.processes import CPU_DDP
+from fairseq_ext.tools.flags import parse_flags
 
 EXAMPLE = """\
   fairseq-ext launch -- fairseq-train data-bin/mine --arch transformer_dna --max-tokens 4096 ...
@@ -78,7 +79,9 @@ def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
         UsageError: the arguments contradict each other or do not fit this machine.
     """
     training = _find_training(args.command)
-    flags = _parse_flags(training)
+    flags = parse_flags(training)
+    if reserved := [name for name in RESERVED if name in flags]:
+        raise UsageError(f"launch itself decides what {' '.join(reserved)} says; leave it out")
     on_cpu, processes = _choose_devices(args, "--cpu" in flags)
     rendezvous = _plan_rendezvous(args)
     world = processes * (args.nodes or 1)
@@ -102,18 +105,6 @@ def _find_training(command: Sequence[str]) -> list[str]:
     return [str(program), *command[2:]]
 
 
-def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """Return flag -> its last value, given as --flag value or --flag=value."""
-    flags = {}
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, value = argument.partition("=")
-        if name.startswith("--"):
-            flags[name] = value if equals else following
-    if reserved := [name for name in RESERVED if name in flags]:
-        raise UsageError(f"launch itself decides what {' '.join(reserved)} says; leave it out")
-    return flags
-
-
 def _choose_devices(args: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int]:
     """Return whether the training is on CPUs, and its number of processes on this node."""
     import torch  # slow
@@ -134,14 +125,14 @@ def _choose_devices(args: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int
 def _plan_rendezvous(args: argparse.Namespace) -> list[str]:
     """Return torchrun's flags for where processes meet: on this machine, or at the master."""
     options = {"nodes": args.nodes, "node-rank": args.node_rank, "master": args.master}
-    given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    present = [f"--{name} {value}" for name, value in options.items() if value is not None]
     one_machine = ["--standalone", "--local-addr", "127.0.0.1"]
-    if given in ([], ["--nodes 1"]):
+    if present in ([], ["--nodes 1"]):
         return one_machine
-    if len(given) < 3:
+    if len(present) < 3:
         raise UsageError(
             "several nodes take --nodes N, --node-rank from 0 to N - 1 and --master HOST:PORT, "
-            f"not {' '.join(given)} alone; give all three on each node"
+            f"not {' '.join(present)} alone; give all three on each node"
         )
     if args.node_rank >= args.nodes:
         raise UsageError(

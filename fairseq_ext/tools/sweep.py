@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
+from fairseq_ext.tools.flags import parse_flags
 from fairseq_ext.tools.jobs import Job, Step, run_jobs
 
 EXAMPLE = """\
@@ -150,29 +151,29 @@ def _plan_steps(
         flags: of its variant, with the flags that all runs share.
         own: the flags of its repetition.
     """
-    seed = str(_find_value(own, "--seed"))
+    seed = parse_flags(own)["--seed"]
     train = [*_insert_seed(flags, seed), *own, "--save-dir", "$RUN"]
+    options = parse_flags(train)
     for flag, value in DEFAULTS.items():
-        if _find_value(train, flag) is None:
+        if flag not in options:
             train += [flag, value]
     steps = [Step(folder, "train", "train", train)]
     if args.average:
         steps.append(_plan_average(folder, args.average, train))
     if args.generate is not None:
         generate = _insert_seed(_split_flags("--generate", args.generate), seed)
-        subset = _find_value(generate, "--gen-subset") or "test"
+        subset = parse_flags(generate).get("--gen-subset") or "test"
         checkpoint = AVERAGED if args.average else args.checkpoint or LAST
-        user_dir = _find_value(train, "--user-dir") or ""
+        user_dir = (DEFAULTS | options)["--user-dir"]
         model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
-        steps.append(
-            Step(folder, f"generate-{subset}", "generate", [*model, *generate], keeps=True)
-        )
+        flags = [*model, *generate]
+        steps.append(Step(folder, f"generate-{subset}", "generate", flags, keeps=True))
     return steps
 
 
 def _plan_average(folder: Path, last: int, train: list[str]) -> Step:
     flags = ["$RUN", "--last", str(last), "--at-most", "--output", f"$RUN/{AVERAGED}", "--force"]
-    if "--no-epoch-checkpoints" not in train and _find_value(train, "--save-interval-updates"):
+    if "--no-epoch-checkpoints" not in train and parse_flags(train).get("--save-interval-updates"):
         flags += ["--by", "epoch"]  # there are those of updates too
     return Step(folder, "average", "average", flags)
 
@@ -191,14 +192,7 @@ def _split_flags(where: str, text: str) -> list[str]:
 
 def _refuse_reserved(where: str, flags: list[str]) -> list[str]:
     """Return the flags; raise UsageError if one of them is set by the sweep itself."""
-    for flag in RESERVED:
-        if _find_value(flags, flag) is not None:
-            raise UsageError(f"{flag} stands {where}, but the sweep sets it; leave it out")
+    options = parse_flags(flags)
+    if reserved := next((flag for flag in RESERVED if flag in options), None):
+        raise UsageError(f"{reserved} stands {where}, but the sweep sets it; leave it out")
     return flags
-
-
-def _find_value(flags: list[str], name: str) -> str | None:
-    """Return the value that a command line gives to a flag, or None."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(name, dest="value", nargs="?", const="")
-    return parser.parse_known_args(flags)[0].value

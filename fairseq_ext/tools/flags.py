@@ -1,0 +1,17 @@
+"""Flags in command lines of fairseq."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Return flag -> its last value, given as --flag value or --flag=value.
+
+    The value of a flag without one is the argument that follows, or empty at the end.
+    """
+    flags = {}
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            flags[name] = value if equals else following
+    return flags
