@@ -19,7 +19,7 @@ from torch import nn
 
 from fairseq_ext.attention import Adversary
 from fairseq_ext.criterions.adversarial.adversarial_attention import Adversaries
-from fairseq_ext.criterions.adversarial.options import AdversarialConfig
+from fairseq_ext.criterions.adversarial.asa_options import AdversarialConfig
 from fairseq_ext.data.labelled_dataset import IGNORED
 
 PAD, EOS = 1, 2

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.scorers import SentenceMean
+from fairseq_ext.evaluation.corpus_scorers import SentenceMean
 
 MODEL = "Unbabel/wmt22-comet-da"
 PACKAGE = "unbabel-comet"

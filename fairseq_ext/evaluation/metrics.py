@@ -10,8 +10,8 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.comet import MODEL, Comet
+from fairseq_ext.evaluation.corpus_scorers import CompoundSplit, Sacrebleu, Scorer
 from fairseq_ext.evaluation.rouge import KINDS, Rouge
-from fairseq_ext.evaluation.scorers import CompoundSplit, Sacrebleu, Scorer
 from fairseq_ext.evaluation.significance import LEVEL, RESAMPLES, SEED, confidence_interval
 from fairseq_ext.evaluation.translation import Texts
 

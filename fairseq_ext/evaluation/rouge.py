@@ -5,7 +5,7 @@ from functools import cache, partial
 from importlib.metadata import version
 from types import SimpleNamespace
 
-from fairseq_ext.evaluation.scorers import SentenceMean
+from fairseq_ext.evaluation.corpus_scorers import SentenceMean
 from fairseq_ext.evaluation.translation import ESCAPED
 
 KINDS = {"1": "rouge1", "2": "rouge2", "l": "rougeL"}  # our name -> the library's

@@ -18,13 +18,13 @@ from fairseq_ext.attention.second_pass import (
     MagnitudePass,
     UnitCounts,
 )
-from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
-from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
-from fairseq_ext.criterions.adversarial.options import (
+from fairseq_ext.criterions.adversarial.asa_options import (
     AdversarialConfig,
     check_options,
     read_baseline,
 )
+from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
+from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
 from fairseq_ext.criterions.divergence import (
     DIVERGENCES,
     Divergence,
