@@ -323,7 +323,7 @@ PLAIN = "--criterion sentence_classification"
         ),
         (
             [*WITH_ASA, "--regression-loss", "pearson"],
-            "--regression-loss is pearson, without effect",
+            "--regression-loss pearson has no effect",
         ),
         (
             "--arch roberta_una --criterion sentence_prediction_ag --freeze-encoder".split(),
