@@ -20,7 +20,12 @@ class Unfinished(UsageError):
 
 @cache
 def plain_errors() -> None:
-    """Print a UsageError that nobody caught as one line."""
+    """Print a UsageError that nobody caught as one line.
+
+    Fault: A UsageError prints a traceback.
+    Since: always.
+    Until: fairseq's commands have a way to print a sentence.
+    """
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

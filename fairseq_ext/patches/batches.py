@@ -7,7 +7,14 @@ from fairseq_ext.wrapping import wrap
 
 
 def keep_last_batch() -> None:
-    """Append the indices that `batch_by_size` leaves out, as a batch of their own."""
+    """Append the indices that `batch_by_size` leaves out, as a batch of their own.
+
+    Fault: The last batch is dropped, without a word, if its size is no multiple of
+        --required-batch-size-multiple (8): sentences are missing from training, validation and the output of
+        fairseq-generate.
+    Since: fairseq 0.12.
+    Until: batch_by_size returns every index.
+    """
 
     def batch_by_size(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
         batches = original(indices, *args, **kwargs)
@@ -20,7 +27,13 @@ def keep_last_batch() -> None:
 
 
 def repeat_batches() -> None:
-    """Make batches as in the first epoch, whichever epoch a training resumes in."""
+    """Make batches as in the first epoch, whichever epoch a training resumes in.
+
+    Fault: Batches are made once, from a seed plus the epoch: a training resumed in a later epoch
+        has other batches, sees some sentences twice in that epoch and some never.
+    Since: fairseq after 0.12.3 (d871f616), as fairseq-fixed.
+    Until: make_batches in FairseqTask.get_batch_iterator seeds without the epoch.
+    """
 
     def get_batch_iterator(
         original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any
@@ -40,7 +53,12 @@ def repeat_batches() -> None:
 
 
 def refresh_cached_items() -> None:
-    """Empty the cache of an LRUCacheDataset at the start of an epoch."""
+    """Empty the cache of an LRUCacheDataset at the start of an epoch.
+
+    Fault: Data sets that cache their last items return them, as masked before, in a new epoch.
+    Since: fairseq 0.8.
+    Until: LRUCacheDataset.set_epoch empties its cache.
+    """
     from fairseq.data import LRUCacheDataset
 
     def set_epoch(original: Callable, dataset: LRUCacheDataset, epoch: int) -> None:
@@ -51,7 +69,13 @@ def refresh_cached_items() -> None:
 
 
 def restart_workers() -> None:
-    """Start new processes that load data in every epoch."""
+    """Start new processes that load data in every epoch.
+
+    Fault: Processes that load data (--num-workers) live on and are not told of a new epoch: what is
+        sampled in each epoch, such as masks, stays as in the first.
+    Since: fairseq 0.12.2; not 0.12.3; again after it (d871f616), as fairseq-fixed.
+    Until: EpochBatchIterator tells its workers.
+    """
 
     def init(original: Callable, iterator: Any, *args: Any, **kwargs: Any) -> None:
         original(iterator, *args, **kwargs)

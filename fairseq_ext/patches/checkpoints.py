@@ -12,7 +12,13 @@ from fairseq_ext.wrapping import replace, wrap
 
 
 def copy_whole() -> None:
-    """Copy a checkpoint to a temporary name, then give it its final one."""
+    """Copy a checkpoint to a temporary name, then give it its final one.
+
+    Fault: checkpoint_last.pt is copied under its final name: a kill leaves one cut short, from
+        which no training resumes.
+    Since: fairseq 0.7.
+    Until: fairseq copies to a temporary name first.
+    """
 
     def copy(original: Callable, source: str, target: str, overwrite: bool = False) -> Any:
         from fairseq.file_io import PathManager
@@ -27,7 +33,12 @@ def copy_whole() -> None:
 
 
 def load_safely() -> None:
-    """Give fairseq a `torch.load` that builds nothing but an explicit list of types."""
+    """Give fairseq a `torch.load` that builds nothing but an explicit list of types.
+
+    Fault: A checkpoint is a pickle, which can run code.
+    Since: always.
+    Until: fairseq loads with weights_only and a list of types.
+    """
     from fairseq_ext import safe_loading
 
     for module, loader in safe_loading.LOADERS.items():
@@ -35,7 +46,12 @@ def load_safely() -> None:
 
 
 def parse_settings() -> None:
-    """Give fairseq an `eval` that reads literals only."""
+    """Give fairseq an `eval` that reads literals only.
+
+    Fault: Models eval settings that are saved in a checkpoint.
+    Since: always.
+    Until: fairseq reads them as literals.
+    """
     import fairseq  # noqa: F401  (imports every model, task and criterion)
 
     from fairseq_ext import safe_loading
@@ -48,7 +64,12 @@ def parse_settings() -> None:
 
 
 def unpack_safely() -> None:
-    """Unpack archives inside their folder, or not at all."""
+    """Unpack archives inside their folder, or not at all.
+
+    Fault: from_pretrained unpacks an archive wherever its paths lead.
+    Since: always.
+    Until: fairseq filters the members.
+    """
 
     def keep_inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
         if member.name.startswith("/"):  # fairseq would then move the named file itself
@@ -70,7 +91,12 @@ def unpack_safely() -> None:
 
 
 def override_model_name() -> None:
-    """Set an overridden `_name` in the configuration of the model alone."""
+    """Set an overridden `_name` in the configuration of the model alone.
+
+    Fault: An override of _name is given to the task too.
+    Since: fairseq 0.12.
+    Until: overwrite_args_by_name sets it in the model alone.
+    """
     from omegaconf import open_dict
 
     def overwrite(original: Callable, cfg: Any, overrides: dict[str, Any]) -> None:

@@ -21,13 +21,23 @@ STOCK_WARNINGS = [
 
 
 def silence_stock_warnings() -> None:
-    """Ignore the warnings of `STOCK_WARNINGS`."""
+    """Ignore the warnings of `STOCK_WARNINGS`.
+
+    Fault: It causes some thirty lines of warnings in every run.
+    Since: torch 2, hydra 1.1.
+    Until: a row of the list goes when fairseq stops causing it.
+    """
     for message, category, module in STOCK_WARNINGS:
         warnings.filterwarnings("ignore", message, category, module)
 
 
 def restore_numpy_compat() -> None:
-    """Give numpy 2 the `compat.long` that fairseq casts to."""
+    """Give numpy 2 the `compat.long` that fairseq casts to.
+
+    Fault: It casts to np.compat.long, which is gone.
+    Since: numpy 2.0.
+    Until: fairseq writes int.
+    """
     import numpy as np
 
     if not hasattr(np, "compat"):
@@ -35,7 +45,12 @@ def restore_numpy_compat() -> None:
 
 
 def fix_length_buckets() -> None:
-    """Compute length buckets with the `method` argument of np.percentile."""
+    """Compute length buckets with the `method` argument of np.percentile.
+
+    Fault: With --num-batch-buckets it calls np.percentile(interpolation=), which is gone.
+    Since: numpy 2.4.
+    Until: fairseq passes method.
+    """
     import numpy as np
 
     def get_buckets(sizes: Any, num_buckets: int) -> Any:

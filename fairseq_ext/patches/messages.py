@@ -48,7 +48,12 @@ REFUSALS = (
 
 
 def refuse_plainly() -> None:
-    """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError."""
+    """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError.
+
+    Fault: Errors that a user can mend end in a traceback.
+    Since: always.
+    Until: fairseq prints a sentence for them.
+    """
     from fairseq_ext.tasks.plain_text import find_split
 
     for owner, name, start, sentence in REFUSALS:

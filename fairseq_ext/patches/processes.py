@@ -112,7 +112,13 @@ def _check_cpu(cfg: Any, started: bool) -> None:
 
 
 def check_every_start() -> None:
-    """Correct --bf16 and check the processes in every command that may start several."""
+    """Correct --bf16 and check the processes in every command that may start several.
+
+    Fault: On CPUs several processes train nothing, or each the whole; --bf16 implies --tpu.
+    Since: fairseq 0.10.
+    Until: fairseq starts processes on CPUs, takes their number from torchrun and leaves --tpu
+        alone.
+    """
 
     def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
         unset_tpu(cfg)
@@ -123,7 +129,13 @@ def check_every_start() -> None:
 
 
 def gather_objects() -> None:
-    """Gather the lists that criterions log by torch's `all_gather_object`; results are on CPU."""
+    """Gather the lists that criterions log by torch's `all_gather_object`; results are on CPU.
+
+    Fault: Lists that criterions log are gathered through a CUDA buffer of 16 kB: that fails on
+        CPUs, and in evaluation.
+    Since: fairseq 0.6.
+    Until: fairseq uses torch's all_gather_object.
+    """
     import torch.distributed as dist
     from fairseq import utils as fairseq_utils
     from fairseq.distributed import utils
@@ -138,7 +150,12 @@ def gather_objects() -> None:
 
 
 def run_torchrun_on_cpu() -> None:
-    """Take rank and number of processes from torchrun where there is no GPU."""
+    """Take rank and number of processes from torchrun where there is no GPU.
+
+    Fault: Under torchrun it divides the rank by the number of GPUs, also if there is none.
+    Since: fairseq after 0.12.3 (d871f616), as fairseq-fixed.
+    Until: fairseq accepts that there is none.
+    """
     import torch
 
     def infer(original: Callable, flags: Any) -> None:

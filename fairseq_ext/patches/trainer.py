@@ -25,7 +25,12 @@ State = dict[str, Any]
 
 
 def check_before_training() -> None:
-    """Check the machine, then model and criterion, when the trainer is built."""
+    """Check the machine, then model and criterion, when the trainer is built.
+
+    Fault: Flags that do not go together are found late, by a traceback, or never.
+    Since: always.
+    Until: fairseq refuses them before it reads data.
+    """
     from fairseq_ext import training_checks
 
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
@@ -38,7 +43,12 @@ def check_before_training() -> None:
 
 
 def save_all() -> None:
-    """Save a fingerprint of the dictionary, and options that the model filled in by itself."""
+    """Save a fingerprint of the dictionary, and options that the model filled in by itself.
+
+    Fault: Checkpoints do not say which dictionary they were trained with.
+    Since: always.
+    Until: Trainer.state_dict has a fingerprint of the dictionary.
+    """
     from fairseq_ext import training_checks
     from fairseq_ext.data.vocabulary import digest
     from fairseq_ext.models.pretrained import DIGEST
@@ -55,7 +65,13 @@ def save_all() -> None:
 
 
 def restore_all() -> None:
-    """Check a checkpoint before it is restored; restore the states of task and metrics too."""
+    """Check a checkpoint before it is restored; restore the states of task and metrics too.
+
+    Fault: A resumed training loses what the task keeps and what metrics add up over a run, and
+        takes parameters of another mechanism for its own.
+    Since: fairseq 0.12.
+    Until: Trainer.load_checkpoint calls task.load_state_dict and restores the default metrics.
+    """
     from fairseq_ext import safe_loading, training_checks
     from fairseq_ext.attention.model_report import get_model_report
 
@@ -139,5 +155,10 @@ def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
 
 
 def register_lamb() -> None:
-    """Register LAMB in plain torch instead of fairseq's."""
+    """Register LAMB in plain torch instead of fairseq's.
+
+    Fault: --optimizer lamb needs apex.
+    Since: fairseq 0.10.
+    Until: fairseq's FusedLAMB works in plain torch.
+    """
     import_module("fairseq_ext.patches.lamb")
