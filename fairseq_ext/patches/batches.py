@@ -10,8 +10,8 @@ def keep_last_batch() -> None:
     """Append the indices that `batch_by_size` leaves out, as a batch of their own.
 
     Fault: The last batch is dropped, without a word, if its size is no multiple of
-        --required-batch-size-multiple (8): sentences are missing from training, validation and the output of
-        fairseq-generate.
+        --required-batch-size-multiple (8): sentences are missing from training,
+        validation and the output of fairseq-generate.
     Since: fairseq 0.12.
     Until: batch_by_size returns every index.
     """
