@@ -4,7 +4,7 @@
 #
 # Usage: bash scripts/prepare_builtin.sh [OUT] [OPTION...]       (default data-bin/builtin.en-de)
 #
-#   --merges N     merges of the joint BPE (default 1000)
+#   --merges N     merges of the joint BPE (default 800)
 #   --bpe TOOL     fastbpe (default if it is installed) or subword-nmt: the same pieces
 #   --dictionaries joined (default) or separate
 #
@@ -12,7 +12,7 @@
 
 . "$(dirname "$0")/lib/data.sh"
 SHARED='--merges= --bpe= --dictionaries='
-corpus_recipe builtin.en-de 1000 500 "$@"
+corpus_recipe builtin.en-de 800 500 "$@"
 SOURCE=en TARGET=de
 begin builtin
 prepare_step toy.corpus "$WORK/raw"
