@@ -49,6 +49,7 @@ setup(
         "fairseq_ext": ["py.typed"],
         "fairseq_ext.analysis": ["static/*"],
         "fairseq_ext.prepare": ["sources.txt"],
+        "fairseq_ext.prepare.toy": ["lexicon.txt"],
     },
     install_requires=[
         "torch>=2.6,<2.16",
