@@ -21,7 +21,8 @@
 #                number of the repetition
 #   --seeds      repetitions (default: 3; the paper: 3 for GLUE, 5 elsewhere)
 #   --jobs       trainings side by side (default: 1)
-#   --data       replaces the folder in data-bin: CORPUS, books or Multi30k
+#   --data       data to use instead of those in data-bin (CORPUS, for pretrain books, for translate
+#                Multi30k)
 #   --asa        flags of trainings with adversaries alone, as in --asa '--asa-layers upper'
 #   --out        folder of runs and table (default: checkpoints/asa/EXPERIMENT/ and the corpus, or the
 #                name of the data with the size)

@@ -23,7 +23,7 @@
 #   --seeds      repetitions (default: 3; 1 in cross-validation)
 #   --updates    length of each training (default: 1000, of translate 1800)
 #   --jobs       trainings side by side (default: 1)
-#   --data       replaces the folder in data-bin: CORPUS or Multi30k
+#   --data       data to use instead of those in data-bin (CORPUS, for translate Multi30k)
 #   --out        folder of runs, in a folder CORPUS but for translate (default: checkpoints/roles, and
 #                checkpoints/roles/translate/ with the name of the data and the size)
 #   FLAG         flags of fairseq-train for all trainings, e.g. --fp16

@@ -40,7 +40,10 @@ TERMS = ("ag", "asa")  # of a criterion
 NORMALISERS = {"dna", "hna"}  # one flag
 PAIRS = [pair for pair in combinations(MECHANISMS, 2) if not NORMALISERS.issuperset(pair)]
 ORDERED = [pair for pair in permutations(MECHANISMS, 2) if not NORMALISERS.issuperset(pair)]
-ALL = [tuple(name for name in MECHANISMS if name != left_out) for left_out in sorted(NORMALISERS)]
+ALL = [
+    tuple(name for name in MECHANISMS if name not in NORMALISERS - {kept})
+    for kept in sorted(NORMALISERS, reverse=True)
+]
 
 SOFTMAX = {"encoder_normaliser": "hybrid", "hna_weight": "raw", "hna_init": 0.0}
 NEUTRAL = {  # it is there, or its flag is, and does nothing

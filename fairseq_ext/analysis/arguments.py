@@ -12,7 +12,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
 
 NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
-SHOWN_TOKENS = f"of a longer sentence the maps of the first N are shown; default: {LABELS}"
+SHOWN_TOKENS = f"show the first N tokens of a longer sentence; default: {LABELS}"
 
 SHARED: dict[str, dict[str, Any]] = {
     "checkpoints": {"nargs": "+", "type": Path, "metavar": "CHECKPOINT"},
@@ -37,9 +37,13 @@ def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
 def add_sentence(parser: argparse.ArgumentParser, split: str) -> None:
     """Add the choice of one sentence, and of how many of its tokens are shown."""
     sentence = parser.add_mutually_exclusive_group()
-    sentence.add_argument("--sentence", metavar="TEXT", help="source text of maps")
+    sentence.add_argument(
+        "--sentence", metavar="TEXT", help="source text to draw maps of, instead of a split"
+    )
     sentence.add_argument("--split", default=split, help=f"default: {split}")
-    parser.add_argument("--index", type=int, metavar="N", help="of the split; default: 0")
+    parser.add_argument(
+        "--index", type=int, metavar="N", help="sentence of the split, from 0; default: 0"
+    )
     add(parser, "--tokens")
 
 

@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--head", default="mean", metavar="N|mean|all|all:N", help="default: mean of all"
     )
     parser.add_argument("--columns", type=int, metavar="N", help="default: all in one row")
-    parser.add_argument("--initial", action="store_true", help="also before training")
+    parser.add_argument(
+        "--initial", action="store_true", help="draw them also as they were before training"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -68,8 +68,8 @@ class GuidanceConfig(FairseqDataclass):
     )
     ag_reduction: Reductions = described(
         "mean",
-        "of the squared distances in a sentence: mean over rows, columns and the heads of a "
-        "pattern, for which 10 and 100 were tuned, or the paper's plain sum",
+        "how squared distances of a sentence are reduced: mean over rows, columns and the heads of "
+        "a pattern, for which 10 and 100 were tuned, or the paper's plain sum",
     )
     ag_period: str = described(DEFAULT_PERIODS, "symbols that count as period, separated by spaces")
     max_update: int = II("optimization.max_update")

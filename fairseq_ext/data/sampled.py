@@ -27,7 +27,7 @@ class SampledDataset(FairseqDataset):
         raise NotImplementedError
 
     def item(self, index: int) -> Any:
-        """Return the parts of an item in this epoch; the last item is kept."""
+        """Return the parts of an item in this epoch; the item asked for last is cached."""
         key = self.seed, self.epoch, int(index)
         if self._last[0] != key:  # the parts of an item are asked for one after the other
             self._last = key, self.sample(np.random.default_rng(key), key[2])

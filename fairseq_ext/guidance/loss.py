@@ -1,5 +1,7 @@
 """The loss of attention guidance, computed without the patterns' matrices.
 
+Deshpande & Narasimhan 2020, "Guiding Attention for Self-Supervised Learning with Transformers".
+
 For a row h that sums to one, ||h - p||^2 is sum h^2 - 2 h[t] + 1 if p is 1 at t, and
 sum h^2 - 1/n if p is 1/n everywhere.
 """

@@ -1,4 +1,4 @@
-"""Patterns that guided heads should follow, sentence by sentence.
+"""Patterns P that guided heads should follow (Deshpande & Narasimhan 2020), by sentence.
 
 A pattern is a function of a `View`. It returns for each row (query) where a head should look:
 

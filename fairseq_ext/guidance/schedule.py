@@ -1,4 +1,4 @@
-"""The weight of attention guidance over a training."""
+"""The weight alpha of attention guidance over a training (Deshpande & Narasimhan 2020)."""
 
 import math
 from typing import NamedTuple

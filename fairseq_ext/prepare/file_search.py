@@ -11,7 +11,7 @@ def _depth(path: Path) -> tuple[int, Path]:
 
 
 def files_below(folder: Path, pattern: str) -> list[Path]:
-    """Return the files whose names match, the nearest first, without the work of recipes."""
+    """Return the files whose names match, the nearest first; leave out unfinished data recipes."""
     paths = (path.relative_to(folder) for path in folder.rglob(pattern) if path.is_file())
     kept = (path for path in paths if not any(p.endswith(".partial") for p in path.parts[:-1]))
     return [folder / path for path in sorted(kept, key=_depth)]

@@ -1,4 +1,4 @@
-"""The five roles of a head (Wang et al. 2020), each as a function of a batch of sentences.
+"""The five roles of a head (Wang et al. 2020, Section 3): functions of a batch of sentences.
 
 A role returns keys that every row may look at, bool [B, S], or which keys each row may look at,
 bool [B, S, S]. A row that is left empty looks at itself; no row looks at padding.

@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--generate", metavar="'FLAGS'", help="then run fairseq-generate with these flags")
     add(
         "--checkpoint",
-        help=f"the one of each run that generates; default: {LAST}, since runs of the same length "
-        "are then compared after the same number of updates",
+        help=f"checkpoint of each run to generate with; default: {LAST}, since runs of the same "
+        "length are then compared after the same number of updates",
     )
     add(
         "--average",

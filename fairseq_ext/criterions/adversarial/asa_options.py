@@ -61,14 +61,16 @@ class AdversarialConfig(FairseqDataclass):
     )
     asa_penalty: Penalties = described(
         "sum",
-        "of the units kept: their number in all layers (the paper's), the same with padded queries "
-        "(released code), or the mean share of a layer (ours)",
+        "what is paid for units that are kept: sum, their number in all layers (the paper's); "
+        "padded, the same with padded queries (released code); share, the mean share of a layer "
+        "(ours)",
     )
     asa_tau_squared: bool = described(False, "the weight is tau squared, as in the released code")
     asa_empty_rows: EmptyRows = described(
         "unmasked",
-        "a query that is left without a key: as if not masked (ours); uniform over all positions "
-        "(released code, BERT); scores of all positions (released code, RoBERTa)",
+        "what a query without a key attends to: unmasked, as if nothing were masked (ours); "
+        "uniform, all positions alike (released code, BERT); scores, all positions (released code, "
+        "RoBERTa)",
     )
     asa_in_sequence: bool = described(
         False,
@@ -83,11 +85,13 @@ class AdversarialConfig(FairseqDataclass):
         None,
         "for scheduled: run, or log, of a training with adversaries, whose rates are taken over",
     )
-    asa_steps: Optional[int] = described(None, "K of freelb (default: 2) and smart (default: 1)")
-    asa_radius: float = described(
-        0.15, "of the noise of a sentence, its Frobenius norm at most (ours; freelb, smart)"
+    asa_steps: Optional[int] = described(
+        None, "steps of ascent K, of freelb (default: 2) and smart (default: 1)"
     )
-    asa_step_size: float = described(0.03, "of the ascent of that noise (ours)")
+    asa_radius: float = described(
+        0.15, "largest Frobenius norm of the noise of a sentence (freelb, smart; ours)"
+    )
+    asa_step_size: float = described(0.03, "step size of the ascent of that noise (ours)")
     smart_mu: float = described(
         1.0, "weight of the distance to the mean of earlier models (smart; ours)"
     )
