@@ -91,13 +91,13 @@ def work(ours, user_dir, answers):
 
 
 if __name__ == "__main__":
-    from fairseq_ext.criterions.terms import Step
+    from fairseq_ext.criterions.terms import TrainingStep
     from fairseq_ext.data.labelled_dataset import Item
     from fairseq_ext.models.task_heads import Linear
 
     spawn = multiprocessing.get_context("spawn")
     answers = spawn.SimpleQueue()
-    for ours, user_dir in [(Step, None), (Item, {str(PLUGIN)!r}), (Linear(2, 2), None)]:
+    for ours, user_dir in [(TrainingStep, None), (Item, {str(PLUGIN)!r}), (Linear(2, 2), None)]:
         worker = spawn.Process(target=work, args=(ours, user_dir, answers))
         worker.start()
         worker.join()
