@@ -1,15 +1,17 @@
 """Readers of published corpora, from their own formats to examples for fine-tuning.
 
-A reader takes a file and whether its examples must have labels, and yields them. It raises
-UsageError for a file of another form, naming the line or question.
+A reader takes a file, whether its examples must have labels, and what corpora.toml says about the
+corpus; it yields examples. It raises UsageError for a file of another form, naming the line or
+question.
 """
 
 import csv
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import wraps
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,8 @@ from fairseq_ext.files import read_lines
 logger = logging.getLogger(__name__)
 
 Example = dict[str, Any]
-Reader = Callable[[Path, bool], Iterator[Example]]
+Reader = Callable[..., Iterator[Example]]
 Row = tuple[str, dict[str, Any]]  # "FILE:LINE", and the columns there by their names
-Value = Callable[[str, str], Any]  # of a label in a row, and the row's place
 
 HALF = re.compile("[\ud800-\udfff]")
 LETTERS = "ABCD"  # of RACE's choices
@@ -52,84 +53,70 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
     return value
 
 
-def classes(names: str) -> Value:
-    """Return a reader of labels that must be one of some names."""
-    return renamed({name: name for name in names.split()})
+def check_label(given: str, labels: Collection[str], where: str) -> str | float:
+    """Return a label that must be one of some names, or without names a number from 0 to 5.
+
+    Args:
+        given: the label.
+        labels: names, or a dictionary of them to others, which they get.
+        where: place of the label.
+    """
+    if given in labels:
+        return labels[given] if isinstance(labels, dict) else given
+    with suppress(ValueError):
+        if not labels and 0 <= (number := float(given)) <= 5:
+            return number
+    expected = f"one of {', '.join(labels)}" if labels else "a number from 0 to 5"
+    raise UsageError(
+        f"{where} has the label '{given}' and it must be {expected}; correct the line, or get the "
+        "file again"
+    )
 
 
-def renamed(known: dict[str, str]) -> Value:
-    """Return a reader of labels that must be one of some names, and get another."""
+def tabs(
+    path: Path,
+    names: Sequence[str] = (),
+    quoted: bool = False,
+    drops: bool = False,
+    filled: str = "",
+) -> Iterator[Row]:
+    """Yield the rows of a file of columns separated by tabs, below a header.
 
-    def value(given: str, where: str) -> str:
-        if given not in known:
-            raise UsageError(
-                f"{where} has the label '{given}' and it must be one of {', '.join(known)}; "
-                "correct the line, or get the file again"
-            )
-        return known[given]
-
-    return value
-
-
-def similarity(given: str, where: str) -> float:
-    """Return a label that must be a number from 0 to 5."""
-    try:
-        number = float(given)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 5:
-        raise UsageError(
-            f"{where} has the label '{given}' and it must be a number from 0 to 5; correct the "
-            "line, or get the file again"
-        )
-    return number
-
-
-@dataclass(frozen=True)
-class Tabs:
-    """Reader of columns separated by tabs, below a header.
-
-    Attributes:
+    Args:
+        path: the file.
         names: names of the columns, for files without a header.
         quoted: columns are quoted as in CSV; otherwise quotation marks are text.
         drops: leave out lines that lack columns instead of refusing them.
         filled: name of a column that must not be empty.
     """
+    rows = ((where, split_at_tabs(line, quoted, where)) for where, line in numbered_lines(path))
+    first = next(rows)
+    headless = bool(names) and {*names}.isdisjoint(first[1])
+    header = names if headless else first[1]
+    dropped = 0
+    for where, columns in chain([first] * headless, rows):
+        row = dict(zip(header, columns, strict=False))
+        if len(columns) == len(header) and row.get(filled, True):
+            yield where, row
+        elif drops:
+            dropped += 1
+        else:
+            raise UsageError(
+                f"{where} has {len(columns)} columns separated by tabs, not {len(header)} "
+                f"({', '.join(header)}); correct the line, or get the file again"
+            )
+    if dropped:
+        logger.warning("%s: %d lines do not have all columns: left out", path, dropped)
 
-    names: str = ""
-    quoted: bool = False
-    drops: bool = False
-    filled: str = ""
 
-    def __call__(self, path: Path) -> Iterator[Row]:
-        """Yield the rows of a file."""
-        rows = ((where, self.split(line, where)) for where, line in numbered_lines(path))
-        first = next(rows)
-        header, headless, dropped = first[1], [], 0
-        if self.names and not {*self.names.split()} & {*header}:
-            header, headless = self.names.split(), [first]
-        for where, columns in chain(headless, rows):
-            row = dict(zip(header, columns, strict=False))
-            if len(columns) == len(header) and row.get(self.filled, True):
-                yield where, row
-            elif self.drops:
-                dropped += 1
-            else:
-                raise UsageError(
-                    f"{where} has {len(columns)} columns separated by tabs, not {len(header)} "
-                    f"({', '.join(header)}); correct the line, or get the file again"
-                )
-        if dropped:
-            logger.warning("%s: %d lines do not have all columns: left out", path, dropped)
-
-    def split(self, line: str, where: str) -> list[str]:
-        """Return the columns of a line."""
-        if not self.quoted:
-            return line.split("\t")
-        try:
-            return next(csv.reader([line], delimiter="\t", strict=True))
-        except csv.Error as error:
-            raise UsageError(f"{where} is badly quoted ({error}); get the file again") from None
+def split_at_tabs(line: str, quoted: bool, where: str) -> list[str]:
+    """Return the columns of a line."""
+    if not quoted:
+        return line.split("\t")
+    try:
+        return next(csv.reader([line], delimiter="\t", strict=True))
+    except csv.Error as error:
+        raise UsageError(f"{where} is badly quoted ({error}); get the file again") from None
 
 
 def label_first(path: Path) -> Iterator[Row]:
@@ -165,27 +152,43 @@ def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
     return row[name]
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """Reader of sentences or pairs of them, from named columns of rows.
+ROWS: dict[str, Callable[..., Iterator[Row]]] = {
+    "tabs": tabs,
+    "label first": label_first,
+    "json": json_lines,
+    "genres": genres,
+}
 
-    Spaces around a sentence are removed.
+
+def sentences(
+    path: Path,
+    labelled: bool,
+    *,
+    rows: str = "tabs",
+    text: str = "text",
+    pair: str = "",
+    label: str = "label",
+    labels: Collection[str] = (),
+    **form: Any,
+) -> Iterator[Example]:
+    """Yield sentences or pairs of them, from named columns of rows, without spaces around them.
+
+    Args:
+        path: the file.
+        labelled: examples must have labels.
+        rows: a key of `ROWS`.
+        text: column of the sentence.
+        pair: column of the other one.
+        label: column of the label.
+        labels: as in `check_label`.
+        **form: options of the reader of rows.
     """
-
-    rows: Callable[[Path], Iterator[Row]]
-    value: Value
-    text: str = "text"
-    pair: str = ""
-    label: str = "label"
-
-    def __call__(self, path: Path, labelled: bool) -> Iterator[Example]:
-        """Yield the examples of a file."""
-        names = {"text": self.text} | ({"pair": self.pair} if self.pair else {})
-        for where, row in self.rows(path):
-            example = {key: column(row, name, where).strip(" ") for key, name in names.items()}
-            if labelled or self.label in row:
-                example["label"] = self.value(column(row, self.label, where), where)
-            yield example
+    names = {"text": text} | ({"pair": pair} if pair else {})
+    for where, row in ROWS[rows](path, **form):
+        example = {key: column(row, name, where).strip(" ") for key, name in names.items()}
+        if labelled or label in row:
+            example["label"] = check_label(column(row, label, where), labels, where)
+        yield example
 
 
 def hellaswag(path: Path, labelled: bool) -> Iterator[Example]:
@@ -195,49 +198,42 @@ def hellaswag(path: Path, labelled: bool) -> Iterator[Example]:
         if "activity_label" in row:
             text = f"{row['activity_label']}: {text}"
         label = column(row, "label", where, int) if labelled else row.get("label")
-        yield choice(where, text, endings, label)
+        yield choice(where, endings, label, text=text)
 
 
-def choice(
-    where: str, text: str, choices: list[str], label: int | None, question: str | None = None
-) -> Example:
+def choice(where: str, choices: list[str], label: int | None, **texts: str) -> Example:
     """Return a multiple-choice example; raise UsageError for a label that is no choice."""
-    asked = {} if question is None else {"question": question}
-    example = {"text": text, **asked, "choices": choices}
     if label is None:
-        return example
+        return {**texts, "choices": choices}
     if label not in range(len(choices)):
         raise UsageError(
             f"{where} has a label that is none of its {len(choices)} choices; get the file again"
         )
-    return {**example, "label": label}
+    return {**texts, "choices": choices, "label": label}
 
 
-def tagged(*types: str) -> Reader:
-    """Return a reader of lines `WORD<tab>TAG` in IOB; blank lines separate sentences."""
-    tag = re.compile(rf"O|[BI]-({'|'.join(map(re.escape, types))})")
+def tagged(path: Path, labelled: bool, types: Sequence[str]) -> Iterator[Example]:
+    """Yield sentences from lines `WORD<tab>TAG` in IOB, which blank lines separate."""
+    form = re.compile(rf"([^\t]+)\t(O|[BI]-(?:{'|'.join(map(re.escape, types))}))")
 
-    def split(where: str, line: str) -> tuple[str, str]:
-        word, *tags = line.split("\t")
-        if not (word and len(tags) == 1 and tag.fullmatch(tags[0])):
-            raise UsageError(
-                f"{where} is {line[:60]!r} and must be a word, a tab and O, B-TYPE or I-TYPE, TYPE "
-                f"being one of {', '.join(types)}; correct the line, or get the file again"
-            )
-        return word, tags[0]
+    def split(where: str, line: str) -> Sequence[str]:
+        if found := form.fullmatch(line):
+            return found.groups()
+        raise UsageError(
+            f"{where} is {line[:60]!r} and must be a word, a tab and O, B-TYPE or I-TYPE, TYPE "
+            f"being one of {', '.join(types)}; correct the line, or get the file again"
+        )
 
-    def read(path: Path, labelled: bool) -> Iterator[Example]:
-        for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
-            if not blank:
-                words, tags = zip(*(split(*line) for line in lines), strict=True)
-                yield {"words": list(words), "tags": list(tags)}
-
-    return read
+    for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
+        if not blank:
+            words, tags = zip(*(split(*line) for line in lines), strict=True)
+            yield {"words": list(words), "tags": list(tags)}
 
 
 def document(examples: Callable[[Any, Path], Iterator[Example]]) -> Reader:
     """Return the reader of a JSON file from a function that yields its examples."""
 
+    @wraps(examples)
     def read(path: Path, labelled: bool) -> Iterator[Example]:
         content = parse_json("\n".join(line for _, line in numbered_lines(path)), path)
         try:
@@ -261,7 +257,7 @@ def dream(content: Any, path: Path) -> Iterator[Example]:
             choices, answer = asked["choice"], asked["answer"]
             label = choices.index(answer) if answer in choices else -1
             where = f"{path}, dialogue {name}"
-            yield choice(where, " ".join(turns), choices, label, asked["question"])
+            yield choice(where, choices, label, text=" ".join(turns), question=asked["question"])
 
 
 @document
@@ -270,7 +266,7 @@ def race(content: Any, path: Path) -> Iterator[Example]:
     asked = zip(content["questions"], content["options"], content["answers"], strict=True)
     for number, (question, choices, answer) in enumerate(asked, 1):
         where, label = f"{path}, question {number}", LETTERS.find(answer or "-")
-        yield choice(where, content["article"], choices, label, question)
+        yield choice(where, choices, label, text=content["article"], question=question)
 
 
 @document
@@ -294,3 +290,8 @@ def answer_in(passage: str, text: str, start: int, where: str) -> dict[str, Any]
             "get the file again"
         )
     return {"text": text, "start": start}
+
+
+READERS: dict[str, Reader] = {
+    each.__name__: each for each in (sentences, hellaswag, tagged, dream, race, squad)
+}
