@@ -5,15 +5,16 @@ agreement, the place of the verb (second, first in questions, last in subordinat
 separable verbs and negation.
 """
 
-import argparse
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
 
 from fairseq_ext.files import check_writable, write_lines
+from fairseq_ext.prepare.step import step_parser
 from fairseq_ext.prepare.toy import lexicon
 from fairseq_ext.prepare.toy.lexicon import Adjective, Determiner, Noun, Verb
 
@@ -51,11 +52,6 @@ def join(*words: str) -> str:
     return " ".join(filter(None, words))
 
 
-def ending(name: str, case: str, column: int) -> str:
-    """Return the German ending of a case in a column of `lexicon.ENDINGS`."""
-    return lexicon.ENDINGS[name][case].split()[column].strip("-")
-
-
 def noun_phrase(
     noun: Noun, article: Determiner, adjective: Adjective | None = None, *, plural: bool = False
 ) -> Phrase:
@@ -63,13 +59,13 @@ def noun_phrase(
     column = 3 if plural else "mfn".index(noun.gender)
     words = article.english, adjective.english if adjective else ""
     english = join(*words, noun.english_plural if plural else noun.english)
-    endings = article.endings if article.stem else "the"
 
     def decline(case: str) -> str:
-        described = adjective.stem + ending(article.adjective, case, column) if adjective else ""
+        head = article.stem + lexicon.ENDINGS[article.endings, case][column]
+        ending = lexicon.ENDINGS[article.adjective, case][column]
+        described = adjective.stem + ending if adjective else ""
         bare = noun.plural if plural else noun.german
         dative = "n" * (plural and case == "dat" and bare[-1] not in "ns")
-        head = article.stem + ending(endings, case, column) if article.english else ""
         return join(head, described, bare + dative)
 
     german = {case: decline(case) for case in ("nom", "acc", "dat")}
@@ -90,10 +86,9 @@ def say_english(clause: Clause, *, question: bool = False) -> str:
     if question or clause.negative or tense == "future":
         order = (auxiliary, subject.english) if question else (subject.english, auxiliary)
         core = join(*order, "not" * clause.negative, verb.english)
-    elif tense == "past":
-        core = join(subject.english, verb.past)
     else:
-        core = join(subject.english, third_person(verb.english) if singular else verb.english)
+        present = third_person(verb.english) if singular else verb.english
+        core = join(subject.english, verb.past if tense == "past" else present)
     objects = (join(english, phrase.english) for english, _, _, phrase in clause.objects)
     return join(core, *objects, clause.adverb[0])
 
@@ -110,7 +105,7 @@ def german_verb(verb: Verb, tense: str, person: int) -> Pair:
         return (verb.ich, verb.er, verb.infinitive)[person], verb.prefix
     auxiliary = lexicon.AUXILIARIES["werden" if tense == "future" else verb.auxiliary]
     rest = verb.prefix + verb.infinitive if tense == "future" else verb.participle
-    return auxiliary.split()[person], rest
+    return auxiliary[person], rest
 
 
 def say_german(clause: Clause, verb_place: str = "second") -> str:
@@ -119,30 +114,24 @@ def say_german(clause: Clause, verb_place: str = "second") -> str:
     The middle holds known objects, the adverb, new objects, "nicht" and prepositional phrases.
     """
     finite, rest = german_verb(clause.verb, clause.tense, clause.subject.person)
-    places: dict[str, list[str]] = {"known": [], "new": [], "prepositional": []}
+    middle = [(1, clause.adverb[1]), (3, "nicht" * clause.negative)]
     for _, preposition, case, phrase in clause.objects:
-        place = "prepositional" if preposition else "known" if phrase.known else "new"
         text = join(preposition, phrase.german[case])
         for long, short in lexicon.CONTRACTIONS.items():
             text = re.sub(rf"^{long}\b", short, text)
-        places[place].append(text)
-    middle = join(
-        *(*places["known"], clause.adverb[1], *places["new"]),
-        *("nicht" * clause.negative, *places["prepositional"]),
-    )
+        middle.append((4 if preposition else 0 if phrase.known else 2, text))
+    between = [text for _, text in sorted(middle, key=itemgetter(0))]
     subject = clause.subject.german["nom"]
     if verb_place == "last":
-        return join(
-            subject, middle, rest + finite if clause.tense == "present" else f"{rest} {finite}"
-        )
+        space = " " if clause.tense != "present" else ""
+        return join(subject, *between, rest + space + finite)
     order = (finite, subject) if verb_place == "first" else (subject, finite)
-    return join(*order, middle, rest)
+    return join(*order, *between, rest)
 
 
 def sentence(english: str, german: str, end: str = ".") -> Pair:
     """Return both texts with a capital letter and an end."""
-    texts = (f"{text[0].upper()}{text[1:]}{end}" for text in (english, german))
-    return next(texts), next(texts)
+    return f"{english[0].upper()}{english[1:]}{end}", f"{german[0].upper()}{german[1:]}{end}"
 
 
 class Speaker:
@@ -264,9 +253,7 @@ def write(folder: Path, seed: int = 1) -> dict[str, int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the step: write the corpus into a folder."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.toy.corpus", description=__doc__
-    )
+    parser = step_parser("toy.corpus", __doc__)
     parser.add_argument("folder", type=Path, metavar="OUTDIR")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
