@@ -64,8 +64,7 @@ def dictionary(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
     Tokens of equal count stand in the order of their names, as in dictionaries that fairseq sorts.
     """
     counts = Counter(dict.fromkeys(tokens, 0))
-    for line in encoded:
-        counts.update(line.split())
+    counts.update(token for line in encoded for token in line.split())
     for token, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         yield f"{token} {count}"
     yield "<mask> 0"

@@ -9,7 +9,7 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from itertools import chain, groupby
@@ -74,11 +74,7 @@ def check_label(given: str, labels: Collection[str], where: str) -> str | float:
 
 
 def tabs(
-    path: Path,
-    names: Sequence[str] = (),
-    quoted: bool = False,
-    drops: bool = False,
-    filled: str = "",
+    path: Path, names: Sequence[str] = (), quoted: bool = False, drops: bool = False, full: str = ""
 ) -> Iterator[Row]:
     """Yield the rows of a file of columns separated by tabs, below a header.
 
@@ -87,7 +83,7 @@ def tabs(
         names: names of the columns, for files without a header.
         quoted: columns are quoted as in CSV; otherwise quotation marks are text.
         drops: leave out lines that lack columns instead of refusing them.
-        filled: name of a column that must not be empty.
+        full: name of a column that must not be empty.
     """
     rows = ((where, split_at_tabs(line, quoted, where)) for where, line in numbered_lines(path))
     first = next(rows)
@@ -96,7 +92,7 @@ def tabs(
     dropped = 0
     for where, columns in chain([first] * headless, rows):
         row = dict(zip(header, columns, strict=False))
-        if len(columns) == len(header) and row.get(filled, True):
+        if len(columns) == len(header) and row.get(full, True):
             yield where, row
         elif drops:
             dropped += 1
@@ -152,23 +148,15 @@ def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
     return row[name]
 
 
-ROWS: dict[str, Callable[..., Iterator[Row]]] = {
-    "tabs": tabs,
-    "label first": label_first,
-    "json": json_lines,
-    "genres": genres,
-}
+ROWS = {each.__name__: each for each in (tabs, label_first, json_lines, genres)}
 
 
 def sentences(
     path: Path,
     labelled: bool,
-    *,
-    rows: str = "tabs",
-    text: str = "text",
-    pair: str = "",
-    label: str = "label",
+    columns: Mapping[str, str] | None = None,
     labels: Collection[str] = (),
+    rows: str = "tabs",
     **form: Any,
 ) -> Iterator[Example]:
     """Yield sentences or pairs of them, from named columns of rows, without spaces around them.
@@ -176,14 +164,13 @@ def sentences(
     Args:
         path: the file.
         labelled: examples must have labels.
-        rows: a key of `ROWS`.
-        text: column of the sentence.
-        pair: column of the other one.
-        label: column of the label.
+        columns: names of the columns with `text`, `pair` and `label`, if they differ.
         labels: as in `check_label`.
+        rows: a key of `ROWS`.
         **form: options of the reader of rows.
     """
-    names = {"text": text} | ({"pair": pair} if pair else {})
+    names = {"text": "text", "label": "label"} | dict(columns or {})
+    label = names.pop("label")
     for where, row in ROWS[rows](path, **form):
         example = {key: column(row, name, where).strip(" ") for key, name in names.items()}
         if labelled or label in row:

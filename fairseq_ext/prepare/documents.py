@@ -2,6 +2,9 @@
 
 fairseq's --sample-break-mode complete_doc and sentence-pair objectives read this form. Text is
 streamed as paragraphs; an empty paragraph stands for the end of a document.
+
+A --source is a file, or a folder of files; it may be repeated. PART is train, valid, test or named
+(by such a word in the path, else train), FORM one of file, blank, wikitext and gutenberg.
 """
 
 import logging
@@ -184,10 +187,8 @@ def hold_out(train: Path, valid: Path, count: int | None) -> None:
     Raises:
         UsageError: nothing would be left to train on.
     """
-    total, breaks = 0, []
-    for total, line in enumerate(read_lines(train), 1):
-        if not line:
-            breaks.append(total)
+    total = sum(1 for _ in read_lines(train))
+    breaks = [number for number, line in enumerate(read_lines(train), 1) if not line]
     documents = len(breaks) + 1
     if count and count >= documents:
         raise UsageError(f"--valid is {count} and the corpus has {documents} documents; give fewer")
@@ -228,9 +229,8 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
     sample = list(take_characters(text, LEARNED_FROM))
     splitter = learn_sentences(sample)
     write_part(work / "train", chain(sample, text), splitter)
-    for part in ("valid", "test"):
-        if parts[part]:
-            write_part(work / part, read_paragraphs(parts[part]), splitter)
+    for part in filter(parts.get, ("valid", "test")):
+        write_part(work / part, read_paragraphs(parts[part]), splitter)
     if not parts["valid"]:
         hold_out(work / "train", work / "valid", valid)
     if not out.with_name(INPUTS).exists():
@@ -242,23 +242,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make a folder of documents."""
     parser = step_parser("documents", __doc__)
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    parser.add_argument(
-        "--source",
-        nargs=3,
-        action="append",
-        required=True,
-        metavar=("PART", "FORM", "PATH"),
-        help="a file, or a folder of files; may be repeated. PART is train, valid, test or named "
-        f"(by such a word in the path, else train), FORM one of {', '.join(FORMS)}",
-    )
+    source = ("PART", "FORM", "PATH")
+    parser.add_argument("--source", nargs=3, action="append", required=True, metavar=source)
     parser.add_argument("--valid", type=int, metavar="N", help="hold out the last N documents")
     args = parser.parse_args(arguments)
     corpus = []
     for part, form, path in args.source:
         if Path(path).resolve() in args.out.resolve().parents:
-            raise UsageError(
-                f"{args.out}: lies within the corpus {path}; give an output folder elsewhere"
-            )
+            raise UsageError(f"{args.out}: lies within the corpus {path}; give a folder elsewhere")
         corpus += find_sources(part, form, Path(path))
     prepare(args.out, corpus, args.valid)
 

@@ -115,9 +115,6 @@ def sentences(path: Path) -> Iterator[str]:
     return lines
 
 
-Patterns = dict[str, list[list[str]]]  # part -> files -> a pattern for each language
-
-
 def extract(
     folder: Path, out: Path, languages: Sequence[str], parts: dict[str, str], inner: str = "."
 ) -> None:
@@ -145,7 +142,12 @@ def extract(
         files = _find_files(patterns, [folder])
     except UsageError:
         unpacked = out.parent / "unpacked"
-        archives = _unpack_files(folder, unpacked, patterns, inner)
+        texts = chain(*chain(*patterns.values()))
+        names = [
+            f"{name}{end}" for text in texts for name in text.split("|") for end in ("", ".gz")
+        ]
+        archives = unpack(folder, unpacked, [*names, inner])
+        unpack(unpacked, unpacked, names)
         files = _find_files(patterns, [folder, unpacked])
     for part, sources in files.items():
         if not all(path.exists() for path in paths[part]):
@@ -154,19 +156,10 @@ def extract(
     record_inputs(out, [*archives, *(path for path in read if path.is_relative_to(folder))])
 
 
-def _find_files(patterns: Patterns, folders: Sequence[Path]) -> dict[str, list[list[Path]]]:
+def _find_files(
+    patterns: dict[str, list[list[str]]], folders: Sequence[Path]
+) -> dict[str, list[list[Path]]]:
     return {part: [find(names, folders) for names in each] for part, each in patterns.items()}
-
-
-def _unpack_files(folder: Path, out: Path, patterns: Patterns, inner: str) -> list[Path]:
-    """Unpack the files that match, also from an inner archive; return the archives used."""
-    each = chain.from_iterable(chain.from_iterable(patterns.values()))
-    names = [name for pattern in each for name in pattern.split("|")]
-    names += [f"{name}.gz" for name in names]
-    archives = unpack(folder, out, [*names, inner])
-    if out.is_dir():
-        unpack(out, out, names)
-    return archives
 
 
 def _write_part(paths: Sequence[Path], sources: Sequence[Sequence[Path]], part: str) -> None:

@@ -1,8 +1,9 @@
 """Downloads of corpora, each archive from the first address that has it, with checksums.
 
 sources.txt lists the archives. Downloaded files are kept, and an interrupted download continues.
-Exit code 69: an archive cannot be downloaded. (pooch is no substitute: it restarts interrupted
-downloads and takes one address.)
+Exit code 69: an archive cannot be downloaded. With --check, archives alone are checked: text may be
+a part of what was published. With --given, the files are somewhere below FOLDER: their own folder
+is printed. (pooch is no substitute: it restarts interrupted downloads and takes one address.)
 """
 
 import hashlib
@@ -205,16 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where archives go")
     parser.add_argument("names", nargs="+", choices=SOURCES, metavar="NAME", help="of an archive")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--check",
-        action="store_true",
-        help="only check the archives that are there (text may be a part of what was published)",
-    )
-    mode.add_argument(
-        "--given",
-        action="store_true",
-        help="download nothing, print the folder in FOLDER that has the files, which are checked",
-    )
+    mode.add_argument("--check", action="store_true", help="only check the archives that are there")
+    mode.add_argument("--given", action="store_true", help="only find the files, and check them")
     args = parser.parse_args(arguments)
     try:
         if args.given:

@@ -23,10 +23,7 @@ SIDES = ("article", "title")
 FILES = {
     "train": ("train.article.txt|train.src.txt", "train.title.txt|train.tgt.txt"),
     "valid": ("valid.article.filter.txt|dev.src.txt", "valid.title.filter.txt|dev.tgt.txt"),
-    "test": (
-        "input.txt|test.src.txt|test1951.jsonl",
-        "task1_ref0.txt|test.tgt.txt|test1951.jsonl",
-    ),
+    "test": ("input.txt|test.src.txt|test1951.jsonl", "task1_ref0.txt|test.tgt.txt|test1951.jsonl"),
 }
 REFERENCES = "test.title"
 RARE = re.compile(r"(?<!\S)(?:<unk>|UNK)(?!\S)")
@@ -45,23 +42,19 @@ def sentences(path: Path, side: str) -> Iterator[str]:
         UsageError: a line of JSON has no keys `text` and `summaries`.
     """
     for number, line in enumerate(read_lines_replacing_returns(path), 1):
-        if ".jsonl" in path.name:
-            line = _parse_json(line, side, f"{path}, line {number}")
+        try:
+            if ".jsonl" in path.name:
+                example = json.loads(line)
+                line = example["text"] if side == "article" else example["summaries"][0]
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise UsageError(
+                f"{path}, line {number}: has no text and summaries; give JSON lines with both"
+            ) from None
         yield normalise(line)
-
-
-def _parse_json(line: str, side: str, where: str) -> str:
-    try:
-        example = json.loads(line)
-        return example["text"] if side == "article" else example["summaries"][0]
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise UsageError(f"{where}: has no text and summaries; give JSON lines with both") from None
 
 
 def sample(lines: Iterable[str], size: int, total: int) -> Iterator[str]:
     """Return `size` of `total` lines, spread evenly, or all lines if there are not more."""
-    if total <= size:
-        return iter(lines)
     chosen = {number * total // size for number in range(size)}
     return (line for number, line in enumerate(lines) if number in chosen)
 

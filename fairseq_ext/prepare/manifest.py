@@ -9,6 +9,7 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
@@ -22,10 +23,7 @@ from fairseq_ext.prepare.fetch import checksum_of
 from fairseq_ext.prepare.step import INPUTS, read_with_progress, step_parser
 from fairseq_ext.prepare.workspace import MANIFEST
 
-PACKAGES = (
-    *("fairseq_ext", "fairseq-fixed", "sacremoses", "subword-nmt", "fastBPE", "tokenizers"),
-    *("torch", "numpy"),
-)
+PACKAGES = "fairseq_ext fairseq-fixed sacremoses subword-nmt fastBPE tokenizers torch numpy".split()
 SHARES = (0.5, 0.9, 0.99)
 
 
@@ -87,10 +85,8 @@ def installed_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages of `PACKAGES` that are installed."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
 
 

@@ -163,13 +163,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verb.add_argument("out", type=Path, metavar="OUT")
     verb.add_argument("texts", type=Path, nargs="+", metavar="FILE", help="plain text or .gz")
     verb.set_defaults(run=_learn)
-    for name, run, help in (
-        ("apply", _apply, "split standard input into pieces"),
-        ("dict", _print_dictionary, "print fairseq's dictionary"),
-    ):
-        verb = verbs.add_parser(name, help=help)
-        verb.add_argument("vocabulary", type=Path, metavar="VOCAB")
-        verb.set_defaults(run=run)
+    verb = verbs.add_parser("apply", help="split standard input into pieces")
+    verb.add_argument("vocabulary", type=Path, metavar="VOCAB")
+    verb.set_defaults(run=_apply)
+    verb = verbs.add_parser("dict", help="print fairseq's dictionary")
+    verb.add_argument("vocabulary", type=Path, metavar="VOCAB")
+    verb.set_defaults(run=_print_dictionary)
     args = parser.parse_args(arguments)
     args.run(args)
 
