@@ -351,7 +351,8 @@ def test_lines_are_cut(tmp_path):
 
 def test_facts_of_a_text():
     found = summary.measure_text(["a b c", "a", "", "x x"], {"a", "b", "c"})
-    assert found == summary.TextStatistics(4, 6, 2, {"50%": 1, "90%": 3, "99%": 3}, 3)
+    lengths = {"50%": 1, "90%": 3, "99%": 3}
+    assert found == {"lines": 4, "tokens": 6, "unknown": 2, "lengths": lengths, "longest": 3}
 
 
 @given(st.lists(st.integers(0, 20), min_size=1), st.sampled_from(summary.SHARES))

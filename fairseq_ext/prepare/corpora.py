@@ -109,9 +109,9 @@ def files_of(part: str, layout: Layout, folder: Path) -> list[Path]:
     names = layout.files[part].split()
     found = [matching_files(folder, f"{layout.folder}/{name}") for name in names]
     if not all(found) and (any(found) or not is_test(part)):
+        place, name = folder / layout.folder, names[found.index([])]
         raise UsageError(
-            f"{folder / layout.folder} has no {names[found.index([])]} (plain or .gz), which "
-            f"'{part}' is made from; put the corpus there as it is published"
+            f"{place} has no {name} (plain or .gz), which '{part}' needs; put it there"
         )
     return list(chain(*found))
 
@@ -177,7 +177,7 @@ def describe_labels(examples: Sequence[Example]) -> str:
     """Return a description of the labels of a part."""
     if "tags" in examples[0]:
         tags = (tag for example in examples for tag in example["tags"])
-        types = Counter(tag.removeprefix("B-") for tag in tags if tag.startswith("B-"))
+        types = Counter(tag[2:] for tag in tags if tag.startswith("B-"))
         return f"{types.total():,} entities ({describe_shares(types)})"
     if "answers" in examples[0]:
         return f"{sum(map(bool, (e['answers'] for e in examples))) / len(examples):.1%} answerable"

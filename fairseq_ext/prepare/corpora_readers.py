@@ -7,7 +7,6 @@ question.
 
 import csv
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +18,7 @@ from typing import Any
 from fairseq_ext.data import conllu
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-
-logger = logging.getLogger(__name__)
+from fairseq_ext.prepare.step import logger
 
 Example = dict[str, Any]
 Reader = Callable[..., Iterator[Example]]
@@ -30,13 +28,18 @@ HALF = re.compile("[\ud800-\udfff]")
 LETTERS = "ABCD"  # of RACE's choices
 
 
+def malformed(where: str | Path, problem: str) -> UsageError:
+    """Return an error that names the place of a problem."""
+    return UsageError(f"{where} {problem}; correct it, or get the file again")
+
+
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Yield "FILE:LINE" and the text of each line."""
     number = 0
     for number, line in enumerate(read_lines(path), 1):
         yield f"{path}:{number}", line
     if not number:
-        raise UsageError(f"{path} is empty; get the file again")
+        raise malformed(path, "is empty")
 
 
 def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
@@ -45,11 +48,10 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         where = f"{path}:{first_line + error.lineno - 1}"
-        raise UsageError(f"{where} is not JSON ({error.msg}); get the file again") from None
+        raise malformed(where, f"is not JSON ({error.msg})") from None
     if "\\ud" in text.lower() and HALF.search(json.dumps(value, ensure_ascii=False)):
-        raise UsageError(
-            f"{path}:{first_line} holds half of a surrogate pair, which is no character; correct it"
-        )
+        where = f"{path}:{first_line}"
+        raise malformed(where, "holds half of a surrogate pair, which is no character")
     return value
 
 
@@ -67,10 +69,7 @@ def check_label(given: str, labels: Collection[str], where: str) -> str | float:
         if not labels and 0 <= (number := float(given)) <= 5:
             return number
     expected = f"one of {', '.join(labels)}" if labels else "a number from 0 to 5"
-    raise UsageError(
-        f"{where} has the label '{given}' and it must be {expected}; correct the line, or get the "
-        "file again"
-    )
+    raise malformed(where, f"has the label '{given}' and it must be {expected}")
 
 
 def tabs(
@@ -97,10 +96,8 @@ def tabs(
         elif drops:
             dropped += 1
         else:
-            raise UsageError(
-                f"{where} has {len(columns)} columns separated by tabs, not {len(header)} "
-                f"({', '.join(header)}); correct the line, or get the file again"
-            )
+            has = f"has {len(columns)} columns separated by tabs, not {len(header)}"
+            raise malformed(where, f"{has} ({', '.join(header)})")
     if dropped:
         logger.warning("%s: %d lines do not have all columns: left out", path, dropped)
 
@@ -112,7 +109,7 @@ def split_at_tabs(line: str, quoted: bool, where: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter="\t", strict=True))
     except csv.Error as error:
-        raise UsageError(f"{where} is badly quoted ({error}); get the file again") from None
+        raise malformed(where, f"is badly quoted ({error})") from None
 
 
 def label_first(path: Path) -> Iterator[Row]:
@@ -127,7 +124,7 @@ def json_lines(path: Path) -> Iterator[Row]:
     for number, (where, line) in enumerate(numbered_lines(path), 1):
         row = parse_json(line, path, number)
         if not isinstance(row, dict):
-            raise UsageError(f"{where} is no JSON object; get the file again")
+            raise malformed(where, "is no JSON object")
         yield where, row
 
 
@@ -141,10 +138,8 @@ def genres(path: Path) -> Iterator[Row]:
 def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
     """Return a column of a row; raise UsageError unless it is of this type."""
     if not isinstance(row.get(name), kind):
-        raise UsageError(
-            f"{where} has no '{name}' that is a {kind.__name__} (it has {', '.join(row)}); "
-            "get the file again"
-        )
+        given = ", ".join(row)
+        raise malformed(where, f"has no '{name}' that is a {kind.__name__} (it has {given})")
     return row[name]
 
 
@@ -193,9 +188,7 @@ def choice(where: str, choices: list[str], label: int | None, **texts: str) -> E
     if label is None:
         return {**texts, "choices": choices}
     if label not in range(len(choices)):
-        raise UsageError(
-            f"{where} has a label that is none of its {len(choices)} choices; get the file again"
-        )
+        raise malformed(where, f"has a label that is none of its {len(choices)} choices")
     return {**texts, "choices": choices, "label": label}
 
 
@@ -206,10 +199,8 @@ def tagged(path: Path, labelled: bool, types: Sequence[str]) -> Iterator[Example
     def split(where: str, line: str) -> Sequence[str]:
         if found := form.fullmatch(line):
             return found.groups()
-        raise UsageError(
-            f"{where} is {line[:60]!r} and must be a word, a tab and O, B-TYPE or I-TYPE, TYPE "
-            f"being one of {', '.join(types)}; correct the line, or get the file again"
-        )
+        expected = f"O, B-TYPE or I-TYPE, TYPE being one of {', '.join(types)}"
+        raise malformed(where, f"is {line[:60]!r} and must be a word, a tab and {expected}")
 
     for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
         if not blank:
@@ -228,10 +219,8 @@ def document(examples: Callable[[Any, Path], Iterator[Example]]) -> Reader:
         except UsageError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"{path} does not have the form in which the corpus is published ({error!r}); "
-                "get the file again"
-            ) from error
+            problem = f"does not have the form in which the corpus is published ({error!r})"
+            raise malformed(path, problem) from error
 
     return read
 
@@ -272,10 +261,8 @@ def squad(content: Any, path: Path) -> Iterator[Example]:
 def answer_in(passage: str, text: str, start: int, where: str) -> dict[str, Any]:
     """Return an answer; raise UsageError if it does not stand in its passage."""
     if not text or passage[start : start + len(text)] != text:
-        raise UsageError(
-            f"{where} has the answer '{text}', which is not at character {start} of its passage; "
-            "get the file again"
-        )
+        problem = f"has the answer '{text}', which is not at character {start} of its passage"
+        raise malformed(where, problem)
     return {"text": text, "start": start}
 
 

@@ -7,7 +7,6 @@ A --source is a file, or a folder of files; it may be repeated. PART is train, v
 (by such a word in the path, else train), FORM one of file, blank, wikitext and gutenberg.
 """
 
-import logging
 import re
 import shutil
 import unicodedata
@@ -21,9 +20,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, read_lines_replacing_returns, write_lines
-from fairseq_ext.prepare.step import INPUTS, record_inputs, step_parser
-
-logger = logging.getLogger(__name__)
+from fairseq_ext.prepare.step import INPUTS, logger, record_inputs, step_parser
 
 PARTS = ("train", "valid", "test")
 LEARNED_FROM = 5_000_000  # characters of text from which the ends of sentences are learned
@@ -218,10 +215,8 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
     """
     parts = {part: [source for source in corpus if source.part == part] for part in PARTS}
     if valid and parts["valid"]:
-        raise UsageError(
-            f"--valid is {valid} and the corpus has a part for validation, "
-            f"{parts['valid'][0].path}; leave one of them out"
-        )
+        given = parts["valid"][0].path
+        raise UsageError(f"--valid is {valid} and {given} is for validation; leave one of them out")
     work = out.with_name(f"{out.name}.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

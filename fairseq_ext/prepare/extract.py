@@ -90,12 +90,11 @@ def _unpack_archive(archive: Path, out: Path, patterns: Sequence[str]) -> Iterat
                 _copy(content, out / name)
                 yield name
     except DAMAGED as error:
-        if reason := getattr(error, "strerror", None):
-            raise Unfinished(
-                f"{archive} cannot be unpacked ({reason}); make room, or give a folder that can be "
-                "read, and run the same command again"
-            ) from error
-        raise UsageError(f"{archive} cannot be unpacked ({error}); get it again") from error
+        reason = getattr(error, "strerror", None)
+        room = "make room, or give a folder that can be read, and run the same command again"
+        raise (Unfinished if reason else UsageError)(
+            f"{archive} cannot be unpacked ({reason or error}); {room if reason else 'get it again'}"
+        ) from error
 
 
 def _copy(content: IO[bytes], path: Path) -> None:

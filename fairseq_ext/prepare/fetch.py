@@ -134,24 +134,22 @@ def fetch(addresses: Sequence[Address], folder: Path) -> Path:
     """
     if path := find_downloaded(addresses, folder):
         return path
-    reasons: list[str] = []
-    kind: type[UsageError] = Unavailable
+    failures: dict[str, Exception] = {}
     for address in addresses:
         try:
             return _download(address, folder)
-        except Mismatch as error:
-            kind = Mismatch
-            reasons.append(str(error))
-        except BROKEN as error:
-            reasons.append(f"{address.url}: {error}")
+        except (Mismatch, *BROKEN) as error:
+            failures[address.url] = error
         except OSError as error:
             raise Unfinished(
                 f"{folder / address.name} cannot be written ({error.strerror}); make room and run "
                 "the same command again"
             ) from error
-    raise kind(
-        f"{addresses[0].name} could not be downloaded ({'; '.join(reasons)}); get it elsewhere and "
-        "give its folder with --offline"
+    differ = any(isinstance(error, Mismatch) for error in failures.values())
+    reasons = "; ".join(f"{url}: {error}" for url, error in failures.items())
+    raise (Mismatch if differ else Unavailable)(
+        f"{addresses[0].name} could not be downloaded ({reasons}); get it elsewhere and give its "
+        "folder with --offline"
     )
 
 
@@ -171,7 +169,7 @@ def _download(address: Address, folder: Path) -> Path:
         _save(answer, part, begun if resumed else 0)
     if address.checksum and not has_checksum(part, address.checksum):
         part.unlink()
-        raise Mismatch(f"{address.url} does not have the expected checksum {address.checksum}")
+        raise Mismatch(f"it does not have the expected checksum {address.checksum}")
     return part.replace(path)
 
 

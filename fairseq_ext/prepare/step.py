@@ -6,6 +6,7 @@ disk, a signal, an error of ours) has another code, and the recipe keeps its wor
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
@@ -15,6 +16,8 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines, write_lines
+
+logger = logging.getLogger("fairseq_ext.prepare")
 
 REFUSED = 65  # EX_DATAERR of sysexits.h
 INPUTS = "inputs"  # name of the file that lists what a recipe has read, for the manifest

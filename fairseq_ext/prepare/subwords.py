@@ -4,7 +4,6 @@ Codes are learned from the files train.* and applied to all files. Files that ex
 """
 
 import contextlib
-import logging
 import os
 import tempfile
 from collections import Counter
@@ -22,9 +21,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, write_lines
 from fairseq_ext.prepare import learn_bpe
 from fairseq_ext.prepare.process_pool import BatchFunction, map_files
-from fairseq_ext.prepare.step import read_with_progress, step_parser
-
-logger = logging.getLogger(__name__)
+from fairseq_ext.prepare.step import logger, read_with_progress, step_parser
 
 VERSION = "#version: 0.2"  # of the format of codes
 

@@ -4,7 +4,6 @@ Punctuation is normalised first, unless --raw-punctuation. White space of any ki
 space. Files that exist are kept.
 """
 
-import logging
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +14,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from fairseq_ext.prepare.process_pool import BatchFunction, map_files
-from fairseq_ext.prepare.step import step_parser
-
-logger = logging.getLogger(__name__)
+from fairseq_ext.prepare.step import logger, step_parser
 
 
 class UnprintedToSpace(dict[int, str]):

@@ -54,10 +54,6 @@ class Alphabet:
         self.begins = {ord(c): code for code, c in enumerate(characters, self.FIRST)}
         self.continues = {ord(c): code for code, c in enumerate(characters, self.inner)}
 
-    def letters(self) -> list[str]:
-        """Return all letters in their order."""
-        return list(map(chr, [*self.begins.values(), *self.continues.values()]))
-
     def encode(self, word: str) -> str:
         """Return a word in letters."""
         return word[0].translate(self.begins) + word[1:].translate(self.continues)
@@ -113,11 +109,9 @@ def _train(words: Counter[str], alphabet: Alphabet, size: int) -> list[str]:
     )
     bpe = Tokenizer(BPE())
     bpe.pre_tokenizer = WhitespaceSplit()
+    letters = [*map(chr, range(alphabet.FIRST, alphabet.FIRST + 2 * len(alphabet.characters)))]
     trainer = BpeTrainer(
-        vocab_size=size,
-        min_frequency=FEWEST,
-        initial_alphabet=alphabet.letters(),
-        show_progress=False,
+        vocab_size=size, min_frequency=FEWEST, initial_alphabet=letters, show_progress=False
     )
     bpe.train_from_iterator(text, trainer)
     tokens = bpe.get_vocab()

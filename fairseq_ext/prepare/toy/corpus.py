@@ -134,6 +134,13 @@ def sentence(english: str, german: str, end: str = ".") -> Pair:
     return f"{english[0].upper()}{english[1:]}{end}", f"{german[0].upper()}{german[1:]}{end}"
 
 
+def join_clauses(main: Clause, conjunction: Sequence[str], below: Clause) -> Pair:
+    """Return a main clause and a subordinate one behind it as a sentence."""
+    english = join(say_english(main), conjunction[0], say_english(below))
+    german = join(f"{say_german(main)},", conjunction[1], say_german(below, "last"))
+    return sentence(english, german)
+
+
 class Speaker:
     """Samples sentences; uses ``Random.random`` alone, which is the same in every Python."""
 
@@ -195,22 +202,13 @@ class Speaker:
 
     def complex(self, tense: str, clause: Clause) -> Pair:
         """Return a main clause with a subordinate one behind it."""
-        english, german = self.pick(lexicon.CONJUNCTIONS)
-        below = self.clause(tense)
-        return sentence(
-            f"{say_english(clause)} {english} {say_english(below)}",
-            f"{say_german(clause)}, {german} {say_german(below, 'last')}",
-        )
+        return join_clauses(clause, self.pick(lexicon.CONJUNCTIONS), self.clause(tense))
 
     def reported(self, tense: str, clause: Clause) -> Pair:
         """Return a clause that somebody says, knows, hopes or asks."""
         verb = self.pick(lexicon.CLAUSAL_VERBS)
-        english, german = verb.objects.split(":")
         main = Clause(self.subject(verb), verb, tense)
-        return sentence(
-            f"{say_english(main)} {english} {say_english(clause)}",
-            f"{say_german(main)}, {german} {say_german(clause, 'last')}",
-        )
+        return join_clauses(main, verb.objects.split(":"), clause)
 
 
 def words(text: str) -> list[str]:
