@@ -24,7 +24,7 @@ from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines, write_lines
 from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, step, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
-from fairseq_ext.prepare.process_pool import map_lines
+from fairseq_ext.prepare.step import map_lines
 
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
 needs_corpora = pytest.mark.skipif(not CORPORA, reason="FAIRSEQ_EXT_CORPORA is not set")
@@ -79,7 +79,7 @@ def test_a_process_that_is_killed():
 
 PROCESSES = """
 import multiprocessing, os, signal
-from fairseq_ext.prepare.process_pool import map_lines
+from fairseq_ext.prepare.step import map_lines
 lines = map_lines(list, (f"{n}" for n in range(100_000)), 2)
 next(lines)
 print(*(each.pid for each in multiprocessing.active_children()), flush=True)

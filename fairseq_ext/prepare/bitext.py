@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
 
 def filter_part(
-    part: str, languages: Sequence[str], views: Views, limits: Limits | None, every: int = 0
+    part: str, languages: Sequence[str], views: Views, limits: Limits | None, every: int
 ) -> Counter[str | None]:
     """Write the pairs of a part, in every view, to the same part or to `valid`.
 
@@ -50,7 +50,7 @@ def filter_part(
         languages: endings of the files.
         views: folders.
         limits: None keeps all pairs.
-        every: of so many pairs that are kept, one is held out; 0 holds out none.
+        every: of so many pairs of train that are kept, one is held out; 0 holds out none.
 
     Returns:
         How many pairs went to each part; to None, how many were left out.
@@ -63,7 +63,7 @@ def filter_part(
     pairs = read_parallel([folder / f"{part}.{language}" for folder, language in names])
     counts: Counter[str | None] = Counter()
     files: dict[str, list[TextIO]] = {}
-    kept = 0
+    kept, every = 0, every if part == "train" else 0
     with ExitStack() as stack:
         for lines in tqdm(pairs, part, unit=" pairs"):
             if limits and not limits.allow(*lines[:2]):
@@ -100,11 +100,7 @@ def filter_parts(
         for path in list_files(folder):
             if path.stem not in existing:
                 shutil.copy(path, out)
-    every_of = {"train": every}
-    return {
-        part: filter_part(part, languages, views, limits, every_of.get(part, 0))
-        for part in existing
-    }
+    return {part: filter_part(part, languages, views, limits, every) for part in existing}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +24,7 @@ SPLITS: dict[str, Shares] = {
     "no text in both": lambda example: [example["text"]],
     "no pair in both": lambda example: [frozenset((example["text"], example["pair"]))],
     "no question and no sentence in both": lambda example: [
-        ("text", example["text"]),
-        ("pair", example["pair"]),
+        (key, example[key]) for key in ("text", "pair")
     ],
 }
 
@@ -110,10 +108,8 @@ def files_of(part: str, layout: Layout, folder: Path) -> list[Path]:
     found = [matching_files(folder, f"{layout.folder}/{name}") for name in names]
     if not all(found) and (any(found) or not is_test(part)):
         place, name = folder / layout.folder, names[found.index([])]
-        raise UsageError(
-            f"{place} has no {name} (plain or .gz), which '{part}' needs; put it there"
-        )
-    return list(chain(*found))
+        raise UsageError(f"{place} has no {name} (plain or .gz) for '{part}'; put it there")
+    return [path for paths in found for path in paths]
 
 
 def read(corpus: str, folder: Path) -> Parts:
@@ -143,8 +139,7 @@ def hold_out(parts: Parts, shares: Shares) -> Parts:
         kept["valid" if group % EVERY == EVERY - 1 else "train"].append(example)
     if not kept["valid"]:
         raise UsageError(
-            f"the corpus has {len(kept['train'])} examples, every {EVERY}th of which is to be held "
-            "out for validation; give more"
+            f"the corpus has {len(kept['train'])} examples, every {EVERY}th is held out; give more"
         )
     return kept | {part: examples for part, examples in parts.items() if part not in kept}
 

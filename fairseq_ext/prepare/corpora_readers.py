@@ -9,8 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import wraps
+from contextlib import contextmanager, suppress
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -50,8 +49,7 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
         where = f"{path}:{first_line + error.lineno - 1}"
         raise malformed(where, f"is not JSON ({error.msg})") from None
     if "\\ud" in text.lower() and HALF.search(json.dumps(value, ensure_ascii=False)):
-        where = f"{path}:{first_line}"
-        raise malformed(where, "holds half of a surrogate pair, which is no character")
+        raise malformed(f"{path}:{first_line}", "holds half of a surrogate pair, no character")
     return value
 
 
@@ -208,64 +206,57 @@ def tagged(path: Path, labelled: bool, types: Sequence[str]) -> Iterator[Example
             yield {"words": list(words), "tags": list(tags)}
 
 
-def document(examples: Callable[[Any, Path], Iterator[Example]]) -> Reader:
-    """Return the reader of a JSON file from a function that yields its examples."""
-
-    @wraps(examples)
-    def read(path: Path, labelled: bool) -> Iterator[Example]:
-        content = parse_json("\n".join(line for _, line in numbered_lines(path)), path)
-        try:
-            yield from examples(content, path)
-        except UsageError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            problem = f"does not have the form in which the corpus is published ({error!r})"
-            raise malformed(path, problem) from error
-
-    return read
+@contextmanager
+def document(path: Path) -> Iterator[Any]:
+    """Yield the content of a JSON file; errors within say that it has another form."""
+    content = parse_json("\n".join(line for _, line in numbered_lines(path)), path)
+    try:
+        yield content
+    except UsageError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"does not have the form in which the corpus is published ({error!r})"
+        raise malformed(path, problem) from error
 
 
-@document
-def dream(content: Any, path: Path) -> Iterator[Example]:
+def dream(path: Path, labelled: bool) -> Iterator[Example]:
     """Yield the questions of DREAM; the turns of a dialogue are joined by a space."""
-    for turns, questions, name in content:
-        for asked in questions:
-            choices, answer = asked["choice"], asked["answer"]
-            label = choices.index(answer) if answer in choices else -1
-            where = f"{path}, dialogue {name}"
-            yield choice(where, choices, label, text=" ".join(turns), question=asked["question"])
+    with document(path) as content:
+        for turns, questions, name in content:
+            where, text = f"{path}, dialogue {name}", " ".join(turns)
+            for asked in questions:
+                choices, answer = asked["choice"], asked["answer"]
+                label = choices.index(answer) if answer in choices else -1
+                yield choice(where, choices, label, text=text, question=asked["question"])
 
 
-@document
-def race(content: Any, path: Path) -> Iterator[Example]:
+def race(path: Path, labelled: bool) -> Iterator[Example]:
     """Yield the questions of a passage of RACE."""
-    asked = zip(content["questions"], content["options"], content["answers"], strict=True)
-    for number, (question, choices, answer) in enumerate(asked, 1):
-        where, label = f"{path}, question {number}", LETTERS.find(answer or "-")
-        yield choice(where, choices, label, text=content["article"], question=question)
+    with document(path) as content:
+        asked = zip(content["questions"], content["options"], content["answers"], strict=True)
+        for number, (question, choices, answer) in enumerate(asked, 1):
+            where, label = f"{path}, question {number}", LETTERS.find(answer or "-")
+            yield choice(where, choices, label, text=content["article"], question=question)
 
 
-@document
-def squad(content: Any, path: Path) -> Iterator[Example]:
+def squad(path: Path, labelled: bool) -> Iterator[Example]:
     """Yield the questions of SQuAD with their answers."""
-    paragraphs = (paragraph for article in content["data"] for paragraph in article["paragraphs"])
-    for text, asked in ((each["context"], asked) for each in paragraphs for asked in each["qas"]):
-        where = f"{path}, question {asked['id']}"
-        answers = [
-            answer_in(text, given["text"], given["answer_start"], where)
-            for given in asked["answers"]
-        ]
-        yield {"id": asked["id"], "text": text, "question": asked["question"], "answers": answers}
+    with document(path) as content:
+        passages = (passage for article in content["data"] for passage in article["paragraphs"])
+        for text, asked in ((each["context"], asked) for each in passages for asked in each["qas"]):
+            where = f"{path}, question {asked['id']}"
+            answers = [answer_in(text, given, where) for given in asked["answers"]]
+            example = {"id": asked["id"], "text": text, "question": asked["question"]}
+            yield {**example, "answers": answers}
 
 
-def answer_in(passage: str, text: str, start: int, where: str) -> dict[str, Any]:
+def answer_in(passage: str, given: dict[str, Any], where: str) -> dict[str, Any]:
     """Return an answer; raise UsageError if it does not stand in its passage."""
+    text, start = given["text"], given["answer_start"]
     if not text or passage[start : start + len(text)] != text:
         problem = f"has the answer '{text}', which is not at character {start} of its passage"
         raise malformed(where, problem)
     return {"text": text, "start": start}
 
 
-READERS: dict[str, Reader] = {
-    each.__name__: each for each in (sentences, hellaswag, tagged, dream, race, squad)
-}
+READERS = {each.__name__: each for each in (sentences, hellaswag, tagged, dream, race, squad)}

@@ -15,7 +15,7 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
+from nltk.tokenize.punkt import PunktSentenceTokenizer
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
@@ -107,11 +107,8 @@ def find_sources(part: str, form: str, path: Path) -> list[Source]:
         return [Source(part, form, path)]
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such file or folder; correct the path")
-    names = sorted(
-        file.relative_to(path).as_posix()
-        for file in path.rglob("[!.]*")
-        if file.name.endswith((".txt", ".txt.gz")) and file.is_file()
-    )
+    texts = (file for file in path.rglob("[!.]*") if file.name.endswith((".txt", ".txt.gz")))
+    names = sorted(file.relative_to(path).as_posix() for file in texts if file.is_file())
     if not names:
         raise UsageError(f"{path}: there is no *.txt or *.txt.gz file in it; give a folder of them")
     return [Source(part_of(name) if part == "named" else part, form, path / name) for name in names]
@@ -145,9 +142,7 @@ def take_characters(text: Iterator[str], characters: int) -> Iterator[str]:
 
 def learn_sentences(text: Iterable[str]) -> PunktSentenceTokenizer:
     """Return a Punkt tokeniser with abbreviations learned without labels (Kiss and Strunk 2006)."""
-    trainer = PunktTrainer()
-    trainer.train("\n".join(text))
-    return PunktSentenceTokenizer(trainer.get_params())
+    return PunktSentenceTokenizer("\n".join(text))
 
 
 def split_sentences(text: Iterable[str], splitter: PunktSentenceTokenizer) -> Iterator[str]:

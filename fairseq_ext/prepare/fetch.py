@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.prepare.file_search import find
+from fairseq_ext.prepare.extract import find
 from fairseq_ext.prepare.step import step_parser
 
 CHUNK = 1 << 20  # bytes
@@ -91,10 +91,7 @@ def has_checksum(path: Path, expected: str) -> bool:
 def require_checksum(path: Path, expected: str) -> None:
     """Raise Mismatch unless a file has this checksum, or the checksum is empty."""
     if expected and not has_checksum(path, expected):
-        raise Mismatch(
-            f"{path} does not have the expected checksum {expected}, so it is damaged or another "
-            "version; get it again"
-        )
+        raise Mismatch(f"{path} does not have the expected checksum {expected}; get it again")
 
 
 def find_downloaded(addresses: Sequence[Address], folder: Path) -> Path | None:
@@ -117,10 +114,9 @@ def find_folder(names: Sequence[str], folder: Path) -> Path:
         Mismatch: a file has another checksum.
         UsageError: a file is missing, or the files are in different folders.
     """
-    addresses = [SOURCES[name][0] for name in names]
-    paths = find([address.name for address in addresses], [folder])
-    for path, address in zip(paths, addresses, strict=True):
-        require_checksum(path, address.checksum)
+    paths = find([SOURCES[name][0].name for name in names], [folder])
+    for path, name in zip(paths, names, strict=True):
+        require_checksum(path, SOURCES[name][0].checksum)
     return paths[0].parent
 
 

@@ -20,8 +20,13 @@ from tqdm import tqdm
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, write_lines
 from fairseq_ext.prepare import learn_bpe
-from fairseq_ext.prepare.process_pool import BatchFunction, map_files
-from fairseq_ext.prepare.step import logger, read_with_progress, step_parser
+from fairseq_ext.prepare.step import (
+    BatchFunction,
+    logger,
+    map_files,
+    read_with_progress,
+    step_parser,
+)
 
 VERSION = "#version: 0.2"  # of the format of codes
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
-from fairseq_ext.prepare.process_pool import BatchFunction, map_files
-from fairseq_ext.prepare.step import logger, step_parser
+from fairseq_ext.prepare.step import BatchFunction, logger, map_files, step_parser
 
 
 class UnprintedToSpace(dict[int, str]):

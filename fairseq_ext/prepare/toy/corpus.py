@@ -8,7 +8,6 @@ separable verbs and negation.
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -33,7 +32,6 @@ class Phrase(NamedTuple):
     german: dict[str, str]
     person: int
     known: bool
-    kind: str = "person"
 
 
 class Clause(NamedTuple):
@@ -70,7 +68,7 @@ def noun_phrase(
 
     german = {case: decline(case) for case in ("nom", "acc", "dat")}
     english = re.sub(r"^a (?=[aeiou])", "an ", english)
-    return Phrase(english, german, 1 + plural, bool(article.known), noun.kind)
+    return Phrase(english, german, 1 + plural, bool(article.known))
 
 
 PRONOUNS = [
@@ -120,7 +118,7 @@ def say_german(clause: Clause, verb_place: str = "second") -> str:
         for long, short in lexicon.CONTRACTIONS.items():
             text = re.sub(rf"^{long}\b", short, text)
         middle.append((4 if preposition else 0 if phrase.known else 2, text))
-    between = [text for _, text in sorted(middle, key=itemgetter(0))]
+    between = [text for _, text in sorted(middle, key=lambda placed: placed[0])]
     subject = clause.subject.german["nom"]
     if verb_place == "last":
         space = " " if clause.tense != "present" else ""
@@ -159,10 +157,8 @@ class Speaker:
         """Return a noun phrase of one of the kinds, a known one if that is asked for."""
         noun = self.pick([noun for noun in lexicon.NOUNS if noun.kind in kinds.split("+")])
         plural = self.chance(0.3)
-        numbers = ("both", "pl" if plural else "sg")
-        articles = [
-            d for d in lexicon.DETERMINERS if d.number in numbers and (d.known or not known)
-        ]
+        fit = ("both", "pl" if plural else "sg")
+        articles = [d for d in lexicon.DETERMINERS if d.number in fit and (d.known or not known)]
         fitting = [a for a in lexicon.ADJECTIVES if noun.kind in a.kinds.split("+")]
         adjective = self.pick(fitting) if self.chance(0.3) else None
         return noun_phrase(noun, self.pick(articles), adjective, plural=plural)
