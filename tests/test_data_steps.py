@@ -22,7 +22,7 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines, write_lines
-from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, step, subwords, tokenise
+from fairseq_ext.prepare import bitext, check, gigaword, step, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
 from fairseq_ext.prepare.step import map_lines
 
@@ -168,7 +168,7 @@ def join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 5), max_size=12))
 def test_merges_are_those_of_the_naive_way(vocabulary):
-    assert list(islice(learn_bpe.learn(vocabulary), 30)) == naive(vocabulary, 30)
+    assert list(islice(subwords.learn_merges(vocabulary), 30)) == naive(vocabulary, 30)
 
 
 @needs_corpora

@@ -21,11 +21,9 @@ EVERY = 10  # the number of examples, or groups of them, of which one is held ou
 
 # Ways to hold examples out: two that share one of some things stay in one part.
 SPLITS: dict[str, Shares] = {
-    "no text in both": lambda example: [example["text"]],
-    "no pair in both": lambda example: [frozenset((example["text"], example["pair"]))],
-    "no question and no sentence in both": lambda example: [
-        (key, example[key]) for key in ("text", "pair")
-    ],
+    "no text in both": lambda e: [e["text"]],
+    "no pair in both": lambda e: [frozenset((e["text"], e["pair"]))],
+    "no question and no sentence in both": lambda e: [(key, e[key]) for key in ("text", "pair")],
 }
 
 
@@ -217,8 +215,7 @@ def prepare(corpus: str, folder: Path, out: Path) -> Parts:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     for part, examples in parts.items():
-        lines = (json.dumps(example, ensure_ascii=False) for example in examples)
-        write_lines(work / f"{part}.jsonl", lines)
+        write_lines(work / f"{part}.jsonl", (json.dumps(e, ensure_ascii=False) for e in examples))
     work.replace(out)
     return parts
 

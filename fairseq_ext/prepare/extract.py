@@ -27,8 +27,7 @@ from fairseq_ext.files import atomic_writer, read_lines_replacing_returns, renam
 from fairseq_ext.prepare.check import read_parallel
 from fairseq_ext.prepare.step import record_inputs, step_parser
 
-TARS = (".tgz", ".tar.gz", ".tar")
-ZIPS = (".zip",)
+ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
 AGAIN = "make room, or give a folder that can be read, and run the same command again"
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError)
 
@@ -98,7 +97,7 @@ def _explain_missing(alternatives: Sequence[Sequence[str]], folders: Sequence[Pa
 
 def open_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield the base name and the content of each file in an archive, to be read at once."""
-    if archive.name.endswith(ZIPS):
+    if archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive) as zipped:
             for entry in zipped.infolist():
                 if not entry.is_dir():
@@ -125,7 +124,7 @@ def unpack(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
     """
     used = []
     for archive in files_below(folder, "*"):
-        if archive.name.endswith(TARS + ZIPS):
+        if archive.name.endswith(ARCHIVES):
             stamp = out / f".{str(archive.relative_to(folder)).replace('/', '_')}.names"
             if not stamp.exists():
                 with atomic_writer(stamp) as file:

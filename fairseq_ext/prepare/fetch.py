@@ -22,13 +22,12 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.prepare.extract import find
+from fairseq_ext.prepare.extract import ARCHIVES, find
 from fairseq_ext.prepare.step import step_parser
 
 CHUNK = 1 << 20  # bytes
 PATIENCE = 20  # seconds without an answer
 AGENT = "fairseq_ext"  # some servers refuse Python's own name
-ARCHIVES = (".tgz", ".zip")
 UNAVAILABLE = 69  # exit code, EX_UNAVAILABLE of sysexits.h
 
 

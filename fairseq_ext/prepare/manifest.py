@@ -120,8 +120,7 @@ def write_manifest(
     """
     statistics = {}
     for path in (each for each in list_files(text) if each.name != "dict.txt"):
-        symbols = read_lines(out / f"dict{path.suffix}.txt")
-        known = {symbol.rpartition(" ")[0] for symbol in symbols}
+        known = {line.rpartition(" ")[0] for line in read_lines(out / f"dict{path.suffix}.txt")}
         lines = read_with_progress("counting", path)
         statistics[path.name] = measure_text(lines, known, documents)
     inputs = map(Path, read_lines(out / INPUTS)) if (out / INPUTS).exists() else ()

@@ -41,7 +41,7 @@ class Clause(NamedTuple):
     verb: Verb
     tense: str
     objects: Sequence[tuple[str, str, str, Phrase]] = ()
-    adverb: Pair = ("", "")
+    adverb: Sequence[str] = ("", "")
     negative: bool = False
 
 

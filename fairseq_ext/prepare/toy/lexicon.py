@@ -8,7 +8,7 @@ noun says which verbs and adjectives it goes with.
 from collections import namedtuple
 from pathlib import Path
 
-from fairseq_ext.files import read_lines
+from fairseq_ext.files import batched, read_lines
 
 Noun = namedtuple("Noun", "kind english english_plural german gender plural")
 Adjective = namedtuple("Adjective", "english stem kinds")
@@ -39,8 +39,6 @@ VERBS = [Verb(*row) for row in _TABLES["verbs"]]
 CLAUSAL_VERBS = [Verb(*row) for row in _TABLES["clausal_verbs"]]
 ENDINGS = {(name, case): columns for name, case, *columns in _TABLES["endings"]}
 AUXILIARIES = {infinitive: forms for infinitive, *forms in _TABLES["auxiliaries"]}
-ADVERBS = {
-    tense: list(zip(words[::2], words[1::2], strict=True)) for tense, *words in _TABLES["adverbs"]
-}
+ADVERBS = {tense: list(batched(words, 2)) for tense, *words in _TABLES["adverbs"]}
 CONJUNCTIONS = _TABLES["conjunctions"]
 CONTRACTIONS = dict(_TABLES["contractions"])
