@@ -34,8 +34,8 @@ def learn(lines: Iterable[str], size: int, folder: Path) -> None:
     bpe.train_from_iterator(batched(lines, BATCH), vocab_size=size, show_progress=False)
     if (found := bpe.get_vocab_size()) < size:
         raise UsageError(
-            f"--vocabulary is {size} and the text for training gives {found} tokens at most; give a "
-            "smaller size, or more text"
+            f"--vocabulary is {size} and the text for training gives {found} tokens at most; "
+            "give a smaller size, or more text"
         )
     save(bpe, folder)
 

@@ -88,8 +88,8 @@ def _explain_missing(alternatives: Sequence[Sequence[str]], folders: Sequence[Pa
     for names in alternatives:
         paths = [path for name in names for folder in folders for path in _find_name(name, folder)]
         if not paths:
-            missing = " and no ".join(names)
-            return f"{folders[0]} has no {missing} (plain, .gz or in an archive); give its folder"
+            missing = f"{' and no '.join(names)} (plain, .gz or in an archive)"
+            return f"{folders[0]} has no {missing}; give the folder that has it"
         nearest.append(str(paths[0]))
     given = " and ".join(nearest)
     return f"{given} are in different folders or have different names; put them in one folder"

@@ -90,7 +90,10 @@ def has_checksum(path: Path, expected: str) -> bool:
 def require_checksum(path: Path, expected: str) -> None:
     """Raise Mismatch unless a file has this checksum, or the checksum is empty."""
     if expected and not has_checksum(path, expected):
-        raise Mismatch(f"{path} does not have the expected checksum {expected}; get it again")
+        raise Mismatch(
+            f"{path} does not have the expected checksum {expected}, so it is damaged or another "
+            "version; get it again"
+        )
 
 
 def find_downloaded(addresses: Sequence[Address], folder: Path) -> Path | None:
