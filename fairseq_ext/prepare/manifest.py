@@ -143,10 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder of what was binarised")
     parser.add_argument("--about", default="", help="how it was made")
     parser.add_argument("--documents", action="store_true", help="empty lines separate documents")
-    parser.add_argument(
-        "--setting", action="append", default=[], dest="settings", help="what it was made with"
-    )
-    statistics = write_manifest(**vars(parser.parse_args(arguments)))
+    parser.add_argument("--setting", action="append", default=[], help="what it was made with")
+    args = parser.parse_args(arguments)
+    statistics = write_manifest(args.out, args.text, args.about, args.documents, args.setting)
     print(format_table(statistics), end="\n\n")
 
 
