@@ -27,7 +27,8 @@ from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import decode_line, read_lines, write_lines
 from fairseq_ext.models.head_options import roles_with_parses
-from fairseq_ext.models.pretrained import read_model_options
+from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
@@ -87,9 +88,7 @@ def load_model(checkpoint: Path) -> tuple[Any, LabelledTask]:
     Raises:
         UsageError: there is no such model, or it needs parses, which new text does not have.
     """
-    if not checkpoint.is_file():
-        raise UsageError(f"there is no checkpoint {checkpoint}; give one of fairseq-train")
-    if parsed := roles_with_parses(read_model_options(str(checkpoint))):
+    if parsed := roles_with_parses(saved_options(read_checkpoint(checkpoint))):
         raise UsageError(
             f"{checkpoint} was trained with roles that need parses ({', '.join(parsed)}), which "
             "new text does not have; validate it on an annotated split with fairseq-validate, or "
