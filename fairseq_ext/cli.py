@@ -1,7 +1,8 @@
 """`fairseq-ext VERB`: commands that fairseq lacks.
 
-A verb is a module: its docstring is the help, `EXAMPLE` ends the help, `add_arguments` and `run` do
-the rest. A verb refuses its input with a UsageError: one sentence, exit code 1.
+A verb is a module: its docstring is the help, with "Example:" at the end of both, and
+`add_arguments` and `run` do the rest. A verb refuses its input with a UsageError: one sentence,
+exit code 1.
 """
 
 import argparse
@@ -52,11 +53,12 @@ def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=describe_versions())
     parsers = parser.add_subparsers(required=True, metavar="VERB")
     for name, module in VERBS.items():
-        text = _read_docstring(module)
+        text, _, example = _read_docstring(module).partition("\n\nExample:\n")
         verb = parsers.add_parser(
             name,
             help=text.partition("\n")[0].rstrip("."),
             description=text,
+            epilog=f"example:\n{example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -87,7 +89,6 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb not in QUICK:
         import_module("fairseq_ext.registry")
     module = import_module(VERBS[verb])
-    parser.epilog = f"example:\n{module.EXAMPLE}"
     module.add_arguments(parser)
     parser.set_defaults(run=module.run, refuse=parser.error)
 

@@ -15,7 +15,9 @@ COMMON += ["--share-all-embeddings"]
 
 
 def test_variants_that_can_be_trained(data_bin, caplog):
-    recipes.main(["dry-run", str(data_bin), "una=", "dna=--arch transformer_dna_tiny", "--", *COMMON])
+    recipes.main(
+        ["dry-run", str(data_bin), "una=", "dna=--arch transformer_dna_tiny", "--", *COMMON]
+    )
     assert not caplog.records
 
 

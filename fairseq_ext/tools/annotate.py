@@ -6,6 +6,10 @@ split in their order, without empty ones. Annotations are written beside the tex
 SPLIT.SRC-TGT.LANG.annotations or SPLIT.annotations. They hold, for each token, its word, the word's
 head and their relation. A sentence whose words are not the words of its parse is counted, listed
 and left without annotations; too many such sentences are refused.
+
+Example:
+  fairseq-ext annotate data-bin/multi30k.en-de --split train --lang en --parser spacy:en_core_web_sm
+  fairseq-ext annotate data-bin/ewt --split valid --conllu en_ewt-ud-dev.conllu.gz
 """
 
 import argparse
@@ -26,10 +30,6 @@ from fairseq_ext.files import atomic_writer
 from fairseq_ext.tools.parse_matching import Match, match_files, match_parser
 from fairseq_ext.tools.parsers import load_parser
 from fairseq_ext.tools.prepared_text import PreparedText, find_text
-
-EXAMPLE = """\
-  fairseq-ext annotate data-bin/multi30k.en-de --split train --lang en --parser spacy:en_core_web_sm
-  fairseq-ext annotate data-bin/ewt --split valid --conllu en_ewt-ud-dev.conllu.gz"""
 
 SHOWN = 3  # mismatches on standard error
 

@@ -3,6 +3,9 @@
 Every complaint ends with its remedy. The exit code is 0 if training can run, and 1 if something
 that training requires is missing or wrong. If even `fairseq-ext` does not start:
 python fairseq_ext/tools/doctor.py
+
+Example:
+  fairseq-ext doctor
 """
 
 import argparse
@@ -16,9 +19,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
-
-EXAMPLE = """\
-  fairseq-ext doctor"""
 
 PACKAGE = Path(__file__).parent.parent
 

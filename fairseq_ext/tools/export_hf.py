@@ -4,6 +4,10 @@ OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model h
 RoBERTa. Both know softmax attention alone. Adversaries and heads of fine-tuning are left out. The
 head for masked language modelling is left out too if the model was trained for replaced-token
 detection, which does not train it.
+
+Example:
+  fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
+  fairseq-ext export-hf checkpoint_last.pt exported --vocabulary data-bin/books
 """
 
 import argparse
@@ -19,14 +23,10 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.models.adversaries import drop_adversaries
-from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION
+from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, saved_options
+from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tools import hf_format as hf
-from fairseq_ext.tools.average import read_checkpoint
 from fairseq_ext.tools.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
-
-EXAMPLE = """\
-  fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
-  fairseq-ext export-hf checkpoint_last.pt exported --vocabulary data-bin/books"""
 
 # Values that options must have; the first is the value in a checkpoint without the option.
 ACCEPTED: dict[str, list] = {
@@ -79,9 +79,9 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
         UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
     saved = read_checkpoint(checkpoint)
-    model, parameters = get_options(saved, "model"), drop_adversaries(saved["model"])
+    model, parameters = saved_options(saved), drop_adversaries(saved["model"])
     check_options(model, checkpoint)
-    heads = find_unwanted_heads(get_options(saved, "task"))
+    heads = find_unwanted_heads(saved_options(saved, "task"))
     unused = (*heads, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
     state = {n: value.float() for n, value in parameters.items() if not n.startswith(unused)}
     # RoBERTa's head for masked language modelling has gelu, whatever the layers have
@@ -114,12 +114,6 @@ def find_unwanted_heads(task: Mapping[str, Any]) -> tuple[str, ...]:
     return FINE_TUNED if trained else (*FINE_TUNED, f"{hf.OUTPUT}.")
 
 
-def get_options(saved: dict, part: str) -> Mapping[str, Any]:
-    """Return options of the "model" or "task"; old checkpoints have all in one place."""
-    options = (saved.get("cfg") or {}).get(part) or saved.get("args") or {}
-    return options if isinstance(options, Mapping) else vars(options)
-
-
 def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
     name = get_architecture(model)
@@ -145,7 +139,7 @@ def find_vocabulary(folder: Path | None, checkpoint: Path, saved: dict) -> Vocab
     state = saved.get("task_state") or {}
     if folder is None and "vocabulary" in state:
         return Vocabulary.from_state(state["vocabulary"])
-    data = utils.split_paths(get_options(saved, "task").get("data") or "")[0]
+    data = utils.split_paths(saved_options(saved, "task").get("data") or "")[0]
     beside = (checkpoint.parent / "dict.txt").exists()
     return Vocabulary.load(folder or (checkpoint.parent if beside else Path(data)))
 

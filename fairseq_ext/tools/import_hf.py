@@ -4,6 +4,10 @@ OUT gets model.pt (a roberta_una_12 with the sizes of the encoder), dict.txt and
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
 remains without one: it is there to be fine-tuned.
+
+Example:
+  fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
+  fairseq-ext import-hf downloads/roberta-base encoders/roberta
 """
 
 import argparse
@@ -28,10 +32,6 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools import hf_vocabulary
-
-EXAMPLE = """\
-  fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
-  fairseq-ext import-hf downloads/roberta-base encoders/roberta"""
 
 ARCHITECTURE = "roberta_una_12"
 

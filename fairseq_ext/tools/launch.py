@@ -6,6 +6,11 @@ number, their backends, OMP_NUM_THREADS (cores / processes, unless it is set) an
 it.) Without options all GPUs of this machine are used, or one CPU process. On several nodes, run
 the same command on each with its own --node-rank; --gpus and --cpu-processes count per node. The
 command line is printed before it is run.
+
+Example:
+  fairseq-ext launch -- fairseq-train data-bin/mine --arch transformer_dna --max-tokens 4096 ...
+  fairseq-ext launch --cpu-processes 2 -- fairseq-train data-bin/mine --arch transformer_dna ...
+  fairseq-ext launch --nodes 2 --node-rank 0 --master node0:29500 -- fairseq-train ...
 """
 
 import argparse
@@ -18,11 +23,6 @@ from pathlib import Path
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches.processes import CPU_DDP
 from fairseq_ext.tools.flags import parse_flags
-
-EXAMPLE = """\
-  fairseq-ext launch -- fairseq-train data-bin/mine --arch transformer_dna --max-tokens 4096 ...
-  fairseq-ext launch --cpu-processes 2 -- fairseq-train data-bin/mine --arch transformer_dna ...
-  fairseq-ext launch --nodes 2 --node-rank 0 --master node0:29500 -- fairseq-train ..."""
 
 PACKAGE = Path(__file__).parent.parent
 

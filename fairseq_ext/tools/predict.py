@@ -6,6 +6,10 @@ choices separated by tabs; passage and question separated by a tab. With --examp
 objects as in the task's train.jsonl. Each line of the output holds, separated by a tab, the label,
 score, tags or answer, and its probability if it has one; with --json an object with all
 probabilities, or entities.
+
+Example:
+  fairseq-ext predict checkpoints/sst-2/checkpoint_best.pt --json --input new.txt
+  fairseq-ext predict checkpoints/ner/checkpoint_best.pt --input new.txt --output tagged.txt
 """
 
 import argparse
@@ -34,10 +38,6 @@ from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
 from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
 from fairseq_ext.tasks.span_extraction import SpanExtractionTask
-
-EXAMPLE = """\
-  fairseq-ext predict checkpoints/sst-2/checkpoint_best.pt --json --input new.txt
-  fairseq-ext predict checkpoints/ner/checkpoint_best.pt --input new.txt --output tagged.txt"""
 
 SORTED = 32  # batches whose lines are sorted by length before they are batched
 

@@ -1,4 +1,4 @@
-"""Train variants x seeds: finished runs are skipped, interrupted runs are resumed.
+r"""Train variants x seeds: finished runs are skipped, interrupted runs are resumed.
 
 After `--` come the data and the flags of fairseq-train that all runs share. Each run is a folder
 OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt. With
@@ -7,6 +7,14 @@ OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generat
 run and $SEED for its seed. A run that was begun with other flags is refused; other flags of
 --generate replace its earlier output. Side by side, each run gets its share of the cores (unless
 OMP_NUM_THREADS is set) and one GPU.
+
+Example:
+  fairseq-ext sweep --out checkpoints/study --seeds 1 2 3 --jobs 2 \
+    --variant una='--arch transformer_una_tiny' \
+    --variant hna='--arch transformer_hna_tiny --hna-init 0.1' \
+    --generate '--gen-subset test --beam 5 --remove-bpe' -- data-bin/multi30k.en-de \
+    --max-tokens 1024 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt \
+    --criterion label_smoothed_cross_entropy --max-update 1800
 """
 
 import argparse
@@ -19,14 +27,6 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
 from fairseq_ext.tools.flags import parse_flags
 from fairseq_ext.tools.jobs import Job, Step, run_jobs
-
-EXAMPLE = """\
-  fairseq-ext sweep --out checkpoints/study --seeds 1 2 3 --jobs 2 \\
-    --variant una='--arch transformer_una_tiny' \\
-    --variant hna='--arch transformer_hna_tiny --hna-init 0.1' \\
-    --generate '--gen-subset test --beam 5 --remove-bpe' -- data-bin/multi30k.en-de \\
-    --max-tokens 1024 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt \\
-    --criterion label_smoothed_cross_entropy --max-update 1800"""
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
