@@ -7,7 +7,7 @@ import tempfile
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
@@ -115,17 +115,14 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
     Raises:
         Unfinished: the file cannot be written, as on a full disk; nothing of it is left.
     """
+    is_device = path.exists() and not path.is_file() and not path.is_dir()
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open("w", encoding="utf-8", newline="") as file:
-                yield file
-        else:
-            path.resolve().parent.mkdir(parents=True, exist_ok=True)
-            with (
-                rename_when_complete(path.resolve()) as part,
-                part.open("w", encoding="utf-8", newline="") as file,
-            ):
-                yield file
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
+        with (
+            nullcontext(path) if is_device else rename_when_complete(path.resolve()) as part,
+            part.open("w", encoding="utf-8", newline="") as file,
+        ):
+            yield file
     except OSError as error:
         raise Unfinished(
             f"{path} cannot be written ({error.strerror}); make room or give another place, and "

@@ -16,7 +16,7 @@ from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import read_output
 from fairseq_ext.tools import jobs
-from fairseq_ext.tools.flags import parse_flags
+from fairseq_ext.tools.commands import parse_flags
 from fairseq_ext.tools.sweep import plan_jobs
 from fairseq_ext.training_logs import read_log
 

@@ -27,8 +27,7 @@ from tqdm import tqdm
 from fairseq_ext.data import annotations
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import atomic_writer
-from fairseq_ext.tools.parse_matching import Match, match_files, match_parser
-from fairseq_ext.tools.parsers import load_parser
+from fairseq_ext.tools.parses import Match, load_parser, match_files, match_parser
 from fairseq_ext.tools.prepared_text import PreparedText, find_text
 
 SHOWN = 3  # mismatches on standard error

@@ -102,10 +102,9 @@ def check_versions() -> Iterator[Finding]:
     extras = ["", *(about.get_all("Provides-Extra") or [])]
     for requirement in map(Requirement, metadata.requires("fairseq_ext") or []):
         marker = requirement.marker
-        for extra in extras:
-            if marker is None or marker.evaluate({"extra": extra}):
-                yield _check_installed(requirement, extra)
-                break
+        matching = (each for each in extras if not marker or marker.evaluate({"extra": each}))
+        if (extra := next(matching, None)) is not None:
+            yield _check_installed(requirement, extra)
 
 
 def _check_installed(requirement: Any, extra: str) -> Finding:

@@ -42,20 +42,15 @@ ACCEPTED: dict[str, list] = {
 
 FINE_TUNED = ("task_head.", "classification_heads.")
 
-CLASSES = {"bert": "Bert", "roberta": "Roberta"}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext export-hf`."""
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
-    parser.add_argument(
-        "--vocabulary",
-        type=Path,
-        metavar="FOLDER",
-        help="with dict.txt and the tokeniser (default: that in the checkpoint or beside it, or "
-        "in the data that it was trained on)",
-    )
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT")
+    add("out", type=Path, metavar="OUT", help="folder to be made")
+    default = "that in the checkpoint or beside it, or in the data that it was trained on"
+    folder = f"with dict.txt and the tokeniser (default: {default})"
+    add("--vocabulary", type=Path, metavar="FOLDER", help=folder)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -94,7 +89,8 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     special = find_special_tokens(tokenizer)
     pad = tokenizer.get_vocab()[special["pad_token"]]
     longest = len(state[hf.POSITIONS]) - FIRST_POSITION
-    rearrange(state, order, 0 if bert else pad + 1)
+    hf.rearrange(state, order, FIRST_POSITION, 0 if bert else pad + 1)
+    state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
     config = make_config(model, state, kind) | {"pad_token_id": pad}
     tensors = {theirs: state[ours] for theirs, (ours, _) in names.items()}
     if head:
@@ -153,14 +149,6 @@ def check_order(order: list[int], size: int, checkpoint: Path) -> None:
         )
 
 
-def rearrange(state: dict[str, Tensor], order: list[int], first: int) -> None:
-    """Put symbols into the tokeniser's order, and the first position into row `first`."""
-    for name in hf.BY_SYMBOL & state.keys():
-        state[name] = state[name][order]
-    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], FIRST_POSITION, first)
-    state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
-
-
 def rename_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:
     """Return parameters of a model with a head, without the parameters that the head shares."""
     head = hf.HEADS[kind]
@@ -175,7 +163,7 @@ def make_config(model: Mapping[str, Any], state: dict[str, Tensor], kind: str) -
     head = "ForMaskedLM" if hf.OUTPUT_BIAS in state else "Model"
     options = {theirs: model.get(ours, default) for ours, (theirs, default) in hf.OPTIONS.items()}
     return {
-        "architectures": [CLASSES[kind] + head],
+        "architectures": [kind.capitalize() + head],
         "model_type": kind,
         **options,
         "vocab_size": len(state[hf.TOKENS]),

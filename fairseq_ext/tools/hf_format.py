@@ -119,11 +119,13 @@ def check_settings(
             )
 
 
-def move_positions(rows: Tensor, first: int, wanted: int) -> Tensor:
-    """Return embeddings [P, D] whose first position is in row `wanted` instead of row `first`."""
-    if first == wanted:
-        return rows
-    return torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
+def rearrange(state: dict[str, Tensor], order: list[int], first: int, wanted: int) -> None:
+    """Put symbols into an order, and the first position from row `first` into row `wanted`."""
+    for name in BY_SYMBOL & state.keys():
+        state[name] = state[name][order]
+    rows = state[POSITIONS]
+    if first != wanted:
+        state[POSITIONS] = torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -42,8 +42,6 @@ ACCEPTED: dict[str, list] = {
     "hidden_act": list(hf.ACTIVATIONS),
 }
 
-WIDTH = "encoder_embed_dim"
-
 # Letters of shapes in `hf_format`: the size in config.json, and its default there.
 SIZES = {
     "V": ("vocab_size", 30522),
@@ -61,8 +59,10 @@ WEIGHTS: dict[str, Callable[[str], Any]] = {
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 UNUSED = (
-    *("pooler.", "cls.seq_relationship."),
-    *("embeddings.position_ids", "embeddings.token_type_ids"),
+    "pooler.",
+    "cls.seq_relationship",
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
 )
 
 
@@ -126,7 +126,7 @@ def read_config(path: Path) -> dict[str, Any]:
     pad = {"pad_token_id": int(content["model_type"] == "roberta")}
     config = pad | sizes | {name: values[0] for name, values in ACCEPTED.items()} | content
     hf.check_settings(config, ACCEPTED, path, "our models")
-    heads, width = (config[hf.OPTIONS[name][0]] for name in ("encoder_attention_heads", WIDTH))
+    heads, width = config["num_attention_heads"], config["hidden_size"]
     values = [config[name] for name in sizes]
     if not all(type(value) in (int, float) and value >= 0 for value in values) or width % heads:
         raise UsageError(f"{path} has sizes that are no encoder's in config.json; get it again")
@@ -234,11 +234,9 @@ def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]
     if config["type_vocab_size"] == 1:
         state[hf.POSITIONS] = state[hf.POSITIONS] + state.pop(hf.SEGMENTS)
     first = config["pad_token_id"] + 1 if roberta else 0
-    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], first, FIRST_POSITION)
     head = hf.OUTPUT_WEIGHT in state
     untied = head and not torch.equal(state[hf.OUTPUT_WEIGHT], state[hf.TOKENS])
-    for name in hf.BY_SYMBOL & state.keys():
-        state[name] = state[name][order]
+    hf.rearrange(state, order, first, FIRST_POSITION)
     if head and not untied:
         state[hf.OUTPUT_WEIGHT] = state[hf.TOKENS]
     return untied

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import atomic_writer
+from fairseq_ext.tools.commands import PLUGIN, share_cores
 from fairseq_ext.training_logs import parse_line
 
-PLUGIN = Path(__file__).parents[1]
 POLL, REPORT = 0.1, 3.0  # seconds between looks at the processes, and at their logs
 PATIENCE = 10  # seconds that a process has to end
 TAIL = 20_000  # bytes at the end of a log
@@ -26,11 +26,11 @@ TAIL = 20_000  # bytes at the end of a log
 Work = Generator[None, None, None]
 """Work that yields while a command runs; closing it terminates the command."""
 
-# The name of a program, and the module that is run, with what comes before the flags.
+# The module that is run for a program, with what comes before the flags.
 PROGRAMS = {
-    "train": ("fairseq-train", ["fairseq_cli.train"]),
-    "average": ("fairseq-ext average", ["fairseq_ext.cli", "average"]),
-    "generate": ("fairseq-generate", ["fairseq_cli.generate"]),
+    "fairseq-train": ["fairseq_cli.train"],
+    "fairseq-ext average": ["fairseq_ext.cli", "average"],
+    "fairseq-generate": ["fairseq_cli.generate"],
 }
 
 
@@ -54,11 +54,6 @@ class Step(NamedTuple):
     keeps: bool = False
 
     @property
-    def title(self) -> str:
-        """Name of the program."""
-        return PROGRAMS[self.program][0]
-
-    @property
     def log(self) -> Path:
         """Path of the log."""
         return self.file("log")
@@ -69,7 +64,7 @@ class Step(NamedTuple):
 
     def stamp(self) -> str:
         """Return the contents of NAME.done: the command, independent of the folder."""
-        return f"{self.title} {shlex.join(self.flags)}\n"
+        return f"{self.program} {shlex.join(self.flags)}\n"
 
     def is_done(self) -> bool:
         """Return whether this very command has ended without an error."""
@@ -83,7 +78,7 @@ class Step(NamedTuple):
 
     def command(self) -> str:
         """Return the command line."""
-        return f"{self.title} {shlex.join(self.arguments())}"
+        return f"{self.program} {shlex.join(self.arguments())}"
 
     def execute(self, lock: int, env: dict[str, str]) -> Work:
         """Run the command; raise UsageError if it fails.
@@ -100,7 +95,7 @@ class Step(NamedTuple):
         with self.log.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
             start = log.tell()
             process = subprocess.Popen(
-                [sys.executable, "-m", *PROGRAMS[self.program][1], *self.arguments()],
+                [sys.executable, "-m", *PROGRAMS[self.program], *self.arguments()],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
@@ -115,7 +110,7 @@ class Step(NamedTuple):
                 _terminate(process)
         if process.returncode:
             reason = _find_reason(process.returncode, _read_lines(self.log, start))
-            raise UsageError(f"{self.title} failed ({reason}), see {self.log}")
+            raise UsageError(f"{self.program} failed ({reason}), see {self.log}")
         if self.keeps:
             output.replace(self.file("txt"))
         self.file("begun").replace(self.file("done"))
@@ -152,7 +147,7 @@ class Job(NamedTuple):
             for step in missing:
                 step.file("done").unlink(missing_ok=True)
             for step in missing:
-                print(f"{self.name}: {step.title}, log {step.log}", flush=True)
+                print(f"{self.name}: {step.program}, log {step.log}", flush=True)
                 yield from step.execute(lock, env)
 
     def progress(self) -> str:
@@ -212,8 +207,7 @@ def _report_progress(jobs: Sequence[Job], shown: dict[str, str]) -> None:
 
 def make_environment(slot: int, count: int) -> dict[str, str]:
     """Return the environment of the jobs in a slot: a share of the cores, a GPU of its own."""
-    cores = len(os.sched_getaffinity(0))
-    env = {"OMP_NUM_THREADS": str(max(1, cores // count)), **os.environ}
+    env = share_cores(count) | os.environ
     if count > 1:
         import torch  # slow
 

@@ -22,9 +22,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches.processes import CPU_DDP
-from fairseq_ext.tools.flags import parse_flags
-
-PACKAGE = Path(__file__).parent.parent
+from fairseq_ext.tools.commands import PLUGIN, parse_flags, share_cores
 
 # Flags by which fairseq starts processes itself, as torchrun does here.
 RESERVED = [
@@ -88,8 +86,8 @@ def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     training += _find_missing_flags(flags, on_cpu, world)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", *rendezvous]
     torchrun += ["--nproc-per-node", str(processes)]
-    environment = _make_environment(on_cpu, processes)
-    return environment, training if world == 1 else torchrun + training
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were no GPUs
+    return hidden | share_cores(processes), training if world == 1 else torchrun + training
 
 
 def _find_training(command: Sequence[str]) -> list[str]:
@@ -126,21 +124,18 @@ def _plan_rendezvous(args: argparse.Namespace) -> list[str]:
     """Return torchrun's flags for where processes meet: on this machine, or at the master."""
     options = {"nodes": args.nodes, "node-rank": args.node_rank, "master": args.master}
     present = [f"--{name} {value}" for name, value in options.items() if value is not None]
-    one_machine = ["--standalone", "--local-addr", "127.0.0.1"]
-    if present in ([], ["--nodes 1"]):
-        return one_machine
-    if len(present) < 3:
+    if len(present) < 3 and present not in ([], ["--nodes 1"]):
         raise UsageError(
             "several nodes take --nodes N, --node-rank from 0 to N - 1 and --master HOST:PORT, "
             f"not {' '.join(present)} alone; give all three on each node"
         )
-    if args.node_rank >= args.nodes:
+    if args.nodes and (args.node_rank or 0) >= args.nodes:
         raise UsageError(
             f"--node-rank is {args.node_rank} and must be 0 to {args.nodes - 1} of --nodes "
             f"{args.nodes}; give each node its own"
         )
-    if args.nodes == 1:
-        return one_machine
+    if args.nodes in (None, 1):
+        return ["--standalone", "--local-addr", "127.0.0.1"]
     host, _, port = args.master.rpartition(":")
     place = ["--node-rank", str(args.node_rank), "--master-addr", host, "--master-port", port]
     return ["--nnodes", str(args.nodes), *place]
@@ -159,7 +154,7 @@ def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> l
         accepted |= {"--distributed-backend": ["gloo"], "--ddp-backend": CPU_DDP}
     missing = ["--cpu"] if on_cpu and "--cpu" not in flags else []
     if "--user-dir" not in flags:
-        missing += ["--user-dir", str(PACKAGE)]
+        missing += ["--user-dir", str(PLUGIN)]
     for flag, values in accepted.items():
         if flag not in flags:
             missing += [flag, values[0]]
@@ -170,11 +165,3 @@ def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> l
                 f"{' or '.join(values)}; leave it out"
             )
     return missing
-
-
-def _make_environment(on_cpu: bool, processes: int) -> dict[str, str]:
-    cores = len(os.sched_getaffinity(0))
-    environment = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were none
-    if "OMP_NUM_THREADS" not in os.environ:
-        environment["OMP_NUM_THREADS"] = str(max(1, cores // processes))
-    return environment

@@ -18,6 +18,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
     model.to(device)
     parse_lines = parse_json if args.examples else parse_text
     examples = show_progress(args.input, parse_lines(task, read_input(args.input)))
-    format_answer = format_json if args.json else format_text
+    format_answer = partial(json.dumps, ensure_ascii=False) if args.json else format_text
     answers = predict(model, task, examples, args.batch_size, device)
     write_answers(args.output, map(format_answer, answers))
 
@@ -190,11 +191,6 @@ def answer_batch(
     with torch.no_grad():
         scores, _ = model(**inputs, task_head=True)
     return task.read_answers(scores, batch)
-
-
-def format_json(answer: Mapping[str, Any]) -> str:
-    """Return an answer as JSON."""
-    return json.dumps(answer, ensure_ascii=False)
 
 
 def format_text(answer: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ import logging
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,22 +31,6 @@ PERIODS = (".", "\u0120.")  # after a letter, after a space
 BASELINE = "mean"
 
 
-@contextmanager
-def without_logging() -> Iterator[None]:
-    """Disable all logs within a block or a decorated function.
-
-    fairseq logs packages that are not installed when it is imported, and every dictionary that it
-    loads.
-    """
-    level = logging.root.manager.disable
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(level)
-
-
-@without_logging()
 def check_variants(words: Sequence[str]) -> list[str]:
     """Build the models and criterions of training variants, and train nothing.
 
@@ -84,7 +67,6 @@ def _refuse(message: str) -> NoReturn:
     raise UsageError(f"fairseq-train cannot take these flags: {message.split(' (choose')[0]}")
 
 
-@without_logging()
 def check_references(path: str) -> list[str]:
     """Check that binarised sentences can be references of a score.
 
@@ -109,7 +91,6 @@ def check_references(path: str) -> list[str]:
     return []
 
 
-@without_logging()
 def read_encoder_flags(path: str) -> list[str]:
     """Print the flags of a fine-tuning that keeps the attention of its pre-trained encoder.
 
@@ -191,8 +172,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         step.add_argument("words", metavar=metavar, nargs=nargs)
         step.set_defaults(run=run)
     args = parser.parse_args(arguments)
-    for line in args.run(args.words):
-        print(line)
+    logging.disable()  # fairseq logs packages that it does without, and every dictionary
+    try:
+        for line in args.run(args.words):
+            print(line)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
-from fairseq_ext.tools.flags import parse_flags
+from fairseq_ext.tools.commands import parse_flags
 from fairseq_ext.tools.jobs import Job, Step, run_jobs
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
@@ -44,18 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--folds", type=int, default=0, metavar="K", help=folds)
     add("--jobs", type=int, default=1, help="runs side by side; default: 1")
     add("--generate", metavar="'FLAGS'", help="then run fairseq-generate with these flags")
-    add(
-        "--checkpoint",
-        help=f"checkpoint of each run to generate with; default: {LAST}, since runs of the same "
-        "length are then compared after the same number of updates",
-    )
-    add(
-        "--average",
-        type=int,
-        metavar="N",
-        help="generate with the average of the last N checkpoints of each run instead (of all, if "
-        "there are fewer)",
-    )
+    reason = "runs of the same length are then compared after the same number of updates"
+    chosen = f"checkpoint of each run to generate with; default: {LAST}, since {reason}"
+    add("--checkpoint", help=chosen)
+    last = "the average of the last N checkpoints of each run instead (of all, if there are fewer)"
+    add("--average", type=int, metavar="N", help=f"generate with {last}")
     add("--dry-run", action="store_true", help="only print what would be run")
     add("data", metavar="-- DATA", help="as for fairseq-train")
     add("flags", nargs="*", metavar="FLAG", help="of fairseq-train, for all runs")
@@ -157,7 +150,7 @@ def _plan_steps(
     for flag, value in DEFAULTS.items():
         if flag not in options:
             train += [flag, value]
-    steps = [Step(folder, "train", "train", train)]
+    steps = [Step(folder, "train", "fairseq-train", train)]
     if args.average:
         steps.append(_plan_average(folder, args.average, train))
     if args.generate is not None:
@@ -166,8 +159,8 @@ def _plan_steps(
         checkpoint = AVERAGED if args.average else args.checkpoint or LAST
         user_dir = (DEFAULTS | options)["--user-dir"]
         model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
-        flags = [*model, *generate]
-        steps.append(Step(folder, f"generate-{subset}", "generate", flags, keeps=True))
+        name, flags = f"generate-{subset}", [*model, *generate]
+        steps.append(Step(folder, name, "fairseq-generate", flags, keeps=True))
     return steps
 
 
@@ -175,7 +168,7 @@ def _plan_average(folder: Path, last: int, train: list[str]) -> Step:
     flags = ["$RUN", "--last", str(last), "--at-most", "--output", f"$RUN/{AVERAGED}", "--force"]
     if "--no-epoch-checkpoints" not in train and parse_flags(train).get("--save-interval-updates"):
         flags += ["--by", "epoch"]  # there are those of updates too
-    return Step(folder, "average", "average", flags)
+    return Step(folder, "average", "fairseq-ext average", flags)
 
 
 def _insert_seed(flags: list[str], seed: str) -> list[str]:
