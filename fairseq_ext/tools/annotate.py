@@ -62,13 +62,14 @@ def run(args: argparse.Namespace) -> None:
         matches, origin = match_files(text, args.conllu), " ".join(map(str, args.conllu))
     else:
         matches, origin = match_parser(text, load_parser(args.parser)), args.parser
+    started = perf_counter()
     annotator = Annotator(text, args.threshold, args.mismatches)
     folder = text.path.with_name(f"{text.path.name}.annotations")
     about = annotations.write(folder, annotator.annotate(matches), text.symbols, origin)
     print(
         f"{folder}: {about['sentences']:,} sentences, {about['tokens']:,} tokens, "
         f"{about['unannotated']:,} sentences without annotations, "
-        f"{annotator.speed():,.0f} words/s"
+        f"{annotator.words / (perf_counter() - started):,.0f} words/s"
     )
 
 
@@ -84,7 +85,6 @@ class Annotator:
     def __init__(self, text: PreparedText, threshold: float, listing: Path | None) -> None:
         self.text, self.threshold, self.listing = text, threshold, listing
         self.mismatches = self.words = 0
-        self.started = perf_counter()
 
     def annotate(self, matches: Iterator[Match]) -> Iterator[np.ndarray]:
         """Yield the annotations of each sentence; see `fairseq_ext.data.annotations`.
@@ -116,7 +116,3 @@ class Annotator:
             print(index, text, words, where, sep="\t", file=file)
         if self.mismatches <= SHOWN:
             tqdm.write(f"{where}: sentence {index} is '{text}', parsed '{words}'", sys.stderr)
-
-    def speed(self) -> float:
-        """Return words a second."""
-        return self.words / (perf_counter() - self.started)

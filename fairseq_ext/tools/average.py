@@ -72,9 +72,7 @@ def run(args: argparse.Namespace) -> None:
 def _check_output(output: Path, force: bool) -> None:
     folder = output.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(
-            f"{folder} is not a folder that can be written to; create it or choose another --output"
-        )
+        raise UsageError(f"{folder} is not a folder to write to; make it or give another --output")
     if output.is_dir() or output.exists() and not force:
         raise UsageError(f"{output} exists already; choose another --output, or add --force")
 
@@ -166,9 +164,7 @@ def _sort_by_age(folder: Path, by: str | None) -> list[Path]:
         if by in (None, kind)
     }
     if all(files.values()) and len(files) > 1:
-        raise UsageError(
-            f"{folder} has checkpoints of epochs and of updates; add --by epoch or --by update"
-        )
+        raise UsageError(f"{folder} has files of epochs and of updates; add --by epoch or update")
     return sorted(sum(files.values(), []), key=lambda file: int(re.findall(r"\d+", file.name)[-1]))
 
 
@@ -178,8 +174,7 @@ def _sort_by_score(folder: Path) -> list[Path]:
     metrics = sorted({one.metric for one in scored})
     if len(metrics) > 1:
         raise UsageError(
-            f"{folder} has checkpoints judged by {' and by '.join(metrics)}, which cannot be "
-            "ranked together; give the files"
+            f"{folder} has checkpoints judged by {' and by '.join(metrics)}; give files of one"
         )
     return [one.file for one in sorted(_drop_copies(scored), key=lambda one: one.score)]
 

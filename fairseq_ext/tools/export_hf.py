@@ -30,14 +30,14 @@ from fairseq_ext.tools.hf_vocabulary import find_special_tokens, renumber, write
 
 # Values that options must have; the first is the value in a checkpoint without the option.
 ACCEPTED: dict[str, list] = {
-    "encoder_normaliser": ["softmax"],
-    "encoder_gaussian_heads": ["0"],
-    "encoder_roles": ["none"],
-    "head_gate": [False],
-    "encoder_normalize_before": [False],
-    "layernorm_embedding": [True],
-    "encoder_layers_to_keep": [None],
-    "activation_fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
+    "--encoder-normaliser": ["softmax"],
+    "--encoder-gaussian-heads": ["0"],
+    "--encoder-roles": ["none"],
+    "--head-gate": [False],
+    "--encoder-normalize-before": [False],
+    "--layernorm-embedding": [True],
+    "--encoder-layers-to-keep": [None],
+    "--activation-fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
 }
 
 FINE_TUNED = ("task_head.", "classification_heads.")
@@ -114,11 +114,9 @@ def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
     name = get_architecture(model)
     if not name.startswith("roberta"):
-        raise UsageError(
-            f"{checkpoint} has --arch {name}; give an encoder (roberta_una_12 and the like)"
-        )
-    models = "BERT and RoBERTa of Hugging Face"
-    hf.check_settings(model, ACCEPTED, checkpoint, models, lambda n: f"--{n.replace('_', '-')}")
+        raise UsageError(f"{checkpoint} has --arch {name}; give an encoder, like roberta_una_12")
+    flags = {f"--{option.replace('_', '-')}": value for option, value in model.items()}
+    hf.check_settings(flags, ACCEPTED, checkpoint, "BERT and RoBERTa of Hugging Face")
 
 
 def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: Path) -> None:

@@ -84,8 +84,7 @@ def list_symbols(tokenizer: Tokenizer, size: int) -> list[str]:
     names = {i: SPECIAL.get(token, token) for token, i in tokenizer.get_vocab().items()}
     if max(names, default=-1) >= size:
         raise UsageError(
-            f"the tokeniser has ids up to {max(names)} and the encoder {size} symbols; give an "
-            "encoder with its own tokeniser"
+            f"the tokeniser has ids up to {max(names)}, the encoder {size} symbols; give its own"
         )
     if missing := set(SYMBOLS) - set(names.values()):
         raise UsageError(

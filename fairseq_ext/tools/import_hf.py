@@ -58,12 +58,7 @@ WEIGHTS: dict[str, Callable[[str], Any]] = {
 
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
-UNUSED = (
-    "pooler.",
-    "cls.seq_relationship",
-    "embeddings.position_ids",
-    "embeddings.token_type_ids",
-)
+UNUSED = ("pooler.", "cls.seq_relationship", "embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer
+from fairseq_ext.files import write_lines
 from fairseq_ext.tools.commands import PLUGIN, share_cores
 from fairseq_ext.training_logs import parse_line
 
@@ -53,18 +53,13 @@ class Step(NamedTuple):
     flags: list[str]
     keeps: bool = False
 
-    @property
-    def log(self) -> Path:
-        """Path of the log."""
-        return self.file("log")
-
     def file(self, ending: str) -> Path:
         """Return the path of one of its files."""
         return self.folder / f"{self.name}.{ending}"
 
     def stamp(self) -> str:
         """Return the contents of NAME.done: the command, independent of the folder."""
-        return f"{self.program} {shlex.join(self.flags)}\n"
+        return f"{self.program} {shlex.join(self.flags)}"
 
     def is_done(self) -> bool:
         """Return whether this very command has ended without an error."""
@@ -87,21 +82,17 @@ class Step(NamedTuple):
             lock: file descriptor of the job's lock, which the process holds as long as it lives.
             env: its environment.
         """
+        log_file = self.file("log")
         if _read(self.file("begun")) != self.stamp():
-            self.log.unlink(missing_ok=True)  # of another command
-        with atomic_writer(self.file("begun")) as file:
-            file.write(self.stamp())
-        output = self.file("part") if self.keeps else self.log
-        with self.log.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
+            log_file.unlink(missing_ok=True)  # of another command
+        write_lines(self.file("begun"), [self.stamp()])
+        output = self.file("part") if self.keeps else log_file
+        with log_file.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
             start = log.tell()
+            command = [sys.executable, "-m", *PROGRAMS[self.program], *self.arguments()]
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": log}
             process = subprocess.Popen(
-                [sys.executable, "-m", *PROGRAMS[self.program], *self.arguments()],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                env=env,
-                pass_fds=[lock],
-                start_new_session=True,
+                command, **streams, env=env, pass_fds=[lock], start_new_session=True
             )
             try:
                 while process.poll() is None:
@@ -109,8 +100,8 @@ class Step(NamedTuple):
             finally:
                 _terminate(process)
         if process.returncode:
-            reason = _find_reason(process.returncode, _read_lines(self.log, start))
-            raise UsageError(f"{self.program} failed ({reason}), see {self.log}")
+            reason = _find_reason(process.returncode, _read_lines(log_file, start))
+            raise UsageError(f"{self.program} failed ({reason}), see {log_file}")
         if self.keeps:
             output.replace(self.file("txt"))
         self.file("begun").replace(self.file("done"))
@@ -147,12 +138,12 @@ class Job(NamedTuple):
             for step in missing:
                 step.file("done").unlink(missing_ok=True)
             for step in missing:
-                print(f"{self.name}: {step.program}, log {step.log}", flush=True)
+                print(f"{self.name}: {step.program}, log {step.file('log')}", flush=True)
                 yield from step.execute(lock, env)
 
     def progress(self) -> str:
         """Return the last update in the log of the training, or an empty text."""
-        log = self.steps[0].log
+        log = self.steps[0].file("log")
         lines = _read_lines(log, log.stat().st_size - TAIL) if log.exists() else []
         for record in map(parse_line, reversed(lines)):
             if record and record.kind == "train_inner":
@@ -262,7 +253,7 @@ def _find_reason(code: int, lines: list[str]) -> str:
 
 def _describe_difference(before: str, now: str) -> str:
     """Return which flags one command has and the other lacks, or that their order differs."""
-    old, new = (re.split(r" (?=--)", command.strip()) for command in (before, now))
+    old, new = (re.split(r" (?=--)", command) for command in (before, now))
     flags = {"with": [f for f in old if f not in new], "without": [f for f in new if f not in old]}
     differences = [f"{word} {' '.join(each)}" for word, each in flags.items() if each]
     return " and ".join(differences) or "with the same flags in another order"
@@ -276,4 +267,4 @@ def _read_lines(log: Path, start: int) -> list[str]:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text("utf-8") if path.exists() else None
+    return path.read_text("utf-8").removesuffix("\n") if path.exists() else None

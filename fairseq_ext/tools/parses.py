@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fairseq_ext.data.annotations import MOST
 from fairseq_ext.data.conllu import NONE, Sentence, read
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import batched
 from fairseq_ext.roles.word_alignment import Token, align_tokens, group_words
 from fairseq_ext.tools.prepared_text import PreparedText
 
@@ -40,9 +41,7 @@ class Match(NamedTuple):
 
     def text(self) -> str:
         """Return the tokens, separated by spaces."""
-        return " ".join(
-            token.text.decode(errors="replace") if token else "<unk>" for token in self.tokens
-        )
+        return " ".join(t.text.decode(errors="replace") if t else "<unk>" for t in self.tokens)
 
 
 def match_files(text: PreparedText, files: Sequence[Path]) -> Iterator[Match]:
@@ -73,8 +72,7 @@ def match_files(text: PreparedText, files: Sequence[Path]) -> Iterator[Match]:
 
 def match_parser(text: PreparedText, parse: Parse) -> Iterator[Match]:
     """Yield each sentence with a parser's analysis of the words that its tokens make."""
-    sentences = iter(text.sentences)
-    while batch := list(islice(sentences, BATCH)):
+    for batch in batched(text.sentences, BATCH):
         split = [group_words(tokens) for tokens in batch]
         parses = parse([words for words, _ in split if words])
         for tokens, (words, places) in zip(batch, split, strict=True):
@@ -90,8 +88,7 @@ def load_parser(name: str) -> Parse:
     kind, _, model = name.partition(":")
     if kind not in LOADERS or not model:
         raise UsageError(
-            f"--parser is '{name}'; give spacy:MODEL, as in spacy:en_core_web_sm, or stanza:LANG, "
-            "as in stanza:en"
+            f"--parser is '{name}'; give spacy:MODEL, as in spacy:en_core_web_sm, or stanza:LANG"
         )
     try:
         library = import_module(kind)

@@ -19,7 +19,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import decode_line, read_lines, write_lines
+from fairseq_ext.files import batched, decode_line, numbered_lines, read_lines, write_lines
 from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.models.pretrained import saved_options
 from fairseq_ext.safe_loading import read_checkpoint
@@ -43,7 +42,7 @@ from fairseq_ext.tasks.span_extraction import SpanExtractionTask
 SORTED = 32  # batches whose lines are sorted by length before they are batched
 
 Lines = Iterable[tuple[str, str]]
-"""Lines of text, each with its place: "FILE:NUMBER"."""
+"""Lines of text, each after its place: "FILE:LINE"."""
 
 COLUMNS = {
     SentenceTask: "one or two sentences",
@@ -98,21 +97,19 @@ def load_model(checkpoint: Path) -> tuple[Any, LabelledTask]:
     (model,), _, task = load_model_ensemble_and_task([str(checkpoint)])
     if not isinstance(task, LabelledTask):
         raise UsageError(
-            f"{checkpoint} was trained for --task {task.cfg._name}, which has no labels; give a "
-            "checkpoint of fine-tuning"
+            f"{checkpoint} is of --task {task.cfg._name}, without labels; give one of fine-tuning"
         )
     return model.eval(), task
 
 
 def read_input(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Yield each line of the files, or of standard input, with its place."""
+    """Yield each line of the files, or of standard input, after its place."""
     if not files:
         for number, line in enumerate(sys.stdin.buffer, 1):
             where = f"standard input:{number}"
-            yield decode_line(line, where).rstrip("\r\n"), where
+            yield where, decode_line(line, where).rstrip("\r\n")
     for file in files:
-        for number, text in enumerate(read_lines(file), 1):
-            yield text, f"{file}:{number}"
+        yield from numbered_lines(file)
 
 
 def show_progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterable[Example]:
@@ -126,16 +123,14 @@ def show_progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterabl
 def parse_json(task: LabelledTask, lines: Lines) -> Iterator[Example]:
     """Yield the examples in lines of JSON, without their labels."""
     fields = {key: field for key, field in task.fields.items() if not field.target}
-    for line, where in lines:
-        name, _, number = where.rpartition(":")
-        for example in parse([line], name, fields, first=int(number)):
-            values = {key: value for key, value in example.values.items() if key in fields}
-            yield example._replace(values=values)
+    for example in parse(lines, fields):
+        values = {key: value for key, value in example.values.items() if key in fields}
+        yield example._replace(values=values)
 
 
 def parse_text(task: LabelledTask, lines: Lines) -> Iterator[Example]:
     """Yield the examples in lines of text; raise UsageError for a wrong number of columns."""
-    for line, where in lines:
+    for where, line in lines:
         parts = line.split("\t")
         values = name_columns(task, parts)
         if values is None:
@@ -168,8 +163,8 @@ def predict(
     Examples of similar length are batched, `size` at a time. At the end, the number of examples
     that were shortened is printed on standard error.
     """
-    examples, count, rows = iter(examples), 0, task.build_rows()
-    while chunk := list(islice(examples, size * SORTED)):
+    count, rows = 0, task.build_rows()
+    for chunk in batched(examples, size * SORTED):
         count += len(chunk)
         dataset = task.build_dataset(chunk, rows)
         order = sorted(range(len(chunk)), key=dataset.size)

@@ -95,14 +95,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.jobs < 1:
         raise UsageError(f"--jobs is {args.jobs} and must be at least 1")
     if args.average is not None and (args.average < 1 or args.generate is None):
-        raise UsageError(
-            f"--average is {args.average} and is how many checkpoints, from 1, --generate is to "
-            "take; give both"
-        )
+        raise UsageError(f"--average is {args.average}; give a number from 1, and --generate")
     if args.average and args.checkpoint:
         raise UsageError(
-            f"--checkpoint is {args.checkpoint} and --average {args.average}, and one of them is "
-            "to generate; give one"
+            f"--checkpoint is {args.checkpoint} and --average {args.average}; give one of them"
         )
     if args.data.startswith("-"):
         raise UsageError(f"'{args.data}' stands where the data belong; give -- DATA FLAG ...")
