@@ -12,7 +12,6 @@ import operator
 import re
 import threading
 import types
-import typing
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,7 +83,7 @@ def broadcast_types() -> list:
         *FILE_TYPES,
         *(omegaconf.DictConfig, omegaconf.ListConfig, omegaconf.nodes.AnyNode),
         *(omegaconf.base.ContainerMetadata, omegaconf.base.Metadata),
-        *(typing.Any, dict, list, int, collections.defaultdict, _TensorPlaceholder),
+        *(Any, dict, list, int, collections.defaultdict, _TensorPlaceholder),
     ]
 
 

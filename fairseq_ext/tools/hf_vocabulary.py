@@ -39,10 +39,6 @@ def read_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_json_tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(path / "tokenizer.json"))
-
-
 def _read_word_pieces(path: Path) -> Tokenizer:
     lines = (path / "vocab.txt").read_text("utf-8").removesuffix("\n").split("\n")
     settings = read_tokenizer_settings(path)
@@ -63,7 +59,7 @@ def _read_byte_level_bpe(path: Path) -> Tokenizer:
 
 
 TOKENIZERS = {
-    "tokenizer.json": _read_json_tokenizer,
+    "tokenizer.json": lambda path: Tokenizer.from_file(str(path / "tokenizer.json")),
     "vocab.txt": _read_word_pieces,
     "vocab.json": _read_byte_level_bpe,
 }

@@ -1,4 +1,4 @@
-"""Jobs: commands of fairseq, run side by side, marked when done, locked, and stopped cleanly."""
+"""Commands of fairseq and jobs of them: run side by side, marked, locked, and stopped cleanly."""
 
 import fcntl
 import os
@@ -11,14 +11,15 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
-from fairseq_ext.tools.commands import PLUGIN, share_cores
 from fairseq_ext.training_logs import parse_line
 
+PLUGIN = Path(__file__).parents[1]
 POLL, REPORT = 0.1, 3.0  # seconds between looks at the processes, and at their logs
 PATIENCE = 10  # seconds that a process has to end
 TAIL = 20_000  # bytes at the end of a log
@@ -32,6 +33,26 @@ PROGRAMS = {
     "fairseq-ext average": ["fairseq_ext.cli", "average"],
     "fairseq-generate": ["fairseq_cli.generate"],
 }
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Return flag -> its last value, given as --flag value or --flag=value.
+
+    The value of a flag is empty if another flag, or nothing, follows it.
+    """
+    flags = {}
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            flags[name] = value if equals else "" if following.startswith("--") else following
+    return flags
+
+
+def share_cores(processes: int) -> dict[str, str]:
+    """Return the OMP_NUM_THREADS of each of several processes, unless it is set already."""
+    cores = len(os.sched_getaffinity(0))
+    threads = {"OMP_NUM_THREADS": str(max(1, cores // processes))}
+    return {} if "OMP_NUM_THREADS" in os.environ else threads
 
 
 class Step(NamedTuple):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches.processes import CPU_DDP
-from fairseq_ext.tools.commands import PLUGIN, parse_flags, share_cores
+from fairseq_ext.tools.jobs import PLUGIN, parse_flags, share_cores
 
 # Flags by which fairseq starts processes itself, as torchrun does here.
 RESERVED = [
@@ -81,10 +81,9 @@ def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     if reserved := [name for name in RESERVED if name in flags]:
         raise UsageError(f"launch itself decides what {' '.join(reserved)} says; leave it out")
     on_cpu, processes = _choose_devices(args, "--cpu" in flags)
-    rendezvous = _plan_rendezvous(args)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", *_plan_meeting(args)]
     world = processes * (args.nodes or 1)
     training += _find_missing_flags(flags, on_cpu, world)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", *rendezvous]
     torchrun += ["--nproc-per-node", str(processes)]
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were no GPUs
     return hidden | share_cores(processes), training if world == 1 else torchrun + training
@@ -120,7 +119,7 @@ def _choose_devices(args: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int
     return False, gpus
 
 
-def _plan_rendezvous(args: argparse.Namespace) -> list[str]:
+def _plan_meeting(args: argparse.Namespace) -> list[str]:
     """Return torchrun's flags for where processes meet: on this machine, or at the master."""
     options = {"nodes": args.nodes, "node-rank": args.node_rank, "master": args.master}
     present = [f"--{name} {value}" for name, value in options.items() if value is not None]

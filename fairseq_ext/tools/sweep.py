@@ -25,8 +25,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
-from fairseq_ext.tools.commands import parse_flags
-from fairseq_ext.tools.jobs import Job, Step, run_jobs
+from fairseq_ext.tools.jobs import Job, Step, parse_flags, run_jobs
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
