@@ -58,7 +58,7 @@ def decode_line(line: bytes, where: str) -> str:
     """Return what `decode_utf8` returns; raise UsageError for a carriage return within the line."""
     text = decode_utf8(line, where)
     if "\r" in text.removesuffix("\n").removesuffix("\r"):
-        raise UsageError(f"{where}: holds a carriage return, fairseq's end of a line; remove it")
+        raise UsageError(f"{where}: holds a carriage return, a line end for fairseq; remove it")
     return text
 
 
@@ -119,8 +119,8 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
     Raises:
         Unfinished: the file cannot be written, as on a full disk; nothing of it is left.
     """
-    is_device = path.exists() and not path.is_file() and not path.is_dir()
     try:
+        is_device = path.exists() and not path.is_file() and not path.is_dir()
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
         with (
             nullcontext(path) if is_device else rename_when_complete(path.resolve()) as part,
