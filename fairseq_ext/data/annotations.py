@@ -8,10 +8,11 @@ without annotations has NO_WORD, NO_WORD, 0 for each token.
 import hashlib
 import json
 import shutil
+from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -65,30 +66,6 @@ def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
     return np.array([found[place] for place in places], np.int16).reshape(-1, 3)
 
 
-class _Array:
-    """A .npy file that is written row by row."""
-
-    def __init__(self, path: Path, dtype: type, row: tuple[int, ...]) -> None:
-        self.file, self.dtype, self.row, self.count = path.open("wb"), np.dtype(dtype), row, 0
-        self._head()
-
-    def _head(self) -> None:
-        """Write the header; numpy leaves room in it, so that its length is always the same."""
-        descr = np.lib.format.dtype_to_descr(self.dtype)
-        shape = (self.count, *self.row)
-        head = {"descr": descr, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self.file, head)
-
-    def append(self, rows: np.ndarray) -> None:
-        self.file.write(np.ascontiguousarray(rows, self.dtype).tobytes())
-        self.count += len(rows)
-
-    def close(self) -> None:
-        self.file.seek(0)
-        self._head()
-        self.file.close()
-
-
 def write(
     folder: Path, records: Iterable[np.ndarray], symbols: Iterable[str], parser: str
 ) -> dict[str, Any]:
@@ -123,23 +100,32 @@ def write(
 
 
 def _fill(part: Path, records: Iterable[np.ndarray]) -> dict[str, Any]:
-    values = _Array(part / "values.npy", np.int16, (3,))
-    offsets = _Array(part / "offsets.npy", np.int64, ())
-    lengths, unannotated = hashlib.sha256(), 0
-    offsets.append(np.zeros(1))
-    for found in records:
-        values.append(found)
-        offsets.append(np.array([values.count]))
-        lengths.update(np.int64(len(found)).tobytes())
-        unannotated += len(found) > 0 and bool(found[0, 0] == NO_WORD)
-    values.close()
-    offsets.close()
+    offsets, unannotated = array("q", [0]), 0
+    with (part / "values.npy").open("wb") as file:
+        _write_header(file, 0)
+        for found in records:
+            file.write(np.ascontiguousarray(found, np.int16).tobytes())
+            offsets.append(offsets[-1] + len(found))
+            unannotated += len(found) > 0 and bool(found[0, 0] == NO_WORD)
+        file.seek(0)
+        _write_header(file, offsets[-1])
+    np.save(part / "offsets.npy", np.array(offsets))
     return {
-        "sentences": offsets.count - 1,
-        "tokens": values.count,
+        "sentences": len(offsets) - 1,
+        "tokens": offsets[-1],
         "unannotated": unannotated,
-        "lengths": lengths.hexdigest(),
+        "lengths": _hash_lengths(np.diff(offsets)),
     }
+
+
+def _write_header(file: BinaryIO, tokens: int) -> None:
+    """Write the header of values.npy; numpy leaves room in it, so that its length never changes."""
+    head = {"descr": np.dtype(np.int16).str, "fortran_order": False, "shape": (tokens, 3)}
+    np.lib.format.write_array_header_1_0(file, head)
+
+
+def _hash_lengths(lengths: Sequence[int] | np.ndarray) -> str:
+    return hashlib.sha256(np.asarray(lengths, np.int64).tobytes()).hexdigest()
 
 
 def _replace(part: Path, folder: Path) -> None:
@@ -180,11 +166,10 @@ class Annotations:
         about, found = _read(folder)
         if about["dictionary"] != _fingerprint(symbols):
             raise UsageError(f"{folder} was made with another dictionary than this; {AGAIN}")
-        counts = np.asarray(lengths, np.int64)
-        if about["lengths"] != hashlib.sha256(counts.tobytes()).hexdigest():
+        if about["lengths"] != _hash_lengths(lengths):
             raise UsageError(
                 f"{folder} is of other sentences ({about['sentences']} with {about['tokens']} "
-                f"tokens; here are {len(counts)} with {counts.sum()}); {AGAIN}"
+                f"tokens; here are {len(lengths)} with {np.sum(lengths)}); {AGAIN}"
             )
         return found
 
