@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 from labelled import WORDS, write_examples, write_vocabulary
 
 from fairseq_ext.data.examples import in_fold, parse, read
-from fairseq_ext.data.labelled_dataset import BUCKET, IGNORED, Item, LabelledDataset
-from fairseq_ext.data.rows import Row, Rows, best_span, fit, span, windows
+from fairseq_ext.data.rows import (
+    BUCKET,
+    IGNORED,
+    Item,
+    LabelledDataset,
+    Row,
+    Rows,
+    best_span,
+    fit,
+    span,
+    windows,
+)
 from fairseq_ext.data.tags import SCHEMES, Entity, entities, first_fault, write
 from fairseq_ext.data.vocabulary import Vocabulary, load_bpe
 from fairseq_ext.errors import UsageError

@@ -14,8 +14,7 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 from fairseq_ext.criterions.composite import OBJECTIVES
-from fairseq_ext.data.pairs import PairDataset, cut
-from fairseq_ext.data.replaced import ReplacedDataset, unigram
+from fairseq_ext.data.sampled import PairDataset, ReplacedDataset, cut, unigram
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import replaced_tokens, sentence_pairs
 

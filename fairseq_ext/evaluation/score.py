@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import metrics, translation
-from fairseq_ext.evaluation.comet import MODEL
+from fairseq_ext.evaluation.corpus_scorers import MODEL
 from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.evaluation.translation import Texts, pair_texts, read_output, read_reference
