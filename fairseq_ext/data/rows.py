@@ -113,13 +113,9 @@ def windows(length: int, room: int, stride: int) -> Iterator[Window]:
 
     Each begins `stride` pieces after the one before, or half of the room if that is less.
     """
-    first, stride = 0, max(1, min(stride, room // 2))
-    while True:
-        last = min(first + room, length)
-        yield Window(first, last)
-        if last >= length:
-            return
-        first += stride
+    stride = max(1, min(stride, room // 2))
+    for first in range(0, max(0, length - room) + stride, stride):
+        yield Window(first, min(first + room, length))
 
 
 def span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:

@@ -36,6 +36,7 @@ REPETITION_SETTINGS = {
     "seed": ["seed"],
     "fold": ["seed", "fold", "data", "train_subset", "valid_subset"],
 }
+REPETITION_PART = re.compile(r"([a-z]+)-(\d+)")  # "seed" and "1" of "seed-1-fold-3"
 NUMBER = re.compile(r"((?<=[A-Za-z_/-])\d+)")  # after a name or in a path, not of 1e-3 or 0.1
 
 
@@ -163,11 +164,11 @@ def read_run(folder: Path, variant: str) -> Run:
 
 def _check_repetitions(one: Run, other: Run) -> None:
     """Raise UsageError unless two runs differ in what makes them repetitions, and in that alone."""
-    kinds = [part.partition("-")[0] for part in _repetition_parts(one)]
-    free = [name for kind in kinds for name in REPETITION_SETTINGS[kind]]
+    parts, others = (REPETITION_PART.findall(run.repetition) for run in (one, other))
+    free = [name for kind, _ in parts for name in REPETITION_SETTINGS[kind]]
     ours, theirs = one.facts.settings, other.facts.settings
     differing = sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
-    numbers = {*zip(_repetition_numbers(one), _repetition_numbers(other), strict=False)}
+    numbers = {(a, b) for (_, a), (_, b) in zip(parts, others, strict=False)}
     for key in differing:
         name = _name_setting(key)
         if name in MACHINE_SETTINGS + free or _differ_by(numbers, ours[key], theirs[key]):
@@ -202,15 +203,6 @@ def _differ_by(numbers: set[tuple[str, str]], ours: object, theirs: object) -> b
     return len(parts[0]) == len(parts[1]) and all(
         a == b or (a, b) in numbers for a, b in zip(*parts, strict=True)
     )
-
-
-def _repetition_numbers(run: Run) -> list[str]:
-    return [part.rpartition("-")[2] for part in _repetition_parts(run)]
-
-
-def _repetition_parts(run: Run) -> list[str]:
-    """Return "seed-1" and "fold-3" of "seed-1-fold-3"."""
-    return re.findall(r"[a-z]+-\d+", run.repetition)
 
 
 def measure_speed(run: Run) -> float:
