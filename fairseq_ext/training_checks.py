@@ -48,8 +48,7 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
     model = unwrap(model)
     if isinstance(criterion, CompositeCriterion) and not isinstance(model, AttentionModel):
         raise UsageError(
-            f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
-            "transformer_una"
+            f"--criterion {name} needs an --arch of ours, such as roberta_una or transformer_una"
         )
     for part in criterion.parts if isinstance(criterion, CompositeCriterion) else ():
         part.begin()
@@ -72,9 +71,8 @@ def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: fl
     if not getattr(criterion, "uses_adversaries", False):
         if adversaries:
             raise UsageError(
-                f"--criterion {name} does not train the adversaries of --asa-layers or an --arch "
-                "like roberta_asa gives; give one with _asa and no --asa-baseline, or --asa-layers "
-                "none"
+                f"--criterion {name} does not train adversaries (of --asa-layers or roberta_asa); "
+                "give one with _asa and no --asa-baseline, or --asa-layers none"
             )
         return
     if not adversaries:

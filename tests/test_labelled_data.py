@@ -306,7 +306,7 @@ def test_a_value_of_another_kind_is_refused(tmp_path, task, key, value):
         ("a touching film", "is no JSON object"),
         ('["a"]', "is no JSON object"),
         ('{"text": "a", "label": "x"', "is no JSON object"),
-        ("{}", r"has no 'text' \(it has nothing\); give a text there"),
+        ("{}", r"has no 'text' \(it has none\); give a text"),
         ('{"sentence": "a", "label": "x"}', r"has no 'text' \(it has sentence, label\)"),
         ('{"text": "a"}', r"has no 'label' \(it has text\); give the name of a class there"),
     ],

@@ -91,8 +91,7 @@ def write(
         _replace(part, folder)
     except OSError as error:
         raise Unfinished(
-            f"{folder} cannot be written ({error.strerror}); make room and run the same command "
-            "again"
+            f"{folder} cannot be written ({error.strerror}); make room and run the command again"
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -131,7 +131,6 @@ def _head(row: Row, most: int) -> int:
     head = row.columns[HEAD]
     if not HEADS.fullmatch(head) or int(head) > most:
         raise UsageError(
-            f"{row.where} has the HEAD '{head}'; give the ID of a word, 1 to {most}, or 0 for a "
-            "root"
+            f"{row.where} has the HEAD '{head}'; give a word's ID, 1 to {most}, or 0 for a root"
         )
     return int(head) - 1

@@ -93,8 +93,7 @@ def _checked(values: Values, where: str, fields: Mapping[str, Field]) -> Values:
     for key, field in fields.items():
         if key not in values and field.needed:
             raise UsageError(
-                f"{where} has no '{key}' (it has {', '.join(values) or 'nothing'}); give "
-                f"{field.says} there"
+                f"{where} has no '{key}' (it has {', '.join(values) or 'none'}); give {field.says}"
             )
         if key in values and not field.accepts(values[key]):
             raise UsageError(

@@ -19,7 +19,8 @@ SPECIALS = 3  # tokens of a pair besides its text: <s> first </s> second </s>
 class SampledDataset(FairseqDataset):
     """Base of data sets whose items have several parts, sampled from seed, epoch and index alone.
 
-    The data set itself yields the part "tokens"; `part` returns data sets of the others.
+    The data set itself yields the part "tokens"; `part` returns data sets of the others. Batches
+    stay as they are in all epochs, since sizes do.
 
     Attributes:
         sizes: [N] upper bound of the tokens of each item.
@@ -63,11 +64,6 @@ class SampledDataset(FairseqDataset):
         """Set the epoch, on which samples depend."""
         self.epoch = epoch
 
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Whether batches stay as they are: sizes do."""
-        return True
-
 
 class Part(BaseWrapperDataset):
     """Data set of one part of the items of a `SampledDataset`."""
@@ -78,10 +74,6 @@ class Part(BaseWrapperDataset):
 
     def __getitem__(self, index: int) -> Any:
         return getattr(self.dataset.item(index), self.name)
-
-    def collater(self, samples: list[Any]) -> Any:
-        """Leave collating to torch's default, as fairseq does for a data set without one."""
-        raise NotImplementedError
 
 
 class Pair(NamedTuple):

@@ -9,13 +9,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.training_logs import LOG, REPETITION, Record, is_finished, name_variants, read_log
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CHECKPOINT = "checkpoint_last.pt"
 EPOCH = "train"  # the kind of the records of an epoch
@@ -74,13 +71,13 @@ class Run(NamedTuple):
     records: list[Record]
 
 
-def count_parameters(state: Mapping[str, "Tensor"]) -> int:
+def count_parameters(state: Mapping[str, Any]) -> int:
     """Return how many numbers a model's parameters hold, frozen ones too.
 
     Equal matrices count once: they are one matrix, saved under several names. Values are compared,
     since fairseq saves tied matrices of a GPU as separate copies.
     """
-    counted: list[Tensor] = []
+    counted: list[Any] = []
     for name, value in state.items():
         tied = value.dim() > 1 and any(
             value.shape == other.shape and value.equal(other) for other in counted
@@ -154,8 +151,7 @@ def read_run(folder: Path, variant: str) -> Run:
     records = read_log(folder)
     if not is_finished(folder):
         raise UsageError(
-            f"{folder} is not finished: its {LOG} does not end with 'done training'; let "
-            "fairseq-train come to its end"
+            f"{folder} is not finished: its {LOG} does not end with 'done training'; let it finish"
         )
     name = folder.resolve().name
     repetition = name if REPETITION.fullmatch(name) else ""
@@ -176,13 +172,11 @@ def _check_repetitions(one: Run, other: Run) -> None:
         flag = f"--{name.replace('_', '-')}"
         raise UsageError(
             f"{one.folder} was trained with {flag} {ours[key]} and {other.folder} with "
-            f"{theirs[key]}, so they are no repetitions of one variant; give each variant a "
-            "folder of its own"
+            f"{theirs[key]}, so they are no repetitions; give each variant a folder of its own"
         )
     if free and not any(_name_setting(key) in free for key in differing):
         raise UsageError(
-            f"{one.folder} and {other.folder} have the same {', '.join(free)}; repetitions of a "
-            "variant differ in these"
+            f"{one.folder} and {other.folder} have the same {', '.join(free)}; repetitions differ"
         )
 
 

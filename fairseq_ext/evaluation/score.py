@@ -39,13 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("outputs", nargs="+", type=Path, metavar="OUTPUT")
     add_scoring_options(parser)
-    add(
-        *("--metrics", "--metric"),
-        nargs="+",
-        metavar="METRIC",
-        help=f"of {', '.join(metrics.NAMES)}; default: {' '.join(metrics.DEFAULTS)}, as far as "
-        "they can be had",
-    )
+    default = f"default: {' '.join(metrics.DEFAULTS)}, as far as they can be had"
+    names = f"of {', '.join(metrics.NAMES)}; {default}"
+    add("--metrics", "--metric", nargs="+", metavar="METRIC", help=names)
     intervals = "add 95%% intervals, by bootstrap resampling of sentences"
     add("--confidence", action="store_true", help=intervals)
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -55,20 +51,15 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what outputs are compared with, and how."""
     add = parser.add_argument
     add("--reference", type=Path, metavar="FILE", help="plain text or .gz")
-    add(
-        "--target-lang",
-        metavar="LANG",
-        help="for detokenisation; default: the ending of --reference if it has two letters, or en",
-    )
+    default = "default: the ending of --reference if it has two letters, or en"
+    add("--target-lang", metavar="LANG", help=f"for detokenisation; {default}")
     add("--lowercase", action="store_true", help="ignore case")
     add("--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete")
-    add(
-        "--comet-model",
-        default=MODEL,
-        metavar="MODEL",
-        help=f"name, or path of a .ckpt; default: {MODEL}; it is downloaded if need be, and "
-        "refused if its file holds anything that could run code",
+    needed = (
+        "it is downloaded if need be, and refused if its file holds anything that could run code"
     )
+    known = f"name, or path of a .ckpt; default: {MODEL}; {needed}"
+    add("--comet-model", default=MODEL, metavar="MODEL", help=known)
 
 
 def choose_language(args: argparse.Namespace) -> str:

@@ -59,14 +59,10 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     add_scoring_options(parser)
-    add(
-        "--metric",
-        nargs="+",
-        metavar="METRIC",
-        help=f"of {', '.join(metrics.NAMES)}, or as named in the log, or SUBSET.NAME for "
-        "another than the first --valid-subset, or train.NAME; default: "
-        f"{' '.join(metrics.DEFAULTS)} with --reference, else loss",
-    )
+    logged = "SUBSET.NAME for another than the first --valid-subset, or train.NAME"
+    default = f"{' '.join(metrics.DEFAULTS)} with --reference, else loss"
+    names = f"of {', '.join(metrics.NAMES)}, or as named in the log, or {logged}"
+    add("--metric", nargs="+", metavar="METRIC", help=f"{names}; default: {default}")
     first = "the variant with this value of the first metric on top"
     add("--sort", choices=("highest", "lowest"), help=first)
     add("--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error")
@@ -174,8 +170,7 @@ def _check_files(args: argparse.Namespace) -> None:
             raise UsageError(f"--output is the folder {args.output}; give a file")
         if args.bars and args.bars.with_suffix(".csv") == args.output:
             raise UsageError(
-                f"--output is {args.output}, where the numbers of --bars {args.bars} go; give "
-                "one of them another name"
+                f"--output is {args.output}, where the numbers of --bars {args.bars} go; rename one"
             )
 
 
@@ -209,8 +204,7 @@ def compare_measures(
     names = metrics.expand_groups(args.by or [next(iter(measures))])
     if unknown := [name for name in names if name not in measures]:
         raise UsageError(
-            f"--by names {unknown[0]}, which is no metric of this table; choose from "
-            f"{', '.join(measures)}"
+            f"--by names {unknown[0]}, no metric of this table; give some of {', '.join(measures)}"
         )
     lines = []
     for name in names:
@@ -238,8 +232,7 @@ def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, 
     name = f"generate-{args.gen_subset}.txt"
     if missing := next((run.folder for run in runs if not (run.folder / name).is_file()), None):
         raise UsageError(
-            f"{missing} has no {name}; keep the output of fairseq-generate there, or give a "
-            "--metric of the log"
+            f"{missing} has no {name}; put fairseq-generate's output there or use a logged --metric"
         )
     texts = read_texts(args, {run.folder: run.folder / name for run in runs})
     for repetition in {run.repetition for run in runs}:
