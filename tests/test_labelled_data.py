@@ -308,7 +308,7 @@ def test_a_value_of_another_kind_is_refused(tmp_path, task, key, value):
         ('{"text": "a", "label": "x"', "is no JSON object"),
         ("{}", r"has no 'text' \(it has none\); give a text"),
         ('{"sentence": "a", "label": "x"}', r"has no 'text' \(it has sentence, label\)"),
-        ('{"text": "a"}', r"has no 'label' \(it has text\); give the name of a class there"),
+        ('{"text": "a"}', r"has no 'label' \(it has text\); give the name of a class"),
     ],
 )
 def test_lines_that_are_no_example_are_refused(tmp_path, line, says):
