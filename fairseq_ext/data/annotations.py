@@ -142,10 +142,28 @@ def _fingerprint(symbols: Iterable[str]) -> str:
 
 
 class Annotations:
-    """Records of a folder, memory-mapped: int16 [n, 3] for each sentence."""
+    """Records of a folder, memory-mapped: int16 [n, 3] for each sentence.
 
-    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
-        self.values, self.offsets = values, offsets
+    Raises:
+        UsageError: a file cannot be read, or they do not belong together.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            about = json.loads((folder / "about.json").read_text("utf-8"))
+            if about["version"] != VERSION:
+                raise ValueError(f"of version {about['version']}, not {VERSION}")
+            self.values, self.offsets = (
+                np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+                for name in ("values", "offsets")
+            )
+            shapes = (about["tokens"], 3), (about["sentences"] + 1,)
+            if (self.values.shape, self.offsets.shape) != shapes:
+                raise ValueError("its files do not belong together")
+            self.dictionary, self.lengths = about["dictionary"], about["lengths"]
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
 
     @classmethod
     def open(cls, folder: Path, symbols: Iterable[str], lengths: Sequence[int]) -> "Annotations":
@@ -159,15 +177,13 @@ class Annotations:
             UsageError: they are missing, cannot be read, or belong to another text or dictionary.
         """
         if not folder.is_dir():
-            raise UsageError(
-                f"there are no annotations {folder}; make them with fairseq-ext annotate"
-            )
-        about, found = _read(folder)
-        if about["dictionary"] != _fingerprint(symbols):
+            raise UsageError(f"there is no {folder}; make it with fairseq-ext annotate")
+        found = cls(folder)
+        if found.dictionary != _fingerprint(symbols):
             raise UsageError(f"{folder} was made with another dictionary than this; {AGAIN}")
-        if about["lengths"] != _hash_lengths(lengths):
+        if found.lengths != _hash_lengths(lengths):
             raise UsageError(
-                f"{folder} is of other sentences ({about['sentences']} with {about['tokens']} "
+                f"{folder} is of other sentences ({len(found)} with {len(found.values)} "
                 f"tokens; here are {len(lengths)} with {np.sum(lengths)}); {AGAIN}"
             )
         return found
@@ -178,25 +194,6 @@ class Annotations:
     def __getitem__(self, index: int) -> np.ndarray:
         first, last = self.offsets[index], self.offsets[index + 1]
         return np.array(self.values[first:last])
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], Annotations]:
-    try:
-        about = json.loads((folder / "about.json").read_text("utf-8"))
-        values, offsets = (
-            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            for name in ("values", "offsets")
-        )
-        if about["version"] != VERSION:
-            raise ValueError(f"of version {about['version']}, not {VERSION}")
-        shapes = (about["tokens"], 3), (about["sentences"] + 1,)
-        if (values.shape, offsets.shape) != shapes:
-            raise ValueError("its files do not belong together")
-        about["dictionary"], about["lengths"]  # noqa: B018 (a KeyError here is none later)
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
-    return about, Annotations(values, offsets)
 
 
 class Annotated(BaseWrapperDataset):

@@ -96,9 +96,8 @@ def _checked(values: Values, where: str, fields: Mapping[str, Field]) -> Values:
                 f"{where} has no '{key}' (it has {', '.join(values) or 'none'}); give {field.says}"
             )
         if key in values and not field.accepts(values[key]):
-            raise UsageError(
-                f"{where} has {json.dumps(values[key])[:60]} as '{key}'; give {field.says}"
-            )
+            found = json.dumps(values[key])[:60]
+            raise UsageError(f"{where} has {found} as '{key}'; give {field.says}")
     return values
 
 

@@ -64,12 +64,11 @@ class Rows:
         if kept != lengths:
             self.lose(where, f"has {sum(lengths)} tokens, and a row has room for {sum(kept)}")
         ends = [self.separators] * (len(parts) - 1) + [1]
-        tokens, segments, first, place = [np.array([self.bos])], [0], [], 1
+        tokens, segments, first = [np.array([self.bos])], [0], []
         for number, (part, length, end) in enumerate(zip(parts, kept, ends, strict=True)):
-            first.append(place)
+            first.append(len(segments))
             tokens += [part[:length], np.full(end, self.eos)]
             segments += [number] * (length + end)
-            place += length + end
         return Row(np.concatenate(tokens), np.array(segments), first, kept)
 
     def report(self, examples: int) -> str:

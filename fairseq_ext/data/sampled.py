@@ -157,7 +157,7 @@ class PairDataset(SampledDataset):
         self.bos, self.eos = torch.tensor([bos]), torch.tensor([eos])
         if self.room < 2:
             raise UsageError(
-                f"--tokens-per-sample is {room}, and a pair needs {SPECIALS + 2}; give more"
+                f"--tokens-per-sample is {room}; give {SPECIALS + 2} or more, for pairs"
             )
         self.pieces, self.documents, self.chunks = cut(np.asarray(lines.sizes), self.room)
         if not len(self.chunks):

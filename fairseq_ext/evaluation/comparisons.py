@@ -79,9 +79,7 @@ def match_runs(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> P
             f"a t-test needs two repetitions or more, and {baseline} has {len(base)}; train more "
             "seeds or folds, or give --test bootstrap"
         )
-    return {
-        variant: [(ours[name], base[name]) for name in base] for variant, ours in numbered.items()
-    }
+    return {name: [(ours[n], base[n]) for n in base] for name, ours in numbered.items()}
 
 
 def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) -> list[str]:
@@ -112,8 +110,9 @@ def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) 
     if len(results) > 1:
         title += f", corrected for {len(results)} comparisons (Holm)"
         corrected = significance.holm(result.p for result in results.values())
-        both = zip(lines, corrected, strict=True)
-        lines = [f"{line}, corrected {_show_p(p)}" for line, p in both]
+        lines = [
+            f"{line}, corrected {_show_p(p)}" for line, p in zip(lines, corrected, strict=True)
+        ]
     return [title, *lines, meaning]
 
 

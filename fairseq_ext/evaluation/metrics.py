@@ -133,9 +133,8 @@ def score_outputs(
             raise UsageError(f"there is no metric {name!r}; give some of {', '.join(NAMES)}")
         if not _has_texts(name, texts):
             raise UsageError(f"{name} compares {MISSING[METRICS[name].form]}, or leave it out")
-    scorers = {
-        name: _make_scorer(METRICS[name], lowercase, language, comet_model) for name in names
-    }
+    settings = lowercase, language, comet_model
+    scorers = {name: _make_scorer(METRICS[name], *settings) for name in names}
     return {name: _score(METRICS[name], scorer, texts) for name, scorer in scorers.items()}
 
 
@@ -147,9 +146,8 @@ def _make_scorer(metric: Metric, *settings: object) -> Scorer:
     try:
         return metric.make(*settings)
     except RuntimeError as error:  # a tokeniser for Japanese or Korean is not installed
-        raise UsageError(
-            f"{metric.label} cannot be computed: {' '.join(str(error).split())}"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{metric.label} cannot be computed: {reason}") from error
 
 
 def _score(metric: Metric, scorer: Scorer, texts: Mapping[Path, Texts]) -> Scores:

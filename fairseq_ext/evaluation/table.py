@@ -19,20 +19,16 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import comparisons, layout, metrics
+from fairseq_ext.evaluation import comparisons, layout, metrics, pictures
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
-from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save, save_numbers
 from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
 from fairseq_ext.evaluation.translation import Texts, check_same_references
 from fairseq_ext.files import atomic_writer, check_writable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext table checkpoints/study/*/seed-* --reference test.de --output results.md
@@ -86,8 +82,8 @@ def run(args: argparse.Namespace) -> None:
         with atomic_writer(args.output) as file:
             file.write(text)
     if args.bars:
-        save(draw_table(table), args.bars)
-        save_numbers(table.records(), args.bars)
+        pictures.save(draw_table(table), args.bars)
+        pictures.save_numbers(table.records(), args.bars)
 
 
 class Table(NamedTuple):
@@ -96,28 +92,23 @@ class Table(NamedTuple):
     Attributes:
         columns: its columns, with a row for each variant.
         notes: the lines below it.
-        runs: the runs of each variant, in the order of the rows.
-        measures: by name of the metric, the results of all runs.
+        title: the name of the first metric.
+        values: by variant in the order of the rows and by folder, the results by the first metric.
         baseline: the variant that others are compared with.
     """
 
     columns: list[Column]
     notes: list[str]
-    runs: Runs
-    measures: Mapping[str, Measure]
+    title: str
+    values: Mapping[str, Mapping[Path, float]]
     baseline: str
-
-    @property
-    def first(self) -> Measure:
-        """Results by the first metric, which --sort, --test and --bars use."""
-        return next(iter(self.measures.values()))
 
     def records(self) -> list[dict[str, object]]:
         """Return the numbers that the bars show, a record for each run."""
         return [
-            {"variant": variant, "run": run.folder, "value": self.first.values[run.folder]}
-            for variant, runs in self.runs.items()
-            for run in runs
+            {"variant": variant, "run": folder, "value": value}
+            for variant, values in self.values.items()
+            for folder, value in values.items()
         ]
 
 
@@ -137,17 +128,18 @@ def build_table(args: argparse.Namespace, runs: Runs) -> Table:
         notes.append(f"±: {SPREADS[args.spread].title}")
     if pairs:
         notes += compare_measures(args, pairs, measures)
+    title, _, first, _ = next(iter(measures.values()))
     if args.sort:
-        runs = sort_variants(runs, next(iter(measures.values())).values, args.sort == "highest")
+        runs = sort_variants(runs, first, args.sort == "highest")
     columns = build_columns(runs, measures.values(), args.spread)
-    return Table(columns, notes, runs, measures, baseline)
+    values = {name: {run.folder: first[run.folder] for run in each} for name, each in runs.items()}
+    return Table(columns, notes, title, values, baseline)
 
 
-def draw_table(table: Table) -> "Figure":
+def draw_table(table: Table) -> "pictures.Figure":
     """Draw a bar for each variant by the first metric."""
-    scores, title = table.first.values, table.first.title
-    values = {name: [scores[run.folder] for run in runs] for name, runs in table.runs.items()}
-    return draw_bars(values, title, table.baseline)
+    values = {name: [*each.values()] for name, each in table.values.items()}
+    return pictures.draw_bars(values, table.title, table.baseline)
 
 
 def _check_test(args: argparse.Namespace) -> None:
@@ -163,7 +155,7 @@ def _check_files(args: argparse.Namespace) -> None:
     if args.baseline and not (args.test or args.bars):
         raise UsageError("--baseline is for --test and --bars; give one of them, or leave it out")
     if args.bars:
-        check_picture(args.bars)
+        pictures.check_picture(args.bars)
     if args.output:
         check_writable(args.output.parent, 0)
         if args.output.is_dir():

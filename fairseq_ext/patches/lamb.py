@@ -97,9 +97,8 @@ class LambOptimizer(FairseqOptimizer):
     @property
     def optimizer_config(self) -> dict[str, Any]:
         """Return the options that override those in a checkpoint."""
-        rates = self.cfg.lr if not isinstance(self.cfg.lr, int | float) else [self.cfg.lr]
         return {
-            "lr": rates[0],
+            "lr": self.cfg.lr if isinstance(self.cfg.lr, int | float) else self.cfg.lr[0],
             "betas": _parse_betas(self.cfg.lamb_betas),
             "eps": self.cfg.lamb_eps,
             "weight_decay": self.cfg.weight_decay,
@@ -112,7 +111,5 @@ def _parse_betas(text: str) -> tuple[float, float]:
     except (ValueError, TypeError, SyntaxError):
         first = second = -1.0
     if not (0 <= first < 1 and 0 <= second < 1):
-        raise UsageError(
-            f"--lamb-betas is '{text}'; give two numbers in [0, 1), as in (0.9, 0.999)"
-        )
+        raise UsageError(f"--lamb-betas is '{text}'; give two numbers in [0, 1), as (0.9, 0.999)")
     return first, second
