@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 SITES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 """Site of attention -> side of the model that has its layers."""
 
+State = Mapping[str, Any]
+
 HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 
 
@@ -127,17 +129,13 @@ def adopted_options(model: Any) -> dict[str, Any]:
     return getattr(model, "adopted_options", dict)()
 
 
-def check_restored(
-    filename: str, state: Mapping[str, Any], trainer: Any, reset_optimizer: bool
-) -> None:
+def check_restored(filename: str, state: State, trainer: Any, reset_optimizer: bool) -> None:
     """Raise UsageError if the trainer's model cannot continue from a checkpoint."""
     options = {**to_dict(trainer.cfg.model), **adopted_options(trainer.get_model())}
     check_attention(filename, state, options, reset_optimizer)
 
 
-def check_attention(
-    filename: str, state: Mapping[str, Any], model: Any, reset_optimizer: bool
-) -> None:
+def check_attention(filename: str, state: State, model: Any, reset_optimizer: bool) -> None:
     """Compare the attention of a checkpoint with the attention of the model to be trained.
 
     With --reset-optimizer the model may begin from the parameters of another one: a difference is

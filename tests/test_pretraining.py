@@ -115,7 +115,7 @@ def test_the_same_pairs_after_a_resume():
         ([[5, 6], []], {"kind": "nsp"}, "train is one document, .* part documents by empty lines"),
         ([[]], {}, "train has no text"),
         ([[1]], {}, "train has no text"),
-        ([[5, 6]], {"room": 4}, "--tokens-per-sample is 4; give 5 or more"),
+        ([[5, 6]], {"room": 4}, "--tokens-per-sample is 4; pairs need 5 or more"),
     ],
 )
 def test_texts_without_pairs_are_refused(documents, options, says):

@@ -156,9 +156,7 @@ class PairDataset(SampledDataset):
         self.lines, self.kind, self.room = lines, kind, room - SPECIALS
         self.bos, self.eos = torch.tensor([bos]), torch.tensor([eos])
         if self.room < 2:
-            raise UsageError(
-                f"--tokens-per-sample is {room}; give {SPECIALS + 2} or more, for pairs"
-            )
+            raise UsageError(f"--tokens-per-sample is {room}; pairs need {SPECIALS + 2} or more")
         self.pieces, self.documents, self.chunks = cut(np.asarray(lines.sizes), self.room)
         if not len(self.chunks):
             raise UsageError(f"{name} has no text; binarise a corpus with lines of words")

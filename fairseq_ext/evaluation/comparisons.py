@@ -109,10 +109,8 @@ def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) 
     title = f"{measure.title} against {baseline}: {title}; p two-sided"
     if len(results) > 1:
         title += f", corrected for {len(results)} comparisons (Holm)"
-        corrected = significance.holm(result.p for result in results.values())
-        lines = [
-            f"{line}, corrected {_show_p(p)}" for line, p in zip(lines, corrected, strict=True)
-        ]
+        adjusted = significance.holm(result.p for result in results.values())
+        lines = [f"{line}, corrected {_show_p(p)}" for line, p in zip(lines, adjusted, strict=True)]
     return [title, *lines, meaning]
 
 

@@ -79,9 +79,7 @@ def count_parameters(state: Mapping[str, Any]) -> int:
     """
     counted: list[Any] = []
     for name, value in state.items():
-        tied = value.dim() > 1 and any(
-            value.shape == other.shape and value.equal(other) for other in counted
-        )
+        tied = value.dim() > 1 and any(value.shape == x.shape and value.equal(x) for x in counted)
         if name.rpartition(".")[2] not in BUFFERS and not tied:
             counted.append(value)
     return sum(value.numel() for value in counted)

@@ -55,10 +55,8 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
     add("--target-lang", metavar="LANG", help=f"for detokenisation; {default}")
     add("--lowercase", action="store_true", help="ignore case")
     add("--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete")
-    needed = (
-        "it is downloaded if need be, and refused if its file holds anything that could run code"
-    )
-    known = f"name, or path of a .ckpt; default: {MODEL}; {needed}"
+    needed = "downloaded if need be, and refused if its file holds anything that could run code"
+    known = f"name, or path of a .ckpt; default: {MODEL}; it is {needed}"
     add("--comet-model", default=MODEL, metavar="MODEL", help=known)
 
 
@@ -91,10 +89,8 @@ def read_texts(args: argparse.Namespace, outputs: Mapping[Path, Path]) -> dict[P
     language = choose_language(args)
     reference = read_reference(args.reference, language) if args.reference else None
     source = read_reference(args.source, _language_of(args.source)) if args.source else None
-    return {
-        key: pair_texts(read_output(path), reference, language, source)
-        for key, path in outputs.items()
-    }
+    pair = partial(pair_texts, reference=reference, language=language, source=source)
+    return {key: pair(read_output(path)) for key, path in outputs.items()}
 
 
 def as_table(texts: Mapping[Path, Texts], scores: Sequence[Scores], notes: Sequence[str]) -> str:

@@ -54,11 +54,10 @@ def bootstrap(system: np.ndarray, baseline: np.ndarray, value: Value, samples: i
     return Comparison(observed, _percentiles(differences), p)
 
 
-def confidence_interval(
-    statistics: np.ndarray, value: Value, samples: int = RESAMPLES
-) -> tuple[float, float]:
+def confidence_interval(statistics: np.ndarray, value: Value) -> tuple[float, float]:
     """Return the percentile interval of a score, by bootstrap resampling of sentences."""
-    return _percentiles([value(statistics[i].sum(0)) for i in _resample(len(statistics), samples)])
+    indices = _resample(len(statistics), RESAMPLES)
+    return _percentiles([value(statistics[i].sum(0)) for i in indices])
 
 
 def _resample(size: int, samples: int) -> Iterator[np.ndarray]:

@@ -40,6 +40,8 @@ ENDINGS = {".md": "markdown", ".csv": "csv"}
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each variant."""
+Measures = Mapping[str, Measure]
+"""By name of the metric, the results of all runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -166,9 +168,7 @@ def _check_files(args: argparse.Namespace) -> None:
             )
 
 
-def measure_runs(
-    args: argparse.Namespace, runs: Sequence[Run]
-) -> tuple[dict[str, Measure], list[str]]:
+def measure_runs(args: argparse.Namespace, runs: Sequence[Run]) -> tuple[Measures, list[str]]:
     """Return the results of all runs by the names of their metrics, and the notes about them."""
     names = metrics.expand_groups(args.metric or ([] if args.reference else ["loss"]))
     scored = [name for name in names if name in metrics.METRICS]
@@ -189,9 +189,7 @@ def measure_runs(
     return {name: measures[name] for name in names or measures}, notes
 
 
-def compare_measures(
-    args: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Measure]
-) -> list[str]:
+def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures) -> list[str]:
     """Return the results of --test, metric by metric, and at the end the meaning of p."""
     names = metrics.expand_groups(args.by or [next(iter(measures))])
     if unknown := [name for name in names if name not in measures]:
@@ -227,10 +225,9 @@ def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, 
             f"{missing} has no {name}; put fairseq-generate's output there or use a logged --metric"
         )
     texts = read_texts(args, {run.folder: run.folder / name for run in runs})
-    for repetition in {run.repetition for run in runs}:
-        check_same_references(
-            {run.folder: texts[run.folder] for run in runs if run.repetition == repetition}
-        )
+    for name in {run.repetition for run in runs}:
+        matched = [run.folder for run in runs if run.repetition == name]
+        check_same_references({folder: texts[folder] for folder in matched})
     return texts
 
 

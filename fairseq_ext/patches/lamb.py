@@ -50,9 +50,7 @@ class Lamb(torch.optim.Optimizer):
         return loss
 
     @staticmethod
-    def _update(
-        parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def _update(parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         weight, grad = _to_float32(parameter), _to_float32(gradient)
         state["step"] = state.get("step", 0) + 1
         for name in ("exp_avg", "exp_avg_sq"):  # loading casts them to the parameter's precision
