@@ -56,10 +56,8 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
     if "ag" in getattr(criterion, "terms", ()) and not any(
-        _is_trained(module)
-        for module in model.encoder.modules()  # the decoder is never frozen
-        if isinstance(module, Attention)
-    ):
+        isinstance(m, Attention) and _is_trained(m) for m in model.encoder.modules()
+    ):  # the decoder is never frozen
         raise UsageError(
             f"--criterion {name} guides attention, and that of a frozen encoder does not learn; "
             "leave out --freeze-encoder, or the _ag of the criterion"
@@ -163,9 +161,8 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
             f"{filename} was trained with {listed}; give the same options to go on, "
             "--reset-optimizer to begin from its parameters all the same, or another --save-dir"
         )
-    relative = {name for name in _relative_to(saved, current) if name in differing}
-    if relative:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(relative))
+    if relative := sorted(_relative_to(saved, current).intersection(differing)):
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in relative)
         raise UsageError(
             f"{filename} was trained with {listed}, and weights of its heads are stored relative "
             f"to that; give the same {flags}"

@@ -68,8 +68,8 @@ def read(path: Path) -> Iterator[Sentence]:
 
 def _row(line: str, where: str) -> Row:
     columns = line.split("\t")
-    if len(columns) != COLUMNS:
-        raise UsageError(f"{where} has {len(columns)} columns; CoNLL-U: {COLUMNS}, parted by tabs")
+    if (count := len(columns)) != COLUMNS:
+        raise UsageError(f"{where} has {count} columns; CoNLL-U has {COLUMNS}, parted by tabs")
     return Row(columns, where)
 
 
