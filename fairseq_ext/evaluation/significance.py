@@ -97,7 +97,7 @@ def _share_at_least(values: np.ndarray, observed: float) -> float:
 
 def holm(values: Iterable[float]) -> list[float]:
     """Return p-values corrected for their number (Holm 1979); NaN stays and is not counted."""
-    p = np.array(list(values))
+    p = np.array(list(values), float)
     order = np.argsort(p)  # NaN comes last
     factors = np.isfinite(p).sum() - np.arange(len(p))
     p[order] = np.maximum.accumulate(np.minimum(1, factors * p[order]))
