@@ -43,6 +43,12 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     if isinstance(unwrap(model), AttentionModel):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         check_requirements(cfg.model, default_options(config), DEFAULTS, OPTION_REQUIREMENTS)
+    init = str(getattr(cfg.task, "task_init", ""))
+    if init.startswith("uniform") and (cfg.common.fp16 or cfg.common.amp):
+        flag = "--fp16" if cfg.common.fp16 else "--amp"
+        raise UsageError(
+            f"--task-init {init} makes numbers too large for {flag}; give --bf16, or neither"
+        )
 
 
 def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> None:

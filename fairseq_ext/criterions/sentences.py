@@ -104,7 +104,8 @@ def negative_pearson(predicted: Tensor, right: Tensor) -> Tensor:
     """Return -cov(p, r) / (sd(p) sd(r)) over a batch [B] (Jia 2024); 0 where one is constant."""
     predicted, right = predicted - predicted.mean(), right - right.mean()
     scale = predicted.norm() * right.norm()
-    return -(predicted @ right) / torch.where(scale > 1e-8, scale, torch.inf)
+    covariance = (predicted * right).sum()  # a product of vectors would be in 16 bits under --amp
+    return -covariance / torch.where(scale > 1e-8, scale, torch.inf)
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

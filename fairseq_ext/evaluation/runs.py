@@ -108,7 +108,7 @@ def read_facts(checkpoint: Path) -> Facts:
     return Facts(
         count_parameters(state["model"]),
         state["optimizer_history"][-1]["num_updates"],
-        extra["previous_training_time"],
+        float(extra["previous_training_time"]),  # a tensor, after several processes
         flatten_settings(config),
     )
 

@@ -17,6 +17,7 @@ PATCHES = (
     libraries.silence_stock_warnings,
     libraries.restore_numpy_compat,
     libraries.fix_length_buckets,
+    libraries.avoid_cudnn_attention,
     libraries.make_nodes_lazily,
     batches.keep_last_batch,
     batches.repeat_batches,
@@ -35,6 +36,7 @@ PATCHES = (
     trainer.restore_all,
     trainer.save_all,
     trainer.register_lamb,
+    trainer.unscale_once,
     plain_errors,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""

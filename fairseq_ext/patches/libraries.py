@@ -95,3 +95,16 @@ def make_nodes_lazily() -> None:
             self.repo[group][f"{name}.yaml"].node = LazyNode(node)
 
     wrap("hydra.core.config_store:ConfigStore", "store", store)
+
+
+def avoid_cudnn_attention() -> None:
+    """Let torch run attention by its flash or memory-efficient kernels, not by cuDNN's.
+
+    Fault: On Hopper and Blackwell it runs attention by cuDNN, which takes up to a second to plan
+        each new shape of a batch, and whose gradients can be NaN (pytorch#196678).
+    Since: torch 2.11.
+    Until: cuDNN keeps one plan for all lengths and its gradients are right.
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)

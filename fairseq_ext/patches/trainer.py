@@ -146,3 +146,28 @@ def register_lamb() -> None:
     Until: fairseq's FusedLAMB works in plain torch.
     """
     from fairseq_ext.patches import lamb  # noqa: F401
+
+
+def unscale_once() -> None:
+    """Step the optimizer whose gradients were unscaled, and use --amp's own flags.
+
+    Fault: With --amp gradients are divided by the loss scale twice: once for the optimizer and once
+        for its wrapper. --amp-init-scale has no effect but as the window.
+    Since: fairseq 0.12.
+    Until: AMPOptimizer.step steps `self.optimizer`.
+    """
+
+    def build(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, cfg, *args, **kwargs)
+        scaler, common = self.scaler, cfg.common
+        if scaler.is_enabled():
+            scaler.load_state_dict(scaler.state_dict() | {"scale": float(common.amp_init_scale)})
+            if common.amp_scale_window is not None:
+                scaler.set_growth_interval(common.amp_scale_window)
+
+    def step(original: Callable, self: Any) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    wrap("fairseq.optim.amp_optimizer:AMPOptimizer", "__init__", build)
+    wrap("fairseq.optim.amp_optimizer:AMPOptimizer", "step", step)
