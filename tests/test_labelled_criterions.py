@@ -16,15 +16,14 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 
-from fairseq_ext.criterions.labelled_criterion import compute_metric
-from fairseq_ext.criterions.sentences import (
+from fairseq_ext.criterions.labelled import (
     MultipleChoice,
     SentenceClassification,
     SentenceRegression,
+    compute_metric,
     negative_pearson,
 )
-from fairseq_ext.criterions.sequence_tagging import SequenceTagging
-from fairseq_ext.criterions.span_extraction import SpanExtraction
+from fairseq_ext.criterions.words_and_spans import SequenceTagging, SpanExtraction
 from fairseq_ext.data.examples import Example
 from fairseq_ext.data.labelled_dataset import IGNORED
 from fairseq_ext.data.tokenisers import SYMBOLS

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.attention.model_report import get_model_report
-from fairseq_ext.criterions.logging_outputs import Log, log_means
-from fairseq_ext.criterions.terms import Sample, Term, TrainingStep
+from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means
+from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.guidance.plan import DEFAULT_PERIODS, plan_guidance

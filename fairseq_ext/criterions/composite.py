@@ -22,10 +22,10 @@ from torch.func import functional_call
 
 from fairseq_ext.criterions.adversarial.adversarial_attention import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
-from fairseq_ext.criterions.logging_outputs import Log
+from fairseq_ext.criterions.logging_outputs import Log, Sample
 from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
-from fairseq_ext.criterions.terms import Sample, Term, TrainingStep, unwrap
+from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Requirements, check_requirements, default_options
 

@@ -6,13 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.criterions import (  # noqa: F401 (registers the bases)
-    replaced_tokens,
-    sentences,
-    sequence_tagging,
-)
+from fairseq_ext.criterions import labelled, replaced_tokens, words_and_spans  # noqa: F401
 from fairseq_ext.criterions.divergence import Predictions
-from fairseq_ext.criterions.terms import Sample
+from fairseq_ext.criterions.logging_outputs import Sample
 from fairseq_ext.data.labelled_dataset import IGNORED
 
 

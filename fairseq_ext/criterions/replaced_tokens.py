@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fairseq_ext.criterions.logging_outputs import (
     Log,
+    Sample,
     log_entry,
     log_percentage,
     log_sums,
     sum_entries,
 )
-from fairseq_ext.criterions.terms import Sample
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.replaced_tokens import HEAD
 

@@ -7,10 +7,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.criterions.divergence import Predictions
-from fairseq_ext.criterions.logging_outputs import Log
-
-Sample = dict[str, Any]
-"""A batch, as a fairseq task makes it."""
+from fairseq_ext.criterions.logging_outputs import Log, Sample
 
 
 class TrainingStep(NamedTuple):

@@ -7,12 +7,7 @@ from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
 from fairseq_ext.attention.model_report import get_model_report
-from fairseq_ext.criterions.divergence import (
-    Divergence,
-    Predictions,
-    symmetric_kl,
-    widen,
-)
+from fairseq_ext.criterions.divergence import Divergence, Predictions, symmetric_kl, widen
 from fairseq_ext.criterions.logging_outputs import Log
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 
