@@ -23,7 +23,7 @@ from fairseq_ext.criterions.labelled import (
     compute_metric,
     negative_pearson,
 )
-from fairseq_ext.criterions.words_and_spans import SequenceTagging, SpanExtraction
+from fairseq_ext.criterions.tokens_and_spans import SequenceTagging, SpanExtraction
 from fairseq_ext.data.examples import Example
 from fairseq_ext.data.labelled_dataset import IGNORED
 from fairseq_ext.data.tokenisers import SYMBOLS

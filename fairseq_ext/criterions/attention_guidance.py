@@ -88,9 +88,9 @@ class AttentionGuidance(Term):
     config = GuidanceConfig
 
     def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
         self.alpha = parse_alpha(cfg.ag_alpha)
         self.schedule = build_schedule(cfg.ag_decay_updates, cfg.ag_hold_updates, cfg.max_update)
-        self.reduction, self.task = str(cfg.ag_reduction), task
         self.guided = plan_guidance(cfg, task)
         for site, guided in self.guided.items():
             logger.info("attention guidance, %s: %s", site, guided)
@@ -109,7 +109,7 @@ class AttentionGuidance(Term):
             return 0.0, {"ag_alpha": 0.0}
         views, maps = self._build_views(step.sample), step.output[1]["attention_maps"]
         losses = sum(
-            sentence_losses(maps, site, guided, views[site], self.reduction)
+            sentence_losses(maps, site, guided, views[site], str(self.cfg.ag_reduction))
             for site, guided in self.guided.items()
         )
         total = (step.weights * losses).sum()

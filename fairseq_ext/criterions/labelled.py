@@ -99,13 +99,11 @@ def log_over_all(logs: list[Log], functions: dict[str, Metric]) -> bool:
     Returns:
         Whether there are any predictions.
     """
-    names = ("predicted", "right")
-    joined = {name: list(chain.from_iterable(log.get(name, []) for log in logs)) for name in names}
-    for name, values in joined.items():
-        if values:
-            metrics.log_concat_tensor(f"_{name}", torch.tensor(values), dim=0)
-    if not any(joined.values()):
-        return False
+    for name in ("predicted", "right"):
+        values = list(chain.from_iterable(log.get(name, []) for log in logs))
+        if not values:
+            return False
+        metrics.log_concat_tensor(f"_{name}", torch.tensor(values), dim=0)
     for name, function in functions.items():
         metrics.log_derived(name, partial(compute_metric, function))
     return True

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.criterions import labelled, replaced_tokens, words_and_spans  # noqa: F401
+from fairseq_ext.criterions import labelled, tokens_and_spans  # noqa: F401
 from fairseq_ext.criterions.divergence import Predictions
 from fairseq_ext.criterions.logging_outputs import Sample
 from fairseq_ext.data.labelled_dataset import IGNORED

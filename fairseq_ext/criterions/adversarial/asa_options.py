@@ -22,9 +22,7 @@ ADVERSARIES = "none"
 MASKS = [ADVERSARIES, "bernoulli", "scheduled", "magnitude"]
 PASSES = [*MASKS, "two_pass"]
 NOISE = ["freelb", "smart"]
-Baselines = ChoiceEnum(
-    [ADVERSARIES, "two_pass", "bernoulli", "scheduled", "magnitude", "freelb", "smart"]
-)
+Baselines = ChoiceEnum([ADVERSARIES, "two_pass", *MASKS[1:], *NOISE])
 
 Divergences = ChoiceEnum(list(DIVERGENCES))
 Regressions = ChoiceEnum(list(REGRESSIONS))

@@ -91,6 +91,7 @@ class NoiseTerm(Term):
     default_steps: int
 
     def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
         self.steps = cfg.asa_steps or self.default_steps
         self.radius, self.step_size = cfg.asa_radius, cfg.asa_step_size
 
@@ -133,9 +134,7 @@ class Smart(NoiseTerm):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.alpha, self.mu, self.beta = cfg.asa_alpha, cfg.smart_mu, cfg.smart_beta
-        self.divergence, self.task = Divergence(sum_of_kls), task
-        self.last_update = -1
+        self.divergence, self.last_update = Divergence(sum_of_kls), -1
         self.mean: dict[str, Tensor] | None = None
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
@@ -149,9 +148,9 @@ class Smart(NoiseTerm):
                 keep_graph=False,
             )
         divergence = self.divergence.total(self._predict(step, noise=noise), clean)
-        loss = self.alpha * divergence
-        if self.mu:
-            loss = loss + self.mu * self.divergence.total(clean, self._predict_by_mean(step))
+        loss, mu = self.cfg.asa_alpha * divergence, self.cfg.smart_mu
+        if mu:
+            loss = loss + mu * self.divergence.total(clean, self._predict_by_mean(step))
         return loss, {"asa_divergence": divergence.detach()}
 
     def _predict(self, step: TrainingStep, **changes: Any) -> list[Predictions]:
@@ -176,6 +175,6 @@ class Smart(NoiseTerm):
             get_model_report(self.task).mean_parameters = self.mean
         if step.updates != self.last_update:
             for name, mean in self.mean.items():
-                mean.lerp_(current[name].to(mean), 1 - self.beta)
+                mean.lerp_(current[name].to(mean), 1 - self.cfg.smart_beta)
         self.last_update = step.updates
         return {name: mean.to(current[name]) for name, mean in self.mean.items()}
