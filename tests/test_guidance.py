@@ -10,9 +10,15 @@ from fairseq.data import Dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance import PATTERNS, View, pattern
 from fairseq_ext.guidance.loss import sentence_losses
-from fairseq_ext.guidance.plan import DEFAULT_PERIODS, GuidedHeads, plan_guidance
+from fairseq_ext.guidance.plan import (
+    DEFAULT_PERIODS,
+    GuidedHeads,
+    PatternHeads,
+    parse_heads,
+    plan_guidance,
+    split_fraction,
+)
 from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
-from fairseq_ext.guidance.selection import PatternHeads, parse_heads, split_fraction
 
 PAD, EOS, PERIOD = 1, 2, 7
 MARKS = {"delim": [0, EOS], "period": [PERIOD]}

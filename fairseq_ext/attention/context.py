@@ -152,9 +152,8 @@ def build_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> I
         if not ((attn_mask == 0) | (attn_mask <= -1e4)).all():
             raise UsageError("attn_mask adds numbers to scores; give one of 0 and -inf, or a bool.")
         attn_mask = attn_mask < 0
-    return replace(
-        padding, masked=attn_mask if padding.masked is None else padding.masked | attn_mask
-    )
+    masked = attn_mask if padding.masked is None else padding.masked | attn_mask
+    return replace(padding, masked=masked)
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,7 @@ class MultiView(nn.Module):
         self.width, self.scale, self.dropout = width, scale, dropout
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.normaliser = build_normaliser(
-            normaliser,
-            1,
-            hna_init=hna_init,
-            hna_weight=hna_weight,
-            sinkhorn_sweeps=sinkhorn_sweeps,
+            normaliser, 1, hna_init=hna_init, hna_weight=hna_weight, sinkhorn_sweeps=sinkhorn_sweeps
         )
         self.norm = nn.LayerNorm(width)
 

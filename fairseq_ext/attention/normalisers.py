@@ -221,12 +221,10 @@ def _fused_doubly(call: HeadCall, mask: Mask, u: Tensor | None = None) -> Tensor
 
 
 NORMALISERS: dict[str, Callable[..., Normaliser]] = {
-    "softmax": lambda heads, **_: Softmax(),
-    "doubly": lambda heads, **_: Sinkhorn(),
-    "hybrid": lambda heads, hna_init, hna_weight, **_: Hybrid(
-        heads, init=hna_init, weight=hna_weight
-    ),
-    "sinkhorn": lambda heads, sinkhorn_sweeps, **_: Sinkhorn(sinkhorn_sweeps),
+    "softmax": lambda h, **_: Softmax(),
+    "doubly": lambda h, **_: Sinkhorn(),
+    "hybrid": lambda h, hna_init, hna_weight, **_: Hybrid(h, init=hna_init, weight=hna_weight),
+    "sinkhorn": lambda h, sinkhorn_sweeps, **_: Sinkhorn(sinkhorn_sweeps),
 }
 
 

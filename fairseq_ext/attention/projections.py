@@ -73,17 +73,11 @@ class CachedProjections(MultiheadAttention):
             padding = None if padding is None else padding.bool()
             self._store(state, k, v, padding, beam)
         queries, keys, cross = query.size(0) * beam, v.size(2), not self.self_attention
+        first_query = inputs.first_query if cross else keys - queries
         given_padding = cross or state is not None  # else queries are padded where keys are
+        own_padding = inputs.query_padding if given_padding else inputs.padded_queries()
         context = AttentionContext(
-            inputs=inputs,
-            queries=queries,
-            keys=keys,
-            first_query=inputs.first_query if cross else keys - queries,
-            device=v.device,
-            key_padding=padding,
-            query_padding=inputs.query_padding if given_padding else inputs.padded_queries(),
-            cross=cross,
-            beam=beam,
+            inputs, queries, keys, first_query, v.device, padding, own_padding, cross, beam
         )
         return q, k, v, context
 

@@ -14,7 +14,6 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
@@ -142,8 +141,8 @@ class AttentionGuidance(Term):
         A resumed training keeps the alpha_0 that it chose before. The result is None if this batch
         has nothing to choose by: no target, or no guided layer.
         """
-        report = get_model_report(self.task)
-        chosen = (report.guidance_weight or 0) if step.updates else 0
+        state = self.task.state
+        chosen = state.state_dict.get("ag_alpha", 0) if step.updates else 0
         sums = torch.stack([step.loss.detach().double(), total.double()])
         facts = torch.cat([sums, sums.new_tensor([step.sample_size, chosen, chosen > 0])])
         if distributed.get_data_parallel_world_size() > 1:
@@ -158,5 +157,5 @@ class AttentionGuidance(Term):
             *(alpha, loss / size, guidance / size, step.updates),
             ", as before" if choices else "",
         )
-        report.guidance_weight = alpha
+        state.merge_state_dict({"ag_alpha": alpha})
         return alpha

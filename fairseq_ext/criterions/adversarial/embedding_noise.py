@@ -6,7 +6,7 @@ import torch
 from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import get_model_report
+from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.criterions.divergence import Divergence, Predictions, symmetric_kl, widen
 from fairseq_ext.criterions.logging_outputs import Log
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
@@ -170,9 +170,9 @@ class Smart(NoiseTerm):
         named = unwrap(step.model).named_parameters()
         current = {name: p.detach() for name, p in named if p.requires_grad}
         if self.mean is None:
-            start = get_model_report(self.task).mean_parameters or current
+            start = self.task.state.state_dict.get(SMART_MEAN) or current
             self.mean = {n: widen(start[n].to(p.device)).clone() for n, p in current.items()}
-            get_model_report(self.task).mean_parameters = self.mean
+            self.task.state.merge_state_dict({SMART_MEAN: self.mean})
         if step.updates != self.last_update:
             for name, mean in self.mean.items():
                 mean.lerp_(current[name].to(mean), 1 - self.cfg.smart_beta)
