@@ -456,9 +456,7 @@ def test_baselines_are_for_architectures_of_ours(baseline, arch):
 @pytest.mark.parametrize("values", ['"loss": "4"', '"asa_masked": "0.1"'], ids=["none", "naive"])
 def test_a_log_without_adversaries_is_refused(tmp_path, values):
     run = write_log(tmp_path, [("train_inner", 10, values)])
-    with pytest.raises(
-        UsageError, match=f"--asa-log {run} says nothing of asa_masked_0 or .* give"
-    ):
+    with pytest.raises(UsageError, match=f"--asa-log {run} names no asa_masked_0; give"):
         begin("masked_lm", asa_baseline="scheduled", asa_log=str(run), model=PLAIN)
 
 

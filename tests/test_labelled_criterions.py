@@ -282,7 +282,7 @@ def test_a_criterion_is_for_the_task_of_its_name(task):
         if kind is task:
             criterion(made, **options)
             continue
-        with pytest.raises(UsageError, match=f"--criterion {criterion.name} is for --task"):
+        with pytest.raises(UsageError, match=f"--criterion {criterion.name} needs --task"):
             criterion(made, **options)
 
 

@@ -106,9 +106,7 @@ class Inputs:
     def __post_init__(self) -> None:
         shape = [] if self.masked is None else list(self.masked.shape)
         if len(shape) not in (0, 2, 4) or shape[1:-2] not in ([], [1]):
-            raise UsageError(
-                f"A mask of attention is {shape}; give one for all heads, [T, S] or [B, 1, T, S]."
-            )
+            raise UsageError(f"A mask is {shape}; give one for all heads, [T, S] or [B, 1, T, S].")
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return `compute()`, which runs once and is shared by all layers of this forward pass."""
@@ -132,8 +130,7 @@ class Inputs:
         heads = sorted(set((self.recorder and self.recorder.wants(site, layer)) or ()))
         if heads and not 0 <= heads[0] <= heads[-1] < num_heads:
             raise UsageError(
-                f"A recorder wants heads {heads} of {site} layer {layer}, "
-                f"which has heads 0 to {num_heads - 1}."
+                f"A recorder wants heads {heads} of {site} layer {layer}, which has {num_heads}."
             )
         return heads
 

@@ -59,9 +59,7 @@ class CachedProjections(MultiheadAttention):
             v = _append(v, self._split_heads(self.v_proj, value))
         beam = query.size(1) // v.size(0)
         if beam > 1 and not (inputs.masked is None and inputs.query_padding is None):
-            raise UsageError(
-                "Hypotheses share keys, which no mask is supported for; repeat the keys."
-            )
+            raise UsageError("Hypotheses share keys: masks are not supported; repeat the keys.")
         q = self._split_heads(self.q_proj, query)
         if beam > 1:  # [B * beam, H, T, D] -> [B, H, beam * T, D]
             q = q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)

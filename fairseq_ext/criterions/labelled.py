@@ -50,8 +50,7 @@ class LabelledCriterion(FairseqCriterion):
         super().__init__(task)
         if task.cfg._name != self.name:
             raise UsageError(
-                f"--criterion {self.name} is for --task {self.name} and not for "
-                f"{task.cfg._name}; give both"
+                f"--criterion {self.name} needs --task {self.name}, not {task.cfg._name}; give both"
             )
         self.task = task
 

@@ -62,16 +62,14 @@ def plan_guidance(cfg: Any, task: Any) -> dict[str, GuidedHeads]:
     guidable = get_model_report(task).guidable
     if not any(guidable.values()):
         raise UsageError(
-            "--criterion asks to guide attention, but this --arch has none that can be; choose one "
-            "of fairseq_ext, such as --arch transformer_una"
+            "this --arch has no attention to guide; give one of fairseq_ext, like transformer_una"
         )
     texts = _texts_of_sites(cfg, guidable)
     plan = {site: _plan_site(site, text, guidable, cfg, task) for site, text in texts.items()}
     symbols = [PATTERNS[name].symbols for heads in plan.values() for name in heads.symbol_ids]
     if cfg.ag_period != DEFAULT_PERIODS and PERIOD_FLAG not in symbols:
         raise UsageError(
-            f"--ag-period {cfg.ag_period} has no effect without the pattern period; leave it out, "
-            "or give heads to that pattern"
+            f"--ag-period {cfg.ag_period} has no effect without the pattern period; leave it out"
         )
     return plan
 
@@ -85,8 +83,7 @@ def _texts_of_sites(cfg: Any, guidable: HeadsBySite) -> dict[str, str]:
         return texts or {"encoder": TRANSLATION_HEADS}
     if "encoder" in texts:
         raise UsageError(
-            f"--ag-fraction {cfg.ag_fraction:g} and --ag-encoder-heads {texts['encoder']} both say "
-            "which heads of the encoder are guided; give one of them"
+            f"give --ag-fraction {cfg.ag_fraction:g} or --ag-encoder-heads {texts['encoder']} alone"
         )
     fewest = min(map(len, _guided_layers("encoder", guidable, cfg).values()), default=0)
     fraction = ENCODER_FRACTION if cfg.ag_fraction is None else cfg.ag_fraction
@@ -107,9 +104,7 @@ def _plan_site(site: str, text: str, guidable: HeadsBySite, cfg: Any, task: Any)
     patterns = parse_heads(flag, text)
     layers = _guided_layers(site, guidable, cfg)
     if not layers:
-        raise UsageError(
-            f"this --arch has no {site} attention for {flag}; guide that of another site, or none"
-        )
+        raise UsageError(f"this --arch has no {site} attention for {flag}; leave that out")
     check_patterns(flag, site, patterns, min(map(len, layers.values())))
     dictionary = task.target_dictionary if site == "decoder" else task.source_dictionary
     names = [each.pattern for each in patterns]
@@ -186,13 +181,10 @@ def parse_heads(flag: str, text: str) -> list[PatternHeads]:
         name, _, number = part.strip().partition(":")
         if name not in PATTERNS:
             raise UsageError(
-                f"{flag} names the pattern '{name}'; choose from {', '.join(PATTERNS)}, as in "
-                "next:1,prev:1,first:4"
+                f"{flag} names '{name}'; choose from {', '.join(PATTERNS)}, as in next:1,prev:1"
             )
         if not number.isdecimal() or int(number) < 1:
-            raise UsageError(
-                f"{flag} says '{part}'; give each pattern a number of heads from 1, as in {name}:1"
-            )
+            raise UsageError(f"{flag} says '{part}'; give a number of heads from 1, as in {name}:1")
         if name in [each.pattern for each in heads]:
             raise UsageError(f"{flag} names {name} twice; name it once, with all of its heads")
         start = heads[-1].stop if heads else 0
@@ -233,14 +225,12 @@ def check_patterns(flag: str, site: str, heads: Sequence[PatternHeads], guidable
     """
     if heads[-1].stop > guidable:
         raise UsageError(
-            f"{flag} asks for {heads[-1].stop} heads, but a layer has {guidable} that can be "
-            "guided, which hard-coded heads and those with a role cannot; guide fewer, or have "
-            "fewer"
+            f"{flag} asks for {heads[-1].stop} heads; a layer has {guidable} that can be guided, "
+            "which hard-coded heads and those with a role cannot; guide fewer, or have fewer"
         )
     ahead = [each.pattern for each in heads if PATTERNS[each.pattern].looks_ahead]
     if site == "decoder" and ahead:
         allowed = [name for name, pattern in PATTERNS.items() if not pattern.looks_ahead]
         raise UsageError(
-            f"{flag} names {ahead[0]}, which looks at tokens that a decoder has yet to write; "
-            f"choose from {', '.join(allowed)}"
+            f"{flag} names {ahead[0]}, which looks ahead of a decoder; give {', '.join(allowed)}"
         )

@@ -72,8 +72,7 @@ def check_symbols(dictionary: Dictionary, roles: set[str], definitions: str) -> 
         )
     if "rare" in roles and are_numeric(words):
         raise UsageError(
-            "--encoder-roles has rare, and the dictionary has numbers of pieces, which do not show "
-            "where words begin; leave rare out"
+            "--encoder-roles has rare, and numbers in dict.txt hide where words begin; leave it out"
         )
     if "separator" in roles and not any(_separates(word, rule) for word in words):
         raise UsageError(

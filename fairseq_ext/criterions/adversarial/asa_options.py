@@ -128,8 +128,7 @@ def read_baseline(cfg: Any) -> str:
         return baseline
     if baseline not in (rival, ADVERSARIES):
         raise UsageError(
-            f"--asa-rival is the old name of --asa-baseline, and {rival} is not {baseline}; leave "
-            "it out"
+            f"--asa-rival, old for --asa-baseline, is {rival} and not {baseline}; leave it out"
         )
     logger.warning("--asa-rival is the old name of --asa-baseline; give --asa-baseline %s", rival)
     return rival

@@ -38,7 +38,6 @@ def read_masking_rates(path: str | None) -> tuple[list[int], list[float]]:
     rates = max(rates_by_kind, key=len)
     if not rates:
         raise UsageError(
-            f"--asa-log {path} says nothing of {SHARE}_0 or another layer; give that of a training "
-            "with adversaries"
+            f"--asa-log {path} names no {SHARE}_0; give that of a training with adversaries"
         )
     return list(rates), list(rates.values())
