@@ -6,7 +6,7 @@ serves all. In evaluation the objective is alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -22,7 +22,7 @@ from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Requirements, check_requirements, default_options
+from fairseq_ext.models.config import check_requirements, default_options
 
 
 @dataclass(eq=False)
@@ -157,19 +157,15 @@ class AliasCriterion(CompositeCriterion):
                 f"--criterion {cfg._name} is for --task {' and '.join(cls.choices)}, and not for "
                 f"{kind}; give both"
             )
-        defaults = default_options(criterions.CRITERION_DATACLASS_REGISTRY[cfg._name])
+        registry = criterions.CRITERION_DATACLASS_REGISTRY
+        defaults = default_options(registry[cfg._name])
         values = {"task": kind, **{name: getattr(cfg, name) for name in defaults}}
-        check_requirements(values, defaults, {}, cls._list_requirements())
+        known = {each: default_options(registry[name]) for each, name in cls.choices.items()}
+        requirements = {
+            name: (["task"], [each for each in known if name in known[each]]) for name in defaults
+        }
+        check_requirements(values, defaults, {}, requirements)
         return criterions.CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
-
-    @classmethod
-    def _list_requirements(cls) -> Requirements:
-        """Return, for each option, the tasks whose criterions have it."""
-        tasks: dict[str, list[str]] = {}
-        for task, name in cls.choices.items():
-            for field in fields(criterions.CRITERION_DATACLASS_REGISTRY[name]):
-                tasks.setdefault(field.name, []).append(task)
-        return {option: (["task"], names) for option, names in tasks.items()}
 
 
 def _register(name: str, kind: type, configs: Sequence[type], **members: Any) -> None:

@@ -62,7 +62,7 @@ def plan_guidance(cfg: Any, task: Any) -> dict[str, GuidedHeads]:
     guidable = get_model_report(task).guidable
     if not any(guidable.values()):
         raise UsageError(
-            "this --arch has no attention to guide; give one of fairseq_ext, like transformer_una"
+            "this --arch has no attention to guide; give another, such as --arch transformer_una"
         )
     texts = _texts_of_sites(cfg, guidable)
     plan = {site: _plan_site(site, text, guidable, cfg, task) for site, text in texts.items()}

@@ -1,5 +1,6 @@
 """Adversarial noise on embeddings: FreeLB (Zhu et al. 2020) and SMART (Jiang et al. 2020)."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ LOSS_SCALE = 2.0**14
 """The factor of a loss whose gradient is computed in float16."""
 
 
+@dataclass(eq=False)
 class Noise:
     """A perturbation delta that a model adds to its embedded tokens.
 
@@ -29,10 +31,10 @@ class Noise:
         random_state: the state of the random numbers right after that; None unless `same_dropout`.
     """
 
-    def __init__(self, radius: float, same_dropout: bool = False) -> None:
-        self.radius, self.same_dropout = radius, same_dropout
-        self.delta: Tensor | None = None
-        self.random_state: dict[str, Any] | None = None
+    radius: float
+    same_dropout: bool = False
+    delta: Tensor | None = None
+    random_state: dict[str, Any] | None = None
 
     def __call__(self, embedded: Tensor, padding: Tensor) -> Tensor:
         """Return `embedded` [B, S, C] + delta, which is 0 where `padding` [B, S] is true."""
@@ -65,10 +67,7 @@ class Noise:
         )
         delta = before + step_size * gradient / _norms(gradient)
         delta = delta * (self.radius / _norms(delta)).clamp(max=1)
-        noise = Noise(self.radius, self.same_dropout)
-        noise.delta = delta.to(self.delta.dtype).requires_grad_()
-        noise.random_state = self.random_state
-        return noise
+        return replace(self, delta=delta.to(self.delta.dtype).requires_grad_())
 
     def _gradient(self, loss: Tensor, keep_graph: bool) -> Tensor:
         """Return the gradient to delta, up to a factor: unscaled, much of it is 0 in float16."""
