@@ -116,9 +116,8 @@ class Inputs:
 
     def padded_queries(self) -> Tensor | None:
         """Return the padding of queries, [B, S] bool; a sentence that is all padding has none."""
-        if self.padding is None:
+        if (padding := self.padding) is None:
             return None
-        padding = self.padding
         return self.cached("padded queries", lambda: padding & ~padding.all(-1, keepdim=True))
 
     def observed_heads(self, site: str, layer: int, num_heads: int) -> list[int]:
@@ -135,7 +134,7 @@ class Inputs:
         return heads
 
 
-def build_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
+def as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
     """Return `Inputs` for the arguments of fairseq's attention: padding [B, S] and a mask [T, S].
 
     Raises:

@@ -46,10 +46,8 @@ class HeadGroup(nn.Module):
 
     def attend(self, call: HeadCall, observed: bool) -> tuple[Tensor, Tensor | None]:
         """Return the output [B, h, T, D] of some heads and, if observed, weights [B, h, T, S]."""
-        if not observed and call.bias is None:
-            out = self._fused(call)
-            if out is not None:
-                return out, None
+        if not observed and call.bias is None and (out := self._fused(call)) is not None:
+            return out, None
         context, heads, v = call.context, call.heads, call.v
         scores = self.scorer(call)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))

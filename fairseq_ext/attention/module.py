@@ -9,13 +9,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.context import (
-    AttentionContext,
-    ExtraPass,
-    HeadCall,
-    Inputs,
-    build_inputs,
-)
+from fairseq_ext.attention.context import AttentionContext, ExtraPass, HeadCall, Inputs, as_inputs
 from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
@@ -121,7 +115,7 @@ class Attention(CachedProjections):
         """
         if before_softmax:
             raise UsageError("before_softmax is not supported; use an AttentionRecorder.")
-        inputs = build_inputs(key_padding_mask, attn_mask)
+        inputs = as_inputs(key_padding_mask, attn_mask)
         if inputs.causal:
             check_groups(self.groups, self.num_heads, "causal")
         need_weights = need_weights or need_head_weights

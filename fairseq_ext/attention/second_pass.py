@@ -173,9 +173,7 @@ class SecondPass:
     def _count(self, keep: Tensor, context: AttentionContext) -> UnitCounts:
         padded = None if self.padded_rows else context.query_padding
         kept = keep.mean(1).sum(-1)  # [B, T]
-        if padded is not None:
-            kept = kept.masked_fill(padded, 0)
-        kept = kept.sum(-1)
+        kept = (kept if padded is None else kept.masked_fill(padded, 0)).sum(-1)
         queries = _count_real(padded, context.queries, kept)
         return UnitCounts(kept, queries * _count_real(context.key_padding, context.keys, kept))
 

@@ -62,9 +62,7 @@ class TappedModel:
 REGULARISERS: dict[str, type[Term]] = {"ag": AttentionGuidance, "asa": AdversarialSelfAttention}
 """Terms that any objective can have, in every combination."""
 
-COMBINATIONS = [
-    c for size in range(len(REGULARISERS) + 1) for c in combinations(REGULARISERS, size)
-]
+COMBINATIONS = [c for n in range(len(REGULARISERS) + 1) for c in combinations(REGULARISERS, n)]
 
 TERMS: dict[str, type[Term]] = {"nsp": NextSentence, "sop": SentenceOrder, **REGULARISERS}
 

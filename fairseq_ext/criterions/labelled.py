@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fairseq_ext.criterions.logging_outputs import Log, Sample, log_entry, sum_entries
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import described
+from fairseq_ext.models.config import help_from_docstring
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """(predicted [N], right [N]) -> value."""
@@ -85,11 +85,6 @@ class LabelledCriterion(FairseqCriterion):
     def log_metrics(cls, logs: list[Log]) -> None:
         """Log the metrics."""
         raise NotImplementedError
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Return False: logging outputs hold lists."""
-        return False
 
 
 def log_over_all(logs: list[Log], functions: dict[str, Metric]) -> bool:
@@ -198,21 +193,21 @@ def negative_pearson(predicted: Tensor, right: Tensor) -> Tensor:
     return -(predicted @ right) / torch.where(scale > 1e-8, scale, torch.inf)
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mse": F.mse_loss,
-    "pearson": negative_pearson,
-}
+LOSSES: dict[str, Callable] = {"mse": F.mse_loss, "pearson": negative_pearson}
 
 RegressionLosses = ChoiceEnum(list(LOSSES))
 
 
 @dataclass
+@help_from_docstring
 class SentenceRegressionConfig(FairseqDataclass):
-    """The options of "sentence_regression"."""
+    """The options of "sentence_regression".
 
-    regression_loss: RegressionLosses = described(
-        "mse", "squared error, or the negative Pearson correlation over a batch (Jia 2024)"
-    )
+    Attributes:
+        regression_loss: squared error, or the negative Pearson correlation over a batch (Jia 2024)
+    """
+
+    regression_loss: RegressionLosses = "mse"
 
 
 @register_criterion("sentence_regression", dataclass=SentenceRegressionConfig)
@@ -238,9 +233,6 @@ class SentenceRegression(LabelledCriterion):
     @classmethod
     def log_metrics(cls, logs: list[Log]) -> None:
         """Log correlations and squared error, in evaluation."""
-        functions: dict[str, Metric] = {
-            "pearson": partial(correlation, pearsonr),
-            "spearman": partial(correlation, spearmanr),
-            "mse": mean_squared_error,
-        }
-        log_over_all(logs, functions)
+        kinds = {"pearson": pearsonr, "spearman": spearmanr}
+        correlations = {name: partial(correlation, kind) for name, kind in kinds.items()}
+        log_over_all(logs, {**correlations, "mse": mean_squared_error})

@@ -14,12 +14,8 @@ Sample = dict[str, Any]
 
 def log_entry(loss: Tensor, sample: Sample, size: Any) -> Log:
     """Return the entries that fairseq expects in every logging output."""
-    return {
-        "loss": loss.detach(),
-        "ntokens": sample["ntokens"],
-        "nsentences": sample["nsentences"],
-        "sample_size": size,
-    }
+    counts = {name: sample[name] for name in ("ntokens", "nsentences")}
+    return {"loss": loss.detach(), **counts, "sample_size": size}
 
 
 def sum_entries(logs: list[Log], name: str) -> Any:

@@ -92,6 +92,7 @@ class Objective(NamedTuple):
 
 _TOKENS = (count_target_tokens, select_target_tokens)
 _MASKED = (count_target_tokens, select_masked_tokens)
+_CLASSES = (weigh_rows_equally, select_classes)
 
 OBJECTIVES = {
     "cross_entropy": Objective("cross_entropy", *_TOKENS),
@@ -100,10 +101,8 @@ OBJECTIVES = {
     "masked_lm_nsp": Objective("masked_lm", *_MASKED, ("nsp",)),
     "masked_lm_sop": Objective("masked_lm", *_MASKED, ("sop",)),
     "replaced_token_detection": Objective("replaced_token_detection", count_tokens, select_tokens),
-    "sentence_classification": Objective(
-        "sentence_classification", weigh_rows_equally, select_classes
-    ),
+    "sentence_classification": Objective("sentence_classification", *_CLASSES),
     "sentence_regression": Objective("sentence_regression", weigh_rows_equally, select_numbers),
-    "multiple_choice": Objective("multiple_choice", weigh_rows_equally, select_classes),
+    "multiple_choice": Objective("multiple_choice", *_CLASSES),
     "sequence_tagging": Objective("sequence_tagging", count_tagged_words, select_tagged_words),
 }

@@ -85,9 +85,8 @@ class Adversaries(TwoPass):
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
         default = TAU_PRETRAINING if cfg._name.startswith(PRETRAINING) else TAU
-        self.tau = default if cfg.asa_tau is None else cfg.asa_tau
-        if cfg.asa_tau_squared:
-            self.tau **= 2
+        tau = default if cfg.asa_tau is None else cfg.asa_tau
+        self.tau = tau**2 if cfg.asa_tau_squared else tau
 
     @property
     def layers(self) -> list[int]:

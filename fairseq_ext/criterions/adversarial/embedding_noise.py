@@ -92,7 +92,6 @@ class NoiseTerm(Term):
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
         self.steps = cfg.asa_steps or self.default_steps
-        self.radius, self.step_size = cfg.asa_radius, cfg.asa_step_size
 
 
 class FreeLB(NoiseTerm):
@@ -105,14 +104,14 @@ class FreeLB(NoiseTerm):
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return the noise of the objective's own forward pass, delta_0."""
-        self.noise = Noise(self.radius, same_dropout=True)
+        self.noise = Noise(self.cfg.asa_radius, same_dropout=True)
         return {"noise": self.noise}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return the difference of the mean loss of all passes and the loss of the first."""
         noise, losses = self.noise, [step.loss]
         for _ in range(self.steps - 1):
-            noise = noise.ascend(losses[-1], self.step_size, keep_graph=True)
+            noise = noise.ascend(losses[-1], self.cfg.asa_step_size, keep_graph=True)
             losses.append(step.rerun(noise=noise)[0])
         gain = torch.stack(losses).mean() - step.loss
         return gain, {"asa_gain": gain.detach()}
@@ -138,12 +137,12 @@ class Smart(NoiseTerm):
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return both regularisers; log the first as "asa_divergence"."""
-        clean, noise = step.select_predictions(step.output), Noise(self.radius)
+        clean, noise = step.select_predictions(step.output), Noise(self.cfg.asa_radius)
         fixed = [each._replace(scores=each.scores.detach()) for each in clean]
         for _ in range(self.steps):
             noise = noise.ascend(  # the loss has no name, so that its graph is freed
                 self.divergence.total(self._predict(step, noise=noise), fixed),
-                self.step_size,
+                self.cfg.asa_step_size,
                 keep_graph=False,
             )
         divergence = self.divergence.total(self._predict(step, noise=noise), clean)
