@@ -129,7 +129,7 @@ class Inputs:
         heads = sorted(set((self.recorder and self.recorder.wants(site, layer)) or ()))
         if heads and not 0 <= heads[0] <= heads[-1] < num_heads:
             raise UsageError(
-                f"A recorder wants heads {heads} of {site} layer {layer}, which has {num_heads}."
+                f"A recorder wants {heads}; {site} layer {layer} has heads 0 to {num_heads - 1}."
             )
         return heads
 

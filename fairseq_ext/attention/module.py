@@ -125,7 +125,9 @@ class Attention(CachedProjections):
         q, k, v, context = self.project(query, key, value, inputs, incremental_state, static_kv)
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
         n = len(inputs.passes)
-        rows = zip(inputs.passes, query.chunk(n, 1), *(x.chunk(n) for x in (q, k, v)), strict=True)
+        rows = zip(
+            inputs.passes, query.chunk(n, 1), q.chunk(n), k.chunk(n), v.chunk(n), strict=True
+        )
         results = [self._attend(*row, context, observed) for row in rows]
         out = split_beam(_join([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
         maps = results[0][1]  # [B, observed heads, T, S]

@@ -98,9 +98,8 @@ def _guided_layers(site: str, guidable: HeadsBySite, cfg: Any) -> dict[int, Sequ
 
 
 def _plan_site(site: str, text: str, guidable: HeadsBySite, cfg: Any, task: Any) -> GuidedHeads:
-    flag = f"--ag-{site}-heads"
-    if getattr(cfg, f"ag_{site}_heads") is None:
-        flag = f"{flag} (here: {text})"
+    given = getattr(cfg, f"ag_{site}_heads") is not None
+    flag = f"--ag-{site}-heads" + ("" if given else f" (here: {text})")
     patterns = parse_heads(flag, text)
     layers = _guided_layers(site, guidable, cfg)
     if not layers:
