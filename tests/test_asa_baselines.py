@@ -490,7 +490,7 @@ def test_a_frozen_encoder_is_refused():
     [
         ("multiple_choice", "sentence_prediction_asa", "sentence_regression, and not for multiple"),
         ("sentence_classification", "sentence_ranking_asa", "is for --task multiple_choice"),
-        ("sentence_classification", "sequence_tagging_asa", "is for --task sequence_tagging"),
+        ("sentence_classification", "sequence_tagging_asa", "needs --task sequence_tagging"),
         ("sequence_tagging", "sentence_prediction_asa", "and not for sequence_tagging; give both"),
     ],
 )
@@ -514,5 +514,5 @@ def test_the_old_name_of_the_flag(options, caplog):
 
 
 def test_two_names_with_different_values_are_refused():
-    with pytest.raises(UsageError, match="--asa-rival .* smart is not freelb; leave it out"):
+    with pytest.raises(UsageError, match="--asa-rival, .* is smart and not freelb; leave it out"):
         build("masked_lm", asa_rival="smart", asa_baseline="freelb", model=PLAIN)
