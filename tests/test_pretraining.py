@@ -330,8 +330,8 @@ def test_the_default_is_the_paper_s_half_of_the_heads():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("masked_lm_nsp", "needs the pairs of --task masked_lm_nsp"),
-        ("masked_lm_sop_ag", "needs the pairs of --task masked_lm_sop"),
+        ("masked_lm_nsp", "needs --task masked_lm_nsp"),
+        ("masked_lm_sop_ag", "needs --task masked_lm_sop"),
         ("replaced_token_detection", "needs the text of --task replaced_token_detection"),
     ],
 )

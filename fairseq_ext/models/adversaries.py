@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.attention.model_report import ModelReport, get_model_report
-from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers, find_guidable_heads
+from fairseq_ext.guidance.plan import ALL_LAYERS, choose_layers, find_guidable_heads
 
 SEED_STEP = 1_000_003  # between the seeds of layers
 

@@ -14,7 +14,7 @@ from fairseq_ext.attention import HeadGroup, build_gaussian_heads, build_normali
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Normaliser
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
+from fairseq_ext.guidance.plan import ALL_LAYERS, choose_layers
 from fairseq_ext.models.config import TaskFacts
 from fairseq_ext.roles.role_masks import NO_ROLE, PARSED_ROLES, ROLES, RoleMask
 from fairseq_ext.roles.symbols import SymbolTable, check_symbols
