@@ -10,10 +10,10 @@ import argparse
 from argparse import Namespace
 from collections.abc import Sequence
 
-from fairseq_ext.analysis import arguments, columns, heads, pages, weights
+from fairseq_ext.analysis import arguments, columns, heads, sentence_maps, weights
 from fairseq_ext.analysis.heatmaps import draw_grids
 from fairseq_ext.analysis.inspector import ModelInspector
-from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, read_maps, write_maps
+from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
@@ -65,7 +65,8 @@ def read_sentences(inspector: ModelInspector, args: Namespace) -> list[SentenceM
     choices: list[dict] = [{"sentence": text} for text in args.sentence or ()]
     first = range(1 if args.sentences is None else args.sentences)
     choices = choices or [{"sentence": None, "split": args.split, "index": i} for i in first]
-    return [read_maps(inspector, Namespace(**each, tokens=args.tokens)) for each in choices]
+    wanted = [Namespace(**each, tokens=args.tokens) for each in choices]
+    return [sentence_maps.read_maps(inspector, each) for each in wanted]
 
 
 def write_sentences(
@@ -75,11 +76,11 @@ def write_sentences(
     if not sentences:
         return
     for number, maps in enumerate(sentences):
-        write_maps([maps], args.out / f"maps_{number}.json")
+        sentence_maps.write_maps([maps], args.out / f"maps_{number}.json")
         for site in maps.sites:
             save(draw_grids([maps.grid(site)], *AXES[site]), args.out / f"maps_{number}_{site}.png")
-    parts = [pages.maps_part([maps]) for maps in sentences]
-    pages.write_page(args.out / "maps.html", f"Attention of {inspector.title}", parts)
+    parts = [sentence_maps.maps_part([maps]) for maps in sentences]
+    sentence_maps.write_page(args.out / "maps.html", f"Attention of {inspector.title}", parts)
 
 
 def write_columns(inspector: ModelInspector, sums: ColumnSums, args: Namespace) -> None:

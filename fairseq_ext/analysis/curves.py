@@ -65,8 +65,9 @@ def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
     """
     curves = []
     for run, variant in zip(runs, name_variants(runs), strict=True):
-        points, metrics = _read_points(run, metric)
+        points = read_points(run, metric)
         if not points:
+            metrics = {name for record in read_log(run) for name in record.values}
             missing = f"no finite {metric}" if metric in metrics else f"no {metric}"
             others = ", ".join(sorted(metrics - {metric}))
             raise UsageError(f"{run} has {missing} in its log; it has {others}")
@@ -78,15 +79,13 @@ def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
     return curves
 
 
-def _read_points(run: Path, metric: str) -> tuple[dict[str, list[tuple[int, float]]], set[str]]:
-    """Return (update, value) by the kind of log line, and the names of all metrics."""
+def read_points(run: Path, metric: str) -> dict[str, list[tuple[int, float]]]:
+    """Return (update, value) of a metric by the kind of log line; values are finite."""
     points: dict[str, list[tuple[int, float]]] = {}
-    metrics: set[str] = set()
     for kind, update, values in read_log(run):
-        metrics |= values.keys()
         if math.isfinite(values.get(metric, math.nan)):
             points.setdefault(kind, []).append((update, values[metric]))
-    return points, metrics
+    return points
 
 
 def list_points(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.analysis.tokens import TokenisedWords
-
 Spans = Sequence[Sequence[int]]
 """The positions of each word's tokens in a sentence."""
 
@@ -47,12 +45,6 @@ def merge_tokens(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     mean = rows / rows.sum(-1, keepdim=True).clamp(min=1)
     attending = torch.einsum("brt,bhts->bhrs", mean.to(maps), maps)
     return torch.einsum("bhrs,bcs->bhrc", attending, columns.to(maps))
-
-
-def add_special_tokens(words: TokenisedWords) -> list[list[int]]:
-    """Return the spans of the words, then one for each special token, so that rows sum to one."""
-    inside = {token for span in words.spans for token in span}
-    return [*words.spans, *([i] for i in range(len(words.numbers)) if i not in inside)]
 
 
 def group_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

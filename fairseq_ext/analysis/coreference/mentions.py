@@ -39,10 +39,12 @@ class Mention(NamedTuple):
 
     def shift(self, offset: int) -> "Mention":
         """Return the mention in a text with `offset` more words before it."""
-        antecedents, others = (
-            [phrase.shift(offset) for phrase in each] for each in (self.antecedents, self.others)
-        )
-        return Mention(self.phrase.shift(offset), antecedents, others, self.kind)
+        lists = ([p.shift(offset) for p in each] for each in (self.antecedents, self.others))
+        return Mention(self.phrase.shift(offset), *lists, self.kind)
+
+    def has_choice(self, among: str) -> bool:
+        """Tell whether it is asked: among nouns it needs phrases besides its antecedents."""
+        return among != "nouns" or bool(self.others)
 
 
 class Text(NamedTuple):

@@ -34,21 +34,14 @@ from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.coreference import results
-from fairseq_ext.analysis.coreference.antecedents import (
-    ALL,
-    AMONG,
-    HeadAnswers,
-    ask_heads,
-    has_choice,
-)
+from fairseq_ext.analysis.coreference.antecedents import ALL, AMONG, HeadAnswers, ask_heads
 from fairseq_ext.analysis.coreference.corpus_readers import Corpus, read_corpus
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, with_distractors
 from fairseq_ext.analysis.coreference.results import Baselines, ProbedModel
 from fairseq_ext.analysis.coreference.sieves import BASELINES
 from fairseq_ext.analysis.inspector import ModelInspector
-from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import save
+from fairseq_ext.evaluation.pictures import save, write_rows
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import name_variants
 
@@ -62,19 +55,15 @@ RANDOM = "random"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext probe`."""
+    add = parser.add_argument
     arguments.add(parser, "checkpoints")
-    parser.add_argument("--coreference", nargs="+", type=Path, required=True, metavar="CORPUS")
+    add("--coreference", nargs="+", type=Path, required=True, metavar="CORPUS")
     arguments.add(parser, "--out")
-    parser.add_argument("--among", choices=AMONG, default="words", help="default: words")
-    parser.add_argument(
-        "--distractors", type=int, default=0, metavar="N", help="of synthetic corpora; default: 0"
-    )
-    parser.add_argument(
-        "--random", type=int, default=3, metavar="N", help="seeds of random models; default: 3"
-    )
+    add("--among", choices=AMONG, default="words", help="default: words")
+    add("--distractors", type=int, default=0, metavar="N", help="of synthetic corpora; default: 0")
+    add("--random", type=int, default=3, metavar="N", help="seeds of random models; default: 3")
     arguments.add(parser, "--limit", help="texts of a corpus; default: all")
-    parser.add_argument("--lowercase", action="store_true", help="for models of such text")
-    arguments.add(parser, "--data", "--max-tokens")
+    arguments.add(parser, "--lowercase", "--data", "--max-tokens")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -88,16 +77,10 @@ def run(args: argparse.Namespace) -> None:
     trained = list(probe_checkpoints(args, corpora))
     models = [*trained, *probe_random_models(args, corpora)]
     rows, best = results.tabulate(models)
-    write_rows(
-        rows,
-        args.out / "probe",
-        among=args.among,
-        distractors=args.distractors,
-        left_out={corpus.name: corpus.left_out for corpus in corpora},
-        checkpoints=list(args.checkpoints),
-        baselines=baselines,
-        best=best,
-    )
+    about = {"among": args.among, "distractors": args.distractors}
+    about["left_out"] = {corpus.name: corpus.left_out for corpus in corpora}
+    about |= {"checkpoints": args.checkpoints, "baselines": baselines, "best": best}
+    write_rows(rows, args.out / "probe", **about)
     save(results.draw(trained), args.out / "probe.png")
     for corpus in corpora:
         left_out = f"{corpus.left_out} texts without antecedent left out"
@@ -124,7 +107,7 @@ def load_corpus(path: Path, args: argparse.Namespace) -> Corpus:
 
 def list_asked(corpus: Corpus, among: str) -> list[tuple[Text, Mention]]:
     """Return the mentions that are asked, each with its text."""
-    return [(text, m) for text in corpus.texts for m in text.mentions if has_choice(m, among)]
+    return [(text, m) for text in corpus.texts for m in text.mentions if m.has_choice(among)]
 
 
 def score_baselines(corpus: Corpus, among: str) -> Baselines:

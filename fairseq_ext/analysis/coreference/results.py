@@ -25,9 +25,7 @@ class ProbedModel(NamedTuple):
     answers: dict[str, HeadAnswers]
 
 
-def tabulate(
-    models: Iterable[ProbedModel],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def tabulate(models: Iterable[ProbedModel]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a row for each head, and a row for the best head, of each model, corpus and kind."""
     rows, best = [], []
     for model, repetition, _, loss, corpora in models:

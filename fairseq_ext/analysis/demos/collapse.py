@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.records import write_json
 from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
@@ -52,21 +51,19 @@ Trace = list[Tensor]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext collapse`."""
     arguments.add(parser, "--out")
-    parser.add_argument(
-        "--normalisers", nargs="+", choices=NAMES, default=["softmax", "doubly"], metavar="NAME",
-        help=f"rows, of {', '.join(NAMES)}; default: softmax doubly",
-    )  # fmt: skip
-    parser.add_argument("--hna-init", type=float, metavar="U", help="u of hybrid; default: 0.5")
-    parser.add_argument("--kernel", choices=KERNELS, default="gaussian", help="default: gaussian")
-    parser.add_argument("--deviation", type=float, default=0.5, help="of a cluster; default: 0.5")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    add, default = parser.add_argument, ["softmax", "doubly"]
+    rows = f"rows, of {', '.join(NAMES)}; default: {' '.join(default)}"
+    add("--normalisers", nargs="+", choices=NAMES, default=default, metavar="NAME", help=rows)
+    add("--hna-init", type=float, metavar="U", help="u of hybrid; default: 0.5")
+    add("--kernel", choices=KERNELS, default="gaussian", help="default: gaussian")
+    add("--deviation", type=float, default=0.5, help="of a cluster; default: 0.5")
+    add("--seed", type=int, default=0, help="default: 0")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the pictures and their numbers, and print the distances between clusters."""
     pictures.check_picture(args.out / "distances.png")
-    if not 0 <= args.deviation < np.inf:
-        raise UsageError(f"--deviation is {args.deviation:g}; give a number from 0 upwards")
+    arguments.check_deviation(args, "deviation")
     if args.hna_init is not None and "hybrid" not in args.normalisers:
         raise UsageError(
             f"--hna-init {args.hna_init:g} is of hybrid, which --normalisers has not; give both"
@@ -99,7 +96,7 @@ def write_traces(
     pictures.save(draw(traces, distances, sizes[0]), picture)
     pictures.save_numbers(list_points(traces, sizes[0]), picture)
     numbers = {"sizes": sizes, "centres": CENTRES, **settings, "distances": distances}
-    write_json(numbers, stem.with_suffix(".json"))
+    pictures.write_json(numbers, stem.with_suffix(".json"))
 
 
 def sample_clusters(sizes: Sequence[int], deviation: float, seed: int) -> Tensor:
