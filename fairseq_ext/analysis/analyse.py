@@ -15,7 +15,6 @@ from fairseq_ext.analysis.heatmaps import draw_grids
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
-from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
 
 EXAMPLE = """\
@@ -35,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """Fill the folder and print what it has."""
-    check(args)
+    arguments.check_split(args)
+    arguments.check_at_least(args, sentences=0, tokens=1)
+    arguments.check_split_alone(args, "sentences")
     (inspector,) = arguments.open_inspectors(args)
     sentences = read_sentences(inspector, args)
     sums, statistics = ColumnSums(), heads.new_statistics(inspector)
@@ -47,17 +48,6 @@ def run(args: Namespace) -> None:
     if trained := weights.read_checkpoint(inspector, inspector.title):
         weights.write(trained, args.out)
     print(f"{args.out} has {', '.join(sorted(path.name for path in args.out.iterdir()))}")
-
-
-def check(args: Namespace) -> None:
-    """Raise UsageError for numbers that are too small, and sentences that are chosen twice."""
-    arguments.check_split(args)
-    arguments.check_at_least(args, sentences=0, tokens=1)
-    if args.sentence and args.sentences is not None:
-        raise UsageError(
-            f"--sentences {args.sentences} are of the split, and --sentence is given; leave one "
-            "of both out"
-        )
 
 
 def read_sentences(inspector: ModelInspector, args: Namespace) -> list[SentenceMaps]:

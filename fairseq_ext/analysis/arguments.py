@@ -72,9 +72,15 @@ def check_split(args: argparse.Namespace) -> None:
 def check_sentence(args: argparse.Namespace) -> None:
     """Raise UsageError if the choice of a sentence contradicts itself."""
     check_at_least(args, tokens=1)
-    if args.sentence is not None and args.index is not None:
+    check_split_alone(args, "index")
+
+
+def check_split_alone(args: argparse.Namespace, name: str) -> None:
+    """Raise UsageError if there is --sentence and a choice of sentences of the split."""
+    value = getattr(args, name)
+    if args.sentence is not None and value is not None:
         raise UsageError(
-            f"--index {args.index} is of a split, and --sentence is given; leave one of both out"
+            f"--{name} {value} is of a split, and --sentence is given; leave one of both out"
         )
 
 
