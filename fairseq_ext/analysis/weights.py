@@ -89,8 +89,7 @@ def write(weights: Sequence[Weight], out: Path) -> None:
     """
     if not weights:
         raise UsageError(
-            "no model given has hybrid weights or gates of heads; give those of transformer_hna, "
-            "roberta_hna or --head-gate"
+            "no model has hybrid weights or gates; give transformer_hna, roberta_hna or --head-gate"
         )
     pictures.write_rows([weight._asdict() for weight in weights], out / "weights")
     for kind, own in group_by_kind(weights).items():
@@ -99,10 +98,8 @@ def write(weights: Sequence[Weight], out: Path) -> None:
 
 def group_by_kind(weights: Sequence[Weight]) -> dict[str, list[Weight]]:
     """Return the weights of each kind."""
-    groups: dict[str, list[Weight]] = {}
-    for weight in weights:
-        groups.setdefault(weight.kind, []).append(weight)
-    return groups
+    kinds = dict.fromkeys(weight.kind for weight in weights)
+    return {kind: [weight for weight in weights if weight.kind == kind] for kind in kinds}
 
 
 def read_logged(run: Path, name: str) -> list[Weight]:
