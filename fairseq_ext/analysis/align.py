@@ -103,10 +103,7 @@ def encode_pair(inspector: ModelInspector, pair: SentencePair) -> EncodedPair | 
 
 
 def align(
-    inspector: ModelInspector,
-    pairs: Sequence[EncodedPair],
-    shift: int,
-    max_tokens: int = MAX_TOKENS,
+    inspector: ModelInspector, pairs: list[EncodedPair], shift: int, max_tokens: int = MAX_TOKENS
 ) -> list[dict[str, Any]]:
     """Return a row of scores for each layer and each of its heads, and for the heads' mean.
 

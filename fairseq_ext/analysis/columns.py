@@ -47,10 +47,9 @@ def run(args: argparse.Namespace) -> None:
     for inspector in arguments.open_inspectors(args):
         sums = ColumnSums(args.epsilon)
         collect(inspector, args, sums)
-        models.append((inspector.title, sums))
-    for title, sums in models:
         if sums.range(args.site) is None:
-            raise UsageError(f"{title} has no {SITES[args.site]}; give another --site")
+            raise UsageError(f"{inspector.title} has no {SITES[args.site]}; give another --site")
+        models.append((inspector.title, sums))
     rows = write(models, args)
     save(draw(models, args.site), args.out / f"{NAME}.png")
     print_summary(rows, args.site)

@@ -53,8 +53,7 @@ def run(args: argparse.Namespace) -> None:
     """Write the picture and its numbers."""
     pictures.check_picture(args.out)
     curves = read_curves(args.runs, args.metric)
-    pictures.save(draw_curves(curves, args.metric), args.out)
-    pictures.save_numbers(list_points(curves, args.metric), args.out)
+    pictures.save(draw_curves(curves, args.metric), args.out, list_points(curves, args.metric))
 
 
 def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:

@@ -7,7 +7,7 @@ of this plugin, and those of fairseq itself, which are read as `transformer_una`
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from fairseq_ext.analysis.loading import load, short_name
-from fairseq_ext.analysis.recording import SITES, LayerAttention, LayerRecorder
+from fairseq_ext.analysis.recording import SITES, LayerRecorder, Receiver
 from fairseq_ext.analysis.tokens import TokenCodec, TokenisedWords
 from fairseq_ext.attention import Attention
 from fairseq_ext.errors import UsageError
@@ -90,9 +90,7 @@ class ModelInspector:
         positions = self.model.max_positions()
         return positions[0] if isinstance(positions, tuple) else positions
 
-    def record_attention(
-        self, batch: Mapping[str, Any], receive: Callable[[LayerAttention], None]
-    ) -> Any:
+    def record_attention(self, batch: Mapping[str, Any], receive: Receiver) -> Any:
         """Run the model on a batch and hand the maps of each layer to `receive`.
 
         Only one layer's maps are in memory at a time.

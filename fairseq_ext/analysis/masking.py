@@ -49,8 +49,7 @@ def run(args: argparse.Namespace) -> None:
     for variant, share in shares.items():
         layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share.keys() - {ALL}))
         print(f"{variant}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
-    pictures.save(draw(shares), args.out)
-    pictures.save_numbers(list_shares(shares), args.out)
+    pictures.save(draw(shares), args.out, list_shares(shares))
 
 
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:

@@ -93,8 +93,8 @@ def check_picture(out: Path) -> None:
     check_writable(out.parent, 0)
 
 
-def save(figure: "Figure", out: Path) -> None:
-    """Write a figure; the suffix of the path decides the type of file.
+def save(figure: "Figure", out: Path, numbers: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Write a figure, whose type the path's suffix decides, and maybe its numbers beside it.
 
     Raises:
         UsageError: the file cannot be written.
@@ -107,6 +107,8 @@ def save(figure: "Figure", out: Path) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise UsageError(f"{out} cannot be written ({error.strerror}); give another") from error
+    if numbers:
+        save_numbers(numbers, out)
 
 
 def save_numbers(records: Sequence[Mapping[str, Any]], out: Path) -> None:

@@ -25,7 +25,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import comparisons, layout, metrics
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
-from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save, save_numbers
+from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save
 from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
 from fairseq_ext.evaluation.translation import Texts, check_same_references
@@ -90,8 +90,7 @@ def run(args: argparse.Namespace) -> None:
         with atomic_writer(args.output) as file:
             file.write(text)
     if args.bars:
-        save(draw_table(table), args.bars)
-        save_numbers(table.records(), args.bars)
+        save(draw_table(table), args.bars, table.records())
 
 
 class Table(NamedTuple):

@@ -245,15 +245,15 @@ def format_table(models: Sequence[ProbedModel], corpus: str, baselines: Baseline
         return rows
 
     losses = [[model.loss for model in group] for group in groups.values()]
-    mentions = [[len(each.right) for each in group[:1]] for group in answers]
+    mentions = [[str(len(each.right)) for each in group[:1]] for group in answers]
     heads = [[f"{head.layer}-{head.head}" for head in g if len(g) == 1] for g in best]
     held_out = [[head.held_out for head in group] for group in best]
     columns = [
         make_column("model", groups),
         make_column("loss", losses, _format_mean),
-        make_column("mentions", mentions, _join),
+        make_column("mentions", mentions, " ".join),
         make_column("accuracy", accuracies(ALL), _format_mean),
-        make_column("head", heads, _join),
+        make_column("head", heads, " ".join),
         make_column("held out", held_out, _format_mean),
     ]
     if len(kinds) > 2:  # a single kind is the same as all
@@ -268,10 +268,6 @@ def _format_mean(values: Sequence[float | None]) -> str:
         return ""
     error = standard_error(known)
     return f"{mean(known):.3f}" + ("" if error is None else f" ± {error:.3f}")
-
-
-def _join(values: Sequence[Any]) -> str:
-    return " ".join(map(str, values))
 
 
 def draw(models: Sequence[ProbedModel]) -> Figure:

@@ -95,9 +95,8 @@ def run(args: argparse.Namespace) -> None:
         each = args.steps, args.copies, args.noise, bar
         runs = [train(name, seed, *each) for name in NAMES for seed in seeds]
     print(format_table(runs), end="")
-    pictures.save(draw(runs), args.out / "boxes.png")
     steps = [{"seed": r.seed, "step": n, "u": u} for r in runs for n, u in enumerate(r.u, 1)]
-    pictures.save_numbers(steps, args.out / "boxes.csv")
+    pictures.save(draw(runs), args.out / "boxes.png", steps)
     settings = {"steps": args.steps, "copies": args.copies, "noise": args.noise}
     accuracies = [each._asdict() | {"u": each.u[-1] if each.u else None} for each in runs]
     pictures.write_json(settings | {"runs": accuracies}, args.out / "boxes.json")

@@ -81,8 +81,7 @@ def run(args: argparse.Namespace) -> None:
         traces = {row: trace(start, args.kernel, each) for row, each in normalisers.items()}
         write_traces(args.out / name, sizes, traces, settings)
     if args.kernel == "gaussian":
-        pictures.save(draw_distances(), args.out / "distances.png")
-        pictures.save_numbers(list_distances(), args.out / "distances.csv")
+        pictures.save(draw_distances(), args.out / "distances.png", list_distances())
 
 
 def write_traces(
@@ -92,9 +91,8 @@ def write_traces(
     distances = {row: [distance(x, sizes[0]) for x in steps] for row, steps in traces.items()}
     for row, steps in distances.items():
         print(f"{stem.name}, {row}: distance {' '.join(f'{d:.3f}' for d in steps)}")
-    picture = stem.with_suffix(".png")
-    pictures.save(draw(traces, distances, sizes[0]), picture)
-    pictures.save_numbers(list_points(traces, sizes[0]), picture)
+    points = list_points(traces, sizes[0])
+    pictures.save(draw(traces, distances, sizes[0]), stem.with_suffix(".png"), points)
     numbers = {"sizes": sizes, "centres": CENTRES, **settings, "distances": distances}
     pictures.write_json(numbers, stem.with_suffix(".json"))
 
@@ -166,13 +164,11 @@ def draw(
 def draw_distances() -> Figure:
     """Draw a colour for each initial distance and a style for each normaliser."""
     figure = pictures.new_figure(6, 4.2)
-    axes = figure.add_subplot(
-        xlabel="n₁/n₂", ylabel="distance after a step", xscale="log", ylim=(0, max(DISTANCES))
-    )
+    axes = figure.add_subplot(xscale="log", ylim=(0, max(DISTANCES)))
+    axes.set(xlabel="n₁/n₂", ylabel="distance after a step")
     for d, colour in zip(DISTANCES, pictures.COLOURS, strict=False):
         for (name, after), style in zip(EQUATIONS.items(), ("--", "-"), strict=True):
-            label = f"{name}, from {d:g}"
-            axes.plot(RATIOS, after(d, RATIOS), style, color=colour, label=label)
+            axes.plot(RATIOS, after(d, RATIOS), style, color=colour, label=f"{name}, from {d:g}")
     axes.xaxis.set_major_formatter("{x:g}")
     pictures.style_axes(axes)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
