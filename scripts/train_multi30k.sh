@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Multi30k, English to German, text alone, by small Transformers with the settings of the best
-# published one: softmax attention (una), doubly-normalised (dna), hybrid (hna), and guidance (ag).
+# published one: softmax attention (una), doubly-normalised (dna), hybrid (hna), guidance (ag), and
+# two pairs of mechanisms: guidance with weights of heads (ag+gate), and doubly-normalised attention
+# with two hard-coded Gaussian heads in each encoder layer (dna+gaussian).
 #
 # Papers: Ding et al. 2020 (dna, hna) and Deshpande & Narasimhan 2020 (ag); neither has this corpus.
 # Needs: Multi30k, from $FAIRSEQ_EXT_CORPORA or downloaded, unless --data is given.
@@ -30,13 +32,16 @@
 
 # print_variant NAME: print a variant and its flags, as NAME=FLAGS.
 print_variant() {
+  local gate=''
   case "$1" in
   una | dna | hna) say "$1=--arch transformer_$1$size" ;;
-  ag)
-    say "ag=--arch transformer_una$size --criterion label_smoothed_cross_entropy_ag --ag-alpha 1" \
-      "--ag-encoder-heads next:1,prev:1"
+  dna+gaussian) say "$1=--arch transformer_dna$size --encoder-gaussian-heads 2" ;;
+  ag | ag+gate)
+    [ "$1" = ag ] || gate=' --head-gate'
+    say "$1=--arch transformer_una$size --criterion label_smoothed_cross_entropy_ag --ag-alpha 1" \
+      "--ag-encoder-heads next:1,prev:1$gate"
     ;;
-  *) die "--variants has '$1' and must have some of una, dna, hna and ag." ;;
+  *) die "--variants has '$1' and must have some of una, dna, hna, ag, ag+gate and dna+gaussian." ;;
   esac
 }
 

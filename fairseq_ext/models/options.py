@@ -5,7 +5,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum
 
 from fairseq_ext.attention import NORMALISERS
-from fairseq_ext.attention.normalisers import Hybrid
+from fairseq_ext.attention.normalisers import GPU_KERNELS, Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Option, Requirements, option, stock_options
 from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
@@ -50,6 +50,13 @@ OPTIONS: list[Option] = [
         int,
         1,
         "sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention",
+    ),
+    option(
+        "doubly_kernel",
+        ChoiceEnum(list(GPU_KERNELS)),
+        "triton",
+        "kernel of doubly-normalised and hybrid attention on GPUs: ours in Triton, torch's "
+        "flex_attention, or none (slower, and maps in memory)",
     ),
     *(
         option(
@@ -210,6 +217,7 @@ CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross
 OPTION_REQUIREMENTS: Requirements = {
     **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
     "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
+    "doubly_kernel": (["encoder_normaliser"], ["doubly", "hybrid", "sinkhorn"]),
     **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in KINDS},
     "gaussian_sigma": (HARD_CODED, []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),
