@@ -127,9 +127,10 @@ def align(
     all_sure = sum(len(pair.gold.sure) for pair in pairs)
     rows = []
     for layer, counts in sorted(totals.items()):
-        for head, each in zip((*range(len(counts) - 1), MEAN), counts.tolist(), strict=True):
-            scores = score_links(*each, all_sure)
-            rows.append({"layer": layer, "head": head, **scores, "links": each[0]})
+        heads = [*range(len(counts) - 1), MEAN]
+        for head, (links, sure, possible) in zip(heads, counts.tolist(), strict=True):
+            scores = score_links(links, sure, possible, all_sure)
+            rows.append({"layer": layer, "head": head, **scores, "links": links})
     return rows
 
 

@@ -104,7 +104,7 @@ def draw_grids(grids: Sequence[HeadGrid], ylabel: str, xlabel: str) -> Figure:
     down = max(len(grid.layers) for grid in grids) * SMALL
     wide = [max(w + 2, grid.across * SMALL) for grid, w in zip(grids, widths, strict=True)]
     figure = new_figure(sum(wide), tall + down + 1)
-    ratios = {"width_ratios": wide, "height_ratios": (tall, down)}
+    ratios: dict[str, Any] = {"width_ratios": wide, "height_ratios": (tall, down)}
     parts = figure.subfigures(2, len(grids), squeeze=False, **ratios)
     for (above, below), grid in zip(parts.T, grids, strict=True):
         axes = above.add_subplot(ylabel=ylabel, xlabel=xlabel)
