@@ -10,15 +10,11 @@ import math
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 from fairseq_ext.training_logs import name_variants, read_log
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 EXAMPLE = """\
   fairseq-ext curves checkpoints/study/*/seed-* --out curves.png
@@ -96,7 +92,7 @@ def list_points(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
     ]
 
 
-def draw_curves(curves: Sequence[Curve], metric: str) -> "Figure":
+def draw_curves(curves: Sequence[Curve], metric: str) -> "pictures.Figure":
     """Draw all curves in one plot: a colour for each variant, a style for each kind of line."""
     figure = pictures.new_figure(7, 4.2)
     axes = figure.add_subplot(xlabel="updates", ylabel=metric)
@@ -118,7 +114,7 @@ def _assign_styles(kinds: set[str]) -> dict[str, dict]:
     return styles | {kind: {"lw": 2, "ls": line, "marker": "o", "ms": 4} for kind, line in lines}
 
 
-def _limit_axes(axes: "Axes", curves: Sequence[Curve]) -> None:
+def _limit_axes(axes: "pictures.Axes", curves: Sequence[Curve]) -> None:
     """Set limits that enclose every value after the early ones."""
     late = [
         value

@@ -7,6 +7,7 @@ Attention to a word is the sum over its tokens; attention from a word is the mea
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -22,16 +23,11 @@ def build_membership(sentences: Sequence[Spans], tokens: int) -> Tensor:
 
     Rows beyond the words of a sentence are 0.
     """
-    membership = torch.zeros(len(sentences), max(map(len, sentences)), tokens)
-    places = [
-        (sentence, word, token)
-        for sentence, spans in enumerate(sentences)
-        for word, span in enumerate(spans)
-        for token in span
-    ]
-    if places:
-        membership[tuple(torch.tensor(places).T)] = 1
-    return membership
+    membership = np.zeros((len(sentences), max(map(len, sentences)), tokens), np.float32)
+    for sentence, spans in enumerate(sentences):
+        for word, span in enumerate(spans):
+            membership[sentence, word, span] = 1
+    return torch.from_numpy(membership)
 
 
 def merge_tokens(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
