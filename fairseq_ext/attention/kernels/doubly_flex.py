@@ -49,9 +49,10 @@ def attend(
         u: [H], the share of DNAS in HNAS; None for DNAS.
     """
     batch, width = q.size(0), q.size(-1)
-    real = {"device": q.device, "dtype": torch.bool}
-    queries = ~query_padding if query_padding is not None else torch.ones(batch, q.size(2), **real)
-    keys = torch.ones(batch, k.size(2), **real)
+    queries = q.new_ones(batch, q.size(2), dtype=torch.bool)
+    if query_padding is not None:
+        queries = ~query_padding
+    keys = q.new_ones(batch, k.size(2), dtype=torch.bool)
     if masked is not None:
         keys = ~masked[:, 0, 0].expand(batch, -1)
     q, k, v = (F.pad(x, (0, max(0, MIN_WIDTH - width))) for x in (q, k, v))
@@ -84,6 +85,7 @@ def _attend(
     _, aux = torch_flex.flex_attention(
         k, q, columns, of_real_queries, scale=scale, return_aux=request
     )
+    assert aux.lse is not None  # as it was requested
     log_sums = aux.lse.masked_fill(~queries.any(1)[:, None, None], 0)
     doubly = torch_flex.flex_attention(q, k, v, minus_log_sums, scale=scale)
     if u is None:
