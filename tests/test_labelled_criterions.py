@@ -26,7 +26,7 @@ from fairseq_ext.criterions.sentences import (
 from fairseq_ext.criterions.sequence_tagging import SequenceTagging
 from fairseq_ext.criterions.span_extraction import SpanExtraction
 from fairseq_ext.data.examples import Example
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.rows import IGNORED
 from fairseq_ext.data.tokenisers import SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError

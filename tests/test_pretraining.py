@@ -14,8 +14,7 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 from fairseq_ext.criterions.composite import OBJECTIVES
-from fairseq_ext.data.pairs import PairDataset, cut
-from fairseq_ext.data.replaced import ReplacedDataset, unigram
+from fairseq_ext.data.sampled import PairDataset, ReplacedDataset, cut, unigram
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import replaced_tokens, sentence_pairs
 
@@ -116,7 +115,7 @@ def test_the_same_pairs_after_a_resume():
         ([[5, 6], []], {"kind": "nsp"}, "train is one document, .* part documents by empty lines"),
         ([[]], {}, "train has no text"),
         ([[1]], {}, "train has no text"),
-        ([[5, 6]], {"room": 4}, "--tokens-per-sample is 4, and a pair needs 5"),
+        ([[5, 6]], {"room": 4}, "--tokens-per-sample is 4; pairs need 5 or more"),
     ],
 )
 def test_texts_without_pairs_are_refused(documents, options, says):

@@ -99,7 +99,7 @@ def scores_part(scores: table.Table) -> Iterator[str]:
         zip(*(column.shown for column in scores.columns), strict=True),
     )
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in scores.notes) + "</ul>"
-    if len(scores.runs) > 1:
+    if len(scores.values) > 1:
         caption = "Mean and standard error; the line is the baseline"
         yield embed_picture(table.draw_table(scores), caption, scores.records())
 

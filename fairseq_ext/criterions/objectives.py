@@ -13,7 +13,7 @@ from fairseq_ext.criterions import (  # noqa: F401 (registers the bases)
 )
 from fairseq_ext.criterions.divergence import Predictions
 from fairseq_ext.criterions.terms import Sample
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.rows import IGNORED
 
 
 def count_target_tokens(base: Any, sample: Sample) -> Tensor:

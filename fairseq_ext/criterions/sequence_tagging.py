@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_ext.criterions.labelled_criterion import LabelledCriterion, log_over_all
 from fairseq_ext.criterions.logging_outputs import Log, log_percentage, log_sums
 from fairseq_ext.criterions.terms import Sample
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.rows import IGNORED
 from fairseq_ext.data.tags import Entity, entities
 
 

@@ -12,7 +12,7 @@ from fairseq_ext.criterions.labelled_criterion import LabelledCriterion
 from fairseq_ext.criterions.logging_outputs import Log, sum_entries
 from fairseq_ext.criterions.squad import score_answer
 from fairseq_ext.criterions.terms import Sample
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.rows import IGNORED
 
 
 @register_criterion("span_extraction", dataclass=FairseqDataclass)

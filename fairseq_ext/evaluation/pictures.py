@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import records_as_csv, standard_error
-from fairseq_ext.files import atomic_writer, check_writable
+from fairseq_ext.files import atomic_writer, check_writable, rename_when_complete
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,12 +100,10 @@ def save(figure: "Figure", out: Path, numbers: Sequence[Mapping[str, Any]] = ())
         UsageError: the file cannot be written.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
     try:
-        part.write_bytes(render(figure, out.suffix.removeprefix(".").lower()))
-        part.replace(out)
+        with rename_when_complete(out) as part:
+            part.write_bytes(render(figure, out.suffix.removeprefix(".").lower()))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"{out} cannot be written ({error.strerror}); give another") from error
     if numbers:
         save_numbers(numbers, out)

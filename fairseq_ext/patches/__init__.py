@@ -11,21 +11,13 @@ import re
 from collections.abc import Callable
 
 from fairseq_ext.errors import plain_errors
-from fairseq_ext.patches import (
-    batches,
-    checkpoints,
-    hydra_nodes,
-    libraries,
-    messages,
-    processes,
-    trainer,
-)
+from fairseq_ext.patches import batches, checkpoints, libraries, messages, processes, trainer
 
 PATCHES = (
     libraries.silence_stock_warnings,
     libraries.restore_numpy_compat,
     libraries.fix_length_buckets,
-    hydra_nodes.make_nodes_lazily,
+    libraries.make_nodes_lazily,
     batches.keep_last_batch,
     batches.repeat_batches,
     batches.refresh_cached_items,

@@ -14,11 +14,10 @@ def unset_tpu(cfg: Any) -> None:
     from fairseq.distributed import utils
     from omegaconf import DictConfig
 
-    if not cfg.common.bf16 or utils.xm is not None:
-        return
-    for part in cfg.values():
-        if isinstance(part, DictConfig | Namespace) and "tpu" in part:
-            part.tpu = False
+    if cfg.common.bf16 and utils.xm is None:
+        for part in cfg.values():
+            if isinstance(part, DictConfig | Namespace) and "tpu" in part:
+                part.tpu = False
 
 
 def check_precision(cfg: Any) -> None:
@@ -100,13 +99,11 @@ def _check_cpu(cfg: Any, started: bool) -> None:
             f"torchrun --no-python --nproc_per_node {world} fairseq-train ... "
             f"--distributed-world-size {world} {CPU_FLAGS}"
         )
-    backends = (
-        f"--distributed-backend {flags.distributed_backend} --ddp-backend {flags.ddp_backend}"
-    )
     trains = cfg.optimizer is not None
     if flags.distributed_backend == "nccl" or trains and flags.ddp_backend not in CPU_DDP:
         raise UsageError(
-            f"{world} processes on CPUs do not work with {backends}; give {CPU_FLAGS}, or "
+            f"{world} processes on CPUs do not work with --distributed-backend "
+            f"{flags.distributed_backend} --ddp-backend {flags.ddp_backend}; give {CPU_FLAGS}, or "
             "--distributed-world-size 1"
         )
 

@@ -11,8 +11,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, in_fold, read
-from fairseq_ext.data.labelled_dataset import Item, LabelledDataset
-from fairseq_ext.data.rows import Rows
+from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import check_dictionary, read_model_options

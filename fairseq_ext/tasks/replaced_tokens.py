@@ -16,7 +16,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from fairseq_ext.data.replaced import ReplacedDataset
+from fairseq_ext.data.sampled import ReplacedDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import option
 from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary

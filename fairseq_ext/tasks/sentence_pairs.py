@@ -6,7 +6,7 @@ from fairseq.data import Dictionary, NestedDictionaryDataset, RightPadDataset
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from fairseq_ext.data.pairs import PairDataset
+from fairseq_ext.data.sampled import PairDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary, load_lines

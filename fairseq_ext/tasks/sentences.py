@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
-from fairseq_ext.data.labelled_dataset import Item
-from fairseq_ext.data.rows import Rows
+from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
 from fairseq_ext.models.head_options import roles_with_parses
