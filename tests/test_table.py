@@ -625,7 +625,7 @@ def test_bars(tmp_path, table, monkeypatch):
     runs = of_accuracy(tmp_path, una=[70, 72], dna=[75, 79], hna=[71, 71])
     picture = ["--bars", tmp_path / "bars.png", "--baseline", "dna", "--sort", "highest"]
     table(*runs, "--metric", "accuracy", "loss", *picture)
-    ((figure, out),) = drawn
+    ((figure, out, _),) = drawn
     (axes,) = figure.axes
     assert out == tmp_path / "bars.png" and axes.get_ylabel() == "accuracy"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["dna", "una", "hna"]

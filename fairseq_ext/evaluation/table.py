@@ -84,8 +84,7 @@ def run(args: argparse.Namespace) -> None:
         with atomic_writer(args.output) as file:
             file.write(text)
     if args.bars:
-        pictures.save(draw_table(table), args.bars)
-        pictures.save_numbers(table.records(), args.bars)
+        pictures.save(draw_table(table), args.bars, table.records())
 
 
 class Table(NamedTuple):
