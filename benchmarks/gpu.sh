@@ -52,7 +52,7 @@ enter_gpu_environment() {
 [ -z "$wheels" ] || enter_gpu_environment
 export FAIRSEQ_EXT_SKIP_INSTALL=1 PYTHONPATH=$ROOT:$ROOT/benchmarks:$ROOT/benchmarks/gpu
 if [ -n "$dry" ]; then
-  export TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES=
+  export CUDA_VISIBLE_DEVICES=
 else
   python "$ROOT/benchmarks/gpu/wheels.py" check
   python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' ||

@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]
 import fast  # noqa: E402
 import run  # noqa: E402
 import wheels  # noqa: E402
-from run import Item, Options, Record, Skipped, Unfinished  # noqa: E402
+from items import Item, Options, Skipped, Unfinished  # noqa: E402
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
@@ -75,7 +75,7 @@ def options(tmp_path):
 
 
 def proceed(stage, options):
-    record = Record("stage", options.out)
+    record = run.Record("stage", options.out)
     run.run(stage, record, options)
     return {key.removeprefix("things: "): result for key, result in record.items.items()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from run import Item, Options, Skipped
+from items import Item, Options, Skipped
 
 from fairseq_ext.safe_loading import load_checkpoint
 

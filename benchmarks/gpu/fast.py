@@ -8,8 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from items import Item, Options, Result, Unfinished
 from measure import TOO_NOISY
-from run import Item, Options, Result, Unfinished
 
 WORKERS = 1  # nothing else runs beside a measurement
 BENCHMARKS = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ RUNS = {
     "task attention, base, bf16": "finetuning --max-tokens 4096 --precision bf16",
 }
 DRY = {
-    "attention": f"attention --lengths 8 --memory-length 32 --scores 4096 --only {DNA}",
+    "attention": f"attention --lengths 8 --memory-length 0 --scores 4096 --only {DNA}",
     "training and generation": "training --sizes tiny --max-tokens 128 --peers una "
     "--parts training",
 }

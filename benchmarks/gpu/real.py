@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from run import Item, Options, Unfinished
+from items import Item, Options, Unfinished
 
 WORKERS = 1  # a sweep runs its trainings side by side itself
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -17,12 +17,12 @@ SIDE_BY_SIDE = 8  # trainings of tiny models on one GPU
 def plan(options: Options) -> list[Item]:
     seeds, variants, updates = (1, 2, 3), VARIANTS, 8000
     if options.dry:
-        seeds, variants, updates = (1,), "una dna+gaussian", 2
+        seeds, variants, updates = (1,), "dna+gaussian", 2
     multi30k = (
         f"train_multi30k.sh --data {options.data} --variants '{variants}' --updates {updates} "
         f"--jobs {1 if options.dry else SIDE_BY_SIDE} --out {options.work}/multi30k"
     )
-    flags = " -- --cpu --max-tokens 400" if options.dry else ""
+    flags = " -- --cpu --train-subset valid" if options.dry else ""
     items = [
         Item("Multi30k", f"{n} seeds", follow, (f"{multi30k} --seeds {n}{flags}", "table.txt"))
         for n in seeds

@@ -20,7 +20,8 @@ import pretraining
 import steps
 import torch
 import training
-from run import Item, Options
+from fairseq.logging import metrics
+from items import Item, Options
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, build_gaussian_heads
@@ -79,12 +80,17 @@ def plan(options: Options) -> list[Item]:
 
 
 def prepare(options: Options) -> None:
-    """Write synthetic data of all tasks."""
+    """Write synthetic data of all tasks, and interpret Triton where there is no GPU."""
+    if options.dry:
+        os.environ["TRITON_INTERPRET"] = "1"  # of the worker, before it imports Triton
     for module in (training, pretraining, asa):
         folder = options.work / module.__name__
         if not folder.exists():
             with TemporaryDirectory(dir=options.work) as partial:
                 module.write_synthetic(Path(partial), 500, 1)
+                if module is pretraining:
+                    with Path(partial, "dict.txt").open("a") as symbols:
+                        symbols.write("<mask> 0\n")  # that replaced tokens need
                 shutil.copytree(partial, folder)
 
 
@@ -144,14 +150,19 @@ def errors(
     fused = outcome(group, inputs, padding, observed=False)
     plain = outcome(group.double(), [x.double() for x in inputs], padding, observed=True)
     named = zip(("output", "dq", "dk", "dv", "du"), fused, plain, strict=False)
-    return {part: distance(ours, theirs) for part, ours, theirs in named if theirs is not None}
+    terms = (inputs[-1].double() * plain[0]).norm()  # of which du is a sum that may cancel
+    return {
+        part: distance(ours, theirs, terms if part == "du" else terms.new_tensor(1.0))
+        for part, ours, theirs in named
+        if theirs is not None
+    }
 
 
-def distance(ours: Tensor | None, theirs: Tensor) -> float:
+def distance(ours: Tensor | None, theirs: Tensor, least: Tensor) -> float:
+    """Return ||ours - theirs|| / ||theirs||; a norm below `least` counts as that."""
     if ours is None:
         raise AssertionError("the gradient is missing")
-    scale = theirs.norm().clamp_min(0.1)  # gradients of a single query or key are 0
-    return ((ours.double() - theirs).norm() / scale).item()
+    return ((ours.double() - theirs).norm() / theirs.norm().maximum(least)).item()
 
 
 def build_group(name: str, heads: int) -> HeadGroup:
@@ -298,6 +309,7 @@ def step(line: list[str], place: Namespace) -> tuple[float, bool]:
     """Return the loss of the first training step, and whether parameters are finite after three."""
     args = Namespace(**vars(place), max_tokens=512, seed=1, precision="fp32")
     torch.manual_seed(1)
+    metrics.reset()  # of another task
     (candidate, *_) = steps.build({"peer": line}, args).values()
     batches = steps.read_batches(candidate, 3)
     trainer, losses = steps.build_trainer(candidate), []

@@ -11,71 +11,23 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import measure
 import torch
+from items import Item, Options, Result, Skipped, Unfinished
 from tqdm import tqdm
 
 STAGES = ("right", "fast", "real", "distributed")
 UNFINISHED = 75  # exit code: the same command goes on
 STARTS, HANGS = 300, 540  # seconds that a process may take to begin an item, and to do it
-
-Result = dict[str, Any]
-"""`status` (ok, failed, skipped, crashed, unfinished), `seconds`, `why`, and an item's values."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a stage gets: where to write, what to read, and how long it may take."""
-
-    out: Path
-    data: Path
-    text: Path
-    dry: bool
-    deadline: float
-
-    @property
-    def device(self) -> str:
-        return "cpu" if self.dry else "cuda"
-
-    @property
-    def work(self) -> Path:
-        """Folder of runs, checkpoints and logs."""
-        return self.out / "work"
-
-    def seconds_left(self) -> float:
-        return max(1.0, self.deadline - time.time())
-
-
-class Item(NamedTuple):
-    """A function `do(options, *arguments)` that returns values or raises, by its row of a table."""
-
-    table: str
-    name: str
-    do: Callable[..., Mapping[str, Any]]
-    arguments: tuple[Any, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return f"{self.table}: {self.name}"
-
-
-class Unfinished(Exception):
-    """Raised by an item that goes on in the next run."""
-
-
-class Skipped(Exception):
-    """Raised by an item that this machine cannot do; its text says why."""
-
 
 # Workers.
 
