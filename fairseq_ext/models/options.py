@@ -1,5 +1,9 @@
 """Options of models, in the same tables for flags, hydra and checkpoints."""
 
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
+
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
@@ -7,138 +11,105 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, Requirements, option, stock_options
+from fairseq_ext.guidance.selection import SITES
+from fairseq_ext.models.config import Requirements, described, flag, list_options, stock_options
 from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 
 Normalisers = ChoiceEnum(list(NORMALISERS))
+Weights = ChoiceEnum(list(Hybrid.WEIGHTS))
+Definitions = ChoiceEnum(list(DEFINITIONS))
 
-KINDS = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "encoder-decoder attention",
-}
 
-OPTIONS: list[Option] = [
-    option("encoder_normaliser", Normalisers, "softmax", "normaliser of encoder self-attention"),
-    option(
-        "decoder_normaliser",
-        Normalisers,
-        "softmax",
-        "normaliser of decoder self-attention; only softmax keeps the future hidden",
-    ),
-    option(
-        "cross_normaliser",
-        Normalisers,
-        "softmax",
-        "normaliser of encoder-decoder attention; only softmax works token by token",
-    ),
-    option(
-        "hna_init",
-        float,
+def _gaussian_heads(kind: str) -> Any:
+    return described(
+        "0",
+        f"number of hard-coded heads (You et al. 2020) in each layer's {kind}, or all; they are "
+        "the first ones",
+    )
+
+
+def _gaussian_offsets(site: str, default: str) -> Any:
+    return described(
+        default,
+        "centres of the hard-coded heads, in tokens from the query, as in "
+        f"--{site}-gaussian-offsets={default} (with =); repeated over the heads; / separates "
+        "layers",
+    )
+
+
+@dataclass
+class AttentionOptions:
+    """Options of our attention and of the layers around it."""
+
+    encoder_normaliser: Normalisers = described("softmax", "normaliser of encoder self-attention")
+    decoder_normaliser: Normalisers = described(
+        "softmax", "normaliser of decoder self-attention; only softmax keeps the future hidden"
+    )
+    cross_normaliser: Normalisers = described(
+        "softmax", "normaliser of encoder-decoder attention; only softmax works token by token"
+    )
+    hna_init: float = described(
         0.5,
         "initial weight u of doubly-normalised attention in the hybrid (paper: 0.5 for VQA, 0.1 "
         "for headlines, none given for other tasks)",
-    ),
-    option(
-        "hna_weight",
-        ChoiceEnum(list(Hybrid.WEIGHTS)),
+    )
+    hna_weight: Weights = described(
         "sigmoid",
         "how u is kept between 0 and 1: sigmoid (ours), raw (not at all, the paper's) or clamp",
-    ),
-    option(
-        "sinkhorn_sweeps",
-        int,
-        1,
-        "sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention",
-    ),
-    *(
-        option(
-            f"{site}_gaussian_heads",
-            str,
-            "0",
-            f"number of hard-coded heads (You et al. 2020) in each layer's {kind}, or all; they "
-            "are the first ones",
-        )
-        for site, kind in KINDS.items()
-    ),
-    *(
-        option(
-            f"{site}_gaussian_offsets",
-            str,
-            offsets,
-            f"centres of the hard-coded heads, in tokens from the query, as in "
-            f"--{site}-gaussian-offsets={offsets} (with =); repeated over the heads; / separates "
-            "layers",
-        )
-        for site, offsets in {"encoder": "-1,1", "decoder": "-1,0", "cross": "-1,1"}.items()
-    ),
-    option(
-        "gaussian_sigma",
-        str,
-        "1",
-        "standard deviation of hard-coded heads, in tokens: one, or one for each head",
-    ),
-    option(
-        "gaussian_ratio",
-        float,
-        1.0,
-        "source tokens per target token, for hard-coded heads of encoder-decoder attention",
-    ),
-    option(
-        "encoder_roles",
-        str,
+    )
+    sinkhorn_sweeps: int = described(
+        1, "sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention"
+    )
+    encoder_gaussian_heads: str = _gaussian_heads("encoder self-attention")
+    decoder_gaussian_heads: str = _gaussian_heads("decoder self-attention")
+    cross_gaussian_heads: str = _gaussian_heads("encoder-decoder attention")
+    encoder_gaussian_offsets: str = _gaussian_offsets("encoder", "-1,1")
+    decoder_gaussian_offsets: str = _gaussian_offsets("decoder", "-1,0")
+    cross_gaussian_offsets: str = _gaussian_offsets("cross", "-1,1")
+    gaussian_sigma: str = described(
+        "1", "standard deviation of hard-coded heads, in tokens: one, or one for each head"
+    )
+    gaussian_ratio: float = described(
+        1.0, "source tokens per target token, for hard-coded heads of encoder-decoder attention"
+    )
+    encoder_roles: str = described(
         "none",
         "roles of the first heads of each encoder layer (Wang et al. 2020), as in rare,relative: "
         f"{', '.join(ROLES)} (an ordinary head); / separates layers",
-    ),
-    option(
-        "role_definitions",
-        ChoiceEnum(list(DEFINITIONS)),
-        "paper",
-        "definitions of the roles: the paper's, or its released code's, where they differ",
-    ),
-    option(
-        "head_gate",
-        bool,
+    )
+    role_definitions: Definitions = described(
+        "paper", "definitions of the roles: the paper's, or its released code's, where they differ"
+    )
+    head_gate: bool = described(
         False,
         "learn a weight for each head of the encoder, which begins as 1 (Wang et al. 2020 announce "
         "it without a formula)",
-    ),
-    option(
-        "asa_layers",
-        str,
+    )
+    asa_layers: str = described(
         "none",
         "encoder layers with an adversary (Wu et al. 2023), for a criterion with _asa: none, all, "
         "upper (the upper half; layers below are computed once for both passes), or numbers, as in "
         "3,5",
-    ),
-    option(
-        "asa_per_head",
-        bool,
+    )
+    asa_per_head: bool = described(
         False,
         "let adversaries mask each head on its own (paper: one mask for all heads of a layer)",
-    ),
-    option(
-        "share_encoder_decoder_layers",
-        bool,
+    )
+    share_encoder_decoder_layers: bool = described(
         False,
         "use one stack of layers as encoder and decoder; encoder-decoder attention has the "
         "projections of self-attention (inferred from the number of parameters of the headline "
         "models of Ding et al.)",
-    ),
-    option(
-        "cross_layers",
-        str,
-        "all",
-        "decoder layers that attend to the encoder: all, last, or numbers, as in 0,3",
-    ),
-    option(
-        "cross_attention_heads",
-        int,
-        0,
-        "heads of encoder-decoder attention; 0: as many as the decoder has",
-    ),
-]
+    )
+    cross_layers: str = described(
+        "all", "decoder layers that attend to the encoder: all, last, or numbers, as in 0,3"
+    )
+    cross_attention_heads: int = described(
+        0, "heads of encoder-decoder attention; 0: as many as the decoder has"
+    )
+
+
+OPTIONS = list_options(AttentionOptions)
 
 _TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
 
@@ -154,47 +125,39 @@ _ROBERTA_SHARED = {
     *("checkpoint_activations", "offload_activations", "min_params_to_wrap"),
 }
 
-ROBERTA_OPTIONS: list[Option] = [
-    *(stock_option for stock_option in stock_options() if stock_option[0] in _ROBERTA_SHARED),
-    option(
-        "max_positions",
-        Optional[int],  # noqa: UP045 (argparse)
-        None,
-        "number of positions that have an embedding (default: --tokens-per-sample)",
-    ),
-    option(
-        "segments",
-        Optional[int],  # noqa: UP045
+
+@dataclass
+class RobertaOptions:
+    """Options of RoBERTa-style models that fairseq's Transformer does not have."""
+
+    max_positions: Optional[int] = described(
+        None, "number of positions that have an embedding (default: --tokens-per-sample)"
+    )
+    segments: Optional[int] = described(
         None,
         "number of segments (BERT's token types) that have an embedding (default: as in the "
         "checkpoint that is fine-tuned, 2 for pre-training on pairs, else 0)",
-    ),
-    option(
-        "layer_norm_eps",
-        Optional[float],  # noqa: UP045
+    )
+    layer_norm_eps: Optional[float] = described(
         None,
         "added by layer normalisation to the variance (default: 1e-5 as in fairseq; BERT: 1e-12)",
-    ),
-    option("pooler_activation_fn", str, "tanh", "activation function of classification heads"),
-    option("pooler_dropout", float, 0.0, "dropout of classification heads"),
-    option(
-        "untie_weights_roberta",
-        bool,
-        False,
-        "give the output weights of its own, other than the embeddings",
-    ),
-    option(
-        "load_checkpoint_heads",
-        bool,
-        False,
-        "register the classification heads that a checkpoint has",
-    ),
-    option(
-        "spectral_norm_classification_head",
-        bool,
-        False,
-        "apply spectral normalisation to classification heads",
-    ),
+    )
+    pooler_activation_fn: str = described("tanh", "activation function of classification heads")
+    pooler_dropout: float = described(0.0, "dropout of classification heads")
+    untie_weights_roberta: bool = described(
+        False, "give the output weights of its own, other than the embeddings"
+    )
+    load_checkpoint_heads: bool = described(
+        False, "register the classification heads that a checkpoint has"
+    )
+    spectral_norm_classification_head: bool = described(
+        False, "apply spectral normalisation to classification heads"
+    )
+
+
+ROBERTA_OPTIONS = [
+    *(option for option in stock_options() if option[0] in _ROBERTA_SHARED),
+    *list_options(RobertaOptions),
     *ENCODER_OPTIONS,
 ]
 """Options of fairseq's RoBERTa, with its names and meanings, and options of our attention."""
@@ -204,13 +167,13 @@ HYBRID = ("hna_init", "hna_weight")
 
 DEFAULTS = {name: field.default for name, _, field in OPTIONS}
 
-HARD_CODED = [f"{site}_gaussian_heads" for site in KINDS]
+HARD_CODED = [f"{site}_gaussian_heads" for site in SITES]
 CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross_normaliser")
 
 OPTION_REQUIREMENTS: Requirements = {
     **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
     "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
-    **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in KINDS},
+    **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in SITES},
     "gaussian_sigma": (HARD_CODED, []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),
     **dict.fromkeys(CROSS, (["no_cross_attention"], ["False"])),
@@ -226,5 +189,6 @@ def check_supported(cfg: Any) -> None:
     """Raise UsageError for an option of fairseq's own Transformer that ours does not have."""
     for name in UNSUPPORTED:
         if getattr(cfg, name):
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is not supported here; use fairseq's own --arch transformer.")
+            raise UsageError(
+                f"{flag(name)} is not supported here; use fairseq's own --arch transformer."
+            )

@@ -1,24 +1,15 @@
 """The task "replaced_token_detection": ELECTRA's discriminator with a unigram generator."""
 
-from dataclasses import fields, make_dataclass
 from typing import Any
 
 import numpy as np
-from fairseq.data import (
-    IdDataset,
-    NestedDictionaryDataset,
-    NumelDataset,
-    NumSamplesDataset,
-    RightPadDataset,
-    SortDataset,
-)
-from fairseq.dataclass import FairseqDataclass
+from fairseq import data
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_ext.data.replaced import ReplacedDataset
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import option
+from fairseq_ext.models.config import described, flat_config, list_options
 from fairseq_ext.tasks.plain_text import check_criterion, load_dictionary
 
 HEAD = "replaced_token_detection"
@@ -28,19 +19,15 @@ BLOCKS = {
 }
 """Options of masked LM that make blocks of text."""
 
-ReplacedTokenDetectionConfig = make_dataclass(
-    "ReplacedTokenDetectionConfig",
-    [
-        *((f.name, f.type, f) for f in fields(MaskedLMConfig) if f.name in BLOCKS),
-        option(
-            "replace_prob",
-            float,
-            0.15,
-            "share of the tokens that are drawn anew from the unigram distribution of the "
-            "dictionary (ELECTRA's; the attention guidance paper gives none)",
-        ),
-    ],
-    bases=(FairseqDataclass,),
+REPLACE_PROB = described(
+    0.15,
+    "share of the tokens that are drawn anew from the unigram distribution of the dictionary "
+    "(ELECTRA's; the attention guidance paper gives none)",
+)
+
+_OPTIONS = [option for option in list_options(MaskedLMConfig) if option[0] in BLOCKS]
+ReplacedTokenDetectionConfig = flat_config(
+    "ReplacedTokenDetectionConfig", [*_OPTIONS, ("replace_prob", float, REPLACE_PROB)], {}
 )
 
 
@@ -87,16 +74,15 @@ class ReplacedTokenDetectionTask(MaskedLMTask):
         share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()
         replaced = ReplacedDataset(blocks, self.source_dictionary, share=share, seed=seed)
         parts = {
-            "id": IdDataset(),
+            "id": data.IdDataset(),
             "net_input": {
-                "src_tokens": RightPadDataset(replaced, pad_idx=pad),
-                "src_lengths": NumelDataset(replaced, reduce=False),
+                "src_tokens": data.RightPadDataset(replaced, pad_idx=pad),
+                "src_lengths": data.NumelDataset(replaced, reduce=False),
             },
-            "target": RightPadDataset(replaced.part("labels"), pad_idx=0),
-            "nsentences": NumSamplesDataset(),
-            "ntokens": NumelDataset(replaced, reduce=True),
+            "target": data.RightPadDataset(replaced.part("labels"), pad_idx=0),
+            "nsentences": data.NumSamplesDataset(),
+            "ntokens": data.NumelDataset(replaced, reduce=True),
         }
         order = [np.random.default_rng(seed).permutation(len(replaced)), replaced.sizes]
-        self.datasets[split] = SortDataset(
-            NestedDictionaryDataset(parts, sizes=[replaced.sizes]), sort_order=order
-        )
+        examples = data.NestedDictionaryDataset(parts, sizes=[replaced.sizes])
+        self.datasets[split] = data.SortDataset(examples, sort_order=order)

@@ -18,7 +18,13 @@ from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
+from fairseq_ext.models.config import (
+    Requirements,
+    check_positive,
+    check_requirements,
+    default_options,
+    described,
+)
 from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser
 from fairseq_ext.models.task_heads import (
@@ -117,8 +123,7 @@ class SentenceTask(LabelledTask):
     def _check_options(self) -> None:
         """Raise UsageError for a wrong number of blocks and for options without effect."""
         cfg = self.cfg
-        if cfg.task_layers is not None and cfg.task_layers < 1:
-            raise UsageError(f"--task-layers is {cfg.task_layers} and must be 1 or more")
+        check_positive(cfg, "task_layers")
         values = {name: getattr(cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
         check_requirements(values, default_options(SentenceConfig), {}, REQUIREMENTS)
 

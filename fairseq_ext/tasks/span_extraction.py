@@ -14,7 +14,7 @@ from fairseq_ext.data.labelled_dataset import IGNORED, Item
 from fairseq_ext.data.rows import Row, Rows, Window, best_span, span, windows
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import described
+from fairseq_ext.models.config import check_positive, described
 from fairseq_ext.models.task_heads import PerToken
 from fairseq_ext.tasks.labelled_options import LabelledConfig
 from fairseq_ext.tasks.labelled_task import LabelledTask
@@ -79,10 +79,7 @@ class SpanExtractionTask(LabelledTask):
     def begin(self) -> None:
         """Read what a training starts from, and check the lengths."""
         super().begin()
-        for name in ("stride", "longest_question", "longest_answer"):
-            if self.cfg[name] < 1:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} is {self.cfg[name]} and must be 1 or more")
+        check_positive(self.cfg, "stride", "longest_question", "longest_answer")
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
         """Return ANSWERED, and UNANSWERED if there are questions without an answer."""
