@@ -18,32 +18,19 @@ from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models import task_heads
 from fairseq_ext.models.config import (
-    Requirements,
     check_positive,
     check_requirements,
     default_options,
     described,
 )
 from fairseq_ext.models.head_options import roles_with_parses
-from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser
-from fairseq_ext.models.task_heads import (
-    Linear,
-    Pooling,
-    Product,
-    SentenceHead,
-    build_mlp,
-    pool_first,
-    pool_max,
-    pool_mean,
-)
 from fairseq_ext.tasks.labelled_options import LabelledConfig
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
-POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": pool_max}
-
 Pairs = ChoiceEnum(["joint", "apart"])
-Poolings = ChoiceEnum([*POOLINGS, "attention"])
+Poolings = ChoiceEnum([*task_heads.POOLINGS, "attention"])
 Outputs = ChoiceEnum(["mlp", "linear"])
 
 
@@ -74,7 +61,7 @@ class SentenceConfig(LabelledConfig):
     )
 
 
-REQUIREMENTS: Requirements = {
+REQUIREMENTS = {
     "task_layers": (["pooling"], ["attention"]),
     "task_init": (["pooling"], ["attention"]),
     "output": (["pairs"], ["joint"]),  # sentences apart always end in a dot product
@@ -107,7 +94,7 @@ class SentenceTask(LabelledTask):
 
     def begin(self) -> None:
         """Read what a training starts from, and check the options of the head."""
-        parse_initialiser(self.cfg.task_init)
+        task_heads.parse_initialiser(self.cfg.task_init)
         super().begin()
         first = self.load_examples("train")[0]
         self.sentences = 2 if "pair" in first.values else 1
@@ -184,15 +171,15 @@ class SentenceTask(LabelledTask):
         width, dropout, apart = args.encoder_embed_dim, args.pooler_dropout, self._apart()
         classes = len(self.labels) or 1
         if apart:
-            output: nn.Module = Product(width, self.inner * width, dropout)
+            output: nn.Module = task_heads.Product(width, self.inner * width, dropout)
             output = nn.Sequential(output, Scores()) if self.labels else output
         elif self.cfg.output == "linear":
-            output = Linear(width, classes, dropout)
+            output = task_heads.Linear(width, classes, dropout)
         else:
-            output = build_mlp(args, classes)
+            output = task_heads.build_mlp(args, classes)
         if self.cfg.pooling != "attention":
-            return SentenceHead(POOLINGS[self.cfg.pooling], output)
-        blocks = TaskAttention(
+            return task_heads.SentenceHead(task_heads.POOLINGS[self.cfg.pooling], output)
+        blocks = task_heads.TaskAttention(
             width,
             args.encoder_attention_heads,
             layers=self.cfg.task_layers or (self.cross_layers if apart else 2),
@@ -200,7 +187,7 @@ class SentenceTask(LabelledTask):
             init=self.cfg.task_init,
             dropout=args.attention_dropout,
         )
-        return SentenceHead(blocks, output)
+        return task_heads.SentenceHead(blocks, output)
 
     def _apart(self) -> bool:
         return self.cfg.pairs == "apart"
