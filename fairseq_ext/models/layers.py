@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules.transformer_layer import (
-    TransformerDecoderLayerBase,
-    TransformerEncoderLayerBase,
-)
+from fairseq.modules import transformer_layer as stock
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
@@ -75,32 +72,30 @@ def _name_dropouts(layer: Any, base: type) -> None:
         dropout.module_name = base.__name__
 
 
-class EncoderLayer(Checkpointed, TransformerEncoderLayerBase):
+class EncoderLayer(Checkpointed, stock.TransformerEncoderLayerBase):
     """An encoder layer of fairseq's; `Inputs` travel as its `encoder_padding_mask`."""
 
     def __init__(self, cfg: TransformerConfig, index: int) -> None:
         self.index = index  # needed while the base class builds its attention
         super().__init__(cfg)
-        _name_dropouts(self, TransformerEncoderLayerBase)
+        _name_dropouts(self, stock.TransformerEncoderLayerBase)
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
         """Build the attention between tokens of the source."""
         return build_attention("encoder", self.index, cfg)
 
 
-class DecoderLayer(Checkpointed, TransformerDecoderLayerBase):
+class DecoderLayer(Checkpointed, stock.TransformerDecoderLayerBase):
     """A decoder layer of fairseq's; `Inputs` travel as its two padding masks."""
 
     def __init__(self, cfg: TransformerConfig, index: int, no_encoder_attn: bool = False) -> None:
         self.index = index
         super().__init__(cfg, no_encoder_attn)
-        _name_dropouts(self, TransformerDecoderLayerBase)
+        _name_dropouts(self, stock.TransformerDecoderLayerBase)
         # in evaluation fairseq makes the cross-attention map of every layer and reads one
         self.need_attn = False
 
-    def build_self_attention(
-        self, embed_dim: int, cfg: TransformerConfig, **unused: Any
-    ) -> Attention:
+    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **_: Any) -> Attention:
         """Build the attention between tokens of the target."""
         return build_attention("decoder", self.index, cfg)
 

@@ -18,9 +18,10 @@ from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
 from fairseq_ext.models.head_options import check_annotated
 from fairseq_ext.models.mixins import AttentionModel, record_attention
 from fairseq_ext.models.task_heads import build_mlp
-from fairseq_ext.models.transformer_encoder import Disturbance, TransformerEncoder
+from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task gives a number
+PASSED = ("recorder", "second", "noise", "annotations")  # to the Transformer encoder
 
 
 def init_parameters(module: nn.Module) -> None:
@@ -63,8 +64,6 @@ class RobertaEncoder(stock.RobertaEncoder):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         masked_tokens: Tensor | None = None,
-        segments: Tensor | None = None,
-        token_embeddings: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return logits or features, and a dict with the features [B, S, C] as "features".
@@ -74,11 +73,9 @@ class RobertaEncoder(stock.RobertaEncoder):
         Args:
             src_tokens: [B, S].
             masked_tokens: [B, S] bool, the tokens to predict; all by default.
-            segments: [B, S], the segment of each token, from 0; all 0 by default.
+            options: further arguments of `extract_features`.
         """
-        features, extra = self.extract_features(
-            src_tokens, return_all_hiddens, segments, token_embeddings, **options
-        )
+        features, extra = self.extract_features(src_tokens, return_all_hiddens, **options)
         extra["features"] = features
         return features if features_only else self.output_layer(features, masked_tokens), extra
 
@@ -88,21 +85,18 @@ class RobertaEncoder(stock.RobertaEncoder):
         return_all_hiddens: bool = False,
         segments: Tensor | None = None,
         token_embeddings: Tensor | None = None,
-        recorder: AttentionRecorder | None = None,
-        second: SecondPass | None = None,
-        noise: Disturbance | None = None,
-        annotations: Tensor | None = None,
-        **unused: Any,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return features [B, S, C], and the states of all layers as "inner_states" if wanted."""
+        """Return features [B, S, C], and the states of all layers as "inner_states" if wanted.
+
+        Args:
+            segments: [B, S], the segment of each token, from 0; all 0 by default.
+            options: arguments of the Transformer encoder; others are ignored, as by fairseq's.
+        """
+        embedded = self._embed(src_tokens, segments, token_embeddings)
+        passed = {name: value for name, value in options.items() if name in PASSED}
         encoded = self.sentence_encoder(
-            src_tokens,
-            return_all_hiddens=return_all_hiddens,
-            token_embeddings=self._embed(src_tokens, segments, token_embeddings),
-            recorder=recorder,
-            second=second,
-            noise=noise,
-            annotations=annotations,
+            src_tokens, None, return_all_hiddens, token_embeddings=embedded, **passed
         )
         states = encoded["encoder_states"] if return_all_hiddens else None
         return encoded["encoder_out"][0].transpose(0, 1), {"inner_states": states}

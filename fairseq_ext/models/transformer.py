@@ -1,12 +1,10 @@
 """Translation models: fairseq's Transformer with our attention at every site."""
 
+from functools import partial
 from typing import Any
 
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerDecoderBase,
-    TransformerModelBase,
-)
+from fairseq.models import transformer as stock
+from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
@@ -17,10 +15,10 @@ from fairseq_ext.models.layers import DecoderLayer, wrap_layer
 from fairseq_ext.models.mixins import AttentionModel, record_attention
 from fairseq_ext.models.options import check_supported
 from fairseq_ext.models.shared_layers import check_shareable, share_layers
-from fairseq_ext.models.transformer_encoder import Disturbance, TransformerEncoder
+from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 
-class TransformerDecoder(TransformerDecoderBase):
+class TransformerDecoder(stock.TransformerDecoderBase):
     """A decoder of fairseq's whose layers get `Inputs` where fairseq's get padding masks.
 
     Attributes:
@@ -69,9 +67,7 @@ class TransformerDecoder(TransformerDecoderBase):
         """Return features [B, T, C], with a map [B, T, S]: the mean of a layer's (first) heads."""
         layers = list(self.layers)  # LayerDrop samples once
         if alignment_layer is None and (self.always_align or not self.training):
-            attending = (
-                i for i, layer in enumerate(layers) if getattr(layer, "encoder_attn", None)
-            )
+            attending = [i for i, x in enumerate(layers) if getattr(x, "encoder_attn", None)]
             alignment_layer = max(attending, default=None)
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment
@@ -80,13 +76,12 @@ class TransformerDecoder(TransformerDecoderBase):
         if encoder_out is not None and encoder_out["encoder_out"]:
             memory = encoder_out["encoder_out"][0]
             padding = next(iter(encoder_out["encoder_padding_mask"]), None)
-            if incremental_state is None and padding is not None and not padding.any():
-                padding = None
             source = Inputs(padding, recorder=recorder)
-            if incremental_state is None:
-                source.query_padding = own.padding
-            else:
+            if incremental_state is not None:
                 source.first_query = prev_output_tokens.size(1) - 1
+            else:
+                source.query_padding = own.padding
+                source.padding = padding if padding is not None and padding.any() else None
         states, attention = [x], None
         for index, layer in enumerate(layers):
             aligns = index == alignment_layer
@@ -133,7 +128,7 @@ class TransformerDecoder(TransformerDecoderBase):
         return x.transpose(0, 1)
 
 
-class TransformerModel(AttentionModel, TransformerModelBase):
+class TransformerModel(AttentionModel, stock.TransformerModelBase):
     """The common base of our translation architectures, each with a configuration of its own."""
 
     encoder: TransformerEncoder
@@ -170,9 +165,7 @@ class TransformerModel(AttentionModel, TransformerModelBase):
         cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding
     ) -> TransformerDecoder:
         """Build our decoder in the place of fairseq's."""
-        return TransformerDecoder(
-            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
-        )
+        return TransformerDecoder(cfg, tgt_dict, embed_tokens, cfg.no_cross_attention)
 
     @record_attention
     def forward(
@@ -187,36 +180,23 @@ class TransformerModel(AttentionModel, TransformerModelBase):
         *,
         recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
-        noise: Disturbance | None = None,
-        annotations: Tensor | None = None,
+        **inputs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Encode and decode as fairseq does; the output of a second pass is in `extra["second"]`.
 
         Further arguments are those of the encoder; see also `record_attention`.
         """
         encoder_out = self.encoder(
-            src_tokens,
-            src_lengths=src_lengths,
-            return_all_hiddens=return_all_hiddens,
-            recorder=recorder,
-            second=second,
-            noise=noise,
-            annotations=annotations,
+            src_tokens, src_lengths, return_all_hiddens, recorder=recorder, second=second, **inputs
         )
-
-        def decode(memory: Tensor, **options: Any) -> tuple[Tensor, dict[str, Any]]:
-            return self.decoder(
-                prev_output_tokens,
-                encoder_out | {"encoder_out": [memory]},
-                features_only=features_only,
-                alignment_layer=alignment_layer,
-                alignment_heads=alignment_heads,
-                **options,
-            )
-
         [encoded] = encoder_out["encoder_out"]
-        encoded, *others = encoded.chunk(1 if second is None else 2, 1)
-        output, extra = decode(encoded, recorder=recorder)
+        first, *others = (
+            encoder_out | {"encoder_out": [memory]}
+            for memory in encoded.chunk(1 if second is None else 2, 1)
+        )
+        options = {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
+        decode = partial(self.decoder, prev_output_tokens, features_only=features_only, **options)
+        output, extra = decode(first, recorder=recorder)
         if second is not None:
-            extra["second"] = decode(others[0])
+            extra["second"] = decode(*others)
         return output, extra

@@ -18,13 +18,7 @@ from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import task_heads
-from fairseq_ext.models.config import (
-    check_positive,
-    check_requirements,
-    default_options,
-    described,
-)
+from fairseq_ext.models import config, task_heads
 from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.tasks.labelled_options import LabelledConfig
 from fairseq_ext.tasks.labelled_task import LabelledTask
@@ -38,23 +32,23 @@ Outputs = ChoiceEnum(["mlp", "linear"])
 class SentenceConfig(LabelledConfig):
     """Options of tasks on sentences and pairs of sentences."""
 
-    pairs: Pairs = described("joint", "two sentences in one row, or in two")
-    pooling: Poolings = described(
+    pairs: Pairs = config.described("joint", "two sentences in one row, or in two")
+    pooling: Poolings = config.described(
         "first",
         "of a sentence's tokens: the first one, the mean, the maximum, or task-specific attention "
         "(Jia 2024)",
     )
-    output: Outputs = described(
+    output: Outputs = config.described(
         "mlp",
         "RoBERTa's two layers, or a linear map without bias (Jia's); of sentences apart it is the "
         "dot product of both after a linear map (Jia's)",
     )
-    task_layers: Optional[int] = described(
+    task_layers: Optional[int] = config.described(
         None,
         "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
         "for two apart 1 to classify and 3 for regression)",
     )
-    task_init: str = described(
+    task_init: str = config.described(
         "default",
         "what the weights of task-specific attention are drawn from: default (that of linear "
         "maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...",
@@ -110,9 +104,9 @@ class SentenceTask(LabelledTask):
     def _check_options(self) -> None:
         """Raise UsageError for a wrong number of blocks and for options without effect."""
         cfg = self.cfg
-        check_positive(cfg, "task_layers")
+        config.check_positive(cfg, "task_layers")
         values = {name: getattr(cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
-        check_requirements(values, default_options(SentenceConfig), {}, REQUIREMENTS)
+        config.check_requirements(values, config.default_options(SentenceConfig), {}, REQUIREMENTS)
 
     @property
     def annotated(self) -> bool:
