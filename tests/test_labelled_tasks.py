@@ -414,7 +414,7 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "train", "options", "says"),
     [
-        ("sentence_classification", SENTENCES[:1], {}, "has only the label 'b'; give examples"),
+        ("sentence_classification", SENTENCES[:1], {}, "has only the label 'b'; give two"),
         (
             "sentence_classification",
             [*PAIRS, PAIRS[0] | {"label": "c"}],

@@ -36,11 +36,8 @@ def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary 
 
 def find_adversary_layers(model: nn.Module) -> list[int]:
     """Return the numbers of the layers that have an adversary."""
-    return sorted(
-        module.layer
-        for module in model.modules()
-        if isinstance(module, Attention) and module.adversary is not None
-    )
+    parts = [module for module in model.modules() if isinstance(module, Attention)]
+    return sorted(part.layer for part in parts if part.adversary is not None)
 
 
 def report_model(model: nn.Module, task: Any) -> ModelReport:

@@ -15,6 +15,10 @@ Option = tuple[str, Any, Field]
 """Name, type and dataclass field, as `make_dataclass` takes them."""
 
 
+Options = Mapping[str, Any]
+"""Names and values."""
+
+
 def described(default: Any, help: str) -> Any:
     """Return the field of an option in a dataclass."""
     return field(default=default, metadata={"help": help})
@@ -58,10 +62,7 @@ Without values, it has an effect with every value but the one that switches the 
 
 
 def check_requirements(
-    options: Mapping[str, Any],
-    preset: Mapping[str, Any],
-    off: Mapping[str, Any],
-    requirements: Requirements,
+    options: Options, preset: Options, off: Options, requirements: Requirements
 ) -> None:
     """Raise UsageError for an option that was changed and has no effect.
 

@@ -14,8 +14,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Attention, Inputs, SecondPass
-from fairseq_ext.models.adversaries import build_adversary
-from fairseq_ext.models.head_options import build_heads, count_heads
+from fairseq_ext.models import adversaries, head_options
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
 
@@ -23,15 +22,15 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     """Build the attention at a site ("encoder", "decoder", "cross") of a layer."""
     side, table = (cfg.encoder, ENCODER_OPTIONS) if site == "encoder" else (cfg.decoder, OPTIONS)
     options = {name: getattr(cfg, name) for name, *_ in table}
-    heads = count_heads(site, side.attention_heads, options)
+    heads = head_options.count_heads(site, side.attention_heads, options)
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     return Attention(
         side.embed_dim,
         heads,
         site=site,
         layer=layer,
-        groups=build_heads(site, layer, heads, side.layers, options),
-        adversary=build_adversary(site, layer, cfg),
+        groups=head_options.build_heads(site, layer, heads, side.layers, options),
+        adversary=adversaries.build_adversary(site, layer, cfg),
         gated=cfg.head_gate and site == "encoder",
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
@@ -42,9 +41,8 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """Wrap a layer for FSDP, as fairseq does: a checkpointed one always, whatever its size."""
-    return fsdp_wrap(
-        layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
-    )
+    smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    return fsdp_wrap(layer, min_num_params=smallest)
 
 
 class Checkpointed(nn.Module):

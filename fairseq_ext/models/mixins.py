@@ -1,7 +1,6 @@
 """Mixin of all models with our attention, and the decorator of their forward passes."""
 
 import warnings
-from argparse import Namespace
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -44,11 +43,7 @@ class AttentionModel(BaseFairseqModel):
         log_average()
 
     def load_state_dict(
-        self,
-        state_dict: dict[str, Tensor],
-        strict: bool = True,
-        model_cfg: Any = None,
-        args: Namespace | None = None,
+        self, state_dict: dict, strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
         """Load parameters; --encoder-layers-to-keep and --decoder-layers-to-keep are of model_cfg.
 
@@ -81,9 +76,7 @@ def log_average() -> None:
     for name, average in AVERAGES.items():
         meter = metrics.get_meter("default", name)
         if meter is not None:
-            metrics.log_derived(
-                average, lambda _, meter=meter: safe_round(meter.avg, 3), priority=5
-            )
+            metrics.log_derived(average, lambda _, m=meter: safe_round(m.avg, 3), priority=5)
             return
 
 

@@ -12,12 +12,9 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, adversary
 from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import pretrained
-from fairseq_ext.models.adversaries import report_model
+from fairseq_ext.models import adversaries, head_options, pretrained, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
-from fairseq_ext.models.head_options import check_annotated
 from fairseq_ext.models.mixins import AttentionModel, record_attention
-from fairseq_ext.models.task_heads import build_mlp
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task gives a number
@@ -153,11 +150,11 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
                 f"the task makes sequences of up to {longest} tokens, and --max-positions is "
                 f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
             )
-        check_annotated(args.encoder_roles, args.encoder_layers, task)
+        head_options.check_annotated(args.encoder_roles, args.encoder_layers, task)
         if args.segments is None:
             args.segments = facts.segments
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
-        model.report = report_model(model, task)
+        model.report = adversaries.report_model(model, task)
         return model
 
     def adopted_options(self) -> dict[str, Any]:
@@ -173,12 +170,9 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Upgrade a checkpoint as fairseq does, and keep an attached head that it does not have."""
-        end = ".out_proj.weight"  # which fairseq looks for, and spectral normalisation renames
-        renamed = {
-            key.removesuffix("_orig"): value
-            for key, value in state_dict.items()
-            if key.endswith(f"{end}_orig")
-        }
+        # fairseq looks for .out_proj.weight, which spectral normalisation renames
+        end = ".out_proj.weight_orig"
+        renamed = {k.removesuffix("_orig"): v for k, v in state_dict.items() if k.endswith(end)}
         state_dict.update(renamed)
         super().upgrade_state_dict_named(state_dict, name)
         for key in renamed:
@@ -198,7 +192,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
 
     def register_token_head(self, name: str, classes: int) -> None:
         """Add a head for all tokens, with GELU as in ELECTRA, to the classification heads."""
-        self.classification_heads[name] = build_mlp(self.args, classes, "gelu")
+        self.classification_heads[name] = task_heads.build_mlp(self.args, classes, "gelu")
 
     @record_attention
     def forward(

@@ -87,22 +87,16 @@ class BiLstm(Encoder):
 
     def __init__(self, args: Namespace, dictionary: Any) -> None:
         super().__init__(args, dictionary)
-        layers, self.width = args.encoder_layers, 2 * args.encoder_hidden_size
-        self.lstm = nn.LSTM(
-            args.encoder_embed_dim,
-            args.encoder_hidden_size,
-            layers,
-            batch_first=True,
-            dropout=args.dropout if layers > 1 else 0.0,
-            bidirectional=True,
-        )
+        size, layers = args.encoder_hidden_size, args.encoder_layers
+        self.width, between = 2 * size, args.dropout if layers > 1 else 0.0
+        options = {"batch_first": True, "bidirectional": True, "dropout": between}
+        self.lstm = nn.LSTM(args.encoder_embed_dim, size, layers, **options)
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return the states of both directions."""
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(
-            self.lstm(packed)[0], batch_first=True, total_length=x.size(1)
-        )
+        packed, _ = self.lstm(packed)
+        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
         return self.dropout(states)
 
 

@@ -29,10 +29,7 @@ PARTS = {
 }
 """Name of a part of a decoder layer -> name of the part of the encoder layer that replaces it."""
 
-ALIKE = (
-    *("layers", "layers_to_keep", "attention_heads", "embed_dim", "ffn_embed_dim"),
-    "normalize_before",
-)
+ALIKE = "layers layers_to_keep attention_heads embed_dim ffn_embed_dim normalize_before".split()
 """Options that both sides must have the same."""
 
 
@@ -98,8 +95,7 @@ def _check_sizes(name: str, part: nn.Module | None, other: nn.Module | None) -> 
     if sizes[0] != sizes[1]:
         raise UsageError(
             f"{FLAG} needs as many hard-coded heads everywhere, and {name} differs from the "
-            "encoder's; give --encoder-gaussian-heads, --decoder-gaussian-heads and "
-            "--cross-gaussian-heads the same"
+            "encoder's; give --encoder-, --decoder- and --cross-gaussian-heads the same"
         )
 
 

@@ -60,16 +60,26 @@ def build_mlp(args: Namespace, classes: int, activation: str | None = None) -> M
     )
 
 
-class Linear(nn.Module):
-    """Jia's (2024) head of one sentence: a linear map without bias."""
+def check_pooler(head: nn.Module, args: Namespace) -> None:
+    """Raise UsageError for options of `Mlp` if the head has none."""
+    changed = any(getattr(args, name, usual) != usual for name, usual in POOLER.items())
+    if changed and not any(isinstance(module, Mlp) for module in head.modules()):
+        raise UsageError(
+            "--pooler-activation-fn and --spectral-norm-classification-head are of heads of two "
+            "layers, and this one has none; leave them out"
+        )
 
-    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
+
+class Linear(nn.Module):
+    """A linear map of the features that dropout leaves; Jia's (2024) for a sentence has no bias."""
+
+    def __init__(self, width: int, classes: int, dropout: float = 0.0, bias: bool = False) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.out_proj = nn.Linear(width, classes, bias=False)
+        self.out_proj = nn.Linear(width, classes, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [B, classes] of x [B, C]."""
+    def forward(self, x: Tensor, *padding: Tensor) -> Tensor:
+        """Return [..., classes] of x [..., C]; padding is scored like everything else."""
         return self.out_proj(self.dropout(x))
 
 
@@ -97,18 +107,6 @@ class SentenceHead(nn.Module):
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
         """Return [B, classes] of features [B, S, C] and padding [B, S]."""
         return self.output(self.pooling(features, padding))
-
-
-class PerToken(nn.Module):
-    """A head that scores each token by a linear map."""
-
-    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout, self.out_proj = nn.Dropout(dropout), nn.Linear(width, classes)
-
-    def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """Return [B, S, classes] of features [B, S, C]."""
-        return self.out_proj(self.dropout(features))
 
 
 INITIALISATIONS: dict[str, tuple[Callable[..., object], int]] = {
@@ -191,10 +189,8 @@ class TaskAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.cross = cross
-        self.blocks = nn.ModuleList(
-            Block(width, heads, cross=cross, layer=layer, dropout=dropout)
-            for layer in range(layers)
-        )
+        blocks = [Block(width, heads, cross=cross, layer=i, dropout=dropout) for i in range(layers)]
+        self.blocks = nn.ModuleList(blocks)
         initialise = parse_initialiser(init)
         for weight in self.blocks.parameters():
             initialise(weight)

@@ -4,17 +4,14 @@ from functools import partial
 from typing import Any
 
 from fairseq.models import transformer as stock
-from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
-from fairseq_ext.models.adversaries import report_model
+from fairseq_ext.models import adversaries, head_options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
-from fairseq_ext.models.head_options import check_annotated, parse_cross_layers
 from fairseq_ext.models.layers import DecoderLayer, wrap_layer
 from fairseq_ext.models.mixins import AttentionModel, record_attention
 from fairseq_ext.models.options import check_supported
-from fairseq_ext.models.shared_layers import check_shareable, share_layers
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 
@@ -29,13 +26,12 @@ class TransformerDecoder(stock.TransformerDecoderBase):
     built = 0
     always_align = False
 
-    def build_decoder_layer(
-        self, cfg: TransformerConfig, no_encoder_attn: bool = False
-    ) -> nn.Module:
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with attention to the encoder if --cross-layers names it."""
         self.built += 1
-        attends = self.built - 1 in parse_cross_layers(cfg.cross_layers, cfg.decoder.layers)
-        layer = DecoderLayer(cfg, self.built - 1, no_encoder_attn or not attends)
+        attending = head_options.parse_cross_layers(cfg.cross_layers, cfg.decoder.layers)
+        attends = not no_encoder_attn and self.built - 1 in attending
+        layer = DecoderLayer(cfg, self.built - 1, not attends)
         return wrap_layer(layer, cfg)
 
     def forward(
@@ -99,16 +95,14 @@ class TransformerDecoder(stock.TransformerDecoderBase):
                 attention = weights[:alignment_heads].mean(0).to(x.dtype)
         return self._project_out(x), {"attn": [attention], "inner_states": states}
 
-    def forward_embedding(
-        self, tokens: Tensor, incremental_state: dict | None
-    ) -> tuple[Tensor, Tensor]:
+    def forward_embedding(self, tokens: Tensor, state: dict | None) -> tuple[Tensor, Tensor]:
         """Return embedded [T, B, C] and plain tokens [B, T]; only the last step if incremental."""
-        steps = slice(None if incremental_state is None else -1, None)
+        steps = slice(None if state is None else -1, None)
         x = self.embed_scale * self.embed_tokens(tokens[:, steps])
         for part in (self.quant_noise, self.project_in_dim):
             x = x if part is None else part(x)
         if self.embed_positions is not None:
-            positions = self.embed_positions(tokens, incremental_state=incremental_state)
+            positions = self.embed_positions(tokens, incremental_state=state)
             x = x + positions[:, steps]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
@@ -142,28 +136,24 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
             UsageError: options do not suit each other, or the task.
         """
         config = to_transformer_config(cfg)
-        check_annotated(config.encoder_roles, config.encoder.layers, task)
+        head_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
         check_supported(config)
         if config.share_encoder_decoder_layers:
-            check_shareable(config)
+            shared_layers.check_shareable(config)
         model = super().build_model(config, task)
         if config.share_encoder_decoder_layers:
-            share_layers(model)
+            shared_layers.share_layers(model)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
-        report_model(model, task)
+        adversaries.report_model(model, task)
         return model
 
     @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding
-    ) -> TransformerEncoder:
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoder:
         """Build our encoder in the place of fairseq's."""
         return TransformerEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding
-    ) -> TransformerDecoder:
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: Any) -> TransformerDecoder:
         """Build our decoder in the place of fairseq's."""
         return TransformerDecoder(cfg, tgt_dict, embed_tokens, cfg.no_cross_attention)
 

@@ -54,10 +54,11 @@ class TransformerEncoder(TransformerEncoderBase):
         if self.symbols is not None:
             inputs.token_features = self.symbols(src_tokens, annotations)
         if noise is not None:
-            embedded = (
-                self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
+            if token_embeddings is None:
+                token_embeddings = self.embed_tokens(src_tokens)
+            token_embeddings = (
+                noise(self.embed_scale * token_embeddings, padding) / self.embed_scale
             )
-            token_embeddings = noise(self.embed_scale * embedded, padding) / self.embed_scale
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         if inputs.padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)

@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask
+from omegaconf import II, MISSING
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, in_fold, read
@@ -15,10 +18,11 @@ from fairseq_ext.data.labelled_dataset import Item, LabelledDataset
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import described
 from fairseq_ext.models.pretrained import check_dictionary, read_model_options
 from fairseq_ext.models.roberta import POSITIONS
-from fairseq_ext.models.task_heads import POOLER, Mlp
-from fairseq_ext.models.word_vectors import load_vectors
+from fairseq_ext.models.task_heads import check_pooler
+from fairseq_ext.models.word_vectors import check_word_vectors, load_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +34,33 @@ NAMES = {
     "separators": "separators between sentences",
     "part": "--folds and --fold",
 }
+
+
+@dataclass
+class LabelledConfig(FairseqDataclass):
+    """Options of tasks on labelled text; the last four repeat options of fairseq-train."""
+
+    data: str = described(MISSING, "folder with train.jsonl, valid.jsonl, ...")
+    vocabulary: Optional[str] = described(
+        None, "folder with dict.txt and the tokeniser of the encoder (default: the data's)"
+    )
+    tokens_per_sample: Optional[int] = described(
+        None,
+        "tokens of a row, at most; longer ones lose their end (default: the encoder's positions)",
+    )
+    strict: bool = described(False, "refuse what is too long")
+    folds: int = described(
+        0, "cross-validation in so many parts of train.jsonl; there needs to be no valid.jsonl"
+    )
+    fold: int = described(1, "the part that is held out, from 1")
+    freeze_encoder: bool = described(False, "train the head alone (Jia's 'pretrain')")
+    word_vectors: Optional[str] = described(
+        None, "file in GloVe's text form, plain or .gz, whose vectors embeddings begin with"
+    )
+    seed: int = II("common.seed")
+    save_dir: str = II("checkpoint.save_dir")
+    restore_file: str = II("checkpoint.restore_file")
+    pretrained: Optional[str] = II("checkpoint.finetune_from_model")
 
 
 class LabelledTask(FairseqTask):
@@ -44,9 +75,6 @@ class LabelledTask(FairseqTask):
         part: the number of folds, and the fold that is held out.
         pretrained: the checkpoint that a model to be built takes its sizes from.
         KEPT: what checkpoints keep beside the vocabulary, so that a model needs no data.
-
-    Raises:
-        UsageError: data, vocabulary or folds are not there, or do not fit.
     """
 
     fields: ClassVar[Mapping[str, Field]]
@@ -82,9 +110,9 @@ class LabelledTask(FairseqTask):
         self.pretrained, encoder = cfg.pretrained, read_model_options(cfg.pretrained)
         positions = encoder.get("max_positions")
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
-        self._check_word_vectors()
-        default = positions or POSITIONS
-        self.room = default if cfg.tokens_per_sample is None else cfg.tokens_per_sample
+        check_word_vectors(cfg.word_vectors, cfg.pretrained, self.vocabulary.by_id)
+        wanted = cfg.tokens_per_sample
+        self.room = (positions or POSITIONS) if wanted is None else wanted
         self._set_segments(encoder.get("segments") or 0)
         self._check_encoder(positions)
         check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
@@ -105,23 +133,10 @@ class LabelledTask(FairseqTask):
     def _set_segments(self, segments: int) -> None:
         self.segments, self.separators = segments, 1 if segments else 2  # as in BERT, in RoBERTa
 
-    def _check_word_vectors(self) -> None:
-        if self.cfg.word_vectors and self.cfg.pretrained:
-            raise UsageError(
-                "--word-vectors are for an encoder trained from scratch, and --finetune-from-model "
-                "gives a trained one; leave one of them out"
-            )
-        if self.cfg.word_vectors and self.vocabulary.by_id:
-            raise UsageError(
-                "--word-vectors need a dictionary of words, and that of --vocabulary has numbers; "
-                "leave them out, or make one by scripts/prepare_task.sh --words"
-            )
-
     def load_examples(self, split: str) -> list[Example]:
         """Return the examples of a split."""
         name, places = self.locate_split(split)
-        examples = self._read_file(name)
-        return [examples[place] for place in places]
+        return [self._read_file(name)[place] for place in places]
 
     def locate_split(self, split: str) -> tuple[str, np.ndarray]:
         """Return the file of a split, by name, and the places of its examples there.
@@ -130,13 +145,12 @@ class LabelledTask(FairseqTask):
         """
         if not (self.cfg.folds and split in FOLDED):
             return split, np.arange(len(self._read_file(split)))
-        count = len(self._read_file("train"))
-        if count < self.cfg.folds:
+        count, folds = len(self._read_file("train")), self.cfg.folds
+        if count < folds:
             raise UsageError(
-                f"{self.cfg.data}/train.jsonl has {count} examples and --folds is "
-                f"{self.cfg.folds}; give fewer folds"
+                f"{self.cfg.data}/train.jsonl has {count} examples and --folds is {folds}; give fewer"
             )
-        held_out = in_fold(count, self.cfg.folds, self.cfg.fold)
+        held_out = in_fold(count, folds, self.cfg.fold)
         return "train", np.flatnonzero(held_out if split == "valid" else ~held_out)
 
     def _read_file(self, name: str) -> list[Example]:
@@ -206,18 +220,24 @@ class LabelledTask(FairseqTask):
                 f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
                 "roberta_dna, roberta_hna or one of their sizes"
             )
-        if self.cfg.word_vectors and not (from_checkpoint or self._resumes()):
-            embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
-            load_vectors(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
+        if self.cfg.word_vectors and not from_checkpoint:
+            self._load_word_vectors(model)
         segments = getattr(model.args, "segments", 0)
         if not from_checkpoint and segments != self.segments:
             self._take_segments(segments)
         model.attach(self.build_head(model.args))
         if not from_checkpoint:
-            self._check_head(model)
+            check_pooler(model.task_head, model.args)
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
+
+    def _load_word_vectors(self, model: nn.Module) -> None:
+        """Let embeddings begin as word vectors, unless a checkpoint lets training continue."""
+        folder = self.cfg.save_dir if self.cfg.restore_file == LAST else "."
+        if not Path(folder, self.cfg.restore_file).is_file():
+            embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
+            load_vectors(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
 
     def _take_segments(self, segments: int) -> None:
         """Take over the segments of a new encoder; raise UsageError for another one."""
@@ -228,30 +248,12 @@ class LabelledTask(FairseqTask):
             )
         self._set_segments(segments)
 
-    def _check_head(self, model: Any) -> None:
-        """Raise UsageError for options of another head."""
-        if any(isinstance(module, Mlp) for module in model.task_head.modules()):
-            return
-        if all(getattr(model.args, name, usual) == usual for name, usual in POOLER.items()):
-            return
-        raise UsageError(
-            "--pooler-activation-fn and --spectral-norm-classification-head are of heads of two "
-            "layers, and this one has none; leave them out"
-        )
-
-    def _resumes(self) -> bool:
-        """Return whether there is a checkpoint with which training will continue."""
-        folder = self.cfg.save_dir if self.cfg.restore_file == LAST else "."
-        return Path(folder, self.cfg.restore_file).is_file()
-
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion; raise UsageError for the criterion of another task."""
         name = str(cfg._name)
-        if not name.startswith((self.cfg._name, *ALIASES)):
-            raise UsageError(
-                f"--criterion {name} is not for --task {self.cfg._name}; give --criterion "
-                f"{self.cfg._name}"
-            )
+        own = self.cfg._name
+        if not name.startswith((own, *ALIASES)):
+            raise UsageError(f"--criterion {name} is not for --task {own}; give --criterion {own}")
         return super().build_criterion(cfg, from_checkpoint)
 
     def build_head(self, args: Any) -> nn.Module:

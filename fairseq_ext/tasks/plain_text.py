@@ -23,11 +23,11 @@ OBJECTIVES = ("masked_lm", REPLACED)
 # "cross_entropy" is fairseq's default.
 GENERAL_CRITERIONS = ("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")
 
-BLOCKS = {
-    *("data", "sample_break_mode", "tokens_per_sample", "seed"),
-    *("shorten_method", "shorten_data_split_list"),
-}
+BLOCKS = ("sample_break_mode", "shorten_method", "shorten_data_split_list")
 """Options of masked LM that make blocks of text."""
+
+UNUSED = (*BLOCKS, "d2v2_multi")
+"""Options of masked LM that have no effect on pairs."""
 
 REPLACE_PROB = config.described(
     0.15,
@@ -35,13 +35,11 @@ REPLACE_PROB = config.described(
     "(ELECTRA's; the attention guidance paper gives none)",
 )
 
-_OPTIONS = [option for option in config.list_options(MaskedLMConfig) if option[0] in BLOCKS]
+_NAMES = ("data", "tokens_per_sample", "seed", *BLOCKS)
+_OPTIONS = [option for option in config.list_options(MaskedLMConfig) if option[0] in _NAMES]
 ReplacedTokenDetectionConfig = config.flat_config(
     "ReplacedTokenDetectionConfig", [*_OPTIONS, ("replace_prob", float, REPLACE_PROB)], {}
 )
-
-UNUSED = ("sample_break_mode", "shorten_method", "shorten_data_split_list", "d2v2_multi")
-"""Options of masked LM that have no effect on pairs."""
 
 
 def find_split(task: Any, split: str, epoch: int) -> str:
@@ -94,8 +92,7 @@ class PlainTextTask(MaskedLMTask):
         other = name.startswith(OBJECTIVES) and not name.startswith(task)
         if other or name.startswith(GENERAL_CRITERIONS):
             raise UsageError(
-                f"--criterion {name} is not for --task {task}; give --criterion {task}, or "
-                f"{task}_ag"
+                f"--criterion {name} is not for --task {task}; give --criterion {task} or {task}_ag"
             )
         return super().build_criterion(cfg, from_checkpoint)
 
@@ -116,8 +113,7 @@ class ReplacedTokenDetectionTask(PlainTextTask):
         super().__init__(cfg, dictionary)
         if not 0 < cfg.replace_prob <= 1:
             raise UsageError(
-                f"--replace-prob is {cfg.replace_prob:g}; give a share of the tokens above 0 and "
-                "up to 1"
+                f"--replace-prob is {cfg.replace_prob:g}; give a share above 0, up to 1"
             )
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -125,16 +121,13 @@ class ReplacedTokenDetectionTask(PlainTextTask):
         model = super().build_model(model_cfg, from_checkpoint)
         if not hasattr(model, "register_token_head"):
             raise UsageError(
-                f"--task {REPLACED} needs a model with heads for tokens; use one of --arch "
-                "roberta_una_8, roberta_dna_8, ..."
+                f"--task {REPLACED} needs a model with heads for tokens; give --arch roberta_una_8"
             )
         model.register_token_head(REPLACED, 1)
         model.encoder.freeze_lm_head()
         return model
 
-    def load_dataset(
-        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
-    ) -> None:
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
         """Load a split: "net_input" and "target" [B, S], which is 1 for replaced tokens."""
         blocks = self._load_dataset_split(split, epoch, combine)
         share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from torch import Tensor, nn
@@ -20,8 +19,7 @@ from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import config, task_heads
 from fairseq_ext.models.head_options import roles_with_parses
-from fairseq_ext.tasks.labelled_options import LabelledConfig
-from fairseq_ext.tasks.labelled_task import LabelledTask
+from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 Pairs = ChoiceEnum(["joint", "apart"])
 Poolings = ChoiceEnum([*task_heads.POOLINGS, "attention"])
@@ -62,12 +60,7 @@ REQUIREMENTS = {
 }
 
 
-class Scores(nn.Module):
-    """Scores of two classes, 0 and x, for one score x; their softmax gives its logistic loss."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return scores [B, 2] for x [B, 1]."""
-        return F.pad(x, (1, 0))
+TEXTS = {"text": TEXT, "pair": PAIR}
 
 
 class SentenceTask(LabelledTask):
@@ -94,19 +87,14 @@ class SentenceTask(LabelledTask):
         self.sentences = 2 if "pair" in first.values else 1
         if self._apart() and self.sentences == 1:
             raise UsageError(f"{first.where} has no 'pair', and --pairs apart needs two sentences")
-        self._check_options()
+        config.check_positive(self.cfg, "task_layers")
+        values = {name: self.cfg[name] for name in (*REQUIREMENTS, "pooling", "pairs")}
+        config.check_requirements(values, config.default_options(SentenceConfig), {}, REQUIREMENTS)
         if self._apart() and len(self.labels) > 2:
             raise UsageError(
                 f"--pairs apart gives one score, for 2 classes, and there are {len(self.labels)}; "
                 "use --pairs joint"
             )
-
-    def _check_options(self) -> None:
-        """Raise UsageError for a wrong number of blocks and for options without effect."""
-        cfg = self.cfg
-        config.check_positive(cfg, "task_layers")
-        values = {name: getattr(cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
-        config.check_requirements(values, config.default_options(SentenceConfig), {}, REQUIREMENTS)
 
     @property
     def annotated(self) -> bool:
@@ -130,11 +118,9 @@ class SentenceTask(LabelledTask):
         name, places = self.locate_split(split)
         texts = [example.values["text"] for example in self._read_file(name)]
         lengths = [len(text.numbers) for text in self.vocabulary.encode(texts)]
-        words = self.source_dictionary
+        data, words = self.datasets[split], self.source_dictionary
         records = Annotations.open(self._annotations_path(name), words.symbols, lengths)
-        self.datasets[split] = Annotated(
-            self.datasets[split], records, words.pad(), places=places, first=1
-        )
+        self.datasets[split] = Annotated(data, records, words.pad(), places=places, first=1)
 
     def build_items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
         """Return each example as one row, or as a row for each of two sentences apart."""
@@ -166,7 +152,8 @@ class SentenceTask(LabelledTask):
         classes = len(self.labels) or 1
         if apart:
             output: nn.Module = task_heads.Product(width, self.inner * width, dropout)
-            output = nn.Sequential(output, Scores()) if self.labels else output
+            if self.labels:  # scores of two classes, 0 and x: their softmax gives the logistic loss
+                output = nn.Sequential(output, nn.ConstantPad1d((1, 0), 0.0))
         elif self.cfg.output == "linear":
             output = task_heads.Linear(width, classes, dropout)
         else:
@@ -191,11 +178,7 @@ class SentenceTask(LabelledTask):
 class SentenceClassificationTask(SentenceTask):
     """One of several classes for each sentence or pair."""
 
-    fields = {
-        "text": TEXT,
-        "pair": PAIR,
-        "label": Field("the name of a class", is_text, target=True),
-    }
+    fields = TEXTS | {"label": Field("the name of a class", is_text, target=True)}
     inner, cross_layers = 1, 1
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
@@ -203,8 +186,7 @@ class SentenceClassificationTask(SentenceTask):
         labels = sorted({example.values["label"] for example in examples})
         if len(labels) < 2:
             raise UsageError(
-                f"{self.cfg.data}/train.jsonl has only the label '{labels[0]}'; give examples of "
-                "two classes or more"
+                f"{self.cfg.data}/train.jsonl has only the label '{labels[0]}'; give two or more"
             )
         return labels
 
@@ -226,7 +208,7 @@ class SentenceClassificationTask(SentenceTask):
 class SentenceRegressionTask(SentenceTask):
     """A number for each sentence or pair."""
 
-    fields = {"text": TEXT, "pair": PAIR, "label": Field("a number", is_number, target=True)}
+    fields = TEXTS | {"label": Field("a number", is_number, target=True)}
     inner, cross_layers = 4, 3
 
     def read_target(self, example: Example) -> float:

@@ -15,9 +15,8 @@ from fairseq_ext.data.rows import Row, Rows, Window, best_span, span, windows
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import check_positive, described
-from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled_options import LabelledConfig
-from fairseq_ext.tasks.labelled_task import LabelledTask
+from fairseq_ext.models.task_heads import Linear
+from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 
 @dataclass
@@ -90,9 +89,8 @@ class SpanExtractionTask(LabelledTask):
         """Return each example as a row for each window of its passage."""
         texts = self.vocabulary.encode([e.values["text"] for e in examples])
         questions = self.vocabulary.encode([e.values["question"] for e in examples])
-        return [
-            self._build_item(*each, rows) for each in zip(examples, questions, texts, strict=True)
-        ]
+        parts = zip(examples, questions, texts, strict=True)
+        return [self._build_item(*each, rows) for each in parts]
 
     def _build_item(self, example: Example, question: Pieces, text: Pieces, rows: Rows) -> Item:
         if not len(text.numbers):
@@ -117,33 +115,27 @@ class SpanExtractionTask(LabelledTask):
         places = []
         for answer in example.values["answers"]:
             quote, start = answer["text"], answer["start"]
-            end = start + len(quote)
+            end, found = start + len(quote), f"{example.where} has the answer '{quote[:40]}', which"
             if not quote or example.values["text"][start:end] != quote:
                 raise UsageError(
-                    f"{example.where} has the answer '{quote[:40]}', which does not stand at "
-                    f"{start} of its text; correct 'start', in characters"
+                    f"{found} does not stand at {start} of its text; correct 'start', in characters"
                 )
             if not (place := span(text.offsets, start, end)):
-                raise UsageError(
-                    f"{example.where} has the answer '{quote[:40]}', which the tokeniser does not "
-                    "see; leave it out"
-                )
+                raise UsageError(f"{found} the tokeniser does not see; leave it out")
             places.append(place)
         return places[0] if places else None
 
     def build_head(self, args: Any) -> nn.Module:
         """Return a head with three scores for each token."""
-        return PerToken(args.encoder_embed_dim, 3, args.pooler_dropout)
+        return Linear(args.encoder_embed_dim, 3, args.pooler_dropout, bias=True)
 
     def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the likeliest span over all windows; "" where no answer is likelier."""
         rows, answers = iter(scores.float().cpu().numpy()), []
         for item in batch["items"]:
             text, parts = item.extra
-            guesses = [
-                self._guess(next(rows), row, window)
-                for row, window in zip(item.rows, parts, strict=True)
-            ]
+            pairs = zip(item.rows, parts, strict=True)
+            guesses = [self._guess(next(rows), row, window) for row, window in pairs]
             best, answered = max(guesses), max(guess.answered for guess in guesses)
             if UNANSWERED in self.labels and answered < 0.5:
                 answers.append({"answer": "", "probability": 1 - answered})
