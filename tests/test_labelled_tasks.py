@@ -489,7 +489,7 @@ def test_what_cannot_be_begun_is_refused(tmp_path, name, train, options, says):
         (
             "multiple_choice",
             {"text": "a", "choices": ["b", "c", "d"], "label": 0},
-            "has 3 choices and those of training have 2; give as many",
+            "has 3 choices, and those of training 2; give as many",
         ),
         *(
             (

@@ -96,7 +96,7 @@ def check_positive(options: Any, *names: str) -> None:
             raise UsageError(f"{flag(name)} is {value} and must be 1 or more")
 
 
-def _advise(needed: Iterable[str], accepted: Sequence[str]) -> str:
+def _advise(needed: Iterable[str], accepted: Sequence[Any]) -> str:
     if accepted == ["False"]:
         return f"leave out {flag(*needed)}"
     return "give " + " or ".join(flag(n, value) for n in needed for value in accepted or [True])

@@ -11,8 +11,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_ext.attention import HeadGroup, build_gaussian_heads, build_normaliser
-from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.attention.normalisers import Normaliser
+from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
 from fairseq_ext.models import config
@@ -42,18 +41,18 @@ def build_heads(
         UsageError: an option cannot be read, fits neither heads nor layers, or has no effect.
     """
 
-    def normaliser(count: int) -> Normaliser:
-        return build_normaliser(options[f"{site}_normaliser"], count, **options)
+    def group(count: int, *masks: MaskFunction) -> HeadGroup:
+        normaliser = build_normaliser(options[f"{site}_normaliser"], count, **options)
+        return HeadGroup(count, normaliser=normaliser, masks=(*DEFAULT_MASKS, *masks))
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
-    rest = heads - sum(group.num_heads for group in groups)
+    rest = heads - sum(each.num_heads for each in groups)
     if site == "encoder" and (names := parse_roles(options["encoder_roles"], layers)[layer]):
         _check_role_heads(len(names), layer, rest)
-        masks = (*DEFAULT_MASKS, RoleMask(names, str(options["role_definitions"])))
-        groups.append(HeadGroup(len(names), normaliser=normaliser(len(names)), masks=masks))
+        groups.append(group(len(names), RoleMask(names, str(options["role_definitions"]))))
         rest -= len(names)
-    return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
+    return [*groups, group(rest)] if rest else groups
 
 
 def build_hard_coded_heads(
@@ -79,6 +78,12 @@ def parse_cross_layers(text: str, layers: int) -> list[int]:
     """Return the decoder layers that attend to the encoder, named as "all", "last" or "0,3"."""
     words = {**ALL_LAYERS, "last": slice(-1, None)}
     return choose_layers("--cross-layers", text, range(layers), words)
+
+
+def parse_adversary_layers(text: str, layers: int) -> list[int]:
+    """Return the encoder layers with an adversary, named as "none", "all", "upper" or "3,5"."""
+    words = {"none": slice(0), **ALL_LAYERS, "upper": slice(layers // 2, None)}
+    return choose_layers("--asa-layers", text, range(layers), words)
 
 
 def _parse_count(flag: str, text: str, heads: int) -> int:

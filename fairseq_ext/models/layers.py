@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_ext.attention import Attention, Inputs, SecondPass
-from fairseq_ext.models import adversaries, head_options
+from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
+from fairseq_ext.models import head_options
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
+
+SEED_STEP = 1_000_003  # between the seeds of the adversaries of layers
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
@@ -30,13 +32,28 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         site=site,
         layer=layer,
         groups=head_options.build_heads(site, layer, heads, side.layers, options),
-        adversary=adversaries.build_adversary(site, layer, cfg),
+        adversary=build_adversary(site, layer, cfg),
         gated=cfg.head_gate and site == "encoder",
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,
         **(width_of_keys if site == "cross" else {}),
     )
+
+
+def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary | None:
+    """Build the adversary of a layer, or return None if it has none.
+
+    Its parameters are drawn with a seed of their own. With one --seed, the other parameters are
+    then the same in models with and without adversaries.
+    """
+    layers = head_options.parse_adversary_layers(cfg.asa_layers, cfg.encoder.layers)
+    if site != "encoder" or layer not in layers:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed() + SEED_STEP * (layer + 1))
+        heads = cfg.encoder.attention_heads if cfg.asa_per_head else 1
+        return Adversary(cfg.encoder.embed_dim, heads)
 
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

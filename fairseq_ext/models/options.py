@@ -167,14 +167,13 @@ HYBRID = ("hna_init", "hna_weight")
 
 DEFAULTS = {name: field.default for name, _, field in OPTIONS}
 
-HARD_CODED = [f"{site}_gaussian_heads" for site in SITES]
 CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross_normaliser")
 
 OPTION_REQUIREMENTS: Requirements = {
     **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
     "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
     **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in SITES},
-    "gaussian_sigma": (HARD_CODED, []),
+    "gaussian_sigma": ([f"{site}_gaussian_heads" for site in SITES], []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),
     **dict.fromkeys(CROSS, (["no_cross_attention"], ["False"])),
     "role_definitions": (["encoder_roles"], []),

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, adversary
 from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import adversaries, head_options, pretrained, task_heads
+from fairseq_ext.models import head_options, pretrained, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
-from fairseq_ext.models.mixins import AttentionModel, record_attention
+from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task gives a number
@@ -154,7 +154,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         if args.segments is None:
             args.segments = facts.segments
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
-        model.report = adversaries.report_model(model, task)
+        model.report = report_model(model, task)
         return model
 
     def adopted_options(self) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils import rnn
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import TaskFacts, check_positive, described, to_dict
@@ -76,7 +75,7 @@ class Cnn(Encoder):
         """Return the maps of all windows, each padded so that it has an output for each token."""
         x = x.transpose(1, 2)
         maps = [
-            convolve(F.pad(x, ((window - 1) // 2, window // 2)))
+            convolve(nn.functional.pad(x, ((window - 1) // 2, window // 2)))
             for window, convolve in zip(self.windows, self.convolutions, strict=True)
         ]
         return torch.cat(maps, 1).relu().transpose(1, 2)
@@ -94,9 +93,9 @@ class BiLstm(Encoder):
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return the states of both directions."""
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         packed, _ = self.lstm(packed)
-        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
+        states, _ = rnn.pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
         return self.dropout(states)
 
 

@@ -3,7 +3,6 @@
 Among them is task-specific attention (Jia 2024): blocks of attention on top of an encoder.
 """
 
-import math
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +32,7 @@ def pool_mean(features: Tensor, padding: Tensor) -> Tensor:
 
 def pool_max(features: Tensor, padding: Tensor) -> Tensor:
     """Return the maximum over tokens that are no padding, [B, C]."""
-    return features.masked_fill(padding.unsqueeze(-1), -math.inf).amax(1)
+    return features.masked_fill(padding.unsqueeze(-1), -torch.inf).amax(1)
 
 
 POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": pool_max}
@@ -151,9 +150,7 @@ class Block(nn.Module):
     paper's counts of parameters leave no room for them.
     """
 
-    def __init__(
-        self, width: int, heads: int, *, cross: bool, layer: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, width: int, heads: int, layer: int, cross: bool, dropout: float) -> None:
         super().__init__()
         self.attention = Attention(
             width, heads, site="cross", layer=layer, bias=False, dropout=dropout
@@ -189,7 +186,7 @@ class TaskAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.cross = cross
-        blocks = [Block(width, heads, cross=cross, layer=i, dropout=dropout) for i in range(layers)]
+        blocks = (Block(width, heads, layer, cross, dropout) for layer in range(layers))
         self.blocks = nn.ModuleList(blocks)
         initialise = parse_initialiser(init)
         for weight in self.blocks.parameters():

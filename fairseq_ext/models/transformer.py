@@ -1,17 +1,15 @@
 """Translation models: fairseq's Transformer with our attention at every site."""
 
-from functools import partial
 from typing import Any
 
 from fairseq.models import transformer as stock
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
-from fairseq_ext.models import adversaries, head_options, shared_layers
+from fairseq_ext.models import head_options, options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, wrap_layer
-from fairseq_ext.models.mixins import AttentionModel, record_attention
-from fairseq_ext.models.options import check_supported
+from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 
@@ -81,14 +79,9 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         states, attention = [x], None
         for index, layer in enumerate(layers):
             aligns = index == alignment_layer
+            wanted = {"need_attn": aligns, "need_head_weights": aligns}
             x, weights, _ = layer(
-                x,
-                memory,
-                source,
-                incremental_state,
-                self_attn_padding_mask=own,
-                need_attn=aligns,
-                need_head_weights=aligns,
+                x, memory, source, incremental_state, self_attn_padding_mask=own, **wanted
             )
             states.append(x)
             if aligns and weights is not None:
@@ -137,14 +130,14 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
         """
         config = to_transformer_config(cfg)
         head_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
-        check_supported(config)
+        options.check_supported(config)
         if config.share_encoder_decoder_layers:
             shared_layers.check_shareable(config)
         model = super().build_model(config, task)
         if config.share_encoder_decoder_layers:
             shared_layers.share_layers(model)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
-        adversaries.report_model(model, task)
+        report_model(model, task)
         return model
 
     @classmethod
@@ -184,9 +177,9 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
             encoder_out | {"encoder_out": [memory]}
             for memory in encoded.chunk(1 if second is None else 2, 1)
         )
-        options = {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
-        decode = partial(self.decoder, prev_output_tokens, features_only=features_only, **options)
-        output, extra = decode(first, recorder=recorder)
+        given = {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
+        given["features_only"] = features_only
+        output, extra = self.decoder(prev_output_tokens, first, recorder=recorder, **given)
         if second is not None:
-            extra["second"] = decode(*others)
+            extra["second"] = self.decoder(prev_output_tokens, *others, **given)
         return output, extra

@@ -18,17 +18,12 @@ from fairseq_ext.data.labelled_dataset import Item, LabelledDataset
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models import pretrained, roberta, task_heads, word_vectors
 from fairseq_ext.models.config import described
-from fairseq_ext.models.pretrained import check_dictionary, read_model_options
-from fairseq_ext.models.roberta import POSITIONS
-from fairseq_ext.models.task_heads import check_pooler
-from fairseq_ext.models.word_vectors import check_word_vectors, load_vectors
 
 logger = logging.getLogger(__name__)
 
-FOLDED = ("train", "valid")
 ALIASES = ("sentence_prediction_", "sentence_ranking_")  # criterions under fairseq's names
-LAST = "checkpoint_last.pt"  # fairseq's --restore-file, which lies in --save-dir
 NAMES = {
     "room": "--tokens-per-sample",
     "separators": "separators between sentences",
@@ -85,7 +80,7 @@ class LabelledTask(FairseqTask):
         super().__init__(cfg)
         self.pretrained: str | None = None
         self.labels: list[str] = []
-        self.room, self.separators, self.segments = POSITIONS, 2, 0
+        self.room, self.separators, self.segments = roberta.POSITIONS, 2, 0
         self.part = [cfg.folds, cfg.fold]
         self._files: dict[str, list[Example]] = {}
 
@@ -107,15 +102,15 @@ class LabelledTask(FairseqTask):
             )
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
-        self.pretrained, encoder = cfg.pretrained, read_model_options(cfg.pretrained)
+        self.pretrained, encoder = cfg.pretrained, pretrained.read_model_options(cfg.pretrained)
         positions = encoder.get("max_positions")
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
-        check_word_vectors(cfg.word_vectors, cfg.pretrained, self.vocabulary.by_id)
+        word_vectors.check_word_vectors(cfg.word_vectors, cfg.pretrained, self.vocabulary.by_id)
         wanted = cfg.tokens_per_sample
-        self.room = (positions or POSITIONS) if wanted is None else wanted
+        self.room = (positions or roberta.POSITIONS) if wanted is None else wanted
         self._set_segments(encoder.get("segments") or 0)
         self._check_encoder(positions)
-        check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
+        pretrained.check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
         self.labels = self.list_labels(self._read_file("train"))  # of all folds
 
     def _check_encoder(self, positions: int | None) -> None:
@@ -143,12 +138,12 @@ class LabelledTask(FairseqTask):
 
         In cross-validation "train" and "valid" are parts of train.jsonl.
         """
-        if not (self.cfg.folds and split in FOLDED):
+        if not (self.cfg.folds and split in ("train", "valid")):
             return split, np.arange(len(self._read_file(split)))
         count, folds = len(self._read_file("train")), self.cfg.folds
         if count < folds:
             raise UsageError(
-                f"{self.cfg.data}/train.jsonl has {count} examples and --folds is {folds}; give fewer"
+                f"{self.cfg.data}/train.jsonl has {count} examples for --folds {folds}; give fewer"
             )
         held_out = in_fold(count, folds, self.cfg.fold)
         return "train", np.flatnonzero(held_out if split == "valid" else ~held_out)
@@ -227,17 +222,20 @@ class LabelledTask(FairseqTask):
             self._take_segments(segments)
         model.attach(self.build_head(model.args))
         if not from_checkpoint:
-            check_pooler(model.task_head, model.args)
+            task_heads.check_pooler(model.task_head, model.args)
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
 
     def _load_word_vectors(self, model: nn.Module) -> None:
         """Let embeddings begin as word vectors, unless a checkpoint lets training continue."""
-        folder = self.cfg.save_dir if self.cfg.restore_file == LAST else "."
+        # the --restore-file of this name, fairseq's default, lies in --save-dir
+        folder = self.cfg.save_dir if self.cfg.restore_file == "checkpoint_last.pt" else "."
         if not Path(folder, self.cfg.restore_file).is_file():
             embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
-            load_vectors(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
+            word_vectors.load_vectors(
+                Path(self.cfg.word_vectors), embedding, self.source_dictionary
+            )
 
     def _take_segments(self, segments: int) -> None:
         """Take over the segments of a new encoder; raise UsageError for another one."""

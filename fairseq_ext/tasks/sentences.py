@@ -17,8 +17,7 @@ from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_
 from fairseq_ext.data.labelled_dataset import Item
 from fairseq_ext.data.rows import Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import config, task_heads
-from fairseq_ext.models.head_options import roles_with_parses
+from fairseq_ext.models import config, head_options, task_heads
 from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 Pairs = ChoiceEnum(["joint", "apart"])
@@ -62,6 +61,9 @@ REQUIREMENTS = {
 
 TEXTS = {"text": TEXT, "pair": PAIR}
 
+TWO_CLASSES = nn.ConstantPad1d((1, 0), 0.0)
+"""Scores of two classes, 0 and x, for one score x; their softmax gives its logistic loss."""
+
 
 class SentenceTask(LabelledTask):
     """A label for each sentence or pair of sentences.
@@ -104,7 +106,7 @@ class SentenceTask(LabelledTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model, and note whether it reads annotations."""
         model = super().build_model(cfg, from_checkpoint)
-        self.parsed = bool(roles_with_parses(vars(model.args)))
+        self.parsed = bool(head_options.roles_with_parses(vars(model.args)))
         return model
 
     def _annotations_path(self, name: str) -> Path:
@@ -152,8 +154,7 @@ class SentenceTask(LabelledTask):
         classes = len(self.labels) or 1
         if apart:
             output: nn.Module = task_heads.Product(width, self.inner * width, dropout)
-            if self.labels:  # scores of two classes, 0 and x: their softmax gives the logistic loss
-                output = nn.Sequential(output, nn.ConstantPad1d((1, 0), 0.0))
+            output = nn.Sequential(output, TWO_CLASSES) if self.labels else output
         elif self.cfg.output == "linear":
             output = task_heads.Linear(width, classes, dropout)
         else:

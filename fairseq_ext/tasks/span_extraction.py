@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from fairseq.tasks import register_task
@@ -29,22 +29,6 @@ class SpanExtractionConfig(LabelledConfig):
 
 
 ANSWERED, UNANSWERED = "answered", "unanswered"
-
-
-class Guess(NamedTuple):
-    """The best span of a window.
-
-    Attributes:
-        score: log-probability that this is the answer.
-        answered: probability that the window has an answer.
-        first: first piece of the span, counted in the passage.
-        last: last piece of the span.
-    """
-
-    score: float
-    answered: float
-    first: int
-    last: int
 
 
 def are_answers(value: Any) -> bool:
@@ -136,16 +120,18 @@ class SpanExtractionTask(LabelledTask):
             text, parts = item.extra
             pairs = zip(item.rows, parts, strict=True)
             guesses = [self._guess(next(rows), row, window) for row, window in pairs]
-            best, answered = max(guesses), max(guess.answered for guess in guesses)
+            _, _, first, last = max(guesses)
+            answered = max(share for _, share, *_ in guesses)
             if UNANSWERED in self.labels and answered < 0.5:
                 answers.append({"answer": "", "probability": 1 - answered})
                 continue
-            start, end = text.offsets[best.first][0], text.offsets[best.last][1]
+            start, end = text.offsets[first][0], text.offsets[last][1]
             answer = item.example.values["text"][start:end].strip()
             answers.append({"answer": answer, "probability": answered})
         return answers
 
-    def _guess(self, scores: np.ndarray, row: Row, window: Window) -> Guess:
+    def _guess(self, scores: np.ndarray, row: Row, window: Window) -> tuple[float, float, int, int]:
+        """Return log-probability, probability of any answer, and the best span, in the passage."""
         here = slice(row.first[1], row.first[1] + row.kept[1])
         starts, ends = (scores[here, side] for side in (0, 1))
         score, first, last = best_span(
@@ -153,7 +139,7 @@ class SpanExtractionTask(LabelledTask):
         )
         answered = float(expit(scores[0, 2]))
         score += float(log_expit(scores[0, 2]))
-        return Guess(score, answered, window.first + first, window.first + last)
+        return score, answered, window.first + first, window.first + last
 
 
 def _build_target(place: tuple[int, int] | None, window: Window, first: int) -> np.ndarray:

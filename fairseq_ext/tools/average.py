@@ -23,7 +23,7 @@ from tqdm import tqdm
 from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
-from fairseq_ext.models.adversaries import drop_adversaries
+from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.safe_loading import load_checkpoint
 
