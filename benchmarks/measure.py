@@ -260,6 +260,8 @@ def _commit() -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
+    if commit := os.environ.get("FAIRSEQ_EXT_COMMIT"):  # of a copy without its repository
+        return commit
     try:
         changed = " + uncommitted changes" if git("status", "--porcelain") else ""
         return git("rev-parse", "--short", "HEAD") + changed

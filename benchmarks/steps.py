@@ -96,9 +96,13 @@ def read_batches(candidate: Candidate, count: int) -> list[Batch]:
 
 def training(candidate: Candidate, batches: Sequence[Batch]) -> Work:
     """Return what fairseq-train does with a batch: forward, backward, Adam and the logs."""
-    cfg, task, model = candidate
-    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    trainer = build_trainer(candidate)
     return lambda turn: trainer.train_step([batches[turn]])
+
+
+def build_trainer(candidate: Candidate) -> Trainer:
+    cfg, task, model = candidate
+    return Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
 
 
 def tokens_of(batch: Batch) -> int:

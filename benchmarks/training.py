@@ -31,8 +31,10 @@ GUIDANCE = """--criterion label_smoothed_cross_entropy_ag --ag-encoder-heads nex
 SIZES = {  # suffix of our architectures, and the stock one
     "tiny": ("_tiny", ["transformer", *TINY]),
     "iwslt": ("_iwslt_de_en", ["transformer_iwslt_de_en"]),
+    "wmt": ("_wmt_en_de", ["transformer_wmt_en_de"]),
 }
-SYMBOLS = {"tiny": 4_000, "iwslt": 10_000}  # of the synthetic dictionary
+CHOSEN = ["tiny", "iwslt"]  # unless --sizes is given
+SYMBOLS = {"tiny": 4_000, "iwslt": 10_000, "wmt": 32_000}  # of the synthetic dictionary
 SENTENCES = 4_000
 LIMITS = {  # peer -> part -> candidate -> aim
     STOCK: {
@@ -54,7 +56,7 @@ AIMS = [
     Aim(label(peer, part, size), name, limit)
     for peer, parts in LIMITS.items()
     for part, limits in parts.items()
-    for size in SIZES
+    for size in CHOSEN
     for name, limit in limits.items()
 ]
 
@@ -114,9 +116,10 @@ def write_synthetic(folder: Path, symbols: int, seed: int) -> None:
 def parse() -> argparse.Namespace:
     example = "python benchmarks/training.py --data data-bin/multi30k.en-de --sizes tiny"
     synthetic = (
-        "sentences log-normal around 20 tokens, of 4,000 symbols for tiny and 10,000 for iwslt"
+        "sentences log-normal around 20 tokens, of 4,000 symbols for tiny, 10,000 for iwslt and "
+        "32,000 for wmt"
     )
-    parser = steps.build_parser(__doc__, example, synthetic, SIZES, [*SIZES])
+    parser = steps.build_parser(__doc__, example, synthetic, SIZES, CHOSEN)
     parser.add_argument("--peers", nargs="+", choices=LIMITS, default=[*LIMITS])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     return parser.parse_args()

@@ -35,8 +35,6 @@
 
 . "$(dirname "$0")/lib/study.sh"
 
-MECHANISMS='ag dna hna roles asa gaussian gate'
-
 # print_pairs: print all pairs of mechanisms that go together.
 print_pairs() {
   local one other late
@@ -49,26 +47,7 @@ print_pairs() {
   done
 }
 
-# print_variant NAME: print a variant and its flags, as NAME=FLAGS.
-print_variant() {
-  local part flags='' terms=''
-  for part in ${1//+/ }; do
-    case "$part" in
-    plain) ;;
-    ag) terms=_ag$terms flags+=' --ag-encoder-heads next:1,prev:1 --ag-alpha 1' ;;
-    dna) flags+=' --encoder-normaliser doubly' ;;
-    hna) flags+=' --encoder-normaliser hybrid' ;;
-    roles) flags+=' --encoder-roles rare,separator,relative' ;;
-    asa) terms+=_asa flags+=' --asa-layers all' ;;
-    gaussian) flags+=' --encoder-gaussian-heads 2' ;;
-    gate) flags+=' --head-gate' ;;
-    *) die "--variants has '$part' and must have some of plain, ${MECHANISMS// /, }." ;;
-    esac
-  done
-  [[ "$flags" != *-normaliser*-normaliser* ]] ||
-    die "--variants has '$1', and attention is normalised in one way: give dna or hna."
-  say "$1=--arch transformer_una$size --criterion label_smoothed_cross_entropy$terms$flags"
-}
+print_variant() { print_mechanisms plain "$1"; }
 
 variants="plain $MECHANISMS $(print_pairs)"
 read_study_options 3 '--variants=' "$@"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Multi30k, English to German, text alone, by small Transformers with the settings of the best
-# published one: softmax attention (una), doubly-normalised (dna), hybrid (hna), and guidance (ag).
+# published one: softmax attention (una) and the mechanisms of scripts/combinations.sh, alone or
+# joined by +, as in dna+gaussian.
 #
-# Papers: Ding et al. 2020 (dna, hna) and Deshpande & Narasimhan 2020 (ag); neither has this corpus.
+# Papers: none has this corpus.
 # Needs: Multi30k, from $FAIRSEQ_EXT_CORPORA or downloaded, unless --data is given.
 #
 # Usage: bash scripts/train_multi30k.sh [OPTION...] [-- FLAG...]
 #
 #   --data      a folder of scripts/prepare_multi30k.sh --merges 10000 (default:
 #               data-bin/multi30k-10k.en-de, made if it is missing)
-#   --variants  default: 'una dna hna ag'
+#   --variants  default: 'una dna hna ag'; also roles, asa, gaussian, gate
 #   --size      size of the models: _tiny (default), _iwslt_de_en, '' (base), _wmt_en_de
 #   --updates   length of each training (default: 8000)
 #   --seeds     repetitions of each model (default: 3)
@@ -28,17 +29,7 @@
 
 . "$(dirname "$0")/lib/study.sh"
 
-# print_variant NAME: print a variant and its flags, as NAME=FLAGS.
-print_variant() {
-  case "$1" in
-  una | dna | hna) say "$1=--arch transformer_$1$size" ;;
-  ag)
-    say "ag=--arch transformer_una$size --criterion label_smoothed_cross_entropy_ag --ag-alpha 1" \
-      "--ag-encoder-heads next:1,prev:1"
-    ;;
-  *) die "--variants has '$1' and must have some of una, dna, hna and ag." ;;
-  esac
-}
+print_variant() { print_mechanisms una "$1"; }
 
 variants='una dna hna ag'
 read_study_options 3 '--variants=' --updates 8000 "$@"
@@ -53,7 +44,7 @@ prepare_study multi30k test
 set_translation_flags "$updates" test # for GENERATE
 FLAGS=(--share-all-embeddings --dropout 0.3 --max-tokens 4096 --max-update "$updates"
   --optimizer adam --adam-betas '(0.9, 0.98)' --lr 5e-3 --lr-scheduler inverse_sqrt
-  --warmup-updates 2000 --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+  --warmup-updates 2000 --label-smoothing 0.1
   --keep-last-epochs 10 --log-interval 100 --distributed-world-size 1 --num-workers 0)
 AVERAGE=10
 study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"

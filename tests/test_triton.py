@@ -1,7 +1,8 @@
-"""The GPU kernels against the naive twin: on a GPU, or without one in Triton's interpreter.
+"""The GPU kernels against the naive twin: on a GPU, or as far as a CPU can show.
 
-The interpreter has to be switched on before anything imports Triton, so it gets a process of its
-own, in which this file runs again.
+Without a GPU Triton's kernels run in its interpreter. It has to be switched on before anything
+imports Triton, so it gets a process of its own, in which this file runs again. torch's
+flex_attention has a plain form on CPUs, whose gradients it refuses there since they are slow.
 """
 
 import os
@@ -14,14 +15,16 @@ import torch
 from naive import normalise
 
 from fairseq_ext.attention import build_normaliser
-from fairseq_ext.attention.kernels import doubly_triton
+from fairseq_ext.attention.kernels import doubly_flex, doubly_triton
 from fairseq_ext.attention.masks import Mask
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 GPU = torch.cuda.is_available()
 BFLOAT16 = pytest.param(
     torch.bfloat16,
-    marks=pytest.mark.skipif(not GPU, reason="Triton's interpreter multiplies bfloat16 wrongly"),
+    marks=pytest.mark.skipif(
+        INTERPRETED and not GPU, reason="Triton's interpreter multiplies bfloat16 wrongly"
+    ),
 )
 DEFAULT_MASKS, SMALL = doubly_triton.BLOCKS, {512: (16, 16, 4)}
 # numpy's, of the branch that is not taken
@@ -39,10 +42,24 @@ def test_in_the_interpreter():
 
 @pytest.fixture
 def device(monkeypatch):
+    """Where Triton's kernels run, with small blocks."""
     if not (GPU or INTERPRETED):
         pytest.skip("no GPU; test_in_the_interpreter runs these")
     monkeypatch.setattr(doubly_triton, "BLOCKS", SMALL)
     return "cuda" if GPU else "cpu"
+
+
+@pytest.fixture(params=["triton", "flex"])
+def kernel(request, monkeypatch):
+    """Each way to compute it on a GPU: its module, and the device it runs on."""
+    if request.param == "triton":
+        return doubly_triton, request.getfixturevalue("device")
+    if INTERPRETED and not GPU:
+        pytest.skip("the interpreter is Triton's; flex_attention runs outside it")
+    if not GPU:
+        monkeypatch.setattr(doubly_flex.torch_flex, "_validate_device", lambda *inputs: None)
+        monkeypatch.setattr(doubly_flex, "_compiled", lambda: doubly_flex._attend)
+    return doubly_flex, "cuda" if GPU else "cpu"
 
 
 def shares(hybrid, heads):
@@ -61,11 +78,12 @@ def naive(q, k, v, keys, queries, u):
     return out
 
 
-def both(device, q, k, v, u=None, keys=None, queries=None):
+def both(kernel, q, k, v, u=None, keys=None, queries=None):
     """Output and gradients of q, k, v and u, of the kernels and, of the same numbers, of the twin.
 
     The loss sees padded queries as well: their output is a constant.
     """
+    module, device = kernel
     masks = [x if x is None else x.to(device) for x in (keys, queries)]
     masked = None if keys is None else masks[0][:, None, None]
     nothing = [torch.zeros(x.size(0), x.size(2), dtype=torch.bool) for x in (k, q)]
@@ -78,8 +96,8 @@ def both(device, q, k, v, u=None, keys=None, queries=None):
         return out, *torch.autograd.grad((out * probe).sum(), leaves)
 
     def kernels(q, k, v, u=None):
-        assert doubly_triton.supports(q, k, Mask(masked))
-        return doubly_triton.attend(q, k, v, masked, masks[1], u)
+        assert module.supports(q, k, Mask(masked)) or device == "cpu"
+        return module.attend(q, k, v, masked, masks[1], u)
 
     ours = run(kernels, [x.to(device).requires_grad_() for x in leaves], probe.to(device))
     twins = run(
@@ -104,38 +122,39 @@ def padded(lengths, size, side):
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize(("t", "s", "d"), [(37, 37, 24), (5, 50, 64), (40, 18, 16), (1, 9, 5)])
-def test_outputs_and_gradients(hybrid, t, s, d, device):
-    found, expected = both(device, *draw(2, 2, t, s, d), shares(hybrid, 2))
+def test_outputs_and_gradients(hybrid, t, s, d, kernel):
+    found, expected = both(kernel, *draw(2, 2, t, s, d), shares(hybrid, 2))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_with_the_usual_blocks(hybrid, device, monkeypatch):
     monkeypatch.setattr(doubly_triton, "BLOCKS", DEFAULT_MASKS)
-    found, expected = both(device, *draw(1, 1, 70, 90, 64), shares(hybrid, 1))
+    found, expected = both((doubly_triton, device), *draw(1, 1, 70, 90, 64), shares(hybrid, 1))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("side", ["left", "right", "holes"])
-def test_padding(hybrid, side, device):
+def test_padding(hybrid, side, kernel):
     """Of both, of queries alone and of keys alone; one sentence is all padding."""
     q, k, v = draw(3, 2, 20, 20, 16)
     padding = padded([20, 9, 0], 20, side)
     padding[2] = True
     some = padding & ~padding.all(1, keepdim=True)
     for keys, queries in [(some, padding), (None, padding), (some, None)]:
-        found, expected = both(device, q, k, v, shares(hybrid, 2), keys, queries)
+        found, expected = both(kernel, q, k, v, shares(hybrid, 2), keys, queries)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("all_of", ["keys", "queries", "both"])
-def test_a_sentence_of_padding_gives_zeros(all_of, device):
+def test_a_sentence_of_padding_gives_zeros(all_of, kernel):
+    module, device = kernel
     padding = torch.ones(1, 20, dtype=torch.bool, device=device)
     keys, queries = (padding if all_of in (x, "both") else None for x in ("keys", "queries"))
     x = torch.randn(1, 2, 20, 16, device=device, requires_grad=True)
     u = torch.full((2,), 0.5, device=device, requires_grad=True)
-    out = doubly_triton.attend(x, x, x, keys if keys is None else keys[:, None, None], queries, u)
+    out = module.attend(x, x, x, keys if keys is None else keys[:, None, None], queries, u)
     grads = torch.autograd.grad(out.sum(), (x, u))
     assert not any(y.any() for y in (out, *grads))
 
@@ -154,14 +173,14 @@ def test_blocks_of_padding_are_not_read(side, device):
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
 @pytest.mark.parametrize("shift", [0, 256])
-def test_16_bits(hybrid, dtype, shift, device):
+def test_16_bits(hybrid, dtype, shift, kernel):
     """Weights, slopes and results are rounded by eps / 2 at most, independently; nothing else is.
 
     Scores 256 nats above zero do no harm: only differences are exponentiated, made in float32.
     """
     q, k, v = draw(2, 2, 37, 45, 16, dtype)
     q[..., 0] = k[..., 0] = (shift * 4) ** 0.5  # q k / 4 is the shift
-    found, expected = both(device, q, k, v, shares(hybrid, 2))
+    found, expected = both(kernel, q, k, v, shares(hybrid, 2))
     for ours, twin in zip(found, expected, strict=True):
         if shift and ours.dim() == 4:  # in this column the sums cancel
             ours, twin = ours[..., 1:], twin[..., 1:]
@@ -170,12 +189,13 @@ def test_16_bits(hybrid, dtype, shift, device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 @pytest.mark.parametrize("gap", [20, 100, 300])
-def test_a_query_that_lost_every_key(gap, dtype, device):
+def test_a_query_that_lost_every_key(gap, dtype, kernel):
     """Its weights are softmax(0, 1, 2, 3), as exact as the scores; so are the slopes."""
+    module, device = kernel
     scores = torch.tensor([[0.0, 1, 2, 3], [gap] * 4], requires_grad=True)
     eye = torch.eye(4, dtype=dtype, device=device)[None, None]
     q = (2 * scores).to(device, dtype)[None, None]  # 2 = sqrt(D)
-    w = doubly_triton.attend(q, eye, eye, None, None).float().cpu()
+    w = module.attend(q, eye, eye, None, None).float().cpu()
     expected = build_normaliser("doubly", 1).weights(scores[None, None], None, None, slice(None))
     tol = {"atol": 2 * torch.finfo(dtype).eps, "rtol": 2e-7 * gap}
     torch.testing.assert_close(w[0, 0, 0], torch.tensor([0, 1, 2, 3.0]).softmax(0), **tol)
@@ -219,6 +239,35 @@ def test_it_declines_without_triton_or_gpu(monkeypatch):
         patch.setattr(doubly_triton, "find_spec", lambda name: None)
         assert not doubly_triton.supports(x, x, Mask())
     doubly_triton._runs_on.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "version", "trusted", "runs"),
+    [
+        ((9, 0), "3.6.0", False, False),
+        ((9, 0), "3.6.0", True, True),
+        ((9, 0), "3.7.1", False, True),
+        ((8, 0), "3.4.0", False, True),
+        ((7, 5), "3.7.1", False, False),
+    ],
+)
+def test_it_declines_versions_that_crash(capability, version, trusted, runs, monkeypatch, caplog):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(doubly_triton, "find_spec", lambda name: object())
+    monkeypatch.setattr(doubly_triton.metadata, "version", lambda name: version)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(doubly_triton, "_driver", lambda: True)
+    if trusted:
+        monkeypatch.setenv("FAIRSEQ_EXT_TRUST_TRITON", "1")
+    doubly_triton._runs_on.cache_clear()
+    assert doubly_triton._runs_on(torch.device("cuda")) == runs
+    doubly_triton._runs_on.cache_clear()
+    assert ("give --doubly-kernel flex" in caplog.text) == (not runs and capability == (9, 0))
+
+
+def test_flex_attention_declines_without_gpu():
+    x = torch.zeros(1, 1, 4, 16)
+    assert not doubly_flex.supports(x, x, Mask())
 
 
 def test_it_declines_without_a_compiler(monkeypatch, caplog):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
+from fairseq_ext.attention.kernels import doubly_cpu, doubly_flex, doubly_triton
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.errors import UsageError
 
@@ -86,6 +86,10 @@ class Unnormalised(Normaliser):
         return add_bias(scores, bias).exp()
 
 
+GPU_KERNELS = {"triton": doubly_triton, "flex": doubly_flex, "none": None}
+"""Ways to compute DNAS and HNAS on a GPU, by name; none is the plain form, with maps in memory."""
+
+
 class Sinkhorn(Normaliser):
     """k sweeps, each over the columns (queries) first and the rows (keys) last.
 
@@ -96,6 +100,7 @@ class Sinkhorn(Normaliser):
 
     Args:
         sweeps: k >= 1.
+        kernel: a name of GPU_KERNELS, for one sweep.
 
     Raises:
         UsageError: k < 1.
@@ -103,13 +108,13 @@ class Sinkhorn(Normaliser):
 
     across_queries = True
 
-    def __init__(self, sweeps: int = 1) -> None:
+    def __init__(self, sweeps: int = 1, *, kernel: str = "triton") -> None:
         super().__init__()
         if sweeps < 1:
             raise UsageError(
                 f"sinkhorn_sweeps is {sweeps}; give a whole number from 1 (DNA) upwards."
             )
-        self.sweeps = sweeps
+        self.sweeps, self.kernel = sweeps, kernel
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
@@ -131,7 +136,7 @@ class Sinkhorn(Normaliser):
 
     def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
         """Return the output of a kernel for one sweep, or None."""
-        return None if self.sweeps > 1 else _fused_doubly(call, mask)
+        return None if self.sweeps > 1 else _fused_doubly(call, mask, self.kernel)
 
     def extra_repr(self) -> str:
         """Return the options for the printed module."""
@@ -150,6 +155,7 @@ class Hybrid(Normaliser):
             "sigmoid": u = sigmoid(logit(u0) + offset).
             "raw": u = u0 + offset, unbounded, the paper's form.
             "clamp": raw, clamped; the gradient passes through, so that a u at a bound can return.
+        kernel: a name of GPU_KERNELS.
 
     Raises:
         UsageError: u0 outside [0, 1], or 0 or 1 with "sigmoid", or an unknown `weight`.
@@ -158,7 +164,9 @@ class Hybrid(Normaliser):
     across_queries = True
     WEIGHTS = ("sigmoid", "raw", "clamp")
 
-    def __init__(self, heads: int, *, init: float = 0.5, weight: str = "sigmoid") -> None:
+    def __init__(
+        self, heads: int, *, init: float = 0.5, weight: str = "sigmoid", kernel: str = "triton"
+    ) -> None:
         super().__init__()
         if weight not in self.WEIGHTS:
             raise UsageError(f"hna_weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}.")
@@ -170,7 +178,7 @@ class Hybrid(Normaliser):
                 "or hna_weight raw or clamp."
             )
         self.init, self.weight = init, weight
-        self.doubly, self.softmax = Sinkhorn(), Softmax()
+        self.doubly, self.softmax = Sinkhorn(kernel=kernel), Softmax()
         self.offset = nn.Parameter(torch.zeros(heads))
 
     def u(self) -> Tensor:
@@ -191,7 +199,7 @@ class Hybrid(Normaliser):
 
     def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
         """Return the output of a kernel, or None."""
-        return _fused_doubly(call, mask, self.u()[call.heads])
+        return _fused_doubly(call, mask, self.doubly.kernel, self.u()[call.heads])
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the mean of u over the heads."""
@@ -202,15 +210,17 @@ class Hybrid(Normaliser):
         return f"init={self.init}, weight={self.weight}"
 
 
-def _fused_doubly(call: HeadCall, mask: Mask, u: Tensor | None = None) -> Tensor | None:
+def _fused_doubly(
+    call: HeadCall, mask: Mask, gpu_kernel: str, u: Tensor | None = None
+) -> Tensor | None:
     """Return DNAS, or with u [h] HNAS, of the first kernel that supports the call.
 
     No kernel supports dropout.
     """
     if call.dropout:
         return None
-    for kernel in (doubly_cpu, doubly_triton):
-        if kernel.supports(call.q, call.k, mask):
+    for kernel in (doubly_cpu, GPU_KERNELS[gpu_kernel]):
+        if kernel and kernel.supports(call.q, call.k, mask):
             try:
                 return kernel.attend(
                     call.q, call.k, call.v, mask.masked, call.context.query_padding, u
@@ -222,11 +232,13 @@ def _fused_doubly(call: HeadCall, mask: Mask, u: Tensor | None = None) -> Tensor
 
 NORMALISERS: dict[str, Callable[..., Normaliser]] = {
     "softmax": lambda heads, **_: Softmax(),
-    "doubly": lambda heads, **_: Sinkhorn(),
-    "hybrid": lambda heads, hna_init, hna_weight, **_: Hybrid(
-        heads, init=hna_init, weight=hna_weight
+    "doubly": lambda heads, doubly_kernel="triton", **_: Sinkhorn(kernel=doubly_kernel),
+    "hybrid": lambda heads, hna_init, hna_weight, doubly_kernel="triton", **_: Hybrid(
+        heads, init=hna_init, weight=hna_weight, kernel=doubly_kernel
     ),
-    "sinkhorn": lambda heads, sinkhorn_sweeps, **_: Sinkhorn(sinkhorn_sweeps),
+    "sinkhorn": lambda heads, sinkhorn_sweeps, doubly_kernel="triton", **_: Sinkhorn(
+        sinkhorn_sweeps, kernel=doubly_kernel
+    ),
 }
 
 
@@ -234,7 +246,8 @@ def build_normaliser(name: str, heads: int, **options: Any) -> Normaliser:
     """Build the normaliser `name` for a group of `heads` heads.
 
     Args:
-        options: hna_init, hna_weight (hybrid) and sinkhorn_sweeps (sinkhorn); others ignore them.
+        options: hna_init, hna_weight (hybrid), sinkhorn_sweeps (sinkhorn) and doubly_kernel (all
+            but softmax); others ignore them.
 
     Raises:
         UsageError: the name is unknown or an option has no meaning.

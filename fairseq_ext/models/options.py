@@ -9,7 +9,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum
 
 from fairseq_ext.attention import NORMALISERS
-from fairseq_ext.attention.normalisers import Hybrid
+from fairseq_ext.attention.normalisers import GPU_KERNELS, Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.selection import SITES
 from fairseq_ext.models.config import Requirements, described, flag, list_options, stock_options
@@ -18,6 +18,7 @@ from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 Normalisers = ChoiceEnum(list(NORMALISERS))
 Weights = ChoiceEnum(list(Hybrid.WEIGHTS))
 Definitions = ChoiceEnum(list(DEFINITIONS))
+Kernels = ChoiceEnum(list(GPU_KERNELS))
 
 
 def _gaussian_heads(kind: str) -> Any:
@@ -59,6 +60,11 @@ class AttentionOptions:
     )
     sinkhorn_sweeps: int = described(
         1, "sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention"
+    )
+    doubly_kernel: Kernels = described(
+        "triton",
+        "kernel of doubly-normalised and hybrid attention on GPUs: ours in Triton, torch's "
+        "flex_attention, or none (slower, and maps in memory)",
     )
     encoder_gaussian_heads: str = _gaussian_heads("encoder self-attention")
     decoder_gaussian_heads: str = _gaussian_heads("decoder self-attention")
@@ -172,6 +178,7 @@ CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross
 OPTION_REQUIREMENTS: Requirements = {
     **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
     "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
+    "doubly_kernel": (["encoder_normaliser"], ["doubly", "hybrid", "sinkhorn"]),
     **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in SITES},
     "gaussian_sigma": ([f"{site}_gaussian_heads" for site in SITES], []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),

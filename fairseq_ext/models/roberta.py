@@ -142,7 +142,8 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         """
         args, facts, longest = Namespace(**to_dict(cfg)), TaskFacts.read(task), task.max_positions()
         pretrained.adopt_options(args, facts.pretrained)
-        for name in ("activation_fn", "hna_weight"):  # no enumerations, in checkpoints
+        # no enumerations, in checkpoints
+        for name in ("activation_fn", "hna_weight", "doubly_kernel"):
             setattr(args, name, str(getattr(args, name)))
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:

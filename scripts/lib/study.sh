@@ -67,6 +67,30 @@ set_variants() {
     die "--variants is empty: see 'bash $0 --help' for those that there are."
 }
 
+MECHANISMS='ag dna hna roles asa gaussian gate'
+
+# print_mechanisms PLAIN NAME: print a variant, mechanisms of $MECHANISMS joined by + or PLAIN for
+# none of them, and its flags, as NAME=FLAGS.
+print_mechanisms() {
+  local part flags='' terms=''
+  for part in ${2//+/ }; do
+    case "$part" in
+    "$1") ;;
+    ag) terms=_ag$terms flags+=' --ag-encoder-heads next:1,prev:1 --ag-alpha 1' ;;
+    dna) flags+=' --encoder-normaliser doubly' ;;
+    hna) flags+=' --encoder-normaliser hybrid' ;;
+    roles) flags+=' --encoder-roles rare,separator,relative' ;;
+    asa) terms+=_asa flags+=' --asa-layers all' ;;
+    gaussian) flags+=' --encoder-gaussian-heads 2' ;;
+    gate) flags+=' --head-gate' ;;
+    *) die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }." ;;
+    esac
+  done
+  [[ "$flags" != *-normaliser*-normaliser* ]] ||
+    die "--variants has '$2', and attention is normalised in one way: give dna or hna."
+  say "$2=--arch transformer_una$size --criterion label_smoothed_cross_entropy$terms$flags"
+}
+
 # study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags, with $seeds seeds
 # and $folds folds if that is set, on $data; add their folders to RUNS. Flags that fairseq would
 # refuse are refused before the first training. If GENERATE is set, each run translates as it says,

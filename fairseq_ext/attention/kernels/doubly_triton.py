@@ -18,6 +18,7 @@ import logging
 import math
 import os
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,6 +30,9 @@ from fairseq_ext.attention.masks import Mask
 
 logger = logging.getLogger(__name__)
 
+HOPPER_NEEDS = (3, 7)  # of Triton
+TRUSTED = "FAIRSEQ_EXT_TRUST_TRITON"  # environment variable: use any version
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Bytes of a query, at most -> rows of a program, rows it takes at a time, warps. Chosen by the
 # compiler's reports for compute capability 8.0 to 12.0: a program fits into the 99 KiB of shared
@@ -38,23 +42,45 @@ BLOCKS = {128: (64, 32, 4), 256: (64, 32, 8), 512: (32, 16, 8)}
 
 def supports(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Return whether the kernels take these [B, H, T, D] and [B, H, S, D] on their device."""
+    return _runs_on(q.device) and fits(q, k, mask)
+
+
+def fits(q: Tensor, k: Tensor, mask: Mask) -> bool:
+    """Return whether a kernel that sees whole columns takes inputs of this kind and size."""
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
-    fits = q.numel() > 0 and k.numel() > 0 and q.dtype in DTYPES and _bytes(q) <= max(BLOCKS)
-    return _runs_on(q.device) and fits and only_keys and not mask.causal
+    sized = q.numel() > 0 and k.numel() > 0 and q.dtype in DTYPES and _bytes(q) <= max(BLOCKS)
+    return sized and only_keys and not mask.causal
 
 
 @cache
 def _runs_on(device: torch.device) -> bool:
     """Return whether Triton runs on a device: on GPUs from Ampere on, with a C compiler.
 
-    It also needs Python's headers. torch's builds for CPUs come without Triton.
+    It also needs Python's headers. torch's builds for CPUs come without Triton. Triton before 3.7
+    crashes on Hopper in kernels that multiply with a transposed block, as ours do
+    (flash-linear-attention #734).
     """
     if find_spec("triton") is None:
         return False
     if os.environ.get("TRITON_INTERPRET") == "1":
         return True
-    supported = device.type == "cuda" and torch.version.hip is None
-    return supported and torch.cuda.get_device_capability(device) >= (8, 0) and _driver()
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    capability = torch.cuda.get_device_capability(device)
+    if capability[0] == 9 and _triton_version() < HOPPER_NEEDS and TRUSTED not in os.environ:
+        logger.warning(
+            "Triton %s can crash on this GPU, so that doubly-normalised attention is slower and "
+            "takes more memory: install torch with Triton 3.7, give --doubly-kernel flex, or set "
+            "%s=1 to try it all the same",
+            metadata.version("triton"),
+            TRUSTED,
+        )
+        return False
+    return capability >= (8, 0) and _driver()
+
+
+def _triton_version() -> tuple[int, ...]:
+    return tuple(map(int, metadata.version("triton").split(".")[:2]))
 
 
 def _driver() -> bool:

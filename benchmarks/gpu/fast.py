@@ -1,0 +1,94 @@
+"""Stage 2, *fast*: the benchmarks on a GPU, as ratios to SDPA, stock fairseq and plain models."""
+
+import json
+import os
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from measure import TOO_NOISY
+from run import Item, Options, Result, Unfinished
+
+WORKERS = 1  # nothing else runs beside a measurement
+BENCHMARKS = Path(__file__).parents[1]
+
+LENGTHS = "128 256 512 1024 2048 4096 8192"
+DNA = "doubly hybrid doubly-flex hybrid-flex"
+RUNS = {
+    **{
+        f"attention, {dtype}": f"attention --lengths {LENGTHS} --memory-length 4096 --rounds 10 "
+        f"--dtype {dtype} --only softmax {DNA} gaussian"
+        for dtype in ("bfloat16", "float16", "float32")
+    },
+    **{
+        f"training and generation, {size}, {precision}": f"training --sizes {size} "
+        f"--max-tokens 4096 --precision {precision}"
+        for size in ("iwslt", "wmt")
+        for precision in ("fp32", "bf16")
+    },
+    **{
+        f"masked LM, base, {precision}{said}": f"pretraining --sizes base --lengths 128 512 "
+        f"--max-tokens 8192 --precision {precision} {flag}"
+        for precision in ("fp32", "bf16")
+        for flag, said in (("", ""), ("--dropout-free", ", no attention dropout"))
+    },
+    **{
+        f"ASA and baselines, base, {precision}": f"asa --max-tokens 4096 --precision {precision}"
+        for precision in ("fp32", "bf16")
+    },
+    "task attention, base, bf16": "finetuning --max-tokens 4096 --precision bf16",
+}
+DRY = {
+    "attention": f"attention --lengths 8 --memory-length 32 --scores 4096 --only {DNA}",
+    "training and generation": "training --sizes tiny --max-tokens 128 --peers una "
+    "--parts training",
+}
+
+
+def plan(options: Options) -> list[Item]:
+    runs = {name: f"{line} --rounds 1" for name, line in DRY.items()} if options.dry else RUNS
+    return [Item("benchmarks", name, measure, (name, line)) for name, line in runs.items()]
+
+
+def measure(options: Options, name: str, line: str) -> dict[str, Any]:
+    """Run a benchmark; its page and its numbers are the result."""
+    script, *flags = line.split()
+    path = options.work / f"{name.replace(' ', '-')}.json"
+    command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *flags, "--json", str(path)]
+    env = os.environ | {"FAIRSEQ_EXT_TRUST_TRITON": "1"}
+    try:
+        done = subprocess.run(
+            [*command, "--device", options.device, "--threads", "1"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=options.seconds_left() + 60,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unfinished("the time was up; it begins again") from None
+    if done.returncode not in (0, TOO_NOISY):
+        raise RuntimeError(done.stderr[-2000:])
+    noisy = "too noisy for a verdict" if done.returncode else "quiet"
+    return {"noise": noisy, "markdown": done.stdout.strip(), "data": json.loads(path.read_text())}
+
+
+def conclude(items: dict[str, Result]) -> list[str]:
+    """Return which way of computing DNA and HNA on a GPU to delete."""
+    ratios = []
+    for result in items.values():
+        for table in result.get("data", {}).get("tables", ()):
+            for row in table["rows"] if "by length" in table["title"] else ():
+                for kind in ("doubly", "hybrid"):
+                    ours, flex = (row["ratios"].get(name) for name in (kind, f"{kind}-flex"))
+                    if ours and flex:
+                        ratios.append(flex[1] / ours[1])
+    if not ratios:
+        return []
+    mean = prod(ratios) ** (1 / len(ratios))
+    loser = "`doubly_flex.py`" if mean > 1 else "`doubly_triton.py` and `doubly_triton_jit.py`"
+    return [
+        f"flex_attention takes {mean:.2f} times as long as the Triton kernels (geometric mean of "
+        f"{len(ratios)} medians): delete {loser}, unless stage 1 says that the other is wrong."
+    ]

@@ -1,0 +1,69 @@
+"""Stage 3, *real*: Multi30k at the settings of the published model; masked LM of 12 layers."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from run import Item, Options, Unfinished
+
+WORKERS = 1  # a sweep runs its trainings side by side itself
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+VARIANTS = "una dna hna ag gaussian asa ag+gate dna+gaussian"
+SIDE_BY_SIDE = 8  # trainings of tiny models on one GPU
+
+
+def plan(options: Options) -> list[Item]:
+    seeds, variants, updates = (1, 2, 3), VARIANTS, 8000
+    if options.dry:
+        seeds, variants, updates = (1,), "una dna+gaussian", 2
+    multi30k = (
+        f"train_multi30k.sh --data {options.data} --variants '{variants}' --updates {updates} "
+        f"--jobs {1 if options.dry else SIDE_BY_SIDE} --out {options.work}/multi30k"
+    )
+    flags = " -- --cpu --max-tokens 400" if options.dry else ""
+    items = [
+        Item("Multi30k", f"{n} seeds", follow, (f"{multi30k} --seeds {n}{flags}", "table.txt"))
+        for n in seeds
+    ]
+    return [*items, *masked_lm(options)]
+
+
+def masked_lm(options: Options) -> list[Item]:
+    size, updates, flags = "_12", 4000, "--bf16"
+    if options.dry:
+        size, updates, flags = "_tiny", 2, "--cpu --batch-size 2"
+    return [
+        Item(
+            "masked LM",
+            f"{experiment}, {size.strip('_')}, {updates} updates",
+            follow,
+            (
+                f"pretrain.sh {experiment} --data {options.text} --size {size} --seeds 1 "
+                f"--updates {updates} --out {options.work}/{experiment} -- {flags}",
+                "table.txt",
+            ),
+        )
+        for experiment in ("convergence", "normalisers")[: 1 if options.dry else None]
+    ]
+
+
+def follow(options: Options, line: str, result: str) -> dict[str, Any]:
+    """Run a recipe until it is done or the time is up; it resumes by itself."""
+    words = line.split(" --out ")[1].split()
+    log = options.work / "real.log"
+    env = os.environ | {"FAIRSEQ_EXT_SKIP_INSTALL": "1", "FAIRSEQ_EXT_TRUST_TRITON": "1"}
+    with log.open("a") as output:
+        process = subprocess.Popen(
+            f"exec bash {SCRIPTS}/{line}", shell=True, env=env, stdout=output, stderr=output
+        )
+        try:
+            code = process.wait(options.seconds_left())
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            raise Unfinished(f"the time was up; see {log}") from None
+    if code:
+        raise RuntimeError(f"exit code {code}, see {log}: {log.read_text()[-1500:]}")
+    return {"markdown": f"```\n{Path(words[0], result).read_text('utf-8').strip()}\n```"}

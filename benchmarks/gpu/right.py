@@ -1,0 +1,307 @@
+"""Stage 1, *right*: kernels against the plain form in float64, and a step of every family.
+
+A kernel's output and gradients may differ from those of the plain form by BOUNDS, as norms; the
+loss of a training step from that of the same step on a CPU in float32 by LOSSES.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import asa
+import pretraining
+import steps
+import torch
+import training
+from run import Item, Options
+from torch import Tensor
+
+from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, build_gaussian_heads
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.kernels import doubly_flex, doubly_triton
+from fairseq_ext.attention.masks import Mask
+from fairseq_ext.attention.normalisers import GPU_KERNELS, build_normaliser
+
+WORKERS = 8
+ROOT = Path(__file__).parents[2]
+
+KERNELS = ("doubly triton", "hybrid triton", "doubly flex", "hybrid flex", "softmax", "gaussian")
+LENGTHS = (1, 2, 17, 64, 129, 512, 1000, 2048, 4096, 8192)
+WIDTHS = (32, 64, 128)
+DTYPES = ("float32", "float16", "bfloat16")
+SIDES = ("none", "left", "right")
+BOUNDS = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3.2e-2}
+SCORES, FEW_SCORES = 2**24, 2**11  # at most so many at a time; on a GPU, and dry
+DROPOUT = 0.3
+
+MODES = {
+    "fp32": [],
+    "fp16": ["--fp16", "--fp16-init-scale", "4"],
+    "bf16": ["--bf16"],
+    "amp": ["--amp", "--amp-init-scale", "4"],
+    "memory-efficient-fp16": ["--memory-efficient-fp16", "--fp16-init-scale", "4"],
+}
+LOSSES = {"fp32": 1e-4, **dict.fromkeys(list(MODES)[1:], 3e-2)}
+ON_CPU = ("fp32", "bf16")  # modes
+NO_DROPOUT = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
+
+
+def plan(options: Options) -> list[Item]:
+    items = [Item("tests", "tests/test_triton.py", run_tests)] * (not options.dry)
+    sizes = [(n, d) for n in LENGTHS for d in WIDTHS]
+    dtypes: Sequence[str] = DTYPES
+    if options.dry:
+        sizes, dtypes = [(1, 32), (33, 32)], ("float32", "float16")
+    items += [
+        Item(
+            "kernels", f"{name}, {dtype}, length {n}, width {d}", check_kernel, (name, dtype, n, d)
+        )
+        for n, d in sizes
+        for dtype in dtypes
+        for name in KERNELS
+    ]
+    items.append(Item("dropout", f"softmax, {DROPOUT}", check_dropout))
+    modes = ON_CPU if options.dry else MODES
+    items += [
+        Item("training step", f"{family}, {mode}", check_step, (family, mode))
+        for family in FAMILIES
+        for mode in modes
+        if not options.dry or mode == "fp32" or family in ("dna", "masked_lm_ag", "asa")
+    ]
+    return items
+
+
+def prepare(options: Options) -> None:
+    """Write synthetic data of all tasks."""
+    for module in (training, pretraining, asa):
+        folder = options.work / module.__name__
+        if not folder.exists():
+            with TemporaryDirectory(dir=options.work) as partial:
+                module.write_synthetic(Path(partial), 500, 1)
+                shutil.copytree(partial, folder)
+
+
+def run_tests(options: Options) -> dict[str, Any]:
+    """Run the tests of the kernels on the GPU."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    env = os.environ | {"FAIRSEQ_EXT_TRUST_TRITON": "1"}
+    done = subprocess.run(
+        [*command, "tests/test_triton.py"], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    (options.work / "test_triton.log").write_text(done.stdout + done.stderr, "utf-8")
+    last = done.stdout.rstrip().split("\n")[-1]
+    if done.returncode:
+        raise AssertionError(f"{last} ({options.work / 'test_triton.log'})")
+    return {name: int(number) for number, name in re.findall(r"(\d+) (passed|skipped)", last)}
+
+
+# Kernels.
+
+
+def check_kernel(
+    options: Options, name: str, dtype: str, length: int, width: int
+) -> dict[str, Any]:
+    """Compare outputs and gradients, without padding and with it on both sides."""
+    prepare_kernels(options)
+    worst: dict[str, float] = {}
+    for side in SIDES if length > 2 else SIDES[:1]:
+        for part, error in errors(name, dtype, length, width, side, options).items():
+            worst[part] = max(worst.get(part, 0.0), error)
+    bound = BOUNDS[dtype]
+    if wrong := {part: error for part, error in worst.items() if not error <= bound}:
+        raise AssertionError(f"relative errors {wrong}, at most {bound}")
+    return {part: f"{error:.1e}" for part, error in worst.items()}
+
+
+def prepare_kernels(options: Options) -> None:
+    """Try Triton whatever its version; without a GPU let torch differentiate flex_attention."""
+    os.environ["FAIRSEQ_EXT_TRUST_TRITON"] = "1"
+    if options.dry:
+        doubly_flex.torch_flex._validate_device = lambda *inputs: None
+        doubly_flex._compiled = lambda: doubly_flex._attend
+        doubly_flex.supports = lambda q, k, mask: doubly_triton.fits(q, k, mask)
+
+
+def errors(
+    name: str, dtype: str, length: int, width: int, side: str, options: Options
+) -> dict[str, float]:
+    """Return ||fused - plain|| / ||plain|| of the output and of each gradient."""
+    torch.manual_seed(length + width)
+    device, scores = options.device, FEW_SCORES if options.dry else SCORES
+    heads = max(1, min(8, scores // length**2))
+    batch = max(1, min(2, scores // (heads * length**2)))
+    shape = (batch, heads, length, width)
+    inputs = [torch.randn(shape, device=device, dtype=getattr(torch, dtype)) for _ in range(4)]
+    padding = pad(side, batch, length, device)
+    group = build_group(name, heads).to(device)
+    fused = outcome(group, inputs, padding, observed=False)
+    plain = outcome(group.double(), [x.double() for x in inputs], padding, observed=True)
+    named = zip(("output", "dq", "dk", "dv", "du"), fused, plain, strict=False)
+    return {part: distance(ours, theirs) for part, ours, theirs in named if theirs is not None}
+
+
+def distance(ours: Tensor | None, theirs: Tensor) -> float:
+    if ours is None:
+        raise AssertionError("the gradient is missing")
+    scale = theirs.norm().clamp_min(0.1)  # gradients of a single query or key are 0
+    return ((ours.double() - theirs).norm() / scale).item()
+
+
+def build_group(name: str, heads: int) -> HeadGroup:
+    kind, _, kernel = name.partition(" ")
+    if kind == "gaussian":
+        return build_gaussian_heads([(-1.0) ** head for head in range(heads)], [1.0] * heads)
+    options = {"hna_init": 0.3, "hna_weight": "sigmoid", "doubly_kernel": kernel or "none"}
+    return HeadGroup(heads, normaliser=build_normaliser(kind, heads, **options))
+
+
+def pad(side: str, batch: int, length: int, device: str) -> Tensor | None:
+    """Return padding [B, T] of a third of the last sentence."""
+    if side == "none":
+        return None
+    at, padded = torch.arange(length, device=device), torch.zeros(batch, 1, device=device)
+    padded[-1] = length // 3
+    return at < padded if side == "left" else at >= length - padded
+
+
+def outcome(
+    group: HeadGroup, inputs: Sequence[Tensor], padding: Tensor | None, observed: bool
+) -> list[Tensor | None]:
+    """Return the output at real queries, and gradients of q, k, v and the hybrid weights."""
+    *qkv, probe = inputs
+    q, k, v = (x.detach().requires_grad_() for x in qkv)
+    context = AttentionContext(Inputs(padding), q.size(2), k.size(2), 0, q.device, padding, padding)
+    call = HeadCall(q, k, v, context, slice(0, group.num_heads))
+    if not observed:
+        assert_fused(group, call, padding)
+    out = group.attend(call, observed)[0]
+    if padding is not None:
+        out, probe = (x.masked_fill(padding[:, None, :, None], 0) for x in (out, probe))
+    leaves = [q, k, v, *group.parameters()]
+    return [out, *torch.autograd.grad((out * probe).sum(), leaves, allow_unused=True)]
+
+
+def assert_fused(group: HeadGroup, call: HeadCall, padding: Tensor | None) -> None:
+    """Fail if a kernel of DNA declines, so that the plain form would be compared with itself."""
+    doubly = getattr(group.normaliser, "doubly", group.normaliser)
+    kernel = GPU_KERNELS.get(getattr(doubly, "kernel", "none"))
+    mask = Mask(None if padding is None else padding[:, None, None])
+    if kernel and not kernel.supports(call.q, call.k, mask):
+        raise AssertionError(f"{kernel.__name__} declines")
+
+
+def check_dropout(options: Options) -> dict[str, Any]:
+    """Read the dropped weights of fused softmax attention off its output, with v = 1."""
+    length = 64
+    q, k = (torch.randn(2, 4, length, length, device=options.device) for _ in range(2))
+    v = torch.eye(length, device=options.device).expand_as(q)
+    context = AttentionContext(Inputs(), length, length, 0, q.device)
+    call = HeadCall(q, k, v, context, slice(0, 4), DROPOUT)
+    dropped = HeadGroup(4, normaliser=build_normaliser("softmax", 4)).attend(call, False)[0]
+    kept = dropped != 0
+    weights = (q @ k.mT / length**0.5).softmax(-1) / (1 - DROPOUT)
+    torch.testing.assert_close(dropped[kept], weights[kept], atol=1e-5, rtol=1e-4)
+    share, deviation = 1 - kept.double().mean().item(), (DROPOUT * 0.7 / kept.numel()) ** 0.5
+    assert abs(share - DROPOUT) < 5 * deviation, f"{share} of the weights are dropped"
+    return {"dropped": f"{share:.4f}"}
+
+
+# Families.
+
+AG = "--ag-alpha 10 --ag-decay-updates 1000"
+TRANSLATION = " ".join(training.FLAGS)
+GUIDED = "--criterion label_smoothed_cross_entropy_ag --ag-encoder-heads next:1,prev:1 " + AG
+FAMILIES = {  # data, flags
+    "stock": (training, f"{TRANSLATION} --arch transformer {' '.join(training.TINY)}"),
+    "una": (training, f"{TRANSLATION} --arch transformer_una_tiny"),
+    "dna": (training, f"{TRANSLATION} --arch transformer_dna_tiny"),
+    "dna, flex": (training, f"{TRANSLATION} --arch transformer_dna_tiny --doubly-kernel flex"),
+    "hna": (training, f"{TRANSLATION} --arch transformer_hna_tiny"),
+    "sinkhorn": (
+        training,
+        f"{TRANSLATION} --arch transformer_una_tiny --encoder-normaliser sinkhorn "
+        "--sinkhorn-sweeps 3",
+    ),
+    "gaussian": (training, f"{TRANSLATION} --arch transformer_gaussian_tiny"),
+    "roles": (training, f"{TRANSLATION} --arch transformer_roles_tiny"),
+    "gates": (training, f"{TRANSLATION} --arch transformer_una_tiny --head-gate"),
+    "ag": (training, f"{TRANSLATION} --arch transformer_una_tiny {GUIDED}"),
+    "translation asa": (
+        training,
+        f"{TRANSLATION} --arch transformer_asa_tiny --criterion label_smoothed_cross_entropy_asa",
+    ),
+    "masked_lm": (pretraining, "--arch roberta_una_tiny --criterion masked_lm"),
+    "masked_lm dna": (pretraining, "--arch roberta_dna_tiny --criterion masked_lm"),
+    "masked_lm hna": (pretraining, "--arch roberta_hna_tiny --criterion masked_lm"),
+    "masked_lm_ag": (
+        pretraining,
+        f"--arch roberta_una_tiny --criterion masked_lm_ag --ag-fraction 0.5 {AG}",
+    ),
+    "masked_lm_asa": (pretraining, "--arch roberta_asa_tiny --criterion masked_lm_asa"),
+    "replaced tokens": (
+        pretraining,
+        "--task replaced_token_detection --arch roberta_una_tiny "
+        "--criterion replaced_token_detection",
+    ),
+    **{
+        name: (asa, f"{flags} {' '.join(steps.shape(asa.SIZES['tiny']))}")
+        for name, flags in asa.CANDIDATES.items()
+        if name not in ("freelb_3", "smart_2")
+    },
+    "task attention": (
+        asa,
+        "--arch roberta_una_tiny --criterion sentence_classification --pooling attention",
+    ),
+}
+
+
+def check_step(options: Options, family: str, mode: str) -> dict[str, Any]:
+    """Compare the loss of the first step with that on a CPU; look for parameters not finite."""
+    if options.dry:  # and not in Triton's interpreter
+        doubly_triton._runs_on = lambda device: False
+    module, flags = FAMILIES[family]
+    line = [*common(module, options), *flags.split(), *NO_DROPOUT]
+    reference, _ = step(line, Namespace(device="cpu"))
+    loss, finite = step([*line, *MODES[mode]], Namespace(device=options.device))
+    error = abs(loss - reference) / abs(reference)
+    if not (error <= LOSSES[mode] and finite):
+        raise AssertionError(f"loss {loss}, on a CPU {reference}; parameters finite: {finite}")
+    return {"loss": f"{loss:.4f}", "relative error": f"{error:.1e}"}
+
+
+def common(module: Any, options: Options) -> list[str]:
+    """Return data and flags of a family's task."""
+    folder = options.work / module.__name__
+    if module is training:
+        return [str(folder)]
+    if module is pretraining:
+        return [str(folder), *pretraining.FLAGS, "--tokens-per-sample", "64"]
+    return [
+        str(folder / "128"),
+        "--vocabulary",
+        str(folder),
+        "--tokens-per-sample",
+        "128",
+        "--task",
+        "sentence_classification",
+    ]
+
+
+def step(line: list[str], place: Namespace) -> tuple[float, bool]:
+    """Return the loss of the first training step, and whether parameters are finite after three."""
+    args = Namespace(**vars(place), max_tokens=512, seed=1, precision="fp32")
+    torch.manual_seed(1)
+    (candidate, *_) = steps.build({"peer": line}, args).values()
+    batches = steps.read_batches(candidate, 3)
+    trainer, losses = steps.build_trainer(candidate), []
+    for batch in batches:
+        log = trainer.train_step([batch])
+        losses.append(float(log["loss"]) if log else float("nan"))  # None after an overflow
+    return losses[0], all(bool(x.isfinite().all()) for x in candidate.model.parameters())

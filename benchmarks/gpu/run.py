@@ -1,0 +1,275 @@
+"""Run a stage of the proof on a GPU: items in worker processes, results saved one by one.
+
+A stage is a module beside this one with `plan(options)`, which returns items, and `WORKERS`. Each
+item is done once: a second run of the same command does what the first did not reach. An item that
+fails, hangs or takes its process along is recorded as such, and the others go on.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, NamedTuple
+
+import measure
+import torch
+from tqdm import tqdm
+
+STAGES = ("right", "fast", "real", "distributed")
+UNFINISHED = 75  # exit code: the same command goes on
+HANGS = 540  # seconds after which an item's process is killed
+
+Result = dict[str, Any]
+"""`status` (ok, failed, skipped, crashed, unfinished), `seconds`, `why`, and an item's values."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a stage gets: where to write, what to read, and how long it may take."""
+
+    out: Path
+    data: Path
+    text: Path
+    dry: bool
+    deadline: float
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.dry else "cuda"
+
+    @property
+    def work(self) -> Path:
+        """Folder of runs, checkpoints and logs."""
+        return self.out / "work"
+
+    def seconds_left(self) -> float:
+        return max(1.0, self.deadline - time.time())
+
+
+class Item(NamedTuple):
+    """A function `do(options, *arguments)` that returns values or raises, by its row of a table."""
+
+    table: str
+    name: str
+    do: Callable[..., Mapping[str, Any]]
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.table}: {self.name}"
+
+
+class Unfinished(Exception):
+    """Raised by an item that goes on in the next run."""
+
+
+class Skipped(Exception):
+    """Raised by an item that this machine cannot do; its text says why."""
+
+
+# Workers.
+
+
+def serve(requests: Connection, options: Options) -> None:
+    """Do the items that arrive, until a CUDA error leaves the process unusable."""
+    torch.set_num_threads(1)
+    logging.disable(logging.INFO)
+    while True:
+        result, usable = do(requests.recv(), options)
+        requests.send(result)
+        if not usable:
+            return
+
+
+def do(item: Item, options: Options) -> tuple[Result, bool]:
+    """Return the result of an item, and whether the process can do another."""
+    begin, error = time.time(), None
+    try:
+        result: Result = {"status": "ok", **item.do(options, *item.arguments)}
+        if options.device == "cuda":
+            torch.cuda.synchronize()
+    except Skipped as why:
+        result = {"status": "skipped", "why": str(why)}
+    except Unfinished as why:
+        result = {"status": "unfinished", "why": str(why)}
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
+        result = {"status": "failed", "why": error, "traceback": traceback.format_exc()}
+    result["seconds"] = round(time.time() - begin, 2)
+    return result, "CUDA error" not in (error or "")
+
+
+class Worker:
+    """A process that does items one after the other, and is started anew where it ends."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.process: Any = None
+
+    def __call__(self, item: Item) -> Result:
+        if self.process is None or not self.process.is_alive():
+            context = get_context("spawn")
+            self.pipe, theirs = context.Pipe()
+            self.process = context.Process(target=serve, args=(theirs, self.options))
+            self.process.start()
+            theirs.close()
+        try:
+            self.pipe.send(item)
+            if not self.pipe.poll(HANGS):
+                self.stop()
+                return {"status": "crashed", "why": f"no answer in {HANGS} s", "seconds": HANGS}
+            result = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            return {"status": "crashed", "why": f"exit code {self.process.exitcode}", "seconds": 0}
+        if "CUDA error" in result.get("why", ""):
+            self.process.join()
+        return result
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+
+
+# Results.
+
+
+class Record:
+    """Results of a stage in OUT/STAGE.json, and a page made of them in OUT/STAGE.md."""
+
+    def __init__(self, stage: str, out: Path) -> None:
+        self.stage, self.out, self.lock = stage, out, Lock()
+        self.path = out / f"{stage}.json"
+        self.content: dict[str, Any] = {"facts": {}, "items": {}}
+        if self.path.exists():
+            self.content = json.loads(self.path.read_text("utf-8"))
+
+    def is_done(self, item: Item) -> bool:
+        return self.items.get(item.key, {}).get("status", "unfinished") != "unfinished"
+
+    @property
+    def items(self) -> dict[str, Result]:
+        return self.content["items"]
+
+    def add(self, item: Item, result: Result) -> None:
+        with self.lock:
+            self.items[item.key] = {"table": item.table, "name": item.name, **result}
+            self.write()
+
+    def write(self, conclusion: Sequence[str] = ()) -> None:
+        replace(self.path, json.dumps(self.content, indent=1) + "\n")
+        replace(self.out / f"{self.stage}.md", page(self.stage, self.content, conclusion))
+
+    def count(self, *statuses: str) -> int:
+        return sum(result["status"] in statuses for result in self.items.values())
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file that is never seen half-written."""
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_text(text, "utf-8")
+    partial.replace(path)
+
+
+def page(stage: str, content: Mapping[str, Any], conclusion: Sequence[str]) -> str:
+    """Return the results as Markdown."""
+    blocks = [f"# {stage}", "\n".join(f"- {key}: {x}" for key, x in content["facts"].items())]
+    blocks += ["\n".join(conclusion)] * bool(conclusion)
+    tables: dict[str, list[Result]] = {}
+    for result in content["items"].values():
+        tables.setdefault(result["table"], []).append(result)
+    for name, results in tables.items():
+        blocks += [f"## {name}", table(results)]
+        blocks += [result["markdown"] for result in results if result.get("markdown")]
+    return "\n\n".join(blocks) + "\n"
+
+
+HIDDEN = ("table", "name", "traceback", "markdown", "data")
+
+
+def table(results: Sequence[Result]) -> str:
+    columns = list(dict.fromkeys(key for result in results for key in result if key not in HIDDEN))
+    lines = [["", *columns], ["---"] * (len(columns) + 1)]
+    for result in results:
+        cells = [str(result.get(column, "")).replace("\n", " ")[:200] for column in columns]
+        lines.append([result["name"], *(cell.replace("|", "\\|") for cell in cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# Stage.
+
+
+def run(stage: Any, record: Record, options: Options) -> None:
+    """Do the items that are missing, side by side, until the time is up."""
+    waiting: SimpleQueue[Item] = SimpleQueue()
+    missing = [item for item in stage.plan(options) if not record.is_done(item)]
+    for item in missing:
+        waiting.put(item)
+    progress = tqdm(total=len(missing), desc=record.stage, disable=None)
+
+    def work() -> None:
+        worker = Worker(options)
+        try:
+            while time.time() < options.deadline:
+                item = waiting.get_nowait()
+                result = worker(item)
+                record.add(item, result)
+                progress.update()
+                if result["status"] != "ok":
+                    print(f"{item.key}: {result['status']}, {result['why']}", flush=True)
+        except Empty:
+            pass
+        finally:
+            worker.stop()
+
+    workers = 1 if options.dry else stage.WORKERS
+    threads = [Thread(target=work) for _ in range(min(workers, len(missing)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    progress.close()
+    record.write(stage.conclude(record.items) if hasattr(stage, "conclude") else ())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--out", type=Path, required=True, help="folder of results")
+    parser.add_argument("--data", type=Path, required=True, help="binarised translation data")
+    parser.add_argument("--text", type=Path, required=True, help="binarised running text")
+    parser.add_argument("--minutes", type=float, default=9.0, help="begin nothing new after them")
+    parser.add_argument("--dry", action="store_true", help="small sizes, on a CPU")
+    args = parser.parse_args()
+    out = args.out.resolve()
+    deadline = time.time() + 60 * args.minutes
+    options = Options(out, args.data.resolve(), args.text.resolve(), args.dry, deadline)
+    options.work.mkdir(parents=True, exist_ok=True)
+    record, stage = Record(args.stage, out), import_module(args.stage)
+    device = argparse.Namespace(device=options.device, threads=1, clock="wall", rounds=0, seed=1)
+    facts = measure.machine(device)
+    record.content["facts"] = {key: facts[key] for key in facts if key not in ("clock", "rounds")}
+    if hasattr(stage, "prepare"):
+        stage.prepare(options)
+    run(stage, record, options)
+    planned = stage.plan(options)
+    left = sum(not record.is_done(item) for item in planned)
+    bad = record.count("failed", "crashed")
+    print(f"{args.stage}: {record.count('ok')} right, {bad} wrong, {left} left of {len(planned)}")
+    print(f"{args.stage}: results in {record.out / args.stage}.md")
+    return UNFINISHED if left else int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
