@@ -1,7 +1,8 @@
 """`fairseq-ext VERB`: commands that fairseq lacks.
 
-A verb is a module: its docstring is the help, `EXAMPLE` ends the help, `add_arguments` and `run` do
-the rest. A verb refuses its input with a UsageError: one sentence, exit code 1.
+A verb is a module: its docstring is the help, with "Example:" at the end of both, and
+`add_arguments` and `run` do the rest. A verb refuses its input with a UsageError: one sentence,
+exit code 1.
 """
 
 import argparse
@@ -15,29 +16,19 @@ from pathlib import Path
 from fairseq_ext import __version__
 from fairseq_ext.errors import plain_errors
 
+# The verbs by the room of their modules, which have their names but for a few.
+ROOMS = {
+    "tools": "doctor launch sweep average predict annotate import-hf export-hf",
+    "evaluation": "score table",
+    "analysis": "curves masking map analyse report columns heads weights align",
+    "analysis.coreference": "probe",
+    "analysis.demos": "collapse boxes",
+}
+MODULES = {"import-hf": "import_hf", "export-hf": "export_hf", "map": "maps"}
 VERBS = {
-    "doctor": "fairseq_ext.tools.doctor",
-    "launch": "fairseq_ext.tools.launch",
-    "sweep": "fairseq_ext.tools.sweep",
-    "average": "fairseq_ext.tools.average",
-    "predict": "fairseq_ext.tools.predict",
-    "annotate": "fairseq_ext.tools.annotate",
-    "import-hf": "fairseq_ext.tools.import_hf",
-    "export-hf": "fairseq_ext.tools.export_hf",
-    "score": "fairseq_ext.evaluation.score",
-    "table": "fairseq_ext.evaluation.table",
-    "curves": "fairseq_ext.analysis.curves",
-    "masking": "fairseq_ext.analysis.masking",
-    "map": "fairseq_ext.analysis.maps",
-    "analyse": "fairseq_ext.analysis.analyse",
-    "report": "fairseq_ext.analysis.report",
-    "columns": "fairseq_ext.analysis.columns",
-    "heads": "fairseq_ext.analysis.heads",
-    "weights": "fairseq_ext.analysis.weights",
-    "probe": "fairseq_ext.analysis.coreference.probe",
-    "align": "fairseq_ext.analysis.align",
-    "collapse": "fairseq_ext.analysis.demos.collapse",
-    "boxes": "fairseq_ext.analysis.demos.boxes",
+    verb: f"fairseq_ext.{room}.{MODULES.get(verb, verb)}"
+    for room, verbs in ROOMS.items()
+    for verb in verbs.split()
 }
 
 # Verbs that build no model of fairseq, and so start without it.
@@ -52,11 +43,12 @@ def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=describe_versions())
     parsers = parser.add_subparsers(required=True, metavar="VERB")
     for name, module in VERBS.items():
-        text = _read_docstring(module)
+        text, _, example = _read_docstring(module).partition("\n\nExample:\n")
         verb = parsers.add_parser(
             name,
             help=text.partition("\n")[0].rstrip("."),
             description=text,
+            epilog=f"example:\n{example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -87,7 +79,6 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb not in QUICK:
         import_module("fairseq_ext.registry")
     module = import_module(VERBS[verb])
-    parser.epilog = f"example:\n{module.EXAMPLE}"
     module.add_arguments(parser)
     parser.set_defaults(run=module.run, refuse=parser.error)
 

@@ -7,17 +7,19 @@ import tempfile
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from fairseq_ext.errors import Unfinished, UsageError
 
 logger = logging.getLogger(__name__)
 
 MB = 1_000_000
+
+T = TypeVar("T")
 
 
 def open_binary(path: Path) -> BufferedIOBase:
@@ -48,9 +50,7 @@ def decode_utf8(line: bytes, where: str) -> str:
             "convert the file to UTF-8"
         ) from None
     if "\0" in text:
-        raise UsageError(
-            f"{where}: holds U+0000, which text never does; convert the file to UTF-8 or remove it"
-        )
+        raise UsageError(f"{where}: holds U+0000, which is no text; remove it or convert to UTF-8")
     return text
 
 
@@ -58,9 +58,7 @@ def decode_line(line: bytes, where: str) -> str:
     """Return what `decode_utf8` returns; raise UsageError for a carriage return within the line."""
     text = decode_utf8(line, where)
     if "\r" in text.removesuffix("\n").removesuffix("\r"):
-        raise UsageError(
-            f"{where}: holds a carriage return, where fairseq would begin a new line; remove it"
-        )
+        raise UsageError(f"{where}: holds a carriage return, a line end for fairseq; remove it")
     return text
 
 
@@ -85,6 +83,12 @@ def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) ->
         ) from error
 
 
+def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield "FILE:LINE" and the text of each line, as `read_lines` reads it."""
+    for number, line in enumerate(read_lines(path), 1):
+        yield f"{path}:{number}", line
+
+
 def read_lines_replacing_returns(path: Path) -> Iterator[str]:
     """Yield lines as `read_lines` does, with spaces for carriage returns within lines.
 
@@ -98,10 +102,10 @@ def read_lines_replacing_returns(path: Path) -> Iterator[str]:
         logger.warning("%s: %d lines hold carriage returns, which become spaces", path, count)
 
 
-def batched(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield lists of `size` lines, the last one maybe shorter; Python 3.12 has it in itertools."""
-    lines = iter(lines)
-    while batch := list(islice(lines, size)):
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` items, the last one maybe shorter; Python 3.12 has it in itertools."""
+    items = iter(items)
+    while batch := list(islice(items, size)):
         yield batch
 
 
@@ -116,16 +120,13 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
         Unfinished: the file cannot be written, as on a full disk; nothing of it is left.
     """
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open("w", encoding="utf-8", newline="") as file:
-                yield file
-        else:
-            path.resolve().parent.mkdir(parents=True, exist_ok=True)
-            with (
-                rename_when_complete(path.resolve()) as part,
-                part.open("w", encoding="utf-8", newline="") as file,
-            ):
-                yield file
+        is_device = path.exists() and not path.is_file() and not path.is_dir()
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
+        with (
+            nullcontext(path) if is_device else rename_when_complete(path.resolve()) as part,
+            part.open("w", encoding="utf-8", newline="") as file,
+        ):
+            yield file
     except OSError as error:
         raise Unfinished(
             f"{path} cannot be written ({error.strerror}); make room or give another place, and "
@@ -166,12 +167,10 @@ def check_writable(folder: Path, needed_bytes: int) -> int:
     if not existing.is_dir():
         raise UsageError(f"{folder}: {existing} is a file; give a folder")
     try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise UsageError(
-            f"{folder}: cannot write in {existing} ({error.strerror}); give a folder you may write "
-            "to"
+            f"{folder}: cannot write in {existing} ({error.strerror}); give another folder"
         ) from error
     free = shutil.disk_usage(existing).free
     if free < needed_bytes:

@@ -12,11 +12,11 @@ import operator
 import re
 import threading
 import types
-import typing
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
@@ -83,7 +83,7 @@ def broadcast_types() -> list:
         *FILE_TYPES,
         *(omegaconf.DictConfig, omegaconf.ListConfig, omegaconf.nodes.AnyNode),
         *(omegaconf.base.ContainerMetadata, omegaconf.base.Metadata),
-        *(typing.Any, dict, list, int, collections.defaultdict, _TensorPlaceholder),
+        *(Any, dict, list, int, collections.defaultdict, _TensorPlaceholder),
     ]
 
 
@@ -146,6 +146,17 @@ def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
             "'optimizer_history'); give a file that fairseq-train saved"
         )
     return state
+
+
+def read_checkpoint(file: Path) -> dict:
+    """Return a checkpoint whose tensors stay in the file until they are used.
+
+    Raises:
+        UsageError: there is no such file, or it is no checkpoint; see `load_checkpoint`.
+    """
+    if not file.is_file():
+        raise UsageError(f"there is no checkpoint {file}; give what fairseq-train saved")
+    return load_checkpoint(str(file), map_location="cpu", mmap=True)
 
 
 def _name(file: Any) -> str:

@@ -47,10 +47,7 @@ def read_log(run: Path) -> list[Record]:
     """
     log = _log_of(run)
     if not log.is_file():
-        raise UsageError(
-            f"{run} has no {LOG}; give the folder of a run in which the output of fairseq-train "
-            f"was kept as {LOG}, or the log itself"
-        )
+        raise UsageError(f"{run} has no {LOG}; give a folder with one, or a log of fairseq-train")
     records = {(r.kind, r.update): r for line in _read_lines(log) if (r := parse_line(line))}
     if not records:
         raise UsageError(f"{log} has no line of numbers; give the log of a training that began")

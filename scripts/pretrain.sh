@@ -164,7 +164,7 @@ grep -q '^<mask> ' "$data/dict.txt" ||
 out=${out:-$ROOT/checkpoints/$experiment/$(basename "$data")$size-$objective}
 require_room "$out" 500
 
-period="'$(python -m fairseq_ext.tools.period_ids "$data/bpe/encoder.json")'"
+period="'$(python -m fairseq_ext.tools.recipes period-ids "$data/bpe/encoder.json")'"
 plain="--criterion $objective" VARIANTS=()
 set_variants_of "$experiment"
 COMMON=(--task "$objective" --arch "roberta_una$size" "${FLAGS[@]}" "${REST[@]}")

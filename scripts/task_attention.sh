@@ -106,4 +106,4 @@ for corpus in "${corpora[@]}"; do
   for mode in $modes; do train "$corpus" "$mode"; done
 done
 say
-python -m fairseq_ext.tools.training_times "${ALL_RUNS[@]}"
+python -m fairseq_ext.tools.recipes training-times "${ALL_RUNS[@]}"

@@ -19,7 +19,7 @@ from fairseq_ext.data.annotations import Annotations
 from fairseq_ext.data.conllu import read
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import byte_bpe
-from fairseq_ext.tools import parse_matching as matching
+from fairseq_ext.tools import parses
 
 
 def binarise(folder: Path, name: str, lines: list[str], words: str) -> Path:
@@ -197,7 +197,7 @@ def test_mismatches(data, parse, tmp_path, capsys):
 
 
 def test_sentences_that_are_too_long_have_none(data, parse, monkeypatch):
-    monkeypatch.setattr(matching, "MOST", 3)
+    monkeypatch.setattr(parses, "MOST", 3)
     annotate(data, "--lang", "en", "--conllu", parse, "--threshold", "0.25")
     found = opened(data / "train.en-de.en", "dict.en.txt", COUNTS)
     assert found == [[[-1, -1, 0]] * 5, *EXPECTED[1:]]

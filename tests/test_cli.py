@@ -21,7 +21,7 @@ def test_help_ends_with_an_example_that_is_accepted(verb, capsys):
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
     said = capsys.readouterr().out
-    example = import_module(VERBS[verb]).EXAMPLE
+    example = import_module(VERBS[verb]).__doc__.partition("\nExample:\n")[2].rstrip()
     assert ended.value.code == 0 and said.rstrip().endswith(example)
     for line in re.sub(r"\\\n", "", example).split("\n"):
         program, *arguments = shlex.split(line.replace("{8,9,10}", "8"))

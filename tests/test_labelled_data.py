@@ -318,7 +318,8 @@ def test_files_that_are_not_there_or_empty_are_refused(tmp_path):
 
 
 def test_lines_are_numbered_from_anywhere():
-    found = parse(['{"text": "a", "label": "x"}', "b"], "new", SentenceClassificationTask.fields, 7)
+    lines = [("new:7", '{"text": "a", "label": "x"}'), ("new:8", "b")]
+    found = parse(lines, SentenceClassificationTask.fields)
     assert next(found) == ({"text": "a", "label": "x"}, "new:7")
     with pytest.raises(UsageError, match="new:8 is no JSON object"):
         next(found)

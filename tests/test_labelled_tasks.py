@@ -429,7 +429,12 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
         ),
         ("sentence_classification", SENTENCES, {"task_layers": -1}, "--task-layers is -1"),
         ("sentence_classification", SENTENCES, {"task_init": "ones"}, "--task-init is 'ones'"),
-        ("sentence_classification", SENTENCES, {"folds": 3}, r"2 examples for --folds 3; give fewer"),
+        (
+            "sentence_classification",
+            SENTENCES,
+            {"folds": 3},
+            r"2 examples for --folds 3; give fewer",
+        ),
         ("sentence_classification", SENTENCES, {"fold": 3}, "--fold is 3 of --folds 0; give"),
         ("sentence_classification", SENTENCES, {"folds": 1}, "--fold is 1 of --folds 1; give"),
         ("sentence_classification", SENTENCES, {"folds": 2, "fold": 3}, "--fold is 3 of --folds 2"),

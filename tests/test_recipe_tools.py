@@ -1,4 +1,4 @@
-"""Modules that recipes run before and after their trainings."""
+"""Steps that recipes run before and after their trainings."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,16 @@ import torch
 from conftest import fairseq
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tools import check_references, dry_run, encoder_flags, period_ids, training_times
+from fairseq_ext.tools import recipes
 
 COMMON = ["--arch", "transformer_una_tiny", "--criterion", "label_smoothed_cross_entropy"]
 COMMON += ["--share-all-embeddings"]
 
 
 def test_variants_that_can_be_trained(data_bin, caplog):
-    dry_run.main([str(data_bin), "una=", "dna=--arch transformer_dna_tiny", "--", *COMMON])
+    recipes.main(
+        ["dry-run", str(data_bin), "una=", "dna=--arch transformer_dna_tiny", "--", *COMMON]
+    )
     assert not caplog.records
 
 
@@ -29,7 +31,7 @@ def test_variants_that_can_be_trained(data_bin, caplog):
 )
 def test_variants_that_would_be_refused(data_bin, flags, message):
     with pytest.raises(UsageError, match=message):
-        dry_run.main([str(data_bin), "una=", f"other={flags}", "--", *COMMON])
+        recipes.main(["dry-run", str(data_bin), "una=", f"other={flags}", "--", *COMMON])
 
 
 def checkpoint(path, **model):
@@ -53,13 +55,13 @@ def checkpoint(path, **model):
     ],
 )
 def test_flags_of_an_encoder(tmp_path, capsys, model, flags):
-    encoder_flags.main([checkpoint(tmp_path / "encoder.pt", **model)])
+    recipes.main(["encoder-flags", checkpoint(tmp_path / "encoder.pt", **model)])
     assert capsys.readouterr().out.split() == flags
 
 
 def test_an_encoder_that_is_missing(tmp_path):
     with pytest.raises(UsageError, match="there is no checkpoint"):
-        encoder_flags.main([str(tmp_path / "encoder.pt")])
+        recipes.main(["encoder-flags", str(tmp_path / "encoder.pt")])
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -70,16 +72,16 @@ def test_references_that_lack_words(tmp_path, unknown):
     prefix = tmp_path / "test.de-en.de"
     if unknown:
         with pytest.raises(UsageError, match=f"1 of the 2 sentences .*{tmp_path}/text/test.de$"):
-            check_references.main([str(prefix)])
+            recipes.main(["check-references", str(prefix)])
     else:
-        check_references.main([str(prefix)])
+        recipes.main(["check-references", str(prefix)])
 
 
 def test_periods_of_a_byte_level_bpe(tmp_path, capsys):
     encoder = tmp_path / "encoder.json"
     for ids, printed in (({".": 13, "a": 64, "\u0120.": 764}, "13 764"), ({".": 7}, "7")):
         encoder.write_text(json.dumps(ids))
-        period_ids.main([str(encoder)])
+        recipes.main(["period-ids", str(encoder)])
         assert capsys.readouterr().out == f"{printed}\n"
 
 
@@ -95,7 +97,7 @@ def test_training_times():
         "a/frozen/first/seed-1": 5.0,
     }
     runs = [(Path("/out", run), seconds) for run, seconds in times.items()]
-    assert list(training_times.summarise_times(runs)) == [
+    assert list(recipes.summarise_times(runs)) == [
         "full mean: 3,000 s of training over a, b, 1.000 of mean",
         "full attention: 3,300 s of training over a, b, 1.100 of mean",
         "frozen first: 5 s of training over a",

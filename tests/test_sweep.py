@@ -16,7 +16,6 @@ from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import read_output
 from fairseq_ext.tools import jobs
-from fairseq_ext.tools.flags import parse_flags
 from fairseq_ext.tools.sweep import plan_jobs
 from fairseq_ext.training_logs import read_log
 
@@ -394,4 +393,4 @@ def test_on_fairseq(data_bin, tmp_path, capsys):
 def test_a_flag_without_a_value_does_not_take_the_flag_behind_it():
     command = "--gen-subset --beam 5 --lr=-1 --offset -2 --cpu".split()
     expected = {"--gen-subset": "", "--beam": "5", "--lr": "-1", "--offset": "-2", "--cpu": ""}
-    assert parse_flags(command) == expected
+    assert jobs.parse_flags(command) == expected

@@ -283,7 +283,7 @@ BAD = {
     "run has 2 checkpoints to choose from, not 3": ["run", "--best", "3"],
     "looked for checkpoint_<epoch>_<update>.pt;": ["run", "--last", "1", "--by", "update"],
     "found no .pt file": ["empty", "--best", "1"],
-    "of epochs and of updates; add --by": ["both", "--last", "1"],
+    "of epochs and of updates; add --by epoch or update": ["both", "--last", "1"],
     "judged by bleu and by loss": ["metrics", "--best", "1"],
     "w is (2, 3) in run/checkpoint1.pt and (2, 4) in wide.pt": ["run/checkpoint1.pt", "wide.pt"],
     "v is absent in run/checkpoint1.pt and (1,) in": ["run/checkpoint1.pt", "more.pt"],

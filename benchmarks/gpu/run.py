@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 STAGES = ("right", "fast", "real", "distributed")
 UNFINISHED = 75  # exit code: the same command goes on
-HANGS = 540  # seconds after which an item's process is killed
+STARTS, HANGS = 300, 540  # seconds that a process may take to begin an item, and to do it
 
 Result = dict[str, Any]
 """`status` (ok, failed, skipped, crashed, unfinished), `seconds`, `why`, and an item's values."""
@@ -85,7 +85,9 @@ def serve(requests: Connection, options: Options) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.INFO)
     while True:
-        result, usable = do(requests.recv(), options)
+        item = requests.recv()
+        requests.send("begun")
+        result, usable = do(item, options)
         requests.send(result)
         if not usable:
             return
@@ -125,10 +127,12 @@ class Worker:
             theirs.close()
         try:
             self.pipe.send(item)
-            if not self.pipe.poll(HANGS):
-                self.stop()
-                return {"status": "crashed", "why": f"no answer in {HANGS} s", "seconds": HANGS}
-            result = self.pipe.recv()
+            for seconds in (STARTS, HANGS):
+                if not self.pipe.poll(seconds):
+                    self.stop()
+                    why = f"no answer in {seconds} s"
+                    return {"status": "crashed", "why": why, "seconds": seconds}
+                result = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
             return {"status": "crashed", "why": f"exit code {self.process.exitcode}", "seconds": 0}

@@ -1,4 +1,4 @@
-"""Measure the alignment error rate of cross-attention against gold alignments, head by head.
+r"""Measure the alignment error rate of cross-attention against gold alignments, head by head.
 
 The model reads source and reference (teacher forcing). Each target word is linked to the source
 word that it attends to most; the end of the sentence does not count. Attention to a word that is
@@ -16,6 +16,10 @@ split into subwords if there are merges in DATA_BIN/bpe.codes. Pairs with a side
 too long for the model are left out.
 
 DIR gets align.csv (a row for each layer and head), align.json, align.png.
+
+Example:
+  fairseq-ext align checkpoints/study/una/seed-1/checkpoint_best.pt --data data-bin/iwslt14.de-en \
+    --source test.de --target test.en --gold test.de-en.talp --lowercase --out align
 """
 
 import argparse
@@ -39,10 +43,6 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.pictures import new_figure, save
 from fairseq_ext.files import check_writable
-
-EXAMPLE = """\
-  fairseq-ext align checkpoints/study/una/seed-1/checkpoint_best.pt --data data-bin/iwslt14.de-en \\
-    --source test.de --target test.en --gold test.de-en.talp --lowercase --out align"""
 
 SHIFTS = {"output": 0, "next": 1}
 MEAN, DIAGONAL = "mean", "diagonal"

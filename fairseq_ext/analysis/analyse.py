@@ -1,9 +1,14 @@
-"""Analyse a checkpoint: attention maps, explaining away, heads and trained weights in one folder.
+r"""Analyse a checkpoint: attention maps, explaining away, heads and trained weights in one folder.
 
 Pictures of all sentences of a split come from one pass over it, batch by batch. Beside each picture
 are its numbers, as CSV or JSON. maps.html has the maps of each --sentence, or of the first
 --sentences of the split, to choose from. The model may be for translation or RoBERTa-style, of this
 plugin or fairseq's own.
+
+Example:
+  fairseq-ext analyse checkpoints/study/hna/seed-1/checkpoint_best.pt \
+    --data data-bin/multi30k.en-de --split test --out analysis
+  fairseq-ext analyse checkpoints/mine/checkpoint_best.pt --limit 500 --out analysis
 """
 
 import argparse
@@ -17,11 +22,6 @@ from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, read_maps, wr
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
-
-EXAMPLE = """\
-  fairseq-ext analyse checkpoints/study/hna/seed-1/checkpoint_best.pt \\
-    --data data-bin/multi30k.en-de --split test --out analysis
-  fairseq-ext analyse checkpoints/mine/checkpoint_best.pt --limit 500 --out analysis"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

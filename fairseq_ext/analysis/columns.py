@@ -1,10 +1,14 @@
-"""Plot how much attention each key receives, with DNA's lower bound.
+r"""Plot how much attention each key receives, with DNA's lower bound.
 
 For every key of a split this is what all queries of its sentence give it together (Ding et al.
 2020, Figure 1). The picture has a histogram of the logarithms (natural) for each head. A key is
 explained away if it receives less than --epsilon. Under doubly-normalised attention (DNA) no key
 receives less than 1/S, S being the keys of its sentence (Theorem 2); the table says whether that
 holds. Padding does not count.
+
+Example:
+  fairseq-ext columns checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \
+    --data data-bin/multi30k.en-de --split test --out columns
 """
 
 import argparse
@@ -21,10 +25,6 @@ from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import COLOURS, new_figure, save, style_axes
-
-EXAMPLE = """\
-  fairseq-ext columns checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \\
-    --data data-bin/multi30k.en-de --split test --out columns"""
 
 NAME = "column_sums"
 

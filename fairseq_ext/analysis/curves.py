@@ -3,6 +3,10 @@
 Lines of training are thin, lines of validation thick. Repetitions of a variant (VARIANT/seed-N,
 VARIANT/fold-N) share a colour. The first tenth of a curve, where losses are high, may leave the
 axis. Beside the picture are its numbers, as CSV.
+
+Example:
+  fairseq-ext curves checkpoints/study/*/seed-* --out curves.png
+  fairseq-ext curves checkpoints/study/hna/seed-1 --metric nll_loss --out curves.svg
 """
 
 import argparse
@@ -19,10 +23,6 @@ from fairseq_ext.training_logs import name_variants, read_log
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-EXAMPLE = """\
-  fairseq-ext curves checkpoints/study/*/seed-* --out curves.png
-  fairseq-ext curves checkpoints/study/hna/seed-1 --metric nll_loss --out curves.svg"""
 
 KINDS = {"train_inner": "training", "train": "training", "valid": "validation"}
 EARLY = 0.1  # share of a curve that may leave the axis

@@ -1,4 +1,4 @@
-"""Describe attention heads over a split: entropy, distance, similarity, fit to patterns.
+r"""Describe attention heads over a split: entropy, distance, similarity, fit to patterns.
 
 Numbers are means over all queries that are no padding: entropy in nats; distance in tokens between
 a query and the keys it attends to; similarity 1 - JS / log 2 to the other heads of the layer (JS:
@@ -6,6 +6,10 @@ Jensen-Shannon divergence, as in Clark et al. 2019); and for each pattern of att
 share of a row that lies where the pattern wants it. Rows for which a pattern wants nothing are left
 out (nan if the dictionary has none of its symbols). Rows of hard-coded heads need not sum to one,
 and are taken as they are.
+
+Example:
+  fairseq-ext heads checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \
+    --data data-bin/multi30k.en-de --split test --out heads
 """
 
 import argparse
@@ -23,10 +27,6 @@ from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.statistics import HeadStatistics, collect, label_rows, list_sites
 from fairseq_ext.evaluation.pictures import new_figure, save
-
-EXAMPLE = """\
-  fairseq-ext heads checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \\
-    --data data-bin/multi30k.en-de --split test --out heads"""
 
 PLACE = ("model", "site", "layer", "head")
 NAME = "heads"

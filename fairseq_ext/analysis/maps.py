@@ -1,4 +1,4 @@
-"""Draw attention maps of checkpoints, for a sentence of a split or one given as text.
+r"""Draw attention maps of checkpoints, for a sentence of a split or one given as text.
 
 Rows are the tokens that attend, columns the tokens that are attended to; in the decoder a row is
 the token that is predicted. The target is the reference, or with --sentence the model's own
@@ -12,6 +12,16 @@ them the same models with the random parameters of their seeds, as before traini
 also written beside the picture as .json, with the negative weights that raw hybrid attention may
 have (pictures begin at 0). An .html file is a page on which sites, layers, heads and tokens are
 chosen, beginning with the choice made here; it needs no network.
+
+Example:
+  fairseq-ext map checkpoints/study/dna/seed-1/checkpoint_best.pt --data data-bin/multi30k.en-de \
+    --sentence 'a man in an orange hat .' --layer 3 --head 1 --out map.png
+  fairseq-ext map checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \
+    --data data-bin/multi30k.en-de --split valid --index 7 --site cross --head all --out cross.svg
+  fairseq-ext map checkpoints/{ag,plain}/checkpoint_1_100.pt \
+    checkpoints/{ag,plain}/checkpoint_last.pt --initial --columns 2 --layer 0 --head 0 \
+    --sentence 'welcome to the show .' --out figure1.png
+  fairseq-ext map encoders/minilm/model.pt --sentence 'a smile on your face' --out maps.html
 """
 
 import argparse
@@ -34,16 +44,6 @@ from fairseq_ext.analysis.sentence_maps import (
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import check_picture, save
 from fairseq_ext.files import check_writable
-
-EXAMPLE = """\
-  fairseq-ext map checkpoints/study/dna/seed-1/checkpoint_best.pt --data data-bin/multi30k.en-de \\
-    --sentence 'a man in an orange hat .' --layer 3 --head 1 --out map.png
-  fairseq-ext map checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \\
-    --data data-bin/multi30k.en-de --split valid --index 7 --site cross --head all --out cross.svg
-  fairseq-ext map checkpoints/{ag,plain}/checkpoint_1_100.pt \\
-    checkpoints/{ag,plain}/checkpoint_last.pt --initial --columns 2 --layer 0 --head 0 \\
-    --sentence 'welcome to the show .' --out figure1.png
-  fairseq-ext map encoders/minilm/model.pt --sentence 'a smile on your face' --out maps.html"""
 
 PAGE = ".html"
 

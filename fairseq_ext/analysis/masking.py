@@ -3,6 +3,9 @@
 For each training with adversaries (a criterion with _asa) the last epoch in its log counts, or what
 was logged since the last epoch. Repetitions of a variant (VARIANT/seed-N, VARIANT/fold-N) are
 averaged. Beside the picture are its numbers, as CSV.
+
+Example:
+  fairseq-ext masking checkpoints/asa/finetune/{rte,sts}/asa/seed-* --out masked.png
 """
 
 import argparse
@@ -18,9 +21,6 @@ from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 from fairseq_ext.training_logs import name_variants, read_log
-
-EXAMPLE = """\
-  fairseq-ext masking checkpoints/asa/finetune/{rte,sts}/asa/seed-* --out masked.png"""
 
 Shares = dict[int, float]
 """The masked share of a layer's units, 0 to 1, by layer; `ALL` is the key of all layers together.

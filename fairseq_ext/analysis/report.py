@@ -1,9 +1,14 @@
-"""Write one page about runs: scores, significance, curves, weights, settings, attention maps.
+r"""Write one page about runs: scores, significance, curves, weights, settings, attention maps.
 
 The options are those of `fairseq-ext table`, whose table is on the page. Curves are those of
 --curves that any run has logged. The maps are of one sentence, in the best checkpoint of the first
 run of each variant (the last one if there is no best): site, layer, head and token are chosen on
 the page. It is one HTML file that needs no network.
+
+Example:
+  fairseq-ext report checkpoints/study/*/seed-* --reference test.de --test t --out report.html
+  fairseq-ext report checkpoints/study/{una,hna}/seed-* --metric loss --curves loss nll_loss \
+    --sentence 'a man in an orange hat .' --out report.html
 """
 
 import argparse
@@ -39,11 +44,6 @@ from fairseq_ext.evaluation.runs import (
 )
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import name_variants, read_log
-
-EXAMPLE = """\
-  fairseq-ext report checkpoints/study/*/seed-* --reference test.de --test t --out report.html
-  fairseq-ext report checkpoints/study/{una,hna}/seed-* --metric loss --curves loss nll_loss \\
-    --sentence 'a man in an orange hat .' --out report.html"""
 
 CURVES = ("loss", "nll_avg", "loss_avg", "accuracy", "ag_loss", "ag_alpha", "asa_divergence")
 BEST = "checkpoint_best.pt"

@@ -5,6 +5,10 @@ u of each layer; a gate for each head), and by layer the weight of each head in 
 (Figures 4 and 5). For a checkpoint it shows the weights by layer. Several checkpoints of one run
 are joined over their updates, and the last of them is drawn by layer. Repetitions of a variant
 (VARIANT/seed-N) are averaged over training.
+
+Example:
+  fairseq-ext weights checkpoints/study/hna/seed-* --out weights
+  fairseq-ext weights checkpoints/checkpoint{1,2,3}.pt --data data-bin/mine --out weights
 """
 
 import argparse
@@ -29,10 +33,6 @@ from fairseq_ext.evaluation.pictures import new_figure, save, style_axes, use_wh
 from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import LOG, name_variants, read_log
-
-EXAMPLE = """\
-  fairseq-ext weights checkpoints/study/hna/seed-* --out weights
-  fairseq-ext weights checkpoints/checkpoint{1,2,3}.pt --data data-bin/mine --out weights"""
 
 LOGGED = re.compile(r"(encoder|decoder|cross)(\d+)_(u|gate)(\d*)")
 TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head"}

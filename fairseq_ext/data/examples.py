@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import read_lines
+from fairseq_ext.files import numbered_lines
 
 Values = dict[str, Any]
 
@@ -65,21 +65,15 @@ def read(path: Path, fields: Mapping[str, Field]) -> list[Example]:
     """
     if not path.is_file():
         raise UsageError(f"{path} is not there; make it with scripts/prepare_task.sh, or write it")
-    found = list(parse(read_lines(path), str(path), fields))
+    found = list(parse(numbered_lines(path), fields))
     if not found:
         raise UsageError(f"{path} is empty; give at least one example")
     return found
 
 
-def parse(
-    lines: Iterable[str],
-    name: str,
-    fields: Mapping[str, Field],
-    first: int = 1,
-) -> Iterator[Example]:
-    """Yield the examples of lines, which are numbered from `first`."""
-    for number, line in enumerate(lines, first):
-        where = f"{name}:{number}"
+def parse(lines: Iterable[tuple[str, str]], fields: Mapping[str, Field]) -> Iterator[Example]:
+    """Yield the examples of lines, each of which comes after its place, "FILE:LINE"."""
+    for where, line in lines:
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):

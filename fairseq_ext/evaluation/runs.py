@@ -101,11 +101,9 @@ def read_facts(checkpoint: Path) -> Facts:
     Raises:
         UsageError: there is none, it cannot be read, or it lacks its configuration.
     """
-    from fairseq_ext.safe_loading import load_checkpoint  # slow, as torch is
+    from fairseq_ext.safe_loading import read_checkpoint  # slow, as torch is
 
-    if not checkpoint.is_file():
-        raise UsageError(f"there is no checkpoint {checkpoint}; give the --save-dir of a training")
-    state = load_checkpoint(str(checkpoint), map_location="cpu", mmap=True)
+    state = read_checkpoint(checkpoint)
     config, extra = state.get("cfg"), state.get("extra_state") or {}
     if not config or "previous_training_time" not in extra:
         raise UsageError(

@@ -12,6 +12,11 @@ WMT14 into German, splits these tokens at hyphens first. rouge is rouge-1, rouge
 the mean F1 of sentences x 100. It compares stems, rouge-unstemmed words; all characters but a-z and
 0-9, such as #, only separate words. comet needs the package unbabel-comet and source sentences, of
 --source or S- lines.
+
+Example:
+  fairseq-ext score checkpoints/mine/generate-test.txt --reference test.de
+  fairseq-ext score a.txt b.txt --reference test.de --lowercase --metrics bleu chrf++ ter
+  fairseq-ext score headlines.txt --reference test.title --metrics rouge --confidence
 """
 
 import argparse
@@ -27,11 +32,6 @@ from fairseq_ext.evaluation.comet import MODEL
 from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.evaluation.translation import Texts, pair_texts, read_output, read_reference
-
-EXAMPLE = """\
-  fairseq-ext score checkpoints/mine/generate-test.txt --reference test.de
-  fairseq-ext score a.txt b.txt --reference test.de --lowercase --metrics bleu chrf++ ter
-  fairseq-ext score headlines.txt --reference test.title --metrics rouge --confidence"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,12 @@ compares matched repetitions; bootstrap and randomisation compare the sentences 
 of outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
 --bars draws the first metric: a bar for each variant with its standard error, and a line at the
 baseline. Its numbers are written beside it, as CSV.
+
+Example:
+  fairseq-ext table checkpoints/study/*/seed-* --reference test.de --output results.md
+  fairseq-ext table checkpoints/study/*/seed-* --metric accuracy --baseline una --test t
+  fairseq-ext table checkpoints/study/*/seed-* --metric bleu train.nll_loss --sort highest
+  fairseq-ext table a b --reference test.de --metric chrf --test bootstrap
 """
 
 import argparse
@@ -33,12 +39,6 @@ from fairseq_ext.files import atomic_writer, check_writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-EXAMPLE = """\
-  fairseq-ext table checkpoints/study/*/seed-* --reference test.de --output results.md
-  fairseq-ext table checkpoints/study/*/seed-* --metric accuracy --baseline una --test t
-  fairseq-ext table checkpoints/study/*/seed-* --metric bleu train.nll_loss --sort highest
-  fairseq-ext table a b --reference test.de --metric chrf --test bootstrap"""
 
 ENDINGS = {".md": "markdown", ".csv": "csv"}
 

@@ -119,7 +119,8 @@ def record_attention(forward: Callable) -> Callable:
     ) -> tuple[Tensor, dict[str, Any]]:
         if listener is not None:
             message = "`listener=` is now called `recorder=` and will go in the next version"
-            warnings.warn(message, DeprecationWarning, stacklevel=CALLER)
+            # from the decorated forward to the line that calls a model, through nn.Module
+            warnings.warn(message, DeprecationWarning, stacklevel=4)
             recorder = listener
         if recorder is not None:
             recorder.maps = {}
@@ -133,6 +134,3 @@ def record_attention(forward: Callable) -> Callable:
         return output, extra
 
     return call
-
-
-CALLER = 4  # frames from the decorated forward to the line that calls a model, through nn.Module

@@ -7,11 +7,11 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_ext import safe_loading
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.options import HYBRID, OPTIONS
+from fairseq_ext.safe_loading import read_checkpoint
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
 DIGEST = "dictionary"  # its name in checkpoints
@@ -25,9 +25,9 @@ DEFAULTS = {
 ADOPTED = (*SIZES, *DEFAULTS, "max_positions", "segments")
 
 
-def saved_options(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the model in a checkpoint; old ones have them in "args"."""
-    return to_dict((state.get("cfg") or {}).get("model") or state.get("args") or {})
+def saved_options(state: Mapping[str, Any], part: str = "model") -> dict[str, Any]:
+    """Return the options of a part of a checkpoint; old ones have all of them in "args"."""
+    return to_dict((state.get("cfg") or {}).get(part) or state.get("args") or {})
 
 
 def read_model_options(checkpoint: str | None) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def read_model_options(checkpoint: str | None) -> dict[str, Any]:
     """
     if not checkpoint or not Path(checkpoint).is_file():
         return {}
-    state = safe_loading.load_checkpoint(checkpoint, map_location="cpu", mmap=True)
+    state = read_checkpoint(Path(checkpoint))
     options = saved_options(state)
     embeddings = {n.rpartition(".embed_")[2]: x for n, x in state["model"].items() if "embed_" in n}
     rows = {name: len(value) for name, value in embeddings.items() if value.dim()}

@@ -6,6 +6,10 @@ split in their order, without empty ones. Annotations are written beside the tex
 SPLIT.SRC-TGT.LANG.annotations or SPLIT.annotations. They hold, for each token, its word, the word's
 head and their relation. A sentence whose words are not the words of its parse is counted, listed
 and left without annotations; too many such sentences are refused.
+
+Example:
+  fairseq-ext annotate data-bin/multi30k.en-de --split train --lang en --parser spacy:en_core_web_sm
+  fairseq-ext annotate data-bin/ewt --split valid --conllu en_ewt-ud-dev.conllu.gz
 """
 
 import argparse
@@ -23,13 +27,8 @@ from tqdm import tqdm
 from fairseq_ext.data import annotations
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import atomic_writer
-from fairseq_ext.tools.parse_matching import Match, match_files, match_parser
-from fairseq_ext.tools.parsers import load_parser
+from fairseq_ext.tools.parses import Match, load_parser, match_files, match_parser
 from fairseq_ext.tools.prepared_text import PreparedText, find_text
-
-EXAMPLE = """\
-  fairseq-ext annotate data-bin/multi30k.en-de --split train --lang en --parser spacy:en_core_web_sm
-  fairseq-ext annotate data-bin/ewt --split valid --conllu en_ewt-ud-dev.conllu.gz"""
 
 SHOWN = 3  # mismatches on standard error
 
@@ -63,13 +62,14 @@ def run(args: argparse.Namespace) -> None:
         matches, origin = match_files(text, args.conllu), " ".join(map(str, args.conllu))
     else:
         matches, origin = match_parser(text, load_parser(args.parser)), args.parser
+    started = perf_counter()
     annotator = Annotator(text, args.threshold, args.mismatches)
     folder = text.path.with_name(f"{text.path.name}.annotations")
     about = annotations.write(folder, annotator.annotate(matches), text.symbols, origin)
     print(
         f"{folder}: {about['sentences']:,} sentences, {about['tokens']:,} tokens, "
         f"{about['unannotated']:,} sentences without annotations, "
-        f"{annotator.speed():,.0f} words/s"
+        f"{annotator.words / (perf_counter() - started):,.0f} words/s"
     )
 
 
@@ -85,7 +85,6 @@ class Annotator:
     def __init__(self, text: PreparedText, threshold: float, listing: Path | None) -> None:
         self.text, self.threshold, self.listing = text, threshold, listing
         self.mismatches = self.words = 0
-        self.started = perf_counter()
 
     def annotate(self, matches: Iterator[Match]) -> Iterator[np.ndarray]:
         """Yield the annotations of each sentence; see `fairseq_ext.data.annotations`.
@@ -117,7 +116,3 @@ class Annotator:
             print(index, text, words, where, sep="\t", file=file)
         if self.mismatches <= SHOWN:
             tqdm.write(f"{where}: sentence {index} is '{text}', parsed '{words}'", sys.stderr)
-
-    def speed(self) -> float:
-        """Return words a second."""
-        return self.words / (perf_counter() - self.started)

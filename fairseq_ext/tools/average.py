@@ -6,13 +6,18 @@ counters are taken from the last file. OUT lacks what only training needs: the s
 optimizer, moving averages and adversaries. To train from OUT, give --restore-file OUT
 --reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters. Nothing in the files is
 run.
+
+Example:
+  fairseq-ext average --output averaged.pt checkpoints/mine --last 5
+  fairseq-ext average --output averaged.pt checkpoints/mine --best 3
+  fairseq-ext average --output averaged.pt checkpoints/mine/checkpoint{8,9,10}.pt
 """
 
 import argparse
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +28,11 @@ from tqdm import tqdm
 from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
+from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.options import OPTIONS
-from fairseq_ext.safe_loading import load_checkpoint
-
-EXAMPLE = """\
-  fairseq-ext average --output averaged.pt checkpoints/mine --last 5
-  fairseq-ext average --output averaged.pt checkpoints/mine --best 3
-  fairseq-ext average --output averaged.pt checkpoints/mine/checkpoint{8,9,10}.pt"""
+from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.safe_loading import read_checkpoint
 
 # Names of checkpoints that are saved after each epoch, or after some updates.
 PATTERNS = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
@@ -70,9 +72,7 @@ def run(args: argparse.Namespace) -> None:
 def _check_output(output: Path, force: bool) -> None:
     folder = output.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(
-            f"{folder} is not a folder that can be written to; create it or choose another --output"
-        )
+        raise UsageError(f"{folder} is not a folder to write to; make it or give another --output")
     if output.is_dir() or output.exists() and not force:
         raise UsageError(f"{output} exists already; choose another --output, or add --force")
 
@@ -82,28 +82,16 @@ class SavedCheckpoint(NamedTuple):
 
     Attributes:
         file: its path.
-        updates: how many updates were made before; None if it does not say.
-        value: its validation score; NaN if there is none.
+        identity: run and number of updates (None if it does not say), or the path of a file that
+            was renamed, and None.
+        score: its validation score, which is higher for better ones; NaN if there is none.
         metric: the name of that score.
-        maximise: whether a higher score is better.
     """
 
     file: Path
-    updates: int | None
-    value: float
+    identity: tuple[Path, int | None]
+    score: float
     metric: str
-    maximise: bool
-
-
-def read_checkpoint(file: Path) -> dict:
-    """Return a checkpoint whose tensors stay in the file until they are used.
-
-    Raises:
-        UsageError: there is no such file, or it is no checkpoint; see `load_checkpoint`.
-    """
-    if not file.is_file():
-        raise UsageError(f"there is no checkpoint {file}; give files that fairseq-train saved")
-    return load_checkpoint(str(file), map_location="cpu", mmap=True)
 
 
 def describe_checkpoint(file: Path) -> SavedCheckpoint:
@@ -111,12 +99,14 @@ def describe_checkpoint(file: Path) -> SavedCheckpoint:
     state = read_checkpoint(file)
     settings = (state.get("cfg") or {}).get("checkpoint", {})
     value = state.get("extra_state", {}).get("val_loss")
+    updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
+    path = file.resolve()
+    sign = 1 if settings.get("maximize_best_checkpoint_metric") else -1
     return SavedCheckpoint(
         file,
-        (state.get("optimizer_history") or [{}])[-1].get("num_updates"),
-        math.nan if value is None else float(value),
+        (path.parent, updates) if re.fullmatch(ANY, path.name) else (path, None),
+        math.nan if value is None else sign * float(value),
         settings.get("best_checkpoint_metric", "loss"),
-        settings.get("maximize_best_checkpoint_metric", False),
     )
 
 
@@ -140,8 +130,11 @@ def select_checkpoints(
         UsageError: there are none, or fewer than asked, or it is not clear which are meant.
     """
     wanted = best if last is None else last
+    folder = next((path for path in paths if path.is_dir()), None)
+    if wanted is None and folder:
+        raise UsageError(f"{folder} is a folder; add --last N or --best N, or give its checkpoints")
     if wanted is None:
-        return _select_files(paths)
+        return [saved.file for saved in _drop_copies(map(describe_checkpoint, paths))]
     if len(paths) > 1 or not paths[0].is_dir() or wanted < 1:
         raise UsageError(
             f"--last and --best take a number from 1 and one folder of checkpoints, not {wanted} "
@@ -159,21 +152,9 @@ def select_checkpoints(
     return files[-wanted:]
 
 
-def _select_files(paths: Sequence[Path]) -> list[Path]:
-    if folder := next((path for path in paths if path.is_dir()), None):
-        raise UsageError(f"{folder} is a folder; add --last N or --best N, or give its checkpoints")
-    return [saved.file for saved in _drop_copies([describe_checkpoint(path) for path in paths])]
-
-
-def _drop_copies(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
+def _drop_copies(checkpoints: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:
     """Return the first of each state: checkpoint_last.pt and checkpoint_best.pt copy others."""
-    return list({_identify(one): one for one in reversed(checkpoints)}.values())[::-1]
-
-
-def _identify(saved: SavedCheckpoint) -> tuple[Path, int | None]:
-    """Return a key: run and number of updates, or the path of a file that was renamed."""
-    file = saved.file.resolve()
-    return (file.parent, saved.updates) if re.fullmatch(ANY, file.name) else (file, None)
+    return list({one.identity: one for one in reversed([*checkpoints])}.values())[::-1]
 
 
 def _sort_by_age(folder: Path, by: str | None) -> list[Path]:
@@ -183,23 +164,19 @@ def _sort_by_age(folder: Path, by: str | None) -> list[Path]:
         if by in (None, kind)
     }
     if all(files.values()) and len(files) > 1:
-        raise UsageError(
-            f"{folder} has checkpoints of epochs and of updates; add --by epoch or --by update"
-        )
+        raise UsageError(f"{folder} has files of epochs and of updates; add --by epoch or update")
     return sorted(sum(files.values(), []), key=lambda file: int(re.findall(r"\d+", file.name)[-1]))
 
 
 def _sort_by_score(folder: Path) -> list[Path]:
     files = sorted(file for file in folder.iterdir() if re.fullmatch(ANY, file.name))
-    scored = [one for one in map(describe_checkpoint, files) if not math.isnan(one.value)]
+    scored = [one for one in map(describe_checkpoint, files) if not math.isnan(one.score)]
     metrics = sorted({one.metric for one in scored})
     if len(metrics) > 1:
         raise UsageError(
-            f"{folder} has checkpoints judged by {' and by '.join(metrics)}, which cannot be "
-            "ranked together; give the files"
+            f"{folder} has checkpoints judged by {' and by '.join(metrics)}; give files of one"
         )
-    ranked = sorted(_drop_copies(scored), key=lambda one: one.value * (1 if one.maximise else -1))
-    return [one.file for one in ranked]
+    return [one.file for one in sorted(_drop_copies(scored), key=lambda one: one.score)]
 
 
 def average_checkpoints(files: Sequence[Path]) -> dict:
@@ -251,13 +228,9 @@ def _check_same_model(first: dict, file: Path, other: dict, other_file: Path) ->
 
     An older checkpoint lacks newer settings.
     """
+    shapes = [{n: tuple(x.shape) for n, x in state["model"].items()} for state in (first, other)]
     ours, theirs = _read_settings(first), _read_settings(other)
-    common = ours.keys() & theirs.keys()
-    one, two = (
-        {name: tuple(value.shape) for name, value in state["model"].items()}
-        | {name: settings[name] for name in common}
-        for state, settings in ((first, ours), (other, theirs))
-    )
+    one, two = shapes[0] | theirs | ours, shapes[1] | ours | theirs
     for name in sorted(one.keys() | two.keys()):
         if (a := one.get(name, "absent")) != (b := two.get(name, "absent")):
             raise UsageError(
@@ -267,21 +240,16 @@ def _check_same_model(first: dict, file: Path, other: dict, other_file: Path) ->
 
 
 def _read_settings(state: dict) -> dict[str, Any]:
-    config = (state.get("cfg") or {}).get("model") or state.get("args") or {}  # args: old ones
-    values = config if isinstance(config, Mapping) else vars(config)
-    settings = {name: value for name, value in values.items() if name.startswith(SETTINGS)}
-    return settings | ({"the architecture": get_architecture(config)} if values else {})
+    options = saved_options(state)
+    settings = {name: value for name, value in options.items() if name.startswith(SETTINGS)}
+    return settings | ({"the architecture": get_architecture(options)} if options else {})
 
 
 def write_checkpoint(state: dict, output: Path) -> None:
     """Save a checkpoint under its name only when it is complete."""
-    output = output.resolve()  # a link stays
-    unfinished = output.with_name(f"{output.name}.unfinished")
     try:
-        torch.save(state, unfinished)
-        unfinished.replace(output)
+        with rename_when_complete(output.resolve()) as part:  # a link stays
+            torch.save(state, part)
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"{output} cannot be written ({reason}); give another --output") from None
-    finally:
-        unfinished.unlink(missing_ok=True)

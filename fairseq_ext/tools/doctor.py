@@ -3,6 +3,9 @@
 Every complaint ends with its remedy. The exit code is 0 if training can run, and 1 if something
 that training requires is missing or wrong. If even `fairseq-ext` does not start:
 python fairseq_ext/tools/doctor.py
+
+Example:
+  fairseq-ext doctor
 """
 
 import argparse
@@ -16,9 +19,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
-
-EXAMPLE = """\
-  fairseq-ext doctor"""
 
 PACKAGE = Path(__file__).parent.parent
 
@@ -102,10 +102,9 @@ def check_versions() -> Iterator[Finding]:
     extras = ["", *(about.get_all("Provides-Extra") or [])]
     for requirement in map(Requirement, metadata.requires("fairseq_ext") or []):
         marker = requirement.marker
-        for extra in extras:
-            if marker is None or marker.evaluate({"extra": extra}):
-                yield _check_installed(requirement, extra)
-                break
+        matching = (each for each in extras if not marker or marker.evaluate({"extra": each}))
+        if (extra := next(matching, None)) is not None:
+            yield _check_installed(requirement, extra)
 
 
 def _check_installed(requirement: Any, extra: str) -> Finding:

@@ -4,6 +4,10 @@ OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model h
 RoBERTa. Both know softmax attention alone. Adversaries and heads of fine-tuning are left out. The
 head for masked language modelling is left out too if the model was trained for replaced-token
 detection, which does not train it.
+
+Example:
+  fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
+  fairseq-ext export-hf checkpoint_last.pt exported --vocabulary data-bin/books
 """
 
 import argparse
@@ -19,43 +23,34 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.models.mixins import drop_adversaries
-from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION
+from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, saved_options
+from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tools import hf_format as hf
-from fairseq_ext.tools.average import read_checkpoint
 from fairseq_ext.tools.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
-
-EXAMPLE = """\
-  fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
-  fairseq-ext export-hf checkpoint_last.pt exported --vocabulary data-bin/books"""
 
 # Values that options must have; the first is the value in a checkpoint without the option.
 ACCEPTED: dict[str, list] = {
-    "encoder_normaliser": ["softmax"],
-    "encoder_gaussian_heads": ["0"],
-    "encoder_roles": ["none"],
-    "head_gate": [False],
-    "encoder_normalize_before": [False],
-    "layernorm_embedding": [True],
-    "encoder_layers_to_keep": [None],
-    "activation_fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
+    "--encoder-normaliser": ["softmax"],
+    "--encoder-gaussian-heads": ["0"],
+    "--encoder-roles": ["none"],
+    "--head-gate": [False],
+    "--encoder-normalize-before": [False],
+    "--layernorm-embedding": [True],
+    "--encoder-layers-to-keep": [None],
+    "--activation-fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
 }
 
 FINE_TUNED = ("task_head.", "classification_heads.")
 
-CLASSES = {"bert": "Bert", "roberta": "Roberta"}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext export-hf`."""
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
-    parser.add_argument(
-        "--vocabulary",
-        type=Path,
-        metavar="FOLDER",
-        help="with dict.txt and the tokeniser (default: that in the checkpoint or beside it, or "
-        "in the data that it was trained on)",
-    )
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT")
+    add("out", type=Path, metavar="OUT", help="folder to be made")
+    default = "that in the checkpoint or beside it, or in the data that it was trained on"
+    folder = f"with dict.txt and the tokeniser (default: {default})"
+    add("--vocabulary", type=Path, metavar="FOLDER", help=folder)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -79,9 +74,9 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
         UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
     saved = read_checkpoint(checkpoint)
-    model, parameters = get_options(saved, "model"), drop_adversaries(saved["model"])
+    model, parameters = saved_options(saved), drop_adversaries(saved["model"])
     check_options(model, checkpoint)
-    heads = find_unwanted_heads(get_options(saved, "task"))
+    heads = find_unwanted_heads(saved_options(saved, "task"))
     unused = (*heads, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
     state = {n: value.float() for n, value in parameters.items() if not n.startswith(unused)}
     # RoBERTa's head for masked language modelling has gelu, whatever the layers have
@@ -94,7 +89,8 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     special = find_special_tokens(tokenizer)
     pad = tokenizer.get_vocab()[special["pad_token"]]
     longest = len(state[hf.POSITIONS]) - FIRST_POSITION
-    rearrange(state, order, 0 if bert else pad + 1)
+    hf.rearrange(state, order, FIRST_POSITION, 0 if bert else pad + 1)
+    state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
     config = make_config(model, state, kind) | {"pad_token_id": pad}
     tensors = {theirs: state[ours] for theirs, (ours, _) in names.items()}
     if head:
@@ -114,21 +110,13 @@ def find_unwanted_heads(task: Mapping[str, Any]) -> tuple[str, ...]:
     return FINE_TUNED if trained else (*FINE_TUNED, f"{hf.OUTPUT}.")
 
 
-def get_options(saved: dict, part: str) -> Mapping[str, Any]:
-    """Return options of the "model" or "task"; old checkpoints have all in one place."""
-    options = (saved.get("cfg") or {}).get(part) or saved.get("args") or {}
-    return options if isinstance(options, Mapping) else vars(options)
-
-
 def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
     name = get_architecture(model)
     if not name.startswith("roberta"):
-        raise UsageError(
-            f"{checkpoint} has --arch {name}; give an encoder (roberta_una_12 and the like)"
-        )
-    models = "BERT and RoBERTa of Hugging Face"
-    hf.check_settings(model, ACCEPTED, checkpoint, models, lambda n: f"--{n.replace('_', '-')}")
+        raise UsageError(f"{checkpoint} has --arch {name}; give an encoder, like roberta_una_12")
+    flags = {f"--{option.replace('_', '-')}": value for option, value in model.items()}
+    hf.check_settings(flags, ACCEPTED, checkpoint, "BERT and RoBERTa of Hugging Face")
 
 
 def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: Path) -> None:
@@ -145,7 +133,7 @@ def find_vocabulary(folder: Path | None, checkpoint: Path, saved: dict) -> Vocab
     state = saved.get("task_state") or {}
     if folder is None and "vocabulary" in state:
         return Vocabulary.from_state(state["vocabulary"])
-    data = utils.split_paths(get_options(saved, "task").get("data") or "")[0]
+    data = utils.split_paths(saved_options(saved, "task").get("data") or "")[0]
     beside = (checkpoint.parent / "dict.txt").exists()
     return Vocabulary.load(folder or (checkpoint.parent if beside else Path(data)))
 
@@ -157,14 +145,6 @@ def check_order(order: list[int], size: int, checkpoint: Path) -> None:
             f"{checkpoint} has {size} symbols, and the tokeniser with dict.txt does not have just "
             "these; give --vocabulary, the folder with its own"
         )
-
-
-def rearrange(state: dict[str, Tensor], order: list[int], first: int) -> None:
-    """Put symbols into the tokeniser's order, and the first position into row `first`."""
-    for name in hf.BY_SYMBOL & state.keys():
-        state[name] = state[name][order]
-    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], FIRST_POSITION, first)
-    state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
 
 
 def rename_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:
@@ -181,7 +161,7 @@ def make_config(model: Mapping[str, Any], state: dict[str, Tensor], kind: str) -
     head = "ForMaskedLM" if hf.OUTPUT_BIAS in state else "Model"
     options = {theirs: model.get(ours, default) for ours, (theirs, default) in hf.OPTIONS.items()}
     return {
-        "architectures": [CLASSES[kind] + head],
+        "architectures": [kind.capitalize() + head],
         "model_type": kind,
         **options,
         "vocab_size": len(state[hf.TOKENS]),

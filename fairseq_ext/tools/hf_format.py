@@ -6,7 +6,7 @@ the linear layers.
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,7 @@ LAYER = (
 )
 # The head for masked language modelling: its name, and the names of its first two modules.
 HEADS = {"bert": "cls.predictions", "roberta": "lm_head"}
-HEAD_MODULES = {
-    "bert": ("transform.dense", "transform.LayerNorm"),
-    "roberta": ("dense", "layer_norm"),
-}
+TRANSFORM = {"bert": ("transform.dense", "transform.LayerNorm"), "roberta": ("dense", "layer_norm")}
 
 
 def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, str]]:
@@ -79,7 +76,7 @@ def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, 
     """
     modules = [*EMBEDDINGS]
     if head:
-        prefix, (dense, norm) = HEADS[kind], HEAD_MODULES[kind]
+        prefix, (dense, norm) = HEADS[kind], TRANSFORM[kind]
         modules += [
             (f"{prefix}.{dense}", f"{OUTPUT}.dense", "DD", "D"),
             (f"{prefix}.{norm}", f"{OUTPUT}.layer_norm", "D", "D"),
@@ -96,11 +93,7 @@ def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, 
 
 
 def check_settings(
-    settings: Mapping[str, Any],
-    accepted: Mapping[str, list],
-    place: Path,
-    models: str,
-    spell: Callable[[str], str] = str,
+    settings: Mapping[str, Any], accepted: Mapping[str, list], place: Path, models: str
 ) -> None:
     """Raise UsageError for a setting that a kind of models cannot have.
 
@@ -109,21 +102,22 @@ def check_settings(
         accepted: values that each may have; the first is the value of a missing setting.
         place: the file or folder of the settings.
         models: the models to be written.
-        spell: gives the name of a setting in the message.
     """
     for name, values in accepted.items():
         if (value := settings.get(name, values[0])) not in values:
             raise UsageError(
-                f"{place} has {spell(name)} {value}, which {models} cannot do; accepted: "
+                f"{place} has {name} {value}, which {models} cannot do; accepted: "
                 f"{', '.join(map(str, values))}"
             )
 
 
-def move_positions(rows: Tensor, first: int, wanted: int) -> Tensor:
-    """Return embeddings [P, D] whose first position is in row `wanted` instead of row `first`."""
-    if first == wanted:
-        return rows
-    return torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
+def rearrange(state: dict[str, Tensor], order: list[int], first: int, wanted: int) -> None:
+    """Put symbols into an order, and the first position from row `first` into row `wanted`."""
+    for name in BY_SYMBOL & state.keys():
+        state[name] = state[name][order]
+    rows = state[POSITIONS]
+    if first != wanted:
+        state[POSITIONS] = torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -131,10 +125,7 @@ def read_json(file: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         if isinstance(content := json.loads(file.read_text("utf-8")), dict):
             return content
-    raise UsageError(
-        f"{file} is missing or no JSON object; give a folder that save_pretrained of Hugging "
-        "Face's transformers wrote"
-    )
+    raise UsageError(f"{file} is missing or no JSON object; give a folder that transformers wrote")
 
 
 def write_json(content: dict[str, Any], file: Path) -> None:

@@ -39,10 +39,6 @@ def read_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_json_tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(path / "tokenizer.json"))
-
-
 def _read_word_pieces(path: Path) -> Tokenizer:
     lines = (path / "vocab.txt").read_text("utf-8").removesuffix("\n").split("\n")
     settings = read_tokenizer_settings(path)
@@ -63,7 +59,7 @@ def _read_byte_level_bpe(path: Path) -> Tokenizer:
 
 
 TOKENIZERS = {
-    "tokenizer.json": _read_json_tokenizer,
+    "tokenizer.json": lambda path: Tokenizer.from_file(str(path / "tokenizer.json")),
     "vocab.txt": _read_word_pieces,
     "vocab.json": _read_byte_level_bpe,
 }
@@ -84,8 +80,7 @@ def list_symbols(tokenizer: Tokenizer, size: int) -> list[str]:
     names = {i: SPECIAL.get(token, token) for token, i in tokenizer.get_vocab().items()}
     if max(names, default=-1) >= size:
         raise UsageError(
-            f"the tokeniser has ids up to {max(names)} and the encoder {size} symbols; give an "
-            "encoder with its own tokeniser"
+            f"the tokeniser has ids up to {max(names)}, the encoder {size} symbols; give its own"
         )
     if missing := set(SYMBOLS) - set(names.values()):
         raise UsageError(

@@ -4,6 +4,10 @@ OUT gets model.pt (a roberta_una_12 with the sizes of the encoder), dict.txt and
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
 remains without one: it is there to be fine-tuned.
+
+Example:
+  fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
+  fairseq-ext import-hf downloads/roberta-base encoders/roberta
 """
 
 import argparse
@@ -29,10 +33,6 @@ from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools import hf_vocabulary
 
-EXAMPLE = """\
-  fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
-  fairseq-ext import-hf downloads/roberta-base encoders/roberta"""
-
 ARCHITECTURE = "roberta_una_12"
 
 # Values that config.json may have; the first is the value of a missing setting.
@@ -41,8 +41,6 @@ ACCEPTED: dict[str, list] = {
     "is_decoder": [False],
     "hidden_act": list(hf.ACTIVATIONS),
 }
-
-WIDTH = "encoder_embed_dim"
 
 # Letters of shapes in `hf_format`: the size in config.json, and its default there.
 SIZES = {
@@ -60,10 +58,7 @@ WEIGHTS: dict[str, Callable[[str], Any]] = {
 
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
-UNUSED = (
-    *("pooler.", "cls.seq_relationship."),
-    *("embeddings.position_ids", "embeddings.token_type_ids"),
-)
+UNUSED = ("pooler.", "cls.seq_relationship", "embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +121,7 @@ def read_config(path: Path) -> dict[str, Any]:
     pad = {"pad_token_id": int(content["model_type"] == "roberta")}
     config = pad | sizes | {name: values[0] for name, values in ACCEPTED.items()} | content
     hf.check_settings(config, ACCEPTED, path, "our models")
-    heads, width = (config[hf.OPTIONS[name][0]] for name in ("encoder_attention_heads", WIDTH))
+    heads, width = config["num_attention_heads"], config["hidden_size"]
     values = [config[name] for name in sizes]
     if not all(type(value) in (int, float) and value >= 0 for value in values) or width % heads:
         raise UsageError(f"{path} has sizes that are no encoder's in config.json; get it again")
@@ -234,11 +229,9 @@ def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]
     if config["type_vocab_size"] == 1:
         state[hf.POSITIONS] = state[hf.POSITIONS] + state.pop(hf.SEGMENTS)
     first = config["pad_token_id"] + 1 if roberta else 0
-    state[hf.POSITIONS] = hf.move_positions(state[hf.POSITIONS], first, FIRST_POSITION)
     head = hf.OUTPUT_WEIGHT in state
     untied = head and not torch.equal(state[hf.OUTPUT_WEIGHT], state[hf.TOKENS])
-    for name in hf.BY_SYMBOL & state.keys():
-        state[name] = state[name][order]
+    hf.rearrange(state, order, first, FIRST_POSITION)
     if head and not untied:
         state[hf.OUTPUT_WEIGHT] = state[hf.TOKENS]
     return untied

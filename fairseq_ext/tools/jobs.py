@@ -1,4 +1,4 @@
-"""Jobs: commands of fairseq, run side by side, marked when done, locked, and stopped cleanly."""
+"""Commands of fairseq and jobs of them: run side by side, marked, locked, and stopped cleanly."""
 
 import fcntl
 import os
@@ -11,11 +11,12 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer
+from fairseq_ext.files import write_lines
 from fairseq_ext.training_logs import parse_line
 
 PLUGIN = Path(__file__).parents[1]
@@ -26,12 +27,32 @@ TAIL = 20_000  # bytes at the end of a log
 Work = Generator[None, None, None]
 """Work that yields while a command runs; closing it terminates the command."""
 
-# The name of a program, and the module that is run, with what comes before the flags.
+# The module that is run for a program, with what comes before the flags.
 PROGRAMS = {
-    "train": ("fairseq-train", ["fairseq_cli.train"]),
-    "average": ("fairseq-ext average", ["fairseq_ext.cli", "average"]),
-    "generate": ("fairseq-generate", ["fairseq_cli.generate"]),
+    "fairseq-train": ["fairseq_cli.train"],
+    "fairseq-ext average": ["fairseq_ext.cli", "average"],
+    "fairseq-generate": ["fairseq_cli.generate"],
 }
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Return flag -> its last value, given as --flag value or --flag=value.
+
+    The value of a flag is empty if another flag, or nothing, follows it.
+    """
+    flags = {}
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            flags[name] = value if equals else "" if following.startswith("--") else following
+    return flags
+
+
+def share_cores(processes: int) -> dict[str, str]:
+    """Return the OMP_NUM_THREADS of each of several processes, unless it is set already."""
+    cores = len(os.sched_getaffinity(0))
+    threads = {"OMP_NUM_THREADS": str(max(1, cores // processes))}
+    return {} if "OMP_NUM_THREADS" in os.environ else threads
 
 
 class Step(NamedTuple):
@@ -53,23 +74,13 @@ class Step(NamedTuple):
     flags: list[str]
     keeps: bool = False
 
-    @property
-    def title(self) -> str:
-        """Name of the program."""
-        return PROGRAMS[self.program][0]
-
-    @property
-    def log(self) -> Path:
-        """Path of the log."""
-        return self.file("log")
-
     def file(self, ending: str) -> Path:
         """Return the path of one of its files."""
         return self.folder / f"{self.name}.{ending}"
 
     def stamp(self) -> str:
         """Return the contents of NAME.done: the command, independent of the folder."""
-        return f"{self.title} {shlex.join(self.flags)}\n"
+        return f"{self.program} {shlex.join(self.flags)}"
 
     def is_done(self) -> bool:
         """Return whether this very command has ended without an error."""
@@ -83,7 +94,7 @@ class Step(NamedTuple):
 
     def command(self) -> str:
         """Return the command line."""
-        return f"{self.title} {shlex.join(self.arguments())}"
+        return f"{self.program} {shlex.join(self.arguments())}"
 
     def execute(self, lock: int, env: dict[str, str]) -> Work:
         """Run the command; raise UsageError if it fails.
@@ -92,21 +103,17 @@ class Step(NamedTuple):
             lock: file descriptor of the job's lock, which the process holds as long as it lives.
             env: its environment.
         """
+        log_file = self.file("log")
         if _read(self.file("begun")) != self.stamp():
-            self.log.unlink(missing_ok=True)  # of another command
-        with atomic_writer(self.file("begun")) as file:
-            file.write(self.stamp())
-        output = self.file("part") if self.keeps else self.log
-        with self.log.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
+            log_file.unlink(missing_ok=True)  # of another command
+        write_lines(self.file("begun"), [self.stamp()])
+        output = self.file("part") if self.keeps else log_file
+        with log_file.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
             start = log.tell()
+            command = [sys.executable, "-m", *PROGRAMS[self.program], *self.arguments()]
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": log}
             process = subprocess.Popen(
-                [sys.executable, "-m", *PROGRAMS[self.program][1], *self.arguments()],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                env=env,
-                pass_fds=[lock],
-                start_new_session=True,
+                command, **streams, env=env, pass_fds=[lock], start_new_session=True
             )
             try:
                 while process.poll() is None:
@@ -114,8 +121,8 @@ class Step(NamedTuple):
             finally:
                 _terminate(process)
         if process.returncode:
-            reason = _find_reason(process.returncode, _read_lines(self.log, start))
-            raise UsageError(f"{self.title} failed ({reason}), see {self.log}")
+            reason = _find_reason(process.returncode, _read_lines(log_file, start))
+            raise UsageError(f"{self.program} failed ({reason}), see {log_file}")
         if self.keeps:
             output.replace(self.file("txt"))
         self.file("begun").replace(self.file("done"))
@@ -152,12 +159,12 @@ class Job(NamedTuple):
             for step in missing:
                 step.file("done").unlink(missing_ok=True)
             for step in missing:
-                print(f"{self.name}: {step.title}, log {step.log}", flush=True)
+                print(f"{self.name}: {step.program}, log {step.file('log')}", flush=True)
                 yield from step.execute(lock, env)
 
     def progress(self) -> str:
         """Return the last update in the log of the training, or an empty text."""
-        log = self.steps[0].log
+        log = self.steps[0].file("log")
         lines = _read_lines(log, log.stat().st_size - TAIL) if log.exists() else []
         for record in map(parse_line, reversed(lines)):
             if record and record.kind == "train_inner":
@@ -212,8 +219,7 @@ def _report_progress(jobs: Sequence[Job], shown: dict[str, str]) -> None:
 
 def make_environment(slot: int, count: int) -> dict[str, str]:
     """Return the environment of the jobs in a slot: a share of the cores, a GPU of its own."""
-    cores = len(os.sched_getaffinity(0))
-    env = {"OMP_NUM_THREADS": str(max(1, cores // count)), **os.environ}
+    env = share_cores(count) | os.environ
     if count > 1:
         import torch  # slow
 
@@ -268,7 +274,7 @@ def _find_reason(code: int, lines: list[str]) -> str:
 
 def _describe_difference(before: str, now: str) -> str:
     """Return which flags one command has and the other lacks, or that their order differs."""
-    old, new = (re.split(r" (?=--)", command.strip()) for command in (before, now))
+    old, new = (re.split(r" (?=--)", command) for command in (before, now))
     flags = {"with": [f for f in old if f not in new], "without": [f for f in new if f not in old]}
     differences = [f"{word} {' '.join(each)}" for word, each in flags.items() if each]
     return " and ".join(differences) or "with the same flags in another order"
@@ -282,4 +288,4 @@ def _read_lines(log: Path, start: int) -> list[str]:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text("utf-8") if path.exists() else None
+    return path.read_text("utf-8").removesuffix("\n") if path.exists() else None

@@ -6,6 +6,11 @@ number, their backends, OMP_NUM_THREADS (cores / processes, unless it is set) an
 it.) Without options all GPUs of this machine are used, or one CPU process. On several nodes, run
 the same command on each with its own --node-rank; --gpus and --cpu-processes count per node. The
 command line is printed before it is run.
+
+Example:
+  fairseq-ext launch -- fairseq-train data-bin/mine --arch transformer_dna --max-tokens 4096 ...
+  fairseq-ext launch --cpu-processes 2 -- fairseq-train data-bin/mine --arch transformer_dna ...
+  fairseq-ext launch --nodes 2 --node-rank 0 --master node0:29500 -- fairseq-train ...
 """
 
 import argparse
@@ -17,14 +22,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches.processes import CPU_DDP
-from fairseq_ext.tools.flags import parse_flags
-
-EXAMPLE = """\
-  fairseq-ext launch -- fairseq-train data-bin/mine --arch transformer_dna --max-tokens 4096 ...
-  fairseq-ext launch --cpu-processes 2 -- fairseq-train data-bin/mine --arch transformer_dna ...
-  fairseq-ext launch --nodes 2 --node-rank 0 --master node0:29500 -- fairseq-train ..."""
-
-PACKAGE = Path(__file__).parent.parent
+from fairseq_ext.tools.jobs import PLUGIN, parse_flags, share_cores
 
 # Flags by which fairseq starts processes itself, as torchrun does here.
 RESERVED = [
@@ -83,13 +81,12 @@ def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     if reserved := [name for name in RESERVED if name in flags]:
         raise UsageError(f"launch itself decides what {' '.join(reserved)} says; leave it out")
     on_cpu, processes = _choose_devices(args, "--cpu" in flags)
-    rendezvous = _plan_rendezvous(args)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", *_plan_meeting(args)]
     world = processes * (args.nodes or 1)
     training += _find_missing_flags(flags, on_cpu, world)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", *rendezvous]
     torchrun += ["--nproc-per-node", str(processes)]
-    environment = _make_environment(on_cpu, processes)
-    return environment, training if world == 1 else torchrun + training
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were no GPUs
+    return hidden | share_cores(processes), training if world == 1 else torchrun + training
 
 
 def _find_training(command: Sequence[str]) -> list[str]:
@@ -122,25 +119,22 @@ def _choose_devices(args: argparse.Namespace, cpu_flag: bool) -> tuple[bool, int
     return False, gpus
 
 
-def _plan_rendezvous(args: argparse.Namespace) -> list[str]:
+def _plan_meeting(args: argparse.Namespace) -> list[str]:
     """Return torchrun's flags for where processes meet: on this machine, or at the master."""
     options = {"nodes": args.nodes, "node-rank": args.node_rank, "master": args.master}
     present = [f"--{name} {value}" for name, value in options.items() if value is not None]
-    one_machine = ["--standalone", "--local-addr", "127.0.0.1"]
-    if present in ([], ["--nodes 1"]):
-        return one_machine
-    if len(present) < 3:
+    if len(present) < 3 and present not in ([], ["--nodes 1"]):
         raise UsageError(
             "several nodes take --nodes N, --node-rank from 0 to N - 1 and --master HOST:PORT, "
             f"not {' '.join(present)} alone; give all three on each node"
         )
-    if args.node_rank >= args.nodes:
+    if args.nodes and (args.node_rank or 0) >= args.nodes:
         raise UsageError(
             f"--node-rank is {args.node_rank} and must be 0 to {args.nodes - 1} of --nodes "
             f"{args.nodes}; give each node its own"
         )
-    if args.nodes == 1:
-        return one_machine
+    if args.nodes in (None, 1):
+        return ["--standalone", "--local-addr", "127.0.0.1"]
     host, _, port = args.master.rpartition(":")
     place = ["--node-rank", str(args.node_rank), "--master-addr", host, "--master-port", port]
     return ["--nnodes", str(args.nodes), *place]
@@ -159,7 +153,7 @@ def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> l
         accepted |= {"--distributed-backend": ["gloo"], "--ddp-backend": CPU_DDP}
     missing = ["--cpu"] if on_cpu and "--cpu" not in flags else []
     if "--user-dir" not in flags:
-        missing += ["--user-dir", str(PACKAGE)]
+        missing += ["--user-dir", str(PLUGIN)]
     for flag, values in accepted.items():
         if flag not in flags:
             missing += [flag, values[0]]
@@ -170,11 +164,3 @@ def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> l
                 f"{' or '.join(values)}; leave it out"
             )
     return missing
-
-
-def _make_environment(on_cpu: bool, processes: int) -> dict[str, str]:
-    cores = len(os.sched_getaffinity(0))
-    environment = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were none
-    if "OMP_NUM_THREADS" not in os.environ:
-        environment["OMP_NUM_THREADS"] = str(max(1, cores // processes))
-    return environment

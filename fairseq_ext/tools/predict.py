@@ -6,6 +6,10 @@ choices separated by tabs; passage and question separated by a tab. With --examp
 objects as in the task's train.jsonl. Each line of the output holds, separated by a tab, the label,
 score, tags or answer, and its probability if it has one; with --json an object with all
 probabilities, or entities.
+
+Example:
+  fairseq-ext predict checkpoints/sst-2/checkpoint_best.pt --json --input new.txt
+  fairseq-ext predict checkpoints/ner/checkpoint_best.pt --input new.txt --output tagged.txt
 """
 
 import argparse
@@ -14,7 +18,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +29,20 @@ from tqdm import tqdm
 
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import decode_line, read_lines, write_lines
+from fairseq_ext.files import batched, decode_line, numbered_lines, read_lines, write_lines
 from fairseq_ext.models.head_options import roles_with_parses
-from fairseq_ext.models.pretrained import read_model_options
+from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
 from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
 from fairseq_ext.tasks.span_extraction import SpanExtractionTask
 
-EXAMPLE = """\
-  fairseq-ext predict checkpoints/sst-2/checkpoint_best.pt --json --input new.txt
-  fairseq-ext predict checkpoints/ner/checkpoint_best.pt --input new.txt --output tagged.txt"""
-
 SORTED = 32  # batches whose lines are sorted by length before they are batched
 
 Lines = Iterable[tuple[str, str]]
-"""Lines of text, each with its place: "FILE:NUMBER"."""
+"""Lines of text, each after its place: "FILE:LINE"."""
 
 COLUMNS = {
     SentenceTask: "one or two sentences",
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     model.to(device)
     parse_lines = parse_json if args.examples else parse_text
     examples = show_progress(args.input, parse_lines(task, read_input(args.input)))
-    format_answer = format_json if args.json else format_text
+    format_answer = partial(json.dumps, ensure_ascii=False) if args.json else format_text
     answers = predict(model, task, examples, args.batch_size, device)
     write_answers(args.output, map(format_answer, answers))
 
@@ -87,9 +88,7 @@ def load_model(checkpoint: Path) -> tuple[Any, LabelledTask]:
     Raises:
         UsageError: there is no such model, or it needs parses, which new text does not have.
     """
-    if not checkpoint.is_file():
-        raise UsageError(f"there is no checkpoint {checkpoint}; give one of fairseq-train")
-    if parsed := roles_with_parses(read_model_options(str(checkpoint))):
+    if parsed := roles_with_parses(saved_options(read_checkpoint(checkpoint))):
         raise UsageError(
             f"{checkpoint} was trained with roles that need parses ({', '.join(parsed)}), which "
             "new text does not have; validate it on an annotated split with fairseq-validate, or "
@@ -98,21 +97,19 @@ def load_model(checkpoint: Path) -> tuple[Any, LabelledTask]:
     (model,), _, task = load_model_ensemble_and_task([str(checkpoint)])
     if not isinstance(task, LabelledTask):
         raise UsageError(
-            f"{checkpoint} was trained for --task {task.cfg._name}, which has no labels; give a "
-            "checkpoint of fine-tuning"
+            f"{checkpoint} is of --task {task.cfg._name}, without labels; give one of fine-tuning"
         )
     return model.eval(), task
 
 
 def read_input(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Yield each line of the files, or of standard input, with its place."""
+    """Yield each line of the files, or of standard input, after its place."""
     if not files:
         for number, line in enumerate(sys.stdin.buffer, 1):
             where = f"standard input:{number}"
-            yield decode_line(line, where).rstrip("\r\n"), where
+            yield where, decode_line(line, where).rstrip("\r\n")
     for file in files:
-        for number, text in enumerate(read_lines(file), 1):
-            yield text, f"{file}:{number}"
+        yield from numbered_lines(file)
 
 
 def show_progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterable[Example]:
@@ -126,16 +123,14 @@ def show_progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterabl
 def parse_json(task: LabelledTask, lines: Lines) -> Iterator[Example]:
     """Yield the examples in lines of JSON, without their labels."""
     fields = {key: field for key, field in task.fields.items() if not field.target}
-    for line, where in lines:
-        name, _, number = where.rpartition(":")
-        for example in parse([line], name, fields, first=int(number)):
-            values = {key: value for key, value in example.values.items() if key in fields}
-            yield example._replace(values=values)
+    for example in parse(lines, fields):
+        values = {key: value for key, value in example.values.items() if key in fields}
+        yield example._replace(values=values)
 
 
 def parse_text(task: LabelledTask, lines: Lines) -> Iterator[Example]:
     """Yield the examples in lines of text; raise UsageError for a wrong number of columns."""
-    for line, where in lines:
+    for where, line in lines:
         parts = line.split("\t")
         values = name_columns(task, parts)
         if values is None:
@@ -168,8 +163,8 @@ def predict(
     Examples of similar length are batched, `size` at a time. At the end, the number of examples
     that were shortened is printed on standard error.
     """
-    examples, count, rows = iter(examples), 0, task.build_rows()
-    while chunk := list(islice(examples, size * SORTED)):
+    count, rows = 0, task.build_rows()
+    for chunk in batched(examples, size * SORTED):
         count += len(chunk)
         dataset = task.build_dataset(chunk, rows)
         order = sorted(range(len(chunk)), key=dataset.size)
@@ -191,11 +186,6 @@ def answer_batch(
     with torch.no_grad():
         scores, _ = model(**inputs, task_head=True)
     return task.read_answers(scores, batch)
-
-
-def format_json(answer: Mapping[str, Any]) -> str:
-    """Return an answer as JSON."""
-    return json.dumps(answer, ensure_ascii=False)
 
 
 def format_text(answer: Mapping[str, Any]) -> str:

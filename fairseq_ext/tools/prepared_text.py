@@ -1,7 +1,6 @@
 """Text that has been prepared for training, as tokens that tell where words begin and end."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq_ext.data.examples import TEXT, Example, parse
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import read_lines
+from fairseq_ext.files import batched, numbered_lines, read_lines
 from fairseq_ext.roles.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.roles.word_alignment import Token
 
@@ -60,13 +59,12 @@ def find_text(data: Path, split: str, lang: str | None, vocabulary: Path | None)
 def _read_labelled(path: Path, folder: Path) -> PreparedText:
     vocabulary = Vocabulary.load(folder)
     total = sum(1 for _ in read_lines(path))
-    examples = parse(read_lines(path), str(path), {"text": TEXT})
-    sentences = _tokenise(examples, vocabulary)
+    sentences = _tokenise(parse(numbered_lines(path), {"text": TEXT}), vocabulary)
     return PreparedText(path.with_suffix(""), vocabulary.dictionary.symbols, total, sentences)
 
 
 def _tokenise(examples: Iterator[Example], vocabulary: Vocabulary) -> Iterator[list[Token]]:
-    while batch := [_text_of(example) for example in islice(examples, BATCH)]:
+    for batch in batched(map(_text_of, examples), BATCH):
         for text, encoded in zip(batch, vocabulary.encode(batch), strict=True):
             yield split_tokens(text, encoded.offsets)
 

@@ -1,4 +1,4 @@
-"""Train variants x seeds: finished runs are skipped, interrupted runs are resumed.
+r"""Train variants x seeds: finished runs are skipped, interrupted runs are resumed.
 
 After `--` come the data and the flags of fairseq-train that all runs share. Each run is a folder
 OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt. With
@@ -7,6 +7,14 @@ OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generat
 run and $SEED for its seed. A run that was begun with other flags is refused; other flags of
 --generate replace its earlier output. Side by side, each run gets its share of the cores (unless
 OMP_NUM_THREADS is set) and one GPU.
+
+Example:
+  fairseq-ext sweep --out checkpoints/study --seeds 1 2 3 --jobs 2 \
+    --variant una='--arch transformer_una_tiny' \
+    --variant hna='--arch transformer_hna_tiny --hna-init 0.1' \
+    --generate '--gen-subset test --beam 5 --remove-bpe' -- data-bin/multi30k.en-de \
+    --max-tokens 1024 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt \
+    --criterion label_smoothed_cross_entropy --max-update 1800
 """
 
 import argparse
@@ -17,16 +25,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
-from fairseq_ext.tools.flags import parse_flags
-from fairseq_ext.tools.jobs import Job, Step, run_jobs
-
-EXAMPLE = """\
-  fairseq-ext sweep --out checkpoints/study --seeds 1 2 3 --jobs 2 \\
-    --variant una='--arch transformer_una_tiny' \\
-    --variant hna='--arch transformer_hna_tiny --hna-init 0.1' \\
-    --generate '--gen-subset test --beam 5 --remove-bpe' -- data-bin/multi30k.en-de \\
-    --max-tokens 1024 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt \\
-    --criterion label_smoothed_cross_entropy --max-update 1800"""
+from fairseq_ext.tools.jobs import Job, Step, parse_flags, run_jobs
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
@@ -44,18 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--folds", type=int, default=0, metavar="K", help=folds)
     add("--jobs", type=int, default=1, help="runs side by side; default: 1")
     add("--generate", metavar="'FLAGS'", help="then run fairseq-generate with these flags")
-    add(
-        "--checkpoint",
-        help=f"checkpoint of each run to generate with; default: {LAST}, since runs of the same "
-        "length are then compared after the same number of updates",
-    )
-    add(
-        "--average",
-        type=int,
-        metavar="N",
-        help="generate with the average of the last N checkpoints of each run instead (of all, if "
-        "there are fewer)",
-    )
+    reason = "runs of the same length are then compared after the same number of updates"
+    chosen = f"checkpoint of each run to generate with; default: {LAST}, since {reason}"
+    add("--checkpoint", help=chosen)
+    last = "the average of the last N checkpoints of each run instead (of all, if there are fewer)"
+    add("--average", type=int, metavar="N", help=f"generate with {last}")
     add("--dry-run", action="store_true", help="only print what would be run")
     add("data", metavar="-- DATA", help="as for fairseq-train")
     add("flags", nargs="*", metavar="FLAG", help="of fairseq-train, for all runs")
@@ -102,14 +94,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.jobs < 1:
         raise UsageError(f"--jobs is {args.jobs} and must be at least 1")
     if args.average is not None and (args.average < 1 or args.generate is None):
-        raise UsageError(
-            f"--average is {args.average} and is how many checkpoints, from 1, --generate is to "
-            "take; give both"
-        )
+        raise UsageError(f"--average is {args.average}; give a number from 1, and --generate")
     if args.average and args.checkpoint:
         raise UsageError(
-            f"--checkpoint is {args.checkpoint} and --average {args.average}, and one of them is "
-            "to generate; give one"
+            f"--checkpoint is {args.checkpoint} and --average {args.average}; give one of them"
         )
     if args.data.startswith("-"):
         raise UsageError(f"'{args.data}' stands where the data belong; give -- DATA FLAG ...")
@@ -157,7 +145,7 @@ def _plan_steps(
     for flag, value in DEFAULTS.items():
         if flag not in options:
             train += [flag, value]
-    steps = [Step(folder, "train", "train", train)]
+    steps = [Step(folder, "train", "fairseq-train", train)]
     if args.average:
         steps.append(_plan_average(folder, args.average, train))
     if args.generate is not None:
@@ -166,8 +154,8 @@ def _plan_steps(
         checkpoint = AVERAGED if args.average else args.checkpoint or LAST
         user_dir = (DEFAULTS | options)["--user-dir"]
         model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
-        flags = [*model, *generate]
-        steps.append(Step(folder, f"generate-{subset}", "generate", flags, keeps=True))
+        name, flags = f"generate-{subset}", [*model, *generate]
+        steps.append(Step(folder, name, "fairseq-generate", flags, keeps=True))
     return steps
 
 
@@ -175,7 +163,7 @@ def _plan_average(folder: Path, last: int, train: list[str]) -> Step:
     flags = ["$RUN", "--last", str(last), "--at-most", "--output", f"$RUN/{AVERAGED}", "--force"]
     if "--no-epoch-checkpoints" not in train and parse_flags(train).get("--save-interval-updates"):
         flags += ["--by", "epoch"]  # there are those of updates too
-    return Step(folder, "average", "average", flags)
+    return Step(folder, "average", "fairseq-ext average", flags)
 
 
 def _insert_seed(flags: list[str], seed: str) -> list[str]:

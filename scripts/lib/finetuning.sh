@@ -30,7 +30,7 @@ count_examples() { awk 'END { print NR }' "$1/train.jsonl"; }
 # in it.
 set_encoder() {
   local flags
-  flags=$(python -m fairseq_ext.tools.encoder_flags "${1//\$SEED/1}") || exit 1
+  flags=$(python -m fairseq_ext.tools.recipes encoder-flags "${1//\$SEED/1}") || exit 1
   mapfile -t ENCODER <<<"$flags"
   ENCODER=(--finetune-from-model "$1" "${ENCODER[@]}")
 }

@@ -29,7 +29,7 @@ prepare_study() {
   [ -n "$data" ] || bash "$ROOT/scripts/prepare_${corpus%%.*}.sh" "$ROOT/data-bin/$corpus"
   data=${data:-$ROOT/data-bin/$corpus}
   find_references "$2"
-  [ -z "$REFERENCE" ] || python -m fairseq_ext.tools.check_references "$REFERENCE"
+  [ -z "$REFERENCE" ] || python -m fairseq_ext.tools.recipes check-references "$REFERENCE"
   out=${out:-$ROOT/checkpoints/$1/$(basename "$data")$size}
   require_room "$out" 500
 }
@@ -98,7 +98,7 @@ print_mechanisms() {
 study() {
   local numbers variants=() generate=()
   [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
-  python -m fairseq_ext.tools.dry_run "$data" "${@//\$SEED/1}"
+  python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}"
   mapfile -t numbers < <(seq "$seeds")
   while [ "$1" != -- ]; do
     variants+=(--variant "$1")

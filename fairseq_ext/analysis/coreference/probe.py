@@ -1,4 +1,4 @@
-"""Probe which heads find antecedents: coreference in encoder self-attention (AG, Table 8).
+r"""Probe which heads find antecedents: coreference in encoder self-attention (AG, Table 8).
 
 A head is right about a mention when the mention's head word attends most to a word of its
 antecedent, of all candidates: --among words (default), every word of the text, the mention's too
@@ -23,6 +23,11 @@ head of the same model with random parameters. The loss is that of the checkpoin
 as fairseq logs it, in bits.
 
 DIR gets probe.csv (a row for each model, layer, head, corpus and kind), probe.json, probe.png.
+
+Example:
+  fairseq-ext probe checkpoints/fraction/books_tiny-masked_lm/{plain,ag-0.5,ag-1}/seed-1/\
+checkpoint_last.pt encoders/minilm/model.pt --coreference coref-synthetic/refl.1.gz \
+    gap/gap-development.tsv.gz --distractors 8 --out probe
 """
 
 import argparse
@@ -51,11 +56,6 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import name_variants
-
-EXAMPLE = """\
-  fairseq-ext probe checkpoints/fraction/books_tiny-masked_lm/{plain,ag-0.5,ag-1}/seed-1/\\
-checkpoint_last.pt encoders/minilm/model.pt --coreference coref-synthetic/refl.1.gz \\
-    gap/gap-development.tsv.gz --distractors 8 --out probe"""
 
 RANDOM = "random"
 

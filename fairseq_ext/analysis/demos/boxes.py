@@ -12,6 +12,10 @@ boxes.png shows u over the steps, and the accuracy on new scenes with softmax (U
 normalised (DNA) and hybrid attention (HNA); boxes.csv has u, boxes.json settings and accuracies.
 Here u rises too, but to about 0.6 (0.7 with --copies 0), and hybrid attention does better than
 either. So these assumptions do not reproduce the paper's u of 1.
+
+Example:
+  fairseq-ext boxes --out boxes
+  fairseq-ext boxes --out boxes-even --copies 0 --seeds 1 2 3 4 5
 """
 
 import argparse
@@ -33,10 +37,6 @@ from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 from fairseq_ext.evaluation.layout import as_text, make_column, make_mean_column, standard_error
-
-EXAMPLE = """\
-  fairseq-ext boxes --out boxes
-  fairseq-ext boxes --out boxes-even --copies 0 --seeds 1 2 3 4 5"""
 
 OBJECTS = 10  # in a scene
 FREQUENT = 2  # objects that detectors find many times

@@ -7,6 +7,11 @@ Their deviation is ours, since the paper's is lost. distances.png shows, from Eq
 how far apart two clusters are after a step if each has all its points at one place, over the ratio
 of their sizes (Figure 7); there is none for --kernel dot. Beside each picture are its numbers:
 .csv, and .json for the distances between the clusters' means.
+
+Example:
+  fairseq-ext collapse --out collapse
+  fairseq-ext collapse --out hybrid --normalisers softmax doubly hybrid --hna-init 0.9
+  fairseq-ext collapse --out dot --kernel dot --deviation 0.1
 """
 
 import argparse
@@ -24,11 +29,6 @@ from fairseq_ext.analysis.records import write_json
 from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
-
-EXAMPLE = """\
-  fairseq-ext collapse --out collapse
-  fairseq-ext collapse --out hybrid --normalisers softmax doubly hybrid --hna-init 0.9
-  fairseq-ext collapse --out dot --kernel dot --deviation 0.1"""
 
 CENTRES = (1.8, 0.7), (-1.0, -1.0)
 SIZES = {"unbalanced": (500, 50), "balanced": (225, 225)}
