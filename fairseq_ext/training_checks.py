@@ -200,11 +200,12 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
     """Return the attention that the options give a model of these sizes; None if they misfit."""
     values = {name: _value(options, name) for name, *_ in OPTIONS}
     with suppress(UsageError):
-        encoder, decoder = sizes["encoder_layers"], sizes.get("decoder_layers")
+        encoder = sizes["encoder_layers"]
         adversaries = head_options.parse_adversary_layers(values["asa_layers"], encoder)
         parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
         two_sided = "decoder_layers" in sizes
         if two_sided:
+            decoder = sizes["decoder_layers"]
             parts.append(head_options.parse_cross_layers(values["cross_layers"], decoder))
             parts.append(values["share_encoder_decoder_layers"])
         for site, side in SITES.items() if two_sided else [("encoder", "encoder")]:

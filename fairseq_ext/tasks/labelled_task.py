@@ -23,7 +23,6 @@ from fairseq_ext.models.config import described
 
 logger = logging.getLogger(__name__)
 
-ALIASES = ("sentence_prediction_", "sentence_ranking_")  # criterions under fairseq's names
 NAMES = {
     "room": "--tokens-per-sample",
     "separators": "separators between sentences",
@@ -250,7 +249,8 @@ class LabelledTask(FairseqTask):
         """Build the criterion; raise UsageError for the criterion of another task."""
         name = str(cfg._name)
         own = self.cfg._name
-        if not name.startswith((own, *ALIASES)):
+        # some criterions are registered under fairseq's names
+        if not name.startswith((own, "sentence_prediction_", "sentence_ranking_")):
             raise UsageError(f"--criterion {name} is not for --task {own}; give --criterion {own}")
         return super().build_criterion(cfg, from_checkpoint)
 

@@ -19,7 +19,6 @@ from fairseq_ext.models import config
 REPLACED = "replaced_token_detection"  # the task, its criterion and its head
 PAIRS = "sentence_pair"  # the head of tasks on pairs
 
-OBJECTIVES = ("masked_lm", REPLACED)
 # "cross_entropy" is fairseq's default.
 GENERAL_CRITERIONS = ("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")
 
@@ -89,7 +88,7 @@ class PlainTextTask(MaskedLMTask):
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion; raise UsageError for the criterion of another task on text."""
         task, name = self.objective, getattr(cfg, "_name", "")
-        other = name.startswith(OBJECTIVES) and not name.startswith(task)
+        other = name.startswith(("masked_lm", REPLACED)) and not name.startswith(task)
         if other or name.startswith(GENERAL_CRITERIONS):
             raise UsageError(
                 f"--criterion {name} is not for --task {task}; give --criterion {task} or {task}_ag"
