@@ -94,14 +94,8 @@ def test_items_are_recorded_one_by_one(options, capfd):
     results = proceed(stage, options)
     statuses = {name: result["status"] for name, result in results.items()}
     assert statuses == {
-        "two": "ok",
-        "wrong": "failed",
-        "dead": "crashed",
-        "first": "ok",
-        "poisoned": "failed",
-        "second": "ok",
-        "skipped": "skipped",
-        "on": "unfinished",
+        **{"two": "ok", "wrong": "failed", "dead": "crashed", "first": "ok"},
+        **{"poisoned": "failed", "second": "ok", "skipped": "skipped", "on": "unfinished"},
     }
     assert results["two"]["twice"] == 4
     assert results["dead"]["why"] == "exit code 7"
