@@ -52,7 +52,8 @@ setup(
     package_data={
         "fairseq_ext": ["py.typed"],
         "fairseq_ext.analysis": ["static/*"],
-        "fairseq_ext.prepare": ["sources.txt"],
+        "fairseq_ext.analysis.coreference": ["words.ini"],
+        "fairseq_ext.prepare": ["corpora.toml", "sources.txt"],
         "fairseq_ext.prepare.toy": ["lexicon.txt"],
     },
     install_requires=[

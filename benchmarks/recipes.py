@@ -23,7 +23,7 @@ from measure import AGAIN, Aim, Quiet, Row, Table
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, write_lines
-from fairseq_ext.prepare.process_pool import cores
+from fairseq_ext.prepare.step import cores
 from fairseq_ext.prepare.subwords import best_tool
 
 EXAMPLE = (

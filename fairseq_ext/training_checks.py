@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 SITES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 """Site of attention -> side of the model that has its layers."""
 
+State = Mapping[str, Any]
+
 HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 
 
@@ -40,6 +42,12 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     if isinstance(unwrap(model), AttentionModel):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         check_requirements(cfg.model, default_options(config), DEFAULTS, OPTION_REQUIREMENTS)
+    init = str(getattr(cfg.task, "task_init", ""))
+    if init.startswith("uniform") and (cfg.common.fp16 or cfg.common.amp):
+        flag = "--fp16" if cfg.common.fp16 else "--amp"
+        raise UsageError(
+            f"--task-init {init} makes numbers too large for {flag}; give --bf16, or neither"
+        )
 
 
 def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
@@ -47,17 +55,14 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
     model = unwrap(model)
     if isinstance(criterion, CompositeCriterion) and not isinstance(model, AttentionModel):
         raise UsageError(
-            f"--criterion {name} needs an architecture of ours; give an --arch like roberta_una or "
-            "transformer_una"
+            f"--criterion {name} needs an --arch of ours, such as roberta_una or transformer_una"
         )
     for part in criterion.parts if isinstance(criterion, CompositeCriterion) else ():
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
     if "ag" in getattr(criterion, "terms", ()) and not any(
-        _is_trained(module)
-        for module in model.encoder.modules()  # the decoder is never frozen
-        if isinstance(module, Attention)
-    ):
+        isinstance(m, Attention) and _is_trained(m) for m in model.encoder.modules()
+    ):  # the decoder is never frozen
         raise UsageError(
             f"--criterion {name} guides attention, and that of a frozen encoder does not learn; "
             "leave out --freeze-encoder, or the _ag of the criterion"
@@ -71,9 +76,8 @@ def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: fl
     if not getattr(criterion, "uses_adversaries", False):
         if adversaries:
             raise UsageError(
-                f"--criterion {name} does not train the adversaries of --asa-layers or an --arch "
-                "like roberta_asa gives; give one with _asa and no --asa-baseline, or --asa-layers "
-                "none"
+                f"--criterion {name} does not train adversaries (of --asa-layers or roberta_asa); "
+                "give one with _asa and no --asa-baseline, or --asa-layers none"
             )
         return
     if not adversaries:
@@ -128,17 +132,13 @@ def adopted_options(model: Any) -> dict[str, Any]:
     return getattr(model, "adopted_options", dict)()
 
 
-def check_restored(
-    filename: str, state: Mapping[str, Any], trainer: Any, reset_optimizer: bool
-) -> None:
+def check_restored(filename: str, state: State, trainer: Any, reset_optimizer: bool) -> None:
     """Raise UsageError if the trainer's model cannot continue from a checkpoint."""
     options = {**to_dict(trainer.cfg.model), **adopted_options(trainer.get_model())}
     check_attention(filename, state, options, reset_optimizer)
 
 
-def check_attention(
-    filename: str, state: Mapping[str, Any], model: Any, reset_optimizer: bool
-) -> None:
+def check_attention(filename: str, state: State, model: Any, reset_optimizer: bool) -> None:
     """Compare the attention of a checkpoint with the attention of the model to be trained.
 
     With --reset-optimizer the model may begin from the parameters of another one: a difference is
@@ -166,9 +166,8 @@ def check_attention(
             f"{filename} was trained with {listed}; give the same options to go on, "
             "--reset-optimizer to begin from its parameters all the same, or another --save-dir"
         )
-    relative = {name for name in _relative_to(saved, current) if name in differing}
-    if relative:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(relative))
+    if relative := sorted(_relative_to(saved, current).intersection(differing)):
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in relative)
         raise UsageError(
             f"{filename} was trained with {listed}, and weights of its heads are stored relative "
             f"to that; give the same {flags}"

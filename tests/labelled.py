@@ -13,7 +13,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 
-from fairseq_ext.data.labelled_dataset import Item
+from fairseq_ext.data.rows import Item
 from fairseq_ext.data.tokenisers import OF_BERT
 from fairseq_ext.tasks.labelled_task import LabelledTask
 

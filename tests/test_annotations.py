@@ -117,5 +117,5 @@ def test_half_a_folder(written, name, content):
 def test_other_text(written, symbols, lengths, says):
     with pytest.raises(UsageError, match=says):
         Annotations.open(written, symbols, lengths)
-    with pytest.raises(UsageError, match="there are no annotations"):
+    with pytest.raises(UsageError, match="there is no .*b; make it with"):
         Annotations.open(written.with_name("b"), symbols, lengths)

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from fairseq_ext.attention import Adversary, Attention, HeadGroup, Inputs
-from fairseq_ext.attention.adversary import straight_through_step
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.second_pass import (
     EMPTY_ROWS,
     AdversarialPass,
     BernoulliPass,
     MagnitudePass,
+    straight_through_step,
 )
 from fairseq_ext.criterions.divergence import (
     Divergence,

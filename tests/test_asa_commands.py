@@ -319,7 +319,7 @@ PLAIN = "--criterion sentence_classification"
         ),
         (
             [*WITH_ASA, "--asa-baseline", "two_pass"],
-            "prediction_asa does not train the adversaries",
+            "prediction_asa does not train adversaries",
         ),
         (
             [*WITH_ASA, "--regression-loss", "pearson"],

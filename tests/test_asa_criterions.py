@@ -20,7 +20,7 @@ from torch import nn
 from fairseq_ext.attention import Adversary
 from fairseq_ext.criterions.adversarial.adversarial_attention import Adversaries
 from fairseq_ext.criterions.adversarial.asa_options import AdversarialConfig
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.rows import IGNORED
 
 PAD, EOS = 1, 2
 SOURCES = [[0, 5, 6, 7, 8, 9, EOS], [0, 10, 11, EOS], [0, 12, 5, 7, EOS], [0, 6, 5, 7, 9, 8, EOS]]

@@ -273,7 +273,7 @@ def test_cross_attention_projects_its_keys_once():
         ),
         (
             lambda: attend(make("doubly"), torch.randn(1, 2, 16), Inputs(causal=True)),
-            "cannot be causal",
+            "causal attention cannot",
         ),
         (
             lambda: Inputs(masked=torch.zeros(1, 4, 2, 2, dtype=torch.bool)),

@@ -71,7 +71,7 @@ def faulty(old: str, new: str) -> str:
         (
             faulty("_	_	4	aux", "_	_	_	aux"),
             4,
-            "has the HEAD '_'; give the ID of a word, 1 to 5",
+            "has the HEAD '_'; give a word's ID, 1 to 5",
         ),
         (faulty("_	_	4	aux", "_	_	6	aux"), 4, "has the HEAD '6'"),
         (faulty("_	_	4	aux", "_	_	-1	aux"), 4, "has the HEAD '-1'"),

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.analysis.coreference.conll2012 import classify_tag, find_head
-from fairseq_ext.analysis.coreference.corpus_readers import HEADER, read_corpus
+from fairseq_ext.analysis.coreference.corpus_readers import (
+    HEADER,
+    classify_tag,
+    find_head,
+    read_corpus,
+)
 from fairseq_ext.analysis.coreference.mentions import (
     Mention,
     Text,

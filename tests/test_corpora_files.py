@@ -111,7 +111,7 @@ def test_a_web_page_is_no_file(server, tmp_path, digest):
 def test_a_checksum_that_differs(server, tmp_path):
     """Another address may have the right file."""
     wrong = Address(f"{server.url}/file", "md5:0", "x.bin")
-    with pytest.raises(fetch.Mismatch, match="/file does not have the expected checksum md5:0"):
+    with pytest.raises(fetch.Mismatch, match="/file: it does not have the expected checksum md5:0"):
         fetch.fetch([wrong], tmp_path)
     assert not list(tmp_path.iterdir())
     right = Address(f"{server.url}/file", DIGEST, "x.bin")

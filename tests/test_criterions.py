@@ -287,9 +287,9 @@ def test_two_processes_equal_one(data_bin, tmp_path):
 @pytest.mark.parametrize(
     ("arch", "options", "says"),
     [
-        ("transformer", [], "this --arch has none that can be; choose one of fairseq_ext"),
+        ("transformer", [], "this --arch has no attention to guide; give another"),
         ("transformer_una_tiny", ["--ag-alpha=-1"], "--ag-alpha is '-1'; give a number from 0"),
-        ("transformer_una_tiny", ["--ag-encoder-heads", "next:5"], "5 heads, but a layer has 4"),
+        ("transformer_una_tiny", ["--ag-encoder-heads", "next:5"], "5 heads; a layer has 4"),
     ],
 )
 def test_refusals_before_data_is_read(data_bin, tmp_path, arch, options, says):

@@ -22,9 +22,9 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines, write_lines
-from fairseq_ext.prepare import bitext, check, gigaword, learn_bpe, step, subwords, tokenise
+from fairseq_ext.prepare import bitext, check, gigaword, step, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
-from fairseq_ext.prepare.process_pool import map_lines
+from fairseq_ext.prepare.step import map_lines
 
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
 needs_corpora = pytest.mark.skipif(not CORPORA, reason="FAIRSEQ_EXT_CORPORA is not set")
@@ -79,7 +79,7 @@ def test_a_process_that_is_killed():
 
 PROCESSES = """
 import multiprocessing, os, signal
-from fairseq_ext.prepare.process_pool import map_lines
+from fairseq_ext.prepare.step import map_lines
 lines = map_lines(list, (f"{n}" for n in range(100_000)), 2)
 next(lines)
 print(*(each.pid for each in multiprocessing.active_children()), flush=True)
@@ -168,7 +168,7 @@ def join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 5), max_size=12))
 def test_merges_are_those_of_the_naive_way(vocabulary):
-    assert list(islice(learn_bpe.learn(vocabulary), 30)) == naive(vocabulary, 30)
+    assert list(islice(subwords.learn_merges(vocabulary), 30)) == naive(vocabulary, 30)
 
 
 @needs_corpora
@@ -351,7 +351,8 @@ def test_lines_are_cut(tmp_path):
 
 def test_facts_of_a_text():
     found = summary.measure_text(["a b c", "a", "", "x x"], {"a", "b", "c"})
-    assert found == summary.TextStatistics(4, 6, 2, {"50%": 1, "90%": 3, "99%": 3}, 3)
+    lengths = {"50%": 1, "90%": 3, "99%": 3}
+    assert found == {"lines": 4, "tokens": 6, "unknown": 2, "lengths": lengths, "longest": 3}
 
 
 @given(st.lists(st.integers(0, 20), min_size=1), st.sampled_from(summary.SHARES))

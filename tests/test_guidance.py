@@ -10,9 +10,15 @@ from fairseq.data import Dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance import PATTERNS, View, pattern
 from fairseq_ext.guidance.loss import sentence_losses
-from fairseq_ext.guidance.plan import DEFAULT_PERIODS, GuidedHeads, plan_guidance
+from fairseq_ext.guidance.plan import (
+    DEFAULT_PERIODS,
+    GuidedHeads,
+    PatternHeads,
+    parse_heads,
+    plan_guidance,
+    split_fraction,
+)
 from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
-from fairseq_ext.guidance.selection import PatternHeads, parse_heads, split_fraction
 
 PAD, EOS, PERIOD = 1, 2, 7
 MARKS = {"delim": [0, EOS], "period": [PERIOD]}
@@ -411,7 +417,7 @@ def task_with(places=None, words=("w", ".")):
         ({"ag_fraction": 0.25}, ["--ag-fraction 0.25", "4 heads is 1", "from 0.5"]),
         ({"ag_fraction": 1.5}, ["--ag-fraction 1.5", "to 1"]),
         ({"ag_fraction": -1.0}, ["--ag-fraction -1", "to 1"]),
-        ({"ag_fraction": 1.0, "ag_encoder_heads": "next:1"}, ["--ag-fraction 1", "one of them"]),
+        ({"ag_fraction": 1.0, "ag_encoder_heads": "next:1"}, ["--ag-fraction 1", "alone"]),
         ({"ag_layers": "0,2"}, ["--ag-layers", "'0,2'", "encoder attention 0, 1"]),
         ({"ag_layers": "top"}, ["--ag-layers", "'top'", "encoder attention 0, 1"]),
         ({"ag_encoder_heads": "period:1", "ag_period": "!"}, ["period", "!", "--ag-period SYMBOL"]),
@@ -432,7 +438,7 @@ def test_models_that_cannot_be_guided():
     with pytest.raises(UsageError, match="has no cross attention"):
         plan_guidance(options(ag_cross_heads="first:1"), task_with(without_cross))
     hard_coded = {"encoder": {0: range(4, 4)}, "decoder": {}, "cross": {0: range(4)}}
-    with pytest.raises(UsageError, match=r"\(here: next.*2 heads, but a layer has 0 that can be"):
+    with pytest.raises(UsageError, match=r"\(here: next.*2 heads; a layer has 0 that can be"):
         plan_guidance(options(), task_with(hard_coded))
     without_encoder = {"encoder": {}, "decoder": {0: range(4)}, "cross": {0: range(4)}}
     with pytest.raises(UsageError, match=r"no encoder attention for --ag-encoder-heads \(here"):
@@ -468,8 +474,8 @@ def test_alpha_that_is_no_weight(alpha):
         (None, 0, 0, "there is no --max-update; say .* --ag-decay-updates N"),
         (0, 0, 100, "--ag-decay-updates is 0"),
         (-5, 0, 100, "--ag-decay-updates is -5"),
-        (50, 51, 100, "--ag-hold-updates is 51; give a number from 0 to 50"),
-        (None, 101, 100, "--ag-hold-updates is 101; give a number from 0 to 100"),
+        (50, 51, 100, "--ag-hold-updates is 51; give 0 to 50"),
+        (None, 101, 100, "--ag-hold-updates is 101; give 0 to 100"),
         (None, -1, 100, "--ag-hold-updates is -1"),
     ],
 )

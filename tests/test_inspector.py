@@ -319,7 +319,7 @@ def test_checkpoints_that_cannot_be_read(hybrid, data_bin, tmp_path):
     with pytest.raises(UsageError, match="neither dictionaries nor examples"):
         ModelInspector(hybrid.checkpoint, tmp_path)
     (tmp_path / "train.jsonl").touch()
-    with pytest.raises(UsageError, match="examples, which a model of --task translation does not"):
+    with pytest.raises(UsageError, match="examples, which --task translation does not read"):
         ModelInspector(hybrid.checkpoint, tmp_path)
     shutil.copy(data_bin / "dict.de.txt", tmp_path)
     with pytest.raises(UsageError, match=r"dict.en.txt is missing; give --data"):

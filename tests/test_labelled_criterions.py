@@ -16,17 +16,16 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 
-from fairseq_ext.criterions.labelled_criterion import compute_metric
-from fairseq_ext.criterions.sentences import (
+from fairseq_ext.criterions.labelled import (
     MultipleChoice,
     SentenceClassification,
     SentenceRegression,
+    compute_metric,
     negative_pearson,
 )
-from fairseq_ext.criterions.sequence_tagging import SequenceTagging
-from fairseq_ext.criterions.span_extraction import SpanExtraction
+from fairseq_ext.criterions.tokens_and_spans import SequenceTagging, SpanExtraction
 from fairseq_ext.data.examples import Example
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.rows import IGNORED
 from fairseq_ext.data.tokenisers import SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
@@ -287,7 +286,7 @@ def test_a_criterion_is_for_the_task_of_its_name(task):
         if kind is task:
             criterion(made, **options)
             continue
-        with pytest.raises(UsageError, match=f"--criterion {criterion.name} is for --task"):
+        with pytest.raises(UsageError, match=f"--criterion {criterion.name} needs --task"):
             criterion(made, **options)
 
 

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 from labelled import WORDS, write_examples, write_vocabulary
 
 from fairseq_ext.data.examples import in_fold, parse, read
-from fairseq_ext.data.labelled_dataset import BUCKET, IGNORED, Item, LabelledDataset
-from fairseq_ext.data.rows import Row, Rows, best_span, fit, span, windows
+from fairseq_ext.data.rows import (
+    BUCKET,
+    IGNORED,
+    Item,
+    LabelledDataset,
+    Row,
+    Rows,
+    best_span,
+    fit,
+    span,
+    windows,
+)
 from fairseq_ext.data.tags import SCHEMES, Entity, entities, first_fault, write
 from fairseq_ext.data.vocabulary import Vocabulary, load_bpe
 from fairseq_ext.errors import UsageError
@@ -296,9 +306,9 @@ def test_a_value_of_another_kind_is_refused(tmp_path, task, key, value):
         ("a touching film", "is no JSON object"),
         ('["a"]', "is no JSON object"),
         ('{"text": "a", "label": "x"', "is no JSON object"),
-        ("{}", r"has no 'text' \(it has nothing\); give a text there"),
+        ("{}", r"has no 'text' \(it has none\); give a text"),
         ('{"sentence": "a", "label": "x"}', r"has no 'text' \(it has sentence, label\)"),
-        ('{"text": "a"}', r"has no 'label' \(it has text\); give the name of a class there"),
+        ('{"text": "a"}', r"has no 'label' \(it has text\); give the name of a class"),
     ],
 )
 def test_lines_that_are_no_example_are_refused(tmp_path, line, says):

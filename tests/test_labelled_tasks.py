@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
 from fairseq_ext.data.examples import Example
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.data.rows import IGNORED
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import DIGEST

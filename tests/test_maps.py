@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import heatmaps, maps, pages, sentence_maps
+from fairseq_ext.analysis import heatmaps, maps, sentence_maps
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.errors import UsageError
@@ -67,10 +67,15 @@ def test_one_map_of_many():
         sentence_maps.choose_map(many, 1, "mean")
 
 
+def draw(weights, rows, columns):
+    picture = heatmaps.TitledMap("", weights, rows, columns)
+    return heatmaps.draw_map(picture, "rows", "columns")
+
+
 def test_picture_of_a_map():
     weights = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.25, 0.25]])
     rows, columns = ["$x", "ü"], ["狗", "b$", "</s>"]
-    figure = heatmaps.draw_map(weights, rows, columns, "rows", "columns")
+    figure = draw(weights, rows, columns)
     axes, bar = figure.axes[0], figure.axes[0].child_axes[0]
     (image,) = axes.get_images()
     assert torch.equal(torch.as_tensor(image.get_array()), weights) and image.norm.vmin == 0
@@ -83,7 +88,7 @@ def test_picture_of_a_map():
 
 
 def test_a_long_sentence_makes_no_endless_picture():
-    figure = heatmaps.draw_map(torch.rand(2, 1000), ["a", "b"], [str(i) for i in range(1000)])
+    figure = draw(torch.rand(2, 1000), ["a", "b"], [str(i) for i in range(1000)])
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels[:2] == ["0", "16"] and len(labels) <= heatmaps.LABELS
     assert figure.get_figwidth() < 20
@@ -193,7 +198,7 @@ def test_tokens_are_text_never_markup(tmp_path):
     found = sentence_maps.SentenceMaps(
         evil, {"encoder": {0: torch.full((1, 2, 2), 0.5)}}, {"encoder": tokens}
     )
-    pages.write_maps_page([found], tmp_path / "maps.html")
+    sentence_maps.write_maps_page([found], tmp_path / "maps.html")
     text = (tmp_path / "maps.html").read_text("utf-8")
     assert "<script>alert" not in text and "<img" not in text
     assert (
@@ -236,10 +241,10 @@ def test_maps_that_cannot_be_drawn(checkpoint, data_bin, tmp_path, change, said)
 
 def test_names_are_no_formulas(tmp_path):
     """What a run or a token is called is shown as it is, and numbers on axes as powers."""
-    figure = heatmaps.draw_map(torch.eye(2), ["$x$", "b"], ["a$", "\\b"])
+    figure = draw(torch.eye(2), ["$x$", "b"], ["a$", "\\b"])
     figure.axes[0].set_title(r"run$\b$ a_1$x$")
     pictures.save(figure, tmp_path / "map.svg")
-    power = heatmaps.draw_map(torch.eye(2), "ab", "ab")
+    power = draw(torch.eye(2), "ab", "ab")
     power.axes[0].set_yscale("log")
     pictures.save(power, tmp_path / "log.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.png", "map.svg"]

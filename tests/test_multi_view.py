@@ -206,8 +206,8 @@ def test_options_without_a_meaning(options, says):
 def test_views_that_do_not_fit():
     layer, (primary, view, _) = build("doubly"), batch()
     for views, paddings, says in (
-        ([primary], None, "there are 1 views; give the primary one and at least one other"),
-        ([primary, view], [None], "there are 1 paddings for 2 views"),
+        ([primary], None, "there are 1 views; give a primary and another one"),
+        ([primary, view], [None], "1 paddings for 2 views"),
         (
             [primary, view[:1]],
             None,

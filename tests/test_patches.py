@@ -9,6 +9,7 @@ import sys
 import tarfile
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,9 +27,11 @@ from fairseq.dataclass.configs import CommonConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.trainer import Trainer
 from fairseq_cli import preprocess
 from omegaconf import OmegaConf
+from torch.multiprocessing import ProcessRaisedException
 
 from fairseq_ext import patches, safe_loading
 from fairseq_ext.errors import UsageError
@@ -136,13 +139,15 @@ def test_bf16_is_a_tpu_in_no_part(monkeypatch):
             {"fp16": True, "memory_efficient_fp16": True, "cpu": True},
             "--memory-efficient-fp16 needs a GPU",
         ),
-        ({"bf16": True}, "--optimizer lamb needs .*; add --fp16-no-flatten-grads"),
-        ({"bf16": True, "fp16_no_flatten_grads": True}, None),
-        ({"bf16": True, "memory_efficient_bf16": True}, None),
+        ({"fp16": True}, "--optimizer lamb needs .*; add --fp16-no-flatten-grads"),
+        ({"fp16": True, "fp16_no_flatten_grads": True}, None),
+        ({"fp16": True, "memory_efficient_fp16": True}, None),
+        ({"bf16": True}, None),  # which fairseq does not flatten
         ({}, None),
     ],
 )
-def test_precisions_that_cannot_be(given, says):
+def test_precisions_that_cannot_be(given, says, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     cfg = SimpleNamespace(
         common=OmegaConf.merge(OmegaConf.structured(CommonConfig), given),
         optimizer=SimpleNamespace(_name="lamb"),
@@ -455,3 +460,62 @@ def test_each_process_reads_a_checkpoint_once(data, tmp_path):
     for rank in "01":
         reads = (tmp_path / "reads" / rank).read_text().split("\n")
         assert reads.count(str(tmp_path / "checkpoint_last.pt")) == 1, reads
+
+
+@pytest.fixture
+def amp_optimizer(monkeypatch):
+    """fairseq's optimizer of --amp, with a scaler that works without a GPU, and a parameter."""
+    scaler = partial(torch.amp.GradScaler, "cpu")
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", scaler)
+
+    def build(*flags):
+        line = ["data", "--arch", "transformer", "--optimizer", "sgd", "--lr", "1", *flags]
+        cfg = convert_namespace_to_omegaconf(
+            options.parse_args_and_arch(options.get_training_parser(), [*line, "--amp"])
+        )
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        return AMPOptimizer.build_optimizer(cfg, [parameter]), parameter
+
+    return build
+
+
+def test_amp_divides_gradients_by_the_scale_once(amp_optimizer):
+    optimizer, parameter = amp_optimizer("--amp-init-scale", "1024")
+    for count in (1, 2):
+        optimizer.zero_grad()
+        optimizer.backward((3 * parameter).sum())
+        assert parameter.grad.item() == 3 * 1024
+        assert optimizer.clip_grad_norm(0).item() == 3
+        optimizer.step()
+        assert parameter.item() == -3 * count
+
+
+def test_amp_takes_its_own_flags(amp_optimizer):
+    scaler = amp_optimizer("--amp-init-scale", "64", "--amp-scale-window", "7")[0].scaler
+    assert (scaler.get_scale(), scaler.get_growth_interval()) == (64, 7)
+    assert amp_optimizer()[0].scaler.get_growth_interval() == 2000
+
+
+def test_attention_is_not_run_by_cudnn():
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_refusal_of_a_process_that_was_started_is_one_sentence(monkeypatch):
+    text = "-- Process 1 terminated:\nTraceback\nfairseq_ext.errors.UsageError: --x is 1; give 2\n"
+
+    def spawn(*args, **kwargs):
+        raise ProcessRaisedException(text, 1, 2)
+
+    line = [*"data --arch transformer --optimizer adam --distributed-world-size 2".split()]
+    parsed = options.parse_args_and_arch(options.get_training_parser(), line)
+    cfg = convert_namespace_to_omegaconf(parsed)
+    cfg.distributed_training.distributed_init_method = "tcp://localhost:1"
+    cfg.distributed_training.distributed_num_procs = 2
+    monkeypatch.setattr(torch.multiprocessing, "spawn", spawn)
+    monkeypatch.setattr(processes, "check_processes", lambda cfg: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UsageError, match=r"^--x is 1; give 2$"):
+        distributed_utils.call_main(cfg, print)
+    text = "-- Process 1 terminated:\nTraceback\nValueError: no\n"
+    with pytest.raises(ProcessRaisedException, match="ValueError: no"):
+        distributed_utils.call_main(cfg, print)

@@ -14,8 +14,7 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 from fairseq_ext.criterions.composite import OBJECTIVES
-from fairseq_ext.data.pairs import PairDataset, cut
-from fairseq_ext.data.replaced import ReplacedDataset, unigram
+from fairseq_ext.data.sampled import PairDataset, ReplacedDataset, cut, unigram
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import plain_text
 
@@ -116,7 +115,7 @@ def test_the_same_pairs_after_a_resume():
         ([[5, 6], []], {"kind": "nsp"}, "train is one document, .* part documents by empty lines"),
         ([[]], {}, "train has no text"),
         ([[1]], {}, "train has no text"),
-        ([[5, 6]], {"room": 4}, "--tokens-per-sample is 4, and a pair needs 5"),
+        ([[5, 6]], {"room": 4}, "--tokens-per-sample is 4; pairs need 5 or more"),
     ],
 )
 def test_texts_without_pairs_are_refused(documents, options, says):
@@ -331,8 +330,8 @@ def test_the_default_is_the_paper_s_half_of_the_heads():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("masked_lm_nsp", "needs the pairs of --task masked_lm_nsp"),
-        ("masked_lm_sop_ag", "needs the pairs of --task masked_lm_sop"),
+        ("masked_lm_nsp", "needs --task masked_lm_nsp"),
+        ("masked_lm_sop_ag", "needs --task masked_lm_sop"),
         ("replaced_token_detection", "needs the text of --task replaced_token_detection"),
     ],
 )

@@ -28,7 +28,6 @@ from fairseq_ext.analysis.coreference.sieves import previous_word
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.tokens import TokenisedWords
-from fairseq_ext.analysis.word_attention import add_special_tokens
 from fairseq_ext.errors import UsageError
 
 CONLL = FIXTURES / "two_parts.v4_gold_conll"
@@ -112,7 +111,7 @@ def test_any_word_of_any_antecedent():
 def naive(subject: ModelInspector, text: Text, mention: Mention, among: str) -> list[list[bool]]:
     """[L][H], of a text alone and with loops."""
     words = subject.words(text.words)
-    spans = add_special_tokens(words) if among == "all" else words.spans
+    spans = words.all_spans() if among == "all" else words.spans
     wanted = {i for phrase in mention.antecedents for i in phrase.targets}
     candidates = set(range(len(spans)))
     if among == "nouns":

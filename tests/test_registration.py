@@ -92,7 +92,7 @@ def work(ours, user_dir, answers):
 
 if __name__ == "__main__":
     from fairseq_ext.criterions.terms import TrainingStep
-    from fairseq_ext.data.labelled_dataset import Item
+    from fairseq_ext.data.rows import Item
     from fairseq_ext.models.task_heads import Linear
 
     spawn = multiprocessing.get_context("spawn")

@@ -22,7 +22,7 @@ from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import MagnitudePass, SecondPass
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import find_guidable_heads
+from fairseq_ext.guidance.plan import find_guidable_heads
 from fairseq_ext.roles.pieces import read_pieces
 from fairseq_ext.roles.role_masks import (
     EXACT,

@@ -16,8 +16,8 @@ from rouge_score.tokenize import tokenize
 
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.corpus_scorers import Rouge
 from fairseq_ext.evaluation.metrics import METRICS
-from fairseq_ext.evaluation.rouge import Rouge
 from fairseq_ext.evaluation.rouge_scorer import RougeScorer, RougeScorerConfig
 from fairseq_ext.evaluation.significance import confidence_interval
 from fairseq_ext.evaluation.subword_marks import refuse_subwords

@@ -132,7 +132,7 @@ def test_a_checkpoint_that_could_run_code_is_not_loaded(comet, capsys, where):
     [
         (["--comet-model", "none.ckpt"], "none.ckpt, and there is no such file"),
         (["--comet-model", "Unbabel/none"], "not known to COMET or cannot be downloaded"),
-        (["--source", "short.de"], "2 translations and --source 1 sentences"),
+        (["--source", "short.de"], "2 translations and the source 1 sentences"),
         (["--source", "none.de"], "none.de"),
         (["--source", "split.de"], "--remove-bpe"),
     ],

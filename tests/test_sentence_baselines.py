@@ -206,7 +206,7 @@ def test_training_goes_on_and_its_checkpoint_predicts(data, tmp_path, arch, caps
     ("criterion", "says"),
     [
         ("sentence_classification_ag", "asks to guide attention, but this --arch has none"),
-        ("sentence_classification_asa", "needs an architecture of ours; give an --arch like"),
+        ("sentence_classification_asa", "needs an --arch of ours, such as"),
     ],
 )
 def test_what_changes_attention_is_refused(data, tmp_path, monkeypatch, criterion, says):

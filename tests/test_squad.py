@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.criterions.squad import score_answer
+from fairseq_ext.criterions.tokens_and_spans import score_answer
 
 WORKED = [
     ("Denver Broncos", ["the (Denver) Broncos!"], 1, 1),

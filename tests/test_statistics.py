@@ -344,7 +344,7 @@ def test_the_full_stop_of_a_byte_level_vocabulary(encoder_data, tmp_path):
         ("analyse", ["--sentence", "ein mann .", "--split", "dev"], "no split dev"),
         ("analyse", ["--max-tokens", "8"], "--max-tokens is 8 and valid has sentences of "),
         ("analyse", ["--sentences", "-1"], "--sentences is -1"),
-        ("analyse", ["--sentences", "2", "--sentence", "ein"], "--sentences 2 are of the split"),
+        ("analyse", ["--sentences", "2", "--sentence", "ein"], "--sentences 2 is of a split"),
         ("analyse", ["--tokens", "0"], "--tokens is 0"),
         ("analyse", ["--out", "/dev/null/x"], "/dev/null is a file"),
     ],

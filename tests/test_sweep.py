@@ -16,7 +16,7 @@ from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import read_output
 from fairseq_ext.tools import jobs
-from fairseq_ext.tools.sweep import plan_jobs
+from fairseq_ext.tools.sweep import choose_devices, plan_jobs
 from fairseq_ext.training_logs import read_log
 
 # fairseq_cli.train and .generate of a run: they write down how they were called, log, save, and do
@@ -273,6 +273,33 @@ def test_environment_of_a_job(monkeypatch):
     assert jobs.make_environment(0, 3)["OMP_NUM_THREADS"] == "7"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert jobs.make_environment(1, 2)["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_a_job_takes_each_mig_instance_in_turn(monkeypatch):
+    """torch counts one of them, whatever their number."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    devices = [jobs.make_environment(slot, 2)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
+    assert devices == ["MIG-a", "MIG-b", "MIG-a"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_takes_one_gpu_whatever_runs_beside_it(count, monkeypatch):
+    """Else --jobs would change the size of its batches."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    assert choose_devices(count, {}) == {"--distributed-world-size": "1"}
+    asked = {"--distributed-world-size": "8"}
+    if count == 1:
+        assert choose_devices(1, asked)  # which the run's own flag overrides
+        return
+    with pytest.raises(UsageError, match="is 8, and with --jobs 2 each run has one GPU"):
+        choose_devices(2, asked)
+
+
+def test_no_flag_is_added_where_there_is_at_most_one_gpu(monkeypatch):
+    for count in (0, 1):
+        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
+        assert choose_devices(2, {}) == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

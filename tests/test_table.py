@@ -565,7 +565,7 @@ def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):
     refused(capsys, "--resamples is 5", *study, "--test", "bootstrap", "--resamples", 5)
     refused(capsys, "--baseline is for --test and --bars", *study, "--baseline", "una")
     refused(capsys, "--by is for --test", *study, "--by", "loss")
-    refused(capsys, "choose from loss", *study, "--test", "t", "--by", "bleu")
+    refused(capsys, "give some of loss", *study, "--test", "t", "--by", "bleu")
 
 
 def test_what_else_is_refused(tmp_path, capsys):
@@ -621,11 +621,11 @@ def test_spread(tmp_path, table):
 def test_bars(tmp_path, table, monkeypatch):
     """Of the first metric, in the order of the table; the line is at the baseline."""
     drawn = []
-    monkeypatch.setattr("fairseq_ext.evaluation.table.save", lambda *given: drawn.append(given))
+    monkeypatch.setattr("fairseq_ext.evaluation.pictures.save", lambda *given: drawn.append(given))
     runs = of_accuracy(tmp_path, una=[70, 72], dna=[75, 79], hna=[71, 71])
     picture = ["--bars", tmp_path / "bars.png", "--baseline", "dna", "--sort", "highest"]
     table(*runs, "--metric", "accuracy", "loss", *picture)
-    ((figure, out),) = drawn
+    ((figure, out, _),) = drawn
     (axes,) = figure.axes
     assert out == tmp_path / "bars.png" and axes.get_ylabel() == "accuracy"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["dna", "una", "hna"]

@@ -13,8 +13,7 @@ from test_scripts import assert_refused, bash
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import corpora as prepared
-from fairseq_ext.prepare.corpora import EVERY, groups, main, summary
-from fairseq_ext.prepare.corpora_table import CORPORA, SAME_PAIR, SAME_SIDE
+from fairseq_ext.prepare.corpora import CORPORA, EVERY, SPLITS, groups, main, summary
 
 RECIPE = ROOT / "scripts/prepare_task.sh"
 FIXTURES = ROOT / "tests/fixtures/corpora"
@@ -337,12 +336,12 @@ def test_published_splits_come_before_our_own(tmp_path):
 def test_groups_are_joined_by_either_side():
     pairs = ["ax", "by", "cz", "bx", "dw", "az"]
     examples = [{"text": text, "pair": pair} for text, pair in pairs]
-    assert groups(examples, SAME_SIDE) == [0, 0, 0, 0, 1, 0]
+    assert groups(examples, SPLITS["no question and no sentence in both"]) == [0, 0, 0, 0, 1, 0]
 
 
 def test_pairs_are_the_same_in_either_order():
     examples = [{"text": text, "pair": pair} for text, pair in ["ab", "ac", "ba", "ab"]]
-    assert groups(examples, SAME_PAIR) == [0, 1, 0, 0]
+    assert groups(examples, SPLITS["no pair in both"]) == [0, 1, 0, 0]
 
 
 # The recipe.

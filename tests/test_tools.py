@@ -13,6 +13,7 @@ import torch
 from conftest import PLUGIN, train
 from test_commands import generate, hypotheses
 
+from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tools.average import average_checkpoints, select_checkpoints
@@ -105,10 +106,14 @@ def test_doctor_lists_gpus(examine, monkeypatch):
     gpu = SimpleNamespace(name="Big", total_memory=80 << 30, major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
-    monkeypatch.setitem(sys.modules, "triton", None)
+    problems = [""]
+    monkeypatch.setattr(doubly_triton, "find_problem", lambda device: problems[0])
     found, said = examine()
     assert found["GPU 0"] == ("", "Big, 80 GiB, compute capability 9.0")
-    assert found["triton"][0] == "note" and said == "Training can run."
+    problems[0] = "Triton before 3.7 can crash on this GPU"
+    found, said = examine()
+    assert found["GPU 0"][0] == "note" and problems[0] in found["GPU 0"][1]
+    assert said == "Training can run."
 
 
 def test_doctor_runs_where_fairseq_does_not(tmp_path):

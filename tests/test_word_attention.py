@@ -7,7 +7,6 @@ from conftest import train_encoder
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.analysis.word_attention import (
-    add_special_tokens,
     build_membership,
     group_by_length,
     merge_tokens,
@@ -34,7 +33,7 @@ def test_worked_example():
     torch.testing.assert_close(
         merge_tokens(maps[None, None], own, own)[0, 0], torch.tensor(expected)
     )
-    every = build_membership([add_special_tokens(WORDS)], 5)
+    every = build_membership([WORDS.all_spans()], 5)
     found = merge_tokens(maps[None, None], own, every)[0, 0]
     torch.testing.assert_close(found[0], torch.tensor([0.4, 0.2, 0.0, 0.3, 0.1]))
 
@@ -70,7 +69,7 @@ def test_naive_twin():
 
 
 def test_rows_sum_to_one_with_special_tokens():
-    every = build_membership([add_special_tokens(WORDS)], 5)
+    every = build_membership([WORDS.all_spans()], 5)
     maps = torch.rand(1, 3, 5, 5, dtype=torch.float64).softmax(-1)
     sums = merge_tokens(maps, every, every).sum(-1)[0]
     expected = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64)  # one has no token

@@ -2,7 +2,8 @@
 
 `collect FOLDER` downloads what fairseq_ext needs, for Python 3.12 on x86-64 Linux, with the
 versions of constraints.txt: all but torch, and the large packages of GPU_IMAGE, which an image with
-torch has. `install FOLDER` installs those that the environment lacks. `check` names what is missing.
+torch has. `install FOLDER` installs those that the environment lacks. `check` names what is not
+there.
 """
 
 import re

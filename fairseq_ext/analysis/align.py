@@ -27,21 +27,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.gold_alignments import GoldLinks, SentencePair, read_pairs, score_links
+from fairseq_ext.analysis.heatmaps import arrange
 from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
-from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.analysis.word_attention import batch_by_length, build_membership, merge_tokens
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, make_column
-from fairseq_ext.evaluation.pictures import new_figure, save
+from fairseq_ext.evaluation.pictures import new_figure, save, write_rows
 from fairseq_ext.files import check_writable
 
 SHIFTS = {"output": 0, "next": 1}
@@ -58,19 +57,17 @@ class EncodedPair(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext align`."""
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT")
     arguments.add(parser, "--data")
-    parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="tokenised")
-    parser.add_argument("--target", type=Path, required=True, metavar="FILE", help="tokenised")
-    parser.add_argument("--gold", type=Path, required=True, metavar="FILE")
+    add("--source", type=Path, required=True, metavar="FILE", help="tokenised")
+    add("--target", type=Path, required=True, metavar="FILE", help="tokenised")
+    add("--gold", type=Path, required=True, metavar="FILE")
     arguments.add(parser, "--out")
-    parser.add_argument("--reversed", action="store_true", help="gold links are target-source")
-    parser.add_argument(
-        "--first-index", type=int, choices=(0, 1), default=1, help="in gold links; default: 1"
-    )
-    parser.add_argument("--shift", choices=SHIFTS, default="output", help="default: output")
-    parser.add_argument("--lowercase", action="store_true", help="for models of such text")
-    arguments.add(parser, "--max-tokens")
+    add("--reversed", action="store_true", help="gold links are target-source")
+    add("--first-index", type=int, choices=(0, 1), default=1, help="in gold links; default: 1")
+    add("--shift", choices=SHIFTS, default="output", help="default: output")
+    arguments.add(parser, "--lowercase", "--max-tokens")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -106,10 +103,7 @@ def encode_pair(inspector: ModelInspector, pair: SentencePair) -> EncodedPair | 
 
 
 def align(
-    inspector: ModelInspector,
-    pairs: Sequence[EncodedPair],
-    shift: int,
-    max_tokens: int = MAX_TOKENS,
+    inspector: ModelInspector, pairs: list[EncodedPair], shift: int, max_tokens: int = MAX_TOKENS
 ) -> list[dict[str, Any]]:
     """Return a row of scores for each layer and each of its heads, and for the heads' mean.
 
@@ -133,10 +127,10 @@ def align(
     all_sure = sum(len(pair.gold.sure) for pair in pairs)
     rows = []
     for layer, counts in sorted(totals.items()):
-        for head, (links, sure, possible) in enumerate(counts.tolist()):
-            place = {"layer": layer, "head": head if head < len(counts) - 1 else MEAN}
+        heads = [*range(len(counts) - 1), MEAN]
+        for head, (links, sure, possible) in zip(heads, counts.tolist(), strict=True):
             scores = score_links(links, sure, possible, all_sure)
-            rows.append({**place, **scores, "links": links})
+            rows.append({"layer": layer, "head": head, **scores, "links": links})
     return rows
 
 
@@ -185,7 +179,7 @@ def align_diagonally(pairs: Sequence[EncodedPair]) -> dict[str, Any]:
     for source, target, gold in pairs:
         columns, rows = len(source.spans), len(target.spans)
         predicted = {((2 * row + 1) * columns // (2 * rows), row) for row in range(rows)}
-        links += len(predicted)
+        links += rows
         sure += len(predicted & gold.sure)
         possible += len(predicted & gold.possible)
     scores = score_links(links, sure, possible, sum(len(pair.gold.sure) for pair in pairs))
@@ -198,16 +192,14 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
     for layer in sorted({row["layer"] for row in rows} - {""}):
         *heads, average = (row for row in rows if row["layer"] == layer)
         shown += [min(heads, key=lambda row: row["aer"]), average]
-    layers = [f"layer {row['layer']}" if row["layer"] != "" else "" for row in shown]
-    names = [
-        row["head"] if isinstance(row["head"], str) else f"head {row['head']}" for row in shown
-    ]
-    numbers = (
-        make_column(title, (row[name] for row in shown), lambda value: f"{value:.3f}")
-        for name, title in (("aer", "AER"), ("precision", "precision"), ("recall", "recall"))
-    )
+    columns = []
+    for name in ("layer", "head"):
+        texts = [r[name] if isinstance(r[name], str) else f"{name} {r[name]}" for r in shown]
+        columns.append(make_column(name, texts))
+    for name, title in (("aer", "AER"), ("precision", "precision"), ("recall", "recall")):
+        columns.append(make_column(title, (row[name] for row in shown), "{:.3f}".format))
     note = "of each layer the best head, chosen on these pairs, and the mean of all"
-    return as_text([make_column("layer", layers), make_column("head", names), *numbers], [note])
+    return as_text(columns, [note])
 
 
 def draw(rows: Sequence[dict[str, Any]], title: str) -> Figure:
@@ -215,11 +207,9 @@ def draw(rows: Sequence[dict[str, Any]], title: str) -> Figure:
     rows = [row for row in rows if row["layer"] != ""]
     layers = sorted({row["layer"] for row in rows})
     heads = [*sorted({row["head"] for row in rows} - {MEAN}), MEAN]
-    numbers = np.full((len(layers), len(heads)), np.nan)
-    for row in rows:
-        numbers[layers.index(row["layer"]), heads.index(row["head"])] = row["aer"]
     figure = new_figure(2 + 0.5 * len(heads), 1.2 + 0.5 * len(layers))
     axes = figure.add_subplot(xlabel="head", ylabel="layer")
+    numbers = arrange(rows, "aer", layers, heads)
     image = axes.imshow(numbers, cmap="Blues_r", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(heads)), heads)
     axes.set_yticks(range(len(layers)), layers)

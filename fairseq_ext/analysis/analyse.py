@@ -15,12 +15,11 @@ import argparse
 from argparse import Namespace
 from collections.abc import Sequence
 
-from fairseq_ext.analysis import arguments, columns, heads, pages, weights
+from fairseq_ext.analysis import arguments, columns, heads, sentence_maps, weights
 from fairseq_ext.analysis.heatmaps import draw_grids
 from fairseq_ext.analysis.inspector import ModelInspector
-from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, read_maps, write_maps
+from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
-from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
 
 
@@ -35,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """Fill the folder and print what it has."""
-    check(args)
+    arguments.check_split(args)
+    arguments.check_at_least(args, sentences=0, tokens=1)
+    arguments.check_split_alone(args, "sentences")
     (inspector,) = arguments.open_inspectors(args)
     sentences = read_sentences(inspector, args)
     sums, statistics = ColumnSums(), heads.new_statistics(inspector)
@@ -49,23 +50,13 @@ def run(args: Namespace) -> None:
     print(f"{args.out} has {', '.join(sorted(path.name for path in args.out.iterdir()))}")
 
 
-def check(args: Namespace) -> None:
-    """Raise UsageError for numbers that are too small, and sentences that are chosen twice."""
-    arguments.check_split(args)
-    arguments.check_at_least(args, sentences=0, tokens=1)
-    if args.sentence and args.sentences is not None:
-        raise UsageError(
-            f"--sentences {args.sentences} are of the split, and --sentence is given; leave one "
-            "of both out"
-        )
-
-
 def read_sentences(inspector: ModelInspector, args: Namespace) -> list[SentenceMaps]:
     """Return the maps of each --sentence, or of the first sentences of the split."""
     choices: list[dict] = [{"sentence": text} for text in args.sentence or ()]
     first = range(1 if args.sentences is None else args.sentences)
     choices = choices or [{"sentence": None, "split": args.split, "index": i} for i in first]
-    return [read_maps(inspector, Namespace(**each, tokens=args.tokens)) for each in choices]
+    wanted = [Namespace(**each, tokens=args.tokens) for each in choices]
+    return [sentence_maps.read_maps(inspector, each) for each in wanted]
 
 
 def write_sentences(
@@ -75,11 +66,11 @@ def write_sentences(
     if not sentences:
         return
     for number, maps in enumerate(sentences):
-        write_maps([maps], args.out / f"maps_{number}.json")
+        sentence_maps.write_maps([maps], args.out / f"maps_{number}.json")
         for site in maps.sites:
             save(draw_grids([maps.grid(site)], *AXES[site]), args.out / f"maps_{number}_{site}.png")
-    parts = [pages.maps_part([maps]) for maps in sentences]
-    pages.write_page(args.out / "maps.html", f"Attention of {inspector.title}", parts)
+    parts = [sentence_maps.maps_part([maps]) for maps in sentences]
+    sentence_maps.write_page(args.out / "maps.html", f"Attention of {inspector.title}", parts)
 
 
 def write_columns(inspector: ModelInspector, sums: ColumnSums, args: Namespace) -> None:

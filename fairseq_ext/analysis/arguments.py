@@ -2,17 +2,20 @@
 
 import argparse
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.analysis.heatmaps import LABELS
 from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
 from fairseq_ext.analysis.loading import short_name
+from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
 
 NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
 SHOWN_TOKENS = f"show the first N tokens of a longer sentence; default: {LABELS}"
+SENTENCE = "source text to draw maps of, instead of a split"
 
 SHARED: dict[str, dict[str, Any]] = {
     "checkpoints": {"nargs": "+", "type": Path, "metavar": "CHECKPOINT"},
@@ -21,6 +24,10 @@ SHARED: dict[str, dict[str, Any]] = {
     "--limit": NUMBER | {"help": "the first N sentences; default: all"},
     "--max-tokens": NUMBER | {"default": MAX_TOKENS, "help": f"default: {MAX_TOKENS}"},
     "--out": {"type": Path, "required": True, "metavar": "DIR"},
+    "--site": {"choices": SITES, "default": "encoder", "help": "default: encoder"},
+    "--sentence": {"metavar": "TEXT", "help": SENTENCE},
+    "--index": NUMBER | {"help": "sentence of the split, from 0; default: 0"},
+    "--lowercase": {"action": "store_true", "help": "for models of such text"},
     "--tokens": NUMBER | {"default": LABELS, "help": SHOWN_TOKENS},
 }
 """Arguments that several verbs have, with the options of `add_argument`."""
@@ -28,7 +35,7 @@ SHARED: dict[str, dict[str, Any]] = {
 OF_A_SPLIT = ("checkpoints", "--data", "--split", "--limit", "--max-tokens", "--out")
 
 
-def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
     """Add shared arguments, in this order, with these options changed in all of them."""
     for name in names:
         parser.add_argument(name, **SHARED[name] | changes)
@@ -37,14 +44,9 @@ def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
 def add_sentence(parser: argparse.ArgumentParser, split: str) -> None:
     """Add the choice of one sentence, and of how many of its tokens are shown."""
     sentence = parser.add_mutually_exclusive_group()
-    sentence.add_argument(
-        "--sentence", metavar="TEXT", help="source text to draw maps of, instead of a split"
-    )
-    sentence.add_argument("--split", default=split, help=f"default: {split}")
-    parser.add_argument(
-        "--index", type=int, metavar="N", help="sentence of the split, from 0; default: 0"
-    )
-    add(parser, "--tokens")
+    add(sentence, "--sentence")
+    add(sentence, "--split", default=split, help=f"default: {split}")
+    add(parser, "--index", "--tokens")
 
 
 def check_at_least(args: argparse.Namespace, **least: int) -> None:
@@ -52,8 +54,13 @@ def check_at_least(args: argparse.Namespace, **least: int) -> None:
     for name, lowest in least.items():
         value = getattr(args, name)
         if value is not None and value < lowest:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is {value} and must be at least {lowest}")
+            raise UsageError(f"--{name.replace('_', '-')} is {value} and must be at least {lowest}")
+
+
+def check_deviation(args: argparse.Namespace, name: str) -> None:
+    """Raise UsageError unless a number is finite and not negative."""
+    if not 0 <= getattr(args, name) < inf:
+        raise UsageError(f"--{name} is {getattr(args, name):g}; give a number from 0 upwards")
 
 
 def check_split(args: argparse.Namespace) -> None:
@@ -65,9 +72,15 @@ def check_split(args: argparse.Namespace) -> None:
 def check_sentence(args: argparse.Namespace) -> None:
     """Raise UsageError if the choice of a sentence contradicts itself."""
     check_at_least(args, tokens=1)
-    if args.sentence is not None and args.index is not None:
+    check_split_alone(args, "index")
+
+
+def check_split_alone(args: argparse.Namespace, name: str) -> None:
+    """Raise UsageError if there is --sentence and a choice of sentences of the split."""
+    value = getattr(args, name)
+    if args.sentence is not None and value is not None:
         raise UsageError(
-            f"--index {args.index} is of a split, and --sentence is given; leave one of both out"
+            f"--{name} {value} is of a split, and --sentence is given; leave one of both out"
         )
 
 

@@ -21,10 +21,9 @@ from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.recording import SITES
-from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import COLOURS, new_figure, save, style_axes
+from fairseq_ext.evaluation.pictures import COLOURS, new_figure, save, style_axes, write_rows
 
 NAME = "column_sums"
 
@@ -34,11 +33,9 @@ ModelSums = tuple[str, ColumnSums]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext columns`."""
-    arguments.add(parser, *arguments.OF_A_SPLIT)
-    parser.add_argument("--site", choices=SITES, default="encoder", help="default: encoder")
-    parser.add_argument(
-        "--epsilon", type=float, default=math.exp(-20), metavar="E", help="default: exp(-20)"
-    )
+    arguments.add(parser, *arguments.OF_A_SPLIT, "--site")
+    add = parser.add_argument
+    add("--epsilon", type=float, default=math.exp(-20), metavar="E", help="default: exp(-20)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -50,10 +47,9 @@ def run(args: argparse.Namespace) -> None:
     for inspector in arguments.open_inspectors(args):
         sums = ColumnSums(args.epsilon)
         collect(inspector, args, sums)
-        models.append((inspector.title, sums))
-    for title, sums in models:
         if sums.range(args.site) is None:
-            raise UsageError(f"{title} has no {SITES[args.site]}; give another --site")
+            raise UsageError(f"{inspector.title} has no {SITES[args.site]}; give another --site")
+        models.append((inspector.title, sums))
     rows = write(models, args)
     save(draw(models, args.site), args.out / f"{NAME}.png")
     print_summary(rows, args.site)

@@ -14,15 +14,11 @@ import math
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 from fairseq_ext.training_logs import name_variants, read_log
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 KINDS = {"train_inner": "training", "train": "training", "valid": "validation"}
 EARLY = 0.1  # share of a curve that may leave the axis
@@ -53,8 +49,7 @@ def run(args: argparse.Namespace) -> None:
     """Write the picture and its numbers."""
     pictures.check_picture(args.out)
     curves = read_curves(args.runs, args.metric)
-    pictures.save(draw_curves(curves, args.metric), args.out)
-    pictures.save_numbers(list_points(curves, args.metric), args.out)
+    pictures.save(draw_curves(curves, args.metric), args.out, list_points(curves, args.metric))
 
 
 def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
@@ -65,8 +60,9 @@ def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
     """
     curves = []
     for run, variant in zip(runs, name_variants(runs), strict=True):
-        points, metrics = _read_points(run, metric)
+        points = read_points(run, metric)
         if not points:
+            metrics = {name for record in read_log(run) for name in record.values}
             missing = f"no finite {metric}" if metric in metrics else f"no {metric}"
             others = ", ".join(sorted(metrics - {metric}))
             raise UsageError(f"{run} has {missing} in its log; it has {others}")
@@ -78,15 +74,13 @@ def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:
     return curves
 
 
-def _read_points(run: Path, metric: str) -> tuple[dict[str, list[tuple[int, float]]], set[str]]:
-    """Return (update, value) by the kind of log line, and the names of all metrics."""
+def read_points(run: Path, metric: str) -> dict[str, list[tuple[int, float]]]:
+    """Return (update, value) of a metric by the kind of log line; values are finite."""
     points: dict[str, list[tuple[int, float]]] = {}
-    metrics: set[str] = set()
     for kind, update, values in read_log(run):
-        metrics |= values.keys()
         if math.isfinite(values.get(metric, math.nan)):
             points.setdefault(kind, []).append((update, values[metric]))
-    return points, metrics
+    return points
 
 
 def list_points(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
@@ -98,7 +92,7 @@ def list_points(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
     ]
 
 
-def draw_curves(curves: Sequence[Curve], metric: str) -> "Figure":
+def draw_curves(curves: Sequence[Curve], metric: str) -> "pictures.Figure":
     """Draw all curves in one plot: a colour for each variant, a style for each kind of line."""
     figure = pictures.new_figure(7, 4.2)
     axes = figure.add_subplot(xlabel="updates", ylabel=metric)
@@ -120,7 +114,7 @@ def _assign_styles(kinds: set[str]) -> dict[str, dict]:
     return styles | {kind: {"lw": 2, "ls": line, "marker": "o", "ms": 4} for kind, line in lines}
 
 
-def _limit_axes(axes: "Axes", curves: Sequence[Curve]) -> None:
+def _limit_axes(axes: "pictures.Axes", curves: Sequence[Curve]) -> None:
     """Set limits that enclose every value after the early ones."""
     late = [
         value

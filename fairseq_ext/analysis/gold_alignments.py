@@ -58,9 +58,7 @@ def read_pairs(args: argparse.Namespace) -> list[SentencePair]:
     texts = [list(read_lines(file)) for file in files]
     if len({*map(len, texts)}) > 1:
         counts = ", ".join(f"{f} has {len(t)}" for f, t in zip(files, texts, strict=True))
-        raise UsageError(
-            f"the files differ in their numbers of lines: {counts}; give parallel ones"
-        )
+        raise UsageError(f"files differ in numbers of lines: {counts}; give parallel ones")
     pairs = []
     for number, (source, target, links) in enumerate(zip(*texts, strict=True), 1):
         if args.lowercase:

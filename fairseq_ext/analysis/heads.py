@@ -17,16 +17,14 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.heatmaps import draw_numbers
+from fairseq_ext.analysis.heatmaps import arrange, draw_numbers
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
-from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.analysis.statistics import HeadStatistics, collect, label_rows, list_sites
-from fairseq_ext.evaluation.pictures import new_figure, save
+from fairseq_ext.evaluation.pictures import new_figure, save, write_rows
 
 PLACE = ("model", "site", "layer", "head")
 NAME = "heads"
@@ -92,10 +90,8 @@ def draw(rows: Sequence[dict[str, Any]], site: str) -> Figure:
     for part, model in zip(parts, models, strict=True):
         panels = part.subplots(down, ACROSS, squeeze=False).flat
         for axes, name in zip(panels, names, strict=False):
-            numbers = np.full(shape, np.nan)
-            for row in own:
-                if row["model"] == model:
-                    numbers[row["layer"], row["head"]] = row[name]
+            ours = [row for row in own if row["model"] == model]
+            numbers = arrange(ours, name, *map(range, shape))
             highest = max(row[name] for row in own) if name in UNBOUNDED else 1
             image = draw_numbers(axes, numbers, highest)
             part.colorbar(image, ax=axes).ax.tick_params(labelsize=6)

@@ -1,9 +1,10 @@
 """Pictures of attention maps and of numbers by layer and head."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -36,6 +37,18 @@ class HeadGrid(NamedTuple):
     columns: Sequence[str]
     large: tuple[int, int]
 
+    @property
+    def across(self) -> int:
+        """The greatest number of heads in a layer."""
+        return max(len(maps) for maps in self.layers.values())
+
+    @property
+    def large_map(self) -> TitledMap:
+        """The large map, whose title names its layer and head."""
+        layer, head = self.large
+        title = f"{self.title}\nlayer {layer}, head {head}"
+        return TitledMap(title, self.layers[layer][head], self.rows, self.columns)
+
 
 def draw_numbers(axes: Axes, numbers: Any, highest: float = 1) -> Any:
     """Draw numbers [L, H], layers down and heads across, coloured from 0 to `highest`.
@@ -49,15 +62,18 @@ def draw_numbers(axes: Axes, numbers: Any, highest: float = 1) -> Any:
     return image
 
 
-def draw_map(
-    weights: Tensor, rows: Sequence[str], columns: Sequence[str], ylabel: str = "", xlabel: str = ""
-) -> Figure:
-    """Draw weights [T, S], white for 0, with a token at each row and column."""
-    height, width = _size(weights)
+def arrange(rows: Sequence[Mapping], name: str, layers: Sequence, heads: Sequence) -> np.ndarray:
+    """Return numbers [L, H] of rows that have a layer and a head; NaN where there is no row."""
+    numbers = {(row["layer"], row["head"]): row[name] for row in rows}
+    return np.array([[numbers.get((i, j), np.nan) for j in heads] for i in layers], dtype=float)
+
+
+def draw_map(picture: TitledMap, ylabel: str, xlabel: str) -> Figure:
+    """Draw a map, white for 0, with a token at each row and column."""
+    height, width = _size(picture.weights)
     figure = Figure(figsize=(width, height))  # of the cells; saving adds what surrounds them
     axes = figure.add_axes((0, 0, 1, 1), ylabel=ylabel, xlabel=xlabel)
-    image = _fill(axes, weights)
-    _label(axes, rows, columns)
+    image = _draw_titled(axes, picture)
     figure.colorbar(image, cax=axes.inset_axes((1 + 0.1 / width, 0, 0.13 / width, 1)))
     return figure
 
@@ -72,9 +88,7 @@ def draw_beside(pictures: Sequence[TitledMap], across: int, ylabel: str, xlabel:
     panels = list(figure.subplots(down, across, squeeze=False).flat)
     highest = max(float(picture.weights.max()) for picture in pictures)
     for axes, picture in zip(panels, pictures, strict=False):
-        image = _fill(axes, picture.weights, highest)
-        _label(axes, picture.rows, picture.columns)
-        axes.set_title(picture.title, fontsize=10)
+        image = _draw_titled(axes, picture, highest)
     for axes in panels[len(pictures) :]:
         axes.remove()
     figure.supylabel(ylabel, fontsize=10)
@@ -85,22 +99,17 @@ def draw_beside(pictures: Sequence[TitledMap], across: int, ylabel: str, xlabel:
 
 def draw_grids(grids: Sequence[HeadGrid], ylabel: str, xlabel: str) -> Figure:
     """Draw one head of each model large and, below, all heads (columns) of all layers (rows)."""
-    large = [grid.layers[grid.large[0]][grid.large[1]] for grid in grids]
-    tall = max(_size(weights)[0] for weights in large) + LABEL_ROOM
+    heights, widths = zip(*(_size(grid.large_map.weights) for grid in grids), strict=True)
+    tall = max(heights) + LABEL_ROOM
     down = max(len(grid.layers) for grid in grids) * SMALL
-    widths = [
-        max(_size(w)[1] + 2, _across(grid) * SMALL) for grid, w in zip(grids, large, strict=True)
-    ]
-    figure = new_figure(sum(widths), tall + down + 1)
-    parts = figure.subfigures(
-        2, len(grids), squeeze=False, width_ratios=widths, height_ratios=(tall, down)
-    )
-    for (above, below), grid, weights in zip(parts.T, grids, large, strict=True):
+    wide = [max(w + 2, grid.across * SMALL) for grid, w in zip(grids, widths, strict=True)]
+    figure = new_figure(sum(wide), tall + down + 1)
+    ratios: dict[str, Any] = {"width_ratios": wide, "height_ratios": (tall, down)}
+    parts = figure.subfigures(2, len(grids), squeeze=False, **ratios)
+    for (above, below), grid in zip(parts.T, grids, strict=True):
         axes = above.add_subplot(ylabel=ylabel, xlabel=xlabel)
-        image = _fill(axes, weights)
+        image = _draw_titled(axes, grid.large_map)
         axes.set_aspect("equal")
-        _label(axes, grid.rows, grid.columns)
-        axes.set_title("{}\nlayer {}, head {}".format(grid.title, *grid.large), fontsize=10)
         above.colorbar(image, ax=axes, shrink=0.8)
         _draw_small(below, grid)
     return figure
@@ -108,7 +117,10 @@ def draw_grids(grids: Sequence[HeadGrid], ylabel: str, xlabel: str) -> Figure:
 
 def _draw_small(figure: Any, grid: HeadGrid) -> None:
     """Draw each map on a scale of its own; only those at the left and below have labels."""
-    panels = figure.subplots(len(grid.layers), _across(grid), squeeze=False)
+    panels = figure.subplots(len(grid.layers), grid.across, squeeze=False)
+    few_rows, few_columns = (
+        texts if len(texts) <= SMALL_LABELS else () for texts in (grid.rows, grid.columns)
+    )
     for (layer, maps), line in zip(grid.layers.items(), panels, strict=True):
         for head, axes in enumerate(line):
             if head >= len(maps):
@@ -117,12 +129,7 @@ def _draw_small(figure: Any, grid: HeadGrid) -> None:
             _fill(axes, maps[head])
             axes.set(xticks=[], yticks=[])
             last = layer == max(grid.layers)
-            _label(
-                axes,
-                grid.rows if head == 0 and len(grid.rows) <= SMALL_LABELS else (),
-                grid.columns if last and len(grid.columns) <= SMALL_LABELS else (),
-                fontsize=5,
-            )
+            _label(axes, () if head else few_rows, few_columns if last else (), fontsize=5)
             if head == 0:
                 axes.set_ylabel(f"layer {layer}", fontsize=7)
             if layer == min(grid.layers):
@@ -131,14 +138,17 @@ def _draw_small(figure: Any, grid: HeadGrid) -> None:
                 axes.spines[:].set(color="#D55E00", linewidth=2)
 
 
-def _across(grid: HeadGrid) -> int:
-    return max(len(maps) for maps in grid.layers.values())
-
-
 def _size(weights: Tensor) -> tuple[float, float]:
     """Return the height and width of the cells in inches."""
     height, width = (CELL * max(5, min(size, LABELS)) for size in weights.shape)
     return height, width
+
+
+def _draw_titled(axes: Axes, picture: TitledMap, highest: float | None = None) -> Any:
+    image = _fill(axes, picture.weights, highest)
+    _label(axes, picture.rows, picture.columns)
+    axes.set_title(picture.title, fontsize=10)
+    return image
 
 
 def _fill(axes: Axes, weights: Tensor, highest: float | None = None) -> Any:

@@ -7,7 +7,7 @@ of this plugin, and those of fairseq itself, which are read as `transformer_una`
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from fairseq_ext.analysis.loading import load, short_name
-from fairseq_ext.analysis.recording import SITES, LayerAttention, LayerRecorder
+from fairseq_ext.analysis.recording import SITES, LayerRecorder, Receiver
 from fairseq_ext.analysis.tokens import TokenCodec, TokenisedWords
 from fairseq_ext.attention import Attention
 from fairseq_ext.errors import UsageError
@@ -90,9 +90,7 @@ class ModelInspector:
         positions = self.model.max_positions()
         return positions[0] if isinstance(positions, tuple) else positions
 
-    def record_attention(
-        self, batch: Mapping[str, Any], receive: Callable[[LayerAttention], None]
-    ) -> Any:
+    def record_attention(self, batch: Mapping[str, Any], receive: Receiver) -> Any:
         """Run the model on a batch and hand the maps of each layer to `receive`.
 
         Only one layer's maps are in memory at a time.
@@ -171,10 +169,10 @@ class ModelInspector:
         if not 0 <= index < len(dataset):
             raise UsageError(f"--index is {index} and must be 0 to {len(dataset) - 1} in {split}")
         batch = self.unmask(dataset.collater([dataset[index]]))
-        self._check_length(batch["net_input"]["src_tokens"].size(1))
+        _check_length("sentence", batch["net_input"]["src_tokens"].size(1), self.max_positions)
         if self.translates:
             tokens = batch["net_input"]["prev_output_tokens"].size(1)
-            self._check_length(tokens, "target", self.model.max_positions()[1])
+            _check_length("target", tokens, self.model.max_positions()[1])
         return batch
 
     def keep_first_row(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -188,9 +186,8 @@ class ModelInspector:
 
     def unmask(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return a batch with the words that masked language modelling hid in its source."""
-        if not isinstance(self.task, MaskedLMTask) or isinstance(
-            self.task, ReplacedTokenDetectionTask
-        ):
+        masks = isinstance(self.task, MaskedLMTask)
+        if not masks or isinstance(self.task, ReplacedTokenDetectionTask):
             return batch
         tokens, target = batch["net_input"]["src_tokens"], batch["target"]
         restored = torch.where(target.eq(self.source.pad()), tokens, target)
@@ -205,18 +202,8 @@ class ModelInspector:
         if not any(word.strip() for word in words):
             raise UsageError("the sentence is empty; give at least one word")
         encoded = self.codec.encode(words)
-        self._check_length(len(encoded.numbers))
+        _check_length("sentence", len(encoded.numbers), self.max_positions)
         return encoded
-
-    def _check_length(
-        self, tokens: int, name: str = "sentence", positions: int | None = None
-    ) -> None:
-        positions = self.max_positions if positions is None else positions
-        if tokens > positions:
-            raise UsageError(
-                f"the {name} has {tokens} tokens and the model takes {positions}; give a shorter "
-                "one"
-            )
 
     def batch(self, source: Tensor, target: Tensor | None = None) -> dict[str, Any]:
         """Return a batch with one sentence of tokens [S].
@@ -266,6 +253,13 @@ class ModelInspector:
         target = [dictionary[number] for number in inputs["prev_output_tokens"][0]]
         predicted = [*target[1:], target[0]]
         return predicted, source if site == "cross" else target
+
+
+def _check_length(name: str, tokens: int, positions: int) -> None:
+    if tokens > positions:
+        raise UsageError(
+            f"the {name} has {tokens} tokens and the model takes {positions}; give a shorter one"
+        )
 
 
 def _pad(sentences: Sequence[Tensor], padding: int) -> Tensor:

@@ -99,9 +99,8 @@ def _check_data(data: Path, cfg: Any) -> None:
     task = getattr(cfg, "_name", None) or cfg.task
     if not binarised and not issubclass(TASK_REGISTRY.get(task, LabelledTask), LabelledTask):
         raise UsageError(
-            f"{data} has labelled examples, which a model of --task {task} does not read; give a "
-            "folder made by fairseq-preprocess with its dictionary, or a checkpoint fine-tuned on "
-            "the examples"
+            f"{data} has labelled examples, which --task {task} does not read; give a folder made "
+            "by fairseq-preprocess with its dictionary, or a checkpoint fine-tuned on the examples"
         )
 
 

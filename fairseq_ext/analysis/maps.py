@@ -29,18 +29,11 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from fairseq_ext.analysis import arguments, pages
+from fairseq_ext.analysis import arguments, sentence_maps
 from fairseq_ext.analysis.heatmaps import TitledMap, draw_beside, draw_grids, draw_map
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
-from fairseq_ext.analysis.sentence_maps import (
-    AXES,
-    SentenceMaps,
-    choose_head,
-    choose_map,
-    read_maps,
-    write_maps,
-)
+from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import check_picture, save
 from fairseq_ext.files import check_writable
@@ -53,15 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "checkpoints", "--data")
     arguments.add(parser, "--out", metavar="FILE", help=".png, .svg, .pdf, .html")
     arguments.add_sentence(parser, "test")
-    parser.add_argument("--site", choices=SITES, default="encoder", help="default: encoder")
-    parser.add_argument("--layer", type=int, metavar="N", help="default: the last one")
-    parser.add_argument(
-        "--head", default="mean", metavar="N|mean|all|all:N", help="default: mean of all"
-    )
-    parser.add_argument("--columns", type=int, metavar="N", help="default: all in one row")
-    parser.add_argument(
-        "--initial", action="store_true", help="draw them also as they were before training"
-    )
+    arguments.add(parser, "--site")
+    add = parser.add_argument
+    add("--layer", type=int, metavar="N", help="default: the last one")
+    add("--head", default="mean", metavar="N|mean|all|all:N", help="default: mean of all")
+    add("--columns", type=int, metavar="N", help="default: all in one row")
+    add("--initial", action="store_true", help="draw them also as they were before training")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -73,14 +63,13 @@ def run(args: argparse.Namespace) -> None:
         check_picture(args.out)
     arguments.check_sentence(args)
     _check_columns(args, page)
-    models = [read_maps(inspector, args) for inspector in open_inspectors(args)]
+    models = [sentence_maps.read_maps(inspector, args) for inspector in open_inspectors(args)]
     begin = check_choice(models, args)
     if page:
-        pages.write_maps_page(models, args.out, begin)
+        sentence_maps.write_maps_page(models, args.out, begin)
     else:
-        figure = draw(models, args)
-        write_maps(models, args.out.with_suffix(".json"))
-        save(figure, args.out)
+        sentence_maps.write_maps(models, args.out.with_suffix(".json"))
+        save(draw(models, args), args.out)
 
 
 def _check_columns(args: argparse.Namespace, page: bool) -> None:
@@ -111,8 +100,8 @@ def check_choice(models: Sequence[SentenceMaps], args: argparse.Namespace) -> tu
             raise UsageError(
                 f"{maps.title} has no {SITES[args.site]}; give --site {' or '.join(maps.sites)}"
             )
-    chosen = [choose_head(maps.sites[args.site], args.layer, args.head) for maps in models]
-    return args.site, *chosen[0]
+    grids = [maps.grid(args.site, args.layer, args.head) for maps in models]
+    return args.site, *grids[0].large
 
 
 def draw(models: Sequence[SentenceMaps], args: argparse.Namespace) -> Figure:
@@ -123,14 +112,11 @@ def draw(models: Sequence[SentenceMaps], args: argparse.Namespace) -> Figure:
     pictures = [title_map(maps, args) for maps in models]
     if len(pictures) > 1:
         return draw_beside(pictures, args.columns or len(pictures), *axes)
-    (picture,) = pictures
-    figure = draw_map(picture.weights, picture.rows, picture.columns, *axes)
-    figure.axes[0].set_title(picture.title, fontsize=10)
-    return figure
+    return draw_map(pictures[0], *axes)
 
 
 def title_map(maps: SentenceMaps, args: argparse.Namespace) -> TitledMap:
     """Return the map that was asked for, with its title and tokens."""
-    weights, name = choose_map(maps.sites[args.site], args.layer, args.head)
+    weights, name = sentence_maps.choose_map(maps.sites[args.site], args.layer, args.head)
     title = f"{maps.title}\n{SITES[args.site]}, {name}"
     return TitledMap(title, weights, *maps.tokens[args.site])

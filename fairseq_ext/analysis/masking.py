@@ -41,22 +41,15 @@ def run(args: argparse.Namespace) -> None:
     """Write the picture and its numbers, and print the shares."""
     pictures.check_picture(args.out)
     shares = read_shares(args.runs)
-    for variant, share in shares.items():
-        check_adversaries(variant, share)
-    for variant, share in shares.items():
-        layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share) if layer != ALL)
-        print(f"{variant}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
-    pictures.save(draw(shares), args.out)
-    pictures.save_numbers(list_shares(shares), args.out)
-
-
-def check_adversaries(variant: str, share: Shares) -> None:
-    """Raise UsageError for naive masks, for which no shares of layers are logged."""
-    if share.keys() == {ALL}:
+    if naive := [variant for variant, share in shares.items() if share.keys() == {ALL}]:
         raise UsageError(
-            f"{variant} has masks without adversaries; give trainings that have {SHARE}_0 or "
+            f"{naive[0]} has masks without adversaries; give trainings that have {SHARE}_0 or "
             "another layer in their logs"
         )
+    for variant, share in shares.items():
+        layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share.keys() - {ALL}))
+        print(f"{variant}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
+    pictures.save(draw(shares), args.out, list_shares(shares))
 
 
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:
@@ -89,24 +82,16 @@ def _shorten(names: Sequence[str]) -> list[str]:
     return ["/".join(each) for each in parts]
 
 
-def read_layer_shares(values: Mapping[str, float]) -> Shares:
-    """Return the share that each layer's adversary masked, from logged values.
-
-    Naive masks have no shares of layers.
-    """
-    matches = {name: LAYER.fullmatch(name) for name in values}
-    return {int(match[1]): values[name] for name, match in matches.items() if match}
-
-
 def _read_last_shares(run: Path) -> Shares:
-    records = [record for record in read_log(run) if record.kind.startswith("train")]
-    logged = [record.values for record in records if SHARE in record.values]
+    """Return what was masked last in a training; naive masks have no shares of layers."""
+    logged = [r.values for r in read_log(run) if r.kind.startswith("train") and SHARE in r.values]
     if not logged:
         raise UsageError(
             f"{run} has no {SHARE} in its log; give trainings of a criterion with _asa that have "
             "adversaries"
         )
-    return {ALL: logged[-1][SHARE], **read_layer_shares(logged[-1])}
+    matches = ((LAYER.fullmatch(name), share) for name, share in logged[-1].items())
+    return {ALL: logged[-1][SHARE]} | {int(match[1]): share for match, share in matches if match}
 
 
 def list_shares(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:
@@ -124,7 +109,7 @@ def draw(shares: Mapping[str, Shares]) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
     for name, colour in pictures.assign_colours(shares).items():
         share = shares[name]
-        layers = sorted(layer for layer in share if layer != ALL)
+        layers = sorted(share.keys() - {ALL})
         if layers:  # naive masks have none
             left.plot(layers, [share[i] for i in layers], marker="o", color=colour, label=name)
         right.bar(name, share[ALL], color=colour)

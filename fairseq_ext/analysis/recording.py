@@ -30,6 +30,10 @@ class LayerAttention(NamedTuple):
     view: View
 
 
+Receiver = Callable[[LayerAttention], None]
+"""It gets the maps of a batch, layer by layer."""
+
+
 class LayerRecorder(AttentionRecorder):
     """Recorder that hands each layer's maps on, so that one layer's are in memory at a time.
 
@@ -40,10 +44,7 @@ class LayerRecorder(AttentionRecorder):
     """
 
     def __init__(
-        self,
-        heads: Mapping[str, Mapping[int, int]],
-        views: Mapping[str, View],
-        receive: Callable[[LayerAttention], None],
+        self, heads: Mapping[str, Mapping[int, int]], views: Mapping[str, View], receive: Receiver
     ) -> None:
         super().__init__(lambda site, layer: range(heads[site][layer]), detach=True)
         self._views, self._receive = views, receive

@@ -13,7 +13,6 @@ Example:
 
 import argparse
 import base64
-import math
 import platform
 import shlex
 import sys
@@ -28,8 +27,7 @@ from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments, curves, masking, weights
 from fairseq_ext.analysis.inspector import ModelInspector
-from fairseq_ext.analysis.pages import maps_part, write_page
-from fairseq_ext.analysis.sentence_maps import read_maps
+from fairseq_ext.analysis.sentence_maps import maps_part, read_maps, write_page
 from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import table
@@ -56,12 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_table_options(parser)
     arguments.add(parser, "--out", metavar="FILE", help=".html")
     parser.add_argument("--title", default="Runs compared", help="default: Runs compared")
-    parser.add_argument(
-        "--curves",
-        nargs="+",
-        metavar="NAME",
-        help=f"as logged; default: {' '.join(CURVES)}, of those that there are",
-    )
+    logged = f"as logged; default: {' '.join(CURVES)}, of those that there are"
+    parser.add_argument("--curves", nargs="+", metavar="NAME", help=logged)
     arguments.add(parser, "--data", help="for maps; default: what checkpoints name")
     arguments.add_sentence(parser, "valid")
 
@@ -89,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
 def check_curves(args: argparse.Namespace) -> None:
     """Raise UsageError if no run has logged one of --curves."""
     for metric in args.curves or ():
-        if not any(has_curve(run, metric) for run in args.runs):
+        if not any(curves.read_points(run, metric) for run in args.runs):
             names = {name for run in args.runs for each in read_log(run) for name in each.values}
             raise UsageError(
                 f"--curves has {metric}, which no run has logged; they have "
@@ -105,7 +99,7 @@ def scores_part(scores: table.Table) -> Iterator[str]:
         zip(*(column.shown for column in scores.columns), strict=True),
     )
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in scores.notes) + "</ul>"
-    if len(scores.runs) > 1:
+    if len(scores.values) > 1:
         caption = "Mean and standard error; the line is the baseline"
         yield embed_picture(table.draw_table(scores), caption, scores.records())
 
@@ -114,7 +108,7 @@ def curves_part(args: argparse.Namespace) -> Iterator[str]:
     """Yield a picture of each metric that was logged."""
     yield "<h2>Over training</h2>"
     for metric in args.curves or CURVES:
-        logged = [run for run in args.runs if has_curve(run, metric)]
+        logged = [run for run in args.runs if curves.read_points(run, metric)]
         if logged:
             every = curves.read_curves(logged, metric)
             points = curves.list_points(every, metric)
@@ -129,7 +123,7 @@ def weights_part(runs: Sequence[Path]) -> Iterator[str]:
         title = weights.TITLES[kind]
         caption = f"{title}, mean over repetitions"
         yield embed_picture(weights.draw(own, title), caption, [each._asdict() for each in own])
-    masked = [run for run in runs if has_curve(run, SHARE)]
+    masked = [run for run in runs if curves.read_points(run, SHARE)]
     if masked:
         shares = masking.read_shares(masked)
         title = "Units masked in the second pass"
@@ -175,11 +169,6 @@ def provenance_part() -> Iterator[str]:
     yield f"<pre>fairseq-ext {escape(shlex.join(sys.argv[1:]))}</pre>"
     versions = ", ".join(f"{name} {version(name)}" for name in SOFTWARE)
     yield f'<p class="quiet">Python {platform.python_version()}, {versions}</p>'
-
-
-def has_curve(run: Path, metric: str) -> bool:
-    """Tell whether a run has logged a finite value of a metric."""
-    return any(math.isfinite(record.values.get(metric, math.nan)) for record in read_log(run))
 
 
 def as_html(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

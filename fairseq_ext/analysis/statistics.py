@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -20,17 +20,7 @@ Place = tuple[str, int]
 """Site and layer."""
 
 
-class Collector(Protocol):
-    """A consumer of maps, batch by batch, that returns a row of statistics for each head."""
-
-    def add(self, attention: LayerAttention) -> None:
-        """Take the maps of a layer for a batch."""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each head of all maps so far."""
-
-
-def collect(inspector: ModelInspector, args: Namespace, *collectors: Collector) -> int:
+def collect(inspector: ModelInspector, args: Namespace, *collectors: "Collector") -> int:
     """Feed the maps of a split to collectors, in one pass over it.
 
     Args:
@@ -58,7 +48,7 @@ def collect(inspector: ModelInspector, args: Namespace, *collectors: Collector) 
     return sentences
 
 
-def label_rows(model: str, collector: Collector) -> list[dict[str, Any]]:
+def label_rows(model: str, collector: "Collector") -> list[dict[str, Any]]:
     """Return the rows of a collector with the model's name before them."""
     return [{"model": model, **row} for row in collector.rows()]
 
@@ -273,3 +263,7 @@ class ColumnSums:
         filled = torch.stack(shares).sum(0).nonzero()
         edges = self.edges()
         return edges[int(filled[0])], edges[int(filled[-1]) + 1]
+
+
+Collector = HeadStatistics | ColumnSums
+"""A consumer of maps, batch by batch, that returns a row of statistics for each head."""

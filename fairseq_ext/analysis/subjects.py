@@ -13,10 +13,6 @@ def __getattr__(name: str) -> Any:
     if name not in RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     new = RENAMED[name]
-    warnings.warn(
-        f"{__name__}.{name} is now {new.__module__}.{new.__name__}; the old name will be removed "
-        "in the next version",
-        DeprecationWarning,
-        stacklevel=2,
-    )
+    message = f"{__name__}.{name} is now {new.__module__}.{new.__name__}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
     return new

@@ -31,6 +31,11 @@ class TokenisedWords(NamedTuple):
     numbers: Tensor
     spans: list[list[int]]
 
+    def all_spans(self) -> list[list[int]]:
+        """Return the spans of the words, then one for each special token: rows sum to one."""
+        inside = {token for span in self.spans for token in span}
+        return [*self.spans, *([i] for i in range(len(self.numbers)) if i not in inside)]
+
 
 class TokenCodec:
     """Conversion of words to the tokens of a model, and of its tokens to readable labels.

@@ -25,11 +25,10 @@ from matplotlib.figure import Figure
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.loading import short_name
-from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.attention import Attention
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import new_figure, save, style_axes, use_whole_numbers
+from fairseq_ext.evaluation import pictures
 from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import LOG, name_variants, read_log
@@ -90,20 +89,17 @@ def write(weights: Sequence[Weight], out: Path) -> None:
     """
     if not weights:
         raise UsageError(
-            "no model given has hybrid weights or gates of heads; give those of transformer_hna, "
-            "roberta_hna or --head-gate"
+            "no model has hybrid weights or gates; give transformer_hna, roberta_hna or --head-gate"
         )
-    write_rows([weight._asdict() for weight in weights], out / "weights")
+    pictures.write_rows([weight._asdict() for weight in weights], out / "weights")
     for kind, own in group_by_kind(weights).items():
-        save(draw(own, TITLES[kind]), out / f"weights_{kind}.png")
+        pictures.save(draw(own, TITLES[kind]), out / f"weights_{kind}.png")
 
 
 def group_by_kind(weights: Sequence[Weight]) -> dict[str, list[Weight]]:
     """Return the weights of each kind."""
-    groups: dict[str, list[Weight]] = {}
-    for weight in weights:
-        groups.setdefault(weight.kind, []).append(weight)
-    return groups
+    kinds = dict.fromkeys(weight.kind for weight in weights)
+    return {kind: [weight for weight in weights if weight.kind == kind] for kind in kinds}
 
 
 def read_logged(run: Path, name: str) -> list[Weight]:
@@ -172,12 +168,12 @@ def draw(weights: Sequence[Weight], title: str) -> Figure:
         panels.append(_draw_over_updates)
     if any(weight.update is None for weight in weights):
         panels.append(_draw_by_layer)
-    figure = new_figure(0.5 + 4.5 * len(panels), 0.6 + 2.9 * len(models))
+    figure = pictures.new_figure(0.5 + 4.5 * len(panels), 0.6 + 2.9 * len(models))
     grid = figure.subplots(len(models), len(panels), squeeze=False, sharey=True)
     for line, model in zip(grid, models, strict=True):
         for axes, panel in zip(line, panels, strict=True):
             panel(axes, [weight for weight in weights if weight.model == model])
-            style_axes(axes)
+            pictures.style_axes(axes)
         line[0].set(ylabel=title, title=model)
     return figure
 
@@ -200,7 +196,7 @@ def _draw_by_layer(axes: Axes, weights: Sequence[Weight]) -> None:
     axes.scatter([w.layer for w in heads], [w.value for w in heads], s=14, alpha=0.5)
     axes.plot(layers, means, color="0.2")
     axes.set_xlabel("layer, a point for each head")
-    use_whole_numbers(axes.xaxis)
+    pictures.use_whole_numbers(axes.xaxis)
 
 
 def _average_paths(weights: Sequence[Weight]) -> list[Mapping[int, float]]:

@@ -7,11 +7,10 @@ Attention to a word is the sum over its tokens; attention from a word is the mea
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
-
-from fairseq_ext.analysis.tokens import TokenisedWords
 
 Spans = Sequence[Sequence[int]]
 """The positions of each word's tokens in a sentence."""
@@ -24,16 +23,11 @@ def build_membership(sentences: Sequence[Spans], tokens: int) -> Tensor:
 
     Rows beyond the words of a sentence are 0.
     """
-    membership = torch.zeros(len(sentences), max(map(len, sentences)), tokens)
-    places = [
-        (sentence, word, token)
-        for sentence, spans in enumerate(sentences)
-        for word, span in enumerate(spans)
-        for token in span
-    ]
-    if places:
-        membership[tuple(torch.tensor(places).T)] = 1
-    return membership
+    membership = np.zeros((len(sentences), max(map(len, sentences)), tokens), np.float32)
+    for sentence, spans in enumerate(sentences):
+        for word, span in enumerate(spans):
+            membership[sentence, word, span] = 1
+    return torch.from_numpy(membership)
 
 
 def merge_tokens(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -47,12 +41,6 @@ def merge_tokens(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     mean = rows / rows.sum(-1, keepdim=True).clamp(min=1)
     attending = torch.einsum("brt,bhts->bhrs", mean.to(maps), maps)
     return torch.einsum("bhrs,bcs->bhrc", attending, columns.to(maps))
-
-
-def add_special_tokens(words: TokenisedWords) -> list[list[int]]:
-    """Return the spans of the words, then one for each special token, so that rows sum to one."""
-    inside = {token for span in words.spans for token in span}
-    return [*words.spans, *([i] for i in range(len(words.numbers)) if i not in inside)]
 
 
 def group_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

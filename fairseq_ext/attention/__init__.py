@@ -10,12 +10,11 @@ queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *ma
 import warnings
 from typing import Any
 
-from fairseq_ext.attention.adversary import Adversary
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
 from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
-from fairseq_ext.attention.second_pass import SecondPass
+from fairseq_ext.attention.second_pass import Adversary, SecondPass
 
 __all__ = [
     "NORMALISERS",

@@ -106,9 +106,7 @@ class Inputs:
     def __post_init__(self) -> None:
         shape = [] if self.masked is None else list(self.masked.shape)
         if len(shape) not in (0, 2, 4) or shape[1:-2] not in ([], [1]):
-            raise UsageError(
-                f"A mask of attention is {shape}; give one for all heads, [T, S] or [B, 1, T, S]."
-            )
+            raise UsageError(f"A mask is {shape}; give one for all heads, [T, S] or [B, 1, T, S].")
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return `compute()`, which runs once and is shared by all layers of this forward pass."""
@@ -118,9 +116,8 @@ class Inputs:
 
     def padded_queries(self) -> Tensor | None:
         """Return the padding of queries, [B, S] bool; a sentence that is all padding has none."""
-        if self.padding is None:
+        if (padding := self.padding) is None:
             return None
-        padding = self.padding
         return self.cached("padded queries", lambda: padding & ~padding.all(-1, keepdim=True))
 
     def observed_heads(self, site: str, layer: int, num_heads: int) -> list[int]:
@@ -132,13 +129,12 @@ class Inputs:
         heads = sorted(set((self.recorder and self.recorder.wants(site, layer)) or ()))
         if heads and not 0 <= heads[0] <= heads[-1] < num_heads:
             raise UsageError(
-                f"A recorder wants heads {heads} of {site} layer {layer}, "
-                f"which has heads 0 to {num_heads - 1}."
+                f"A recorder wants {heads}; {site} layer {layer} has heads 0 to {num_heads - 1}."
             )
         return heads
 
 
-def build_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
+def as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
     """Return `Inputs` for the arguments of fairseq's attention: padding [B, S] and a mask [T, S].
 
     Raises:
@@ -152,9 +148,8 @@ def build_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> I
         if not ((attn_mask == 0) | (attn_mask <= -1e4)).all():
             raise UsageError("attn_mask adds numbers to scores; give one of 0 and -inf, or a bool.")
         attn_mask = attn_mask < 0
-    return replace(
-        padding, masked=attn_mask if padding.masked is None else padding.masked | attn_mask
-    )
+    masked = attn_mask if padding.masked is None else padding.masked | attn_mask
+    return replace(padding, masked=masked)
 
 
 @dataclass(frozen=True)

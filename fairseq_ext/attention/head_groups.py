@@ -2,20 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.masks import (
-    DEFAULT_MASKS,
-    MaskFunction,
-    combined_bias,
-    combined_mask,
-    select_heads,
-)
+from fairseq_ext.attention.masks import DEFAULT_MASKS, Masks, combined_bias, combined_mask
 from fairseq_ext.attention.normalisers import Normaliser, Unnormalised
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
 from fairseq_ext.errors import UsageError
@@ -38,7 +31,7 @@ class HeadGroup(nn.Module):
         *,
         normaliser: Normaliser,
         scorer: Scorer = dot_product,
-        masks: tuple[MaskFunction, ...] = DEFAULT_MASKS,
+        masks: Masks = DEFAULT_MASKS,
     ) -> None:
         super().__init__()
         self.num_heads, self.normaliser = num_heads, normaliser
@@ -53,14 +46,12 @@ class HeadGroup(nn.Module):
 
     def attend(self, call: HeadCall, observed: bool) -> tuple[Tensor, Tensor | None]:
         """Return the output [B, h, T, D] of some heads and, if observed, weights [B, h, T, S]."""
-        if not observed and call.bias is None:
-            out = self._fused(call)
-            if out is not None:
-                return out, None
+        if not observed and call.bias is None and (out := self._fused(call)) is not None:
+            return out, None
         context, heads, v = call.context, call.heads, call.v
         scores = self.scorer(call)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        mask = select_heads(combined_bias(self.masks, context, scores.dtype), heads)
+        mask = combined_bias(self.masks, context, heads, scores.dtype)
         if call.bias is not None:
             scores, mask = call.bias(scores, mask)
         weights = self.normaliser.weights(scores, mask, context.query_padding, heads)
@@ -74,9 +65,7 @@ class HeadGroup(nn.Module):
             return self.scorer.fused(call) if plain else None
         if self.scorer is not dot_product:
             return None
-        mask = combined_mask(self.masks, call.context)
-        mask = mask._replace(masked=select_heads(mask.masked, call.heads))
-        return self.normaliser.fused(call, mask)
+        return self.normaliser.fused(call, combined_mask(self.masks, call.context, call.heads))
 
 
 def drop_weights(weights: Tensor, rate: float) -> Tensor:
@@ -104,26 +93,16 @@ def build_gaussian_heads(
     return HeadGroup(len(offsets), scorer=scorer, normaliser=Unnormalised())
 
 
-class HeadSlice(NamedTuple):
-    """Neighbouring heads of a group, all observed or all unobserved.
+def head_slices(
+    groups: Iterable[HeadGroup], observed: set[int]
+) -> Iterator[tuple[HeadGroup, slice, slice, slice, bool]]:
+    """Cut groups where observed heads meet unobserved ones, so that the latter stay fused.
 
-    Attributes:
-        group: their group.
-        in_layer: their places among all heads of the layer.
-        in_projections: their places among its learned heads; empty if they are hard-coded.
-        in_group: their places in the group.
-        observed: a recorder or the caller wants their maps.
+    Yields:
+        Neighbouring heads, all observed or all unobserved: their group, their places among all
+        heads of the layer, among its learned heads (none if they are hard-coded) and in the group,
+        and whether a recorder or the caller wants their maps.
     """
-
-    group: HeadGroup
-    in_layer: slice
-    in_projections: slice
-    in_group: slice
-    observed: bool
-
-
-def head_slices(groups: Iterable[HeadGroup], observed: set[int]) -> Iterator[HeadSlice]:
-    """Cut groups where observed heads meet unobserved ones, so that the latter stay fused."""
     first = hard_coded = 0  # heads before this group; those of them that have no projections
     for group in groups:
         heads = range(first, first + group.num_heads)
@@ -132,20 +111,18 @@ def head_slices(groups: Iterable[HeadGroup], observed: set[int]) -> Iterator[Hea
             start, stop = part[0], part[-1] + 1
             learned = slice(start - hard_coded, stop - hard_coded) if group.learned else slice(0)
             in_group = slice(start - first, stop - first)
-            yield HeadSlice(group, slice(start, stop), learned, in_group, is_observed)
+            yield group, slice(start, stop), learned, in_group, is_observed
         first = heads.stop
         hard_coded += 0 if group.learned else group.num_heads
 
 
-def check_groups(groups: Sequence[HeadGroup], num_heads: int, site: str) -> None:
+def check_groups(groups: Iterable[HeadGroup], num_heads: int, site: str) -> None:
     """Raise UsageError if the groups do not make up a layer, or one cannot stand at this site."""
     total = sum(group.num_heads for group in groups)
     if total != num_heads:
         raise UsageError(f"{site} attention: groups of {total} heads in all for {num_heads} heads.")
     if site != "encoder" and any(group.normaliser.across_queries for group in groups):
-        reason = (
-            "would let a token see the future" if site == "decoder" else "needs all queries at once"
-        )
+        reason = "needs all queries at once" if site == "cross" else "lets a token see the future"
         raise UsageError(
             f"{site} attention cannot use a normaliser that looks across queries: it {reason}; "
             "use softmax there."

@@ -12,6 +12,8 @@ from fairseq_ext.attention.context import AttentionContext
 MaskFunction = Callable[[AttentionContext], Tensor | None]
 """AttentionContext -> bool, broadcastable to [B, h, T, S], True = may not be attended; or None."""
 
+Masks = tuple[MaskFunction, ...]
+
 
 class Mask(NamedTuple):
     """A combined mask: `masked` or, not materialised, all keys after the query.
@@ -44,32 +46,34 @@ def caller_mask(context: AttentionContext) -> Tensor | None:
     return context.inputs.masked
 
 
-BASIC_MASKS: tuple[MaskFunction, ...] = (padding_mask, causal_mask)
-DEFAULT_MASKS: tuple[MaskFunction, ...] = (*BASIC_MASKS, caller_mask)
+BASIC_MASKS: Masks = (padding_mask, causal_mask)
+DEFAULT_MASKS: Masks = (*BASIC_MASKS, caller_mask)
 
 
-def combined_mask(masks: tuple[MaskFunction, ...], context: AttentionContext) -> Mask:
-    """Return the union of all masks, computed once for each forward pass.
+def combined_mask(masks: Masks, context: AttentionContext, heads: slice) -> Mask:
+    """Return the union of all masks, for some heads; computed once for each forward pass.
 
     A query left without a key gets the keys that padding and causality leave it. If these leave
     none either (a sentence of padding, or padding on the left under a causal mask), it attends to
     every key: the output has no NaN, and nothing reads it.
     """
     key = (masks, context.queries, context.keys)
-    return context.inputs.cached(key, lambda: _union(masks, context))
+    mask = context.inputs.cached(key, lambda: _union(masks, context))
+    return mask._replace(masked=_select_heads(mask.masked, heads))
 
 
 def combined_bias(
-    masks: tuple[MaskFunction, ...], context: AttentionContext, dtype: torch.dtype
+    masks: Masks, context: AttentionContext, heads: slice, dtype: torch.dtype
 ) -> Tensor | None:
     """Return the combined mask as a term of the scores, broadcastable to [B, h, T, S], or None."""
 
     def compute() -> Tensor | None:
-        mask = combined_mask(masks, context)
+        mask = combined_mask(masks, context, slice(None))
         masked = causal_mask(context) if mask.causal else mask.masked
         return None if masked is None else mask_to_bias(masked, dtype)
 
-    return context.inputs.cached((masks, context.queries, context.keys, dtype), compute)
+    key = (masks, context.queries, context.keys, dtype)
+    return _select_heads(context.inputs.cached(key, compute), heads)
 
 
 def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
@@ -86,14 +90,14 @@ def add_bias(scores: Tensor, bias: Tensor | None) -> Tensor:
     return scores if bias is None else scores + bias
 
 
-def select_heads(x: Tensor | None, heads: slice) -> Tensor | None:
+def _select_heads(x: Tensor | None, heads: slice) -> Tensor | None:
     """Return the part [B, heads, T, S] of a mask or bias, which may lack the axis of heads."""
     if x is None or x.dim() < 4 or x.size(1) == 1:
         return x
     return x[:, heads]
 
 
-def _union(masks: tuple[MaskFunction, ...], context: AttentionContext) -> Mask:
+def _union(masks: Masks, context: AttentionContext) -> Mask:
     computed = {mask: masked for mask in masks if (masked := mask(context)) is not None}
     if set(computed) == {causal_mask} and context.queries == context.keys:
         return Mask(causal=True)

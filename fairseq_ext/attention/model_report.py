@@ -1,9 +1,8 @@
-"""Report of a model to the criterion of its training, and of that criterion to checkpoints."""
+"""Report of a model to the criterion of its training; to checkpoints that has `task.state`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-
-from torch import Tensor
 
 SMART_MEAN = "smart_mean"  # in the state of a task
 
@@ -11,6 +10,7 @@ HeadsBySite = Mapping[str, Mapping[int, Sequence[int]]]
 """site -> layer -> the heads there that are free to learn what they look at."""
 
 
+@dataclass
 class ModelReport:
     """Facts that a model tells the criterion, which is built before it sees the model.
 
@@ -20,40 +20,17 @@ class ModelReport:
         new_task_head: the task head attached to the model stays, whatever a checkpoint has.
     """
 
-    def __init__(self, task: Any) -> None:
-        self.guidable: HeadsBySite = {}
-        self.adversary_layers: Sequence[int] = ()
-        self.new_task_head = False
-        self._task = task
+    guidable: HeadsBySite = field(default_factory=dict)
+    adversary_layers: Sequence[int] = ()
+    new_task_head: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelReport":
         """Return the report itself: a copy of a model, which EMA makes, has the same task."""
         return self
 
-    @property
-    def guidance_weight(self) -> float | None:
-        """Return the alpha_0 that `--ag-alpha auto` chose; it is kept in checkpoints."""
-        return self._task.state.state_dict.get("ag_alpha")
-
-    @guidance_weight.setter
-    def guidance_weight(self, alpha: float) -> None:
-        self._task.state.merge_state_dict({"ag_alpha": alpha})
-
-    @property
-    def mean_parameters(self) -> dict[str, Tensor] | None:
-        """Return SMART's mean of the parameters of all updates; it is kept in checkpoints."""
-        return self._task.state.state_dict.get(SMART_MEAN)
-
-    @mean_parameters.setter
-    def mean_parameters(self, mean: dict[str, Tensor]) -> None:
-        self._task.state.merge_state_dict({SMART_MEAN: mean})
-
 
 def get_model_report(task: Any) -> ModelReport:
-    """Return the report of a fairseq task, which is made when it is first asked for.
-
-    What is kept in checkpoints lies in `task.state`.
-    """
+    """Return the report of a fairseq task, which is made when it is first asked for."""
     if not hasattr(task, "model_report"):
-        task.model_report = ModelReport(task)
+        task.model_report = ModelReport()
     return task.model_report

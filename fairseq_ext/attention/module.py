@@ -9,13 +9,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.context import (
-    AttentionContext,
-    ExtraPass,
-    HeadCall,
-    Inputs,
-    build_inputs,
-)
+from fairseq_ext.attention.context import AttentionContext, ExtraPass, HeadCall, Inputs, as_inputs
 from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
@@ -120,15 +114,10 @@ class Attention(CachedProjections):
             UsageError: the arguments ask for something that is not supported.
         """
         if before_softmax:
-            raise UsageError(
-                "before_softmax is not supported; observe maps with an AttentionRecorder."
-            )
-        inputs = build_inputs(key_padding_mask, attn_mask)
-        if inputs.causal and any(group.normaliser.across_queries for group in self.groups):
-            raise UsageError(
-                "A normaliser that looks across queries cannot be causal: it would let a token see "
-                "the future; use softmax."
-            )
+            raise UsageError("before_softmax is not supported; use an AttentionRecorder.")
+        inputs = as_inputs(key_padding_mask, attn_mask)
+        if inputs.causal:
+            check_groups(self.groups, self.num_heads, "causal")
         need_weights = need_weights or need_head_weights
         recorded = inputs.observed_heads(self.site, self.layer, self.num_heads)
         observed = list(range(self.num_heads)) if need_weights else recorded
@@ -146,9 +135,9 @@ class Attention(CachedProjections):
         if maps is not None:
             maps = split_beam(maps, context.beam)
             if recorded and inputs.recorder is not None:
-                all_recorded = recorded == observed  # then no copy, and no indices sent to a GPU
                 places = [observed.index(head) for head in recorded]
-                some = maps if all_recorded else maps[:, places]
+                # if all are recorded: no copy, and no indices sent to a GPU
+                some = maps if recorded == observed else maps[:, places]
                 inputs.recorder.record(self.site, self.layer, some)
         # gate heads, and output
         if self.gate is not None:
@@ -179,25 +168,17 @@ class Attention(CachedProjections):
         module = self.dropout_module
         dropout = module.p if self.training or module.apply_during_inference else 0.0
         results = []
-        for part in head_slices(self.groups, set(observed)):
-            call = HeadCall(
-                q=q[:, part.in_projections],
-                k=k[:, part.in_projections],
-                v=v[:, part.in_layer],
-                context=context,
-                heads=part.in_group,
-                dropout=dropout,
-                bias=None if bias is None else bias(part.in_layer),
-            )
-            results.append(part.group.attend(call, part.observed))
+        for group, heads, learned, own, is_observed in head_slices(self.groups, set(observed)):
+            part = q[:, learned], k[:, learned], v[:, heads]
+            part_bias = None if bias is None else bias(heads)
+            call = HeadCall(*part, context, own, dropout, part_bias)
+            results.append(group.attend(call, is_observed))
         maps = [weights for _, weights in results if weights is not None]
         return _join([out for out, _ in results], 1), _join(maps, 1) if maps else None
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the normalisers' statistics and the weights of heads, by site, layer and name."""
-        names = dict.fromkeys(
-            name for group in self.groups for name in group.normaliser.statistics()
-        )
+        names = dict.fromkeys(name for g in self.groups for name in g.normaliser.statistics())
         statistics = {name: partial(self._mean_statistic, name) for name in names}
         for head, offset in enumerate(() if self.gate is None else self.gate):
             statistics[f"gate{head}"] = partial(_gate_weight, offset)

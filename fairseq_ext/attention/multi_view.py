@@ -56,11 +56,7 @@ class MultiView(nn.Module):
         self.width, self.scale, self.dropout = width, scale, dropout
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.normaliser = build_normaliser(
-            normaliser,
-            1,
-            hna_init=hna_init,
-            hna_weight=hna_weight,
-            sinkhorn_sweeps=sinkhorn_sweeps,
+            normaliser, 1, hna_init=hna_init, hna_weight=hna_weight, sinkhorn_sweeps=sinkhorn_sweeps
         )
         self.norm = nn.LayerNorm(width)
 
@@ -111,14 +107,9 @@ class MultiView(nn.Module):
 
     def _check(self, views: Sequence[Tensor], paddings: Sequence[Tensor | None]) -> None:
         if len(views) < 2:
-            raise UsageError(
-                f"there are {len(views)} views; give the primary one and at least one other."
-            )
+            raise UsageError(f"there are {len(views)} views; give a primary and another one.")
         if len(paddings) != len(views):
-            raise UsageError(
-                f"there are {len(paddings)} paddings for {len(views)} views; give each view one, "
-                "or None."
-            )
+            raise UsageError(f"{len(paddings)} paddings for {len(views)} views; give each its own.")
         for view, padding in zip(views, paddings, strict=True):
             if view.dim() != 3 or view.shape[::2] != (len(views[0]), self.width):
                 raise UsageError(

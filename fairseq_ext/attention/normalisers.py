@@ -111,9 +111,7 @@ class Sinkhorn(Normaliser):
     def __init__(self, sweeps: int = 1, *, kernel: str = "triton") -> None:
         super().__init__()
         if sweeps < 1:
-            raise UsageError(
-                f"sinkhorn_sweeps is {sweeps}; give a whole number from 1 (DNA) upwards."
-            )
+            raise UsageError(f"sinkhorn_sweeps is {sweeps}; give a whole number from 1 (DNA) on.")
         self.sweeps, self.kernel = sweeps, kernel
 
     def weights(
@@ -174,8 +172,7 @@ class Hybrid(Normaliser):
             raise UsageError(f"hna_init is {init}; give a number from 0 (softmax) to 1 (DNA).")
         if weight == "sigmoid" and init in (0, 1):
             raise UsageError(
-                f"hna_init {init} cannot be reached by a sigmoid; give a number between 0 and 1, "
-                "or hna_weight raw or clamp."
+                f"hna_init {init} takes hna_weight raw or clamp; sigmoid needs one between 0 and 1"
             )
         self.init, self.weight = init, weight
         self.doubly, self.softmax = Sinkhorn(kernel=kernel), Softmax()

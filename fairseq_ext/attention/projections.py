@@ -59,9 +59,7 @@ class CachedProjections(MultiheadAttention):
             v = _append(v, self._split_heads(self.v_proj, value))
         beam = query.size(1) // v.size(0)
         if beam > 1 and not (inputs.masked is None and inputs.query_padding is None):
-            raise UsageError(
-                "Hypotheses share keys, which no mask is supported for; repeat the keys."
-            )
+            raise UsageError("Hypotheses share keys: masks are not supported; repeat the keys.")
         q = self._split_heads(self.q_proj, query)
         if beam > 1:  # [B * beam, H, T, D] -> [B, H, beam * T, D]
             q = q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
@@ -73,17 +71,11 @@ class CachedProjections(MultiheadAttention):
             padding = None if padding is None else padding.bool()
             self._store(state, k, v, padding, beam)
         queries, keys, cross = query.size(0) * beam, v.size(2), not self.self_attention
+        first_query = inputs.first_query if cross else keys - queries
         given_padding = cross or state is not None  # else queries are padded where keys are
+        own_padding = inputs.query_padding if given_padding else inputs.padded_queries()
         context = AttentionContext(
-            inputs=inputs,
-            queries=queries,
-            keys=keys,
-            first_query=inputs.first_query if cross else keys - queries,
-            device=v.device,
-            key_padding=padding,
-            query_padding=inputs.query_padding if given_padding else inputs.padded_queries(),
-            cross=cross,
-            beam=beam,
+            inputs, queries, keys, first_query, v.device, padding, own_padding, cross, beam
         )
         return q, k, v, context
 

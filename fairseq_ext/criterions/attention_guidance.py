@@ -14,64 +14,54 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.model_report import get_model_report
-from fairseq_ext.criterions.logging_outputs import Log, log_means
-from fairseq_ext.criterions.terms import Sample, Term, TrainingStep
+from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means
+from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.guidance.plan import DEFAULT_PERIODS, plan_guidance
 from fairseq_ext.guidance.schedule import ALPHA_CHOICES, build_schedule, choose_alpha, parse_alpha
-from fairseq_ext.models.config import described
+from fairseq_ext.models.config import help_from_docstring
 
 logger = logging.getLogger(__name__)
-
-SYNTAX = "as in next:1,prev:1,first:4, heads counted in the order of writing"
-
 
 Reductions = ChoiceEnum(list(REDUCTIONS))
 
 
 @dataclass
+@help_from_docstring
 class GuidanceConfig(FairseqDataclass):
-    """The options of the term "ag"."""
+    """The options of the term "ag".
 
-    ag_encoder_heads: Optional[str] = described(
-        None,
-        f"guided heads of encoder self-attention, {SYNTAX} (default, unless other heads or a "
-        "fraction are given, the paper's: next:1,prev:1 for translation, half of the heads for "
-        "an encoder alone)",
-    )
-    ag_decoder_heads: Optional[str] = described(
-        None, "the same for decoder self-attention, where no pattern may look ahead"
-    )
-    ag_cross_heads: Optional[str] = described(
-        None,
-        "the same for encoder-decoder attention, where a row belongs to the source token at "
-        "the same relative position",
-    )
-    ag_fraction: Optional[float] = described(
-        None,
-        "share of the encoder's heads to guide, by the paper's split: 1 next, 1 prev, the rest "
-        "first",
-    )
-    ag_layers: str = described("all", "layers to guide: all, or some, as in 0,1,2")
-    ag_alpha: str = described(
-        "auto",
-        "initial weight, or auto: that of 1, 10, 100 which brings the two losses of the first "
-        "batch closest in size (the paper's rule)",
-    )
-    ag_decay_updates: Optional[int] = described(
-        None, "update at which the weight has fallen to 0 (default: --max-update)"
-    )
-    ag_hold_updates: int = described(
-        0, "updates before the weight begins to fall (0 in the paper, 20000 in its released code)"
-    )
-    ag_reduction: Reductions = described(
-        "mean",
-        "how squared distances of a sentence are reduced: mean over rows, columns and the heads of "
-        "a pattern, for which 10 and 100 were tuned, or the paper's plain sum",
-    )
-    ag_period: str = described(DEFAULT_PERIODS, "symbols that count as period, separated by spaces")
+    Attributes:
+        ag_encoder_heads: guided heads of encoder self-attention, as in next:1,prev:1,first:4, heads
+            counted in the order of writing (default, unless other heads or a fraction are given,
+            the paper's: next:1,prev:1 for translation, half of the heads for an encoder alone)
+        ag_decoder_heads: the same for decoder self-attention, where no pattern may look ahead
+        ag_cross_heads: the same for encoder-decoder attention, where a row belongs to the source
+            token at the same relative position
+        ag_fraction: share of the encoder's heads to guide, by the paper's split: 1 next, 1 prev,
+            the rest first
+        ag_layers: layers to guide: all, or some, as in 0,1,2
+        ag_alpha: initial weight, or auto: that of 1, 10, 100 which brings the two losses of the
+            first batch closest in size (the paper's rule)
+        ag_decay_updates: update at which the weight has fallen to 0 (default: --max-update)
+        ag_hold_updates: updates before the weight begins to fall (0 in the paper, 20000 in its
+            released code)
+        ag_reduction: how squared distances of a sentence are reduced: mean over rows, columns and
+            the heads of a pattern, for which 10 and 100 were tuned, or the paper's plain sum
+        ag_period: symbols that count as period, separated by spaces
+    """
+
+    ag_encoder_heads: Optional[str] = None
+    ag_decoder_heads: Optional[str] = None
+    ag_cross_heads: Optional[str] = None
+    ag_fraction: Optional[float] = None
+    ag_layers: str = "all"
+    ag_alpha: str = "auto"
+    ag_decay_updates: Optional[int] = None
+    ag_hold_updates: int = 0
+    ag_reduction: Reductions = "mean"
+    ag_period: str = DEFAULT_PERIODS
     max_update: int = II("optimization.max_update")
 
 
@@ -88,9 +78,9 @@ class AttentionGuidance(Term):
     config = GuidanceConfig
 
     def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
         self.alpha = parse_alpha(cfg.ag_alpha)
         self.schedule = build_schedule(cfg.ag_decay_updates, cfg.ag_hold_updates, cfg.max_update)
-        self.reduction, self.task = str(cfg.ag_reduction), task
         self.guided = plan_guidance(cfg, task)
         for site, guided in self.guided.items():
             logger.info("attention guidance, %s: %s", site, guided)
@@ -109,7 +99,7 @@ class AttentionGuidance(Term):
             return 0.0, {"ag_alpha": 0.0}
         views, maps = self._build_views(step.sample), step.output[1]["attention_maps"]
         losses = sum(
-            sentence_losses(maps, site, guided, views[site], self.reduction)
+            sentence_losses(maps, site, guided, views[site], str(self.cfg.ag_reduction))
             for site, guided in self.guided.items()
         )
         total = (step.weights * losses).sum()
@@ -142,8 +132,8 @@ class AttentionGuidance(Term):
         A resumed training keeps the alpha_0 that it chose before. The result is None if this batch
         has nothing to choose by: no target, or no guided layer.
         """
-        report = get_model_report(self.task)
-        chosen = (report.guidance_weight or 0) if step.updates else 0
+        state = self.task.state
+        chosen = state.state_dict.get("ag_alpha", 0) if step.updates else 0
         sums = torch.stack([step.loss.detach().double(), total.double()])
         facts = torch.cat([sums, sums.new_tensor([step.sample_size, chosen, chosen > 0])])
         if distributed.get_data_parallel_world_size() > 1:
@@ -155,8 +145,7 @@ class AttentionGuidance(Term):
         logger.info(
             "attention guidance: --ag-alpha auto takes %g (loss of the task %.3g, of guidance %.3g "
             "at update %d)%s",
-            *(alpha, loss / size, guidance / size, step.updates),
-            ", as before" if choices else "",
+            *(alpha, loss / size, guidance / size, step.updates, ", as before" if choices else ""),
         )
-        report.guidance_weight = alpha
+        state.merge_state_dict({"ag_alpha": alpha})
         return alpha

@@ -6,48 +6,45 @@ serves all. In evaluation the objective is alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
 
-from fairseq.criterions import (
-    CRITERION_DATACLASS_REGISTRY,
-    CRITERION_REGISTRY,
-    FairseqCriterion,
-    register_criterion,
-)
+from fairseq import criterions
 from torch import Tensor
 from torch.func import functional_call
 
 from fairseq_ext.criterions.adversarial.adversarial_attention import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
-from fairseq_ext.criterions.logging_outputs import Log
+from fairseq_ext.criterions.logging_outputs import Log, Sample
 from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
-from fairseq_ext.criterions.terms import Sample, Term, TrainingStep, unwrap
+from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Requirements, check_requirements, default_options
+from fairseq_ext.models.config import check_requirements, default_options
 
 
+@dataclass(eq=False)
 class TappedModel:
     """The model as the criterion of an objective sees it.
 
     It is in training mode even where a model with the mean of earlier parameters is not.
 
+    Args:
+        keywords: the terms' arguments.
+        training: whether it is in training mode.
+        parameters: these are taken in the place of its own, if there are any.
+
     Attributes:
         output: the output of the last call.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        keywords: dict[str, Any],
-        training: bool,
-        parameters: dict[str, Tensor] | None = None,
-    ) -> None:
-        self.model, self.keywords, self.parameters = model, keywords, parameters
-        self.training, self.output = training, None
+    model: Any
+    keywords: dict[str, Any]
+    training: bool
+    parameters: dict[str, Tensor] | None = None
+    output: Any = None
 
     def __call__(self, **inputs: Any) -> Any:
         """Call the model with the terms' arguments, and with other parameters if there are any."""
@@ -65,14 +62,12 @@ class TappedModel:
 REGULARISERS: dict[str, type[Term]] = {"ag": AttentionGuidance, "asa": AdversarialSelfAttention}
 """Terms that any objective can have, in every combination."""
 
-COMBINATIONS = [
-    c for size in range(len(REGULARISERS) + 1) for c in combinations(REGULARISERS, size)
-]
+COMBINATIONS = [c for n in range(len(REGULARISERS) + 1) for c in combinations(REGULARISERS, n)]
 
 TERMS: dict[str, type[Term]] = {"nsp": NextSentence, "sop": SentenceOrder, **REGULARISERS}
 
 
-class CompositeCriterion(FairseqCriterion):
+class CompositeCriterion(criterions.FairseqCriterion):
     """The base class of all composite criterions.
 
     Attributes:
@@ -87,7 +82,7 @@ class CompositeCriterion(FairseqCriterion):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(task)
-        self.base = CRITERION_REGISTRY[self.objective.base].build_criterion(cfg, task)
+        self.base = criterions.CRITERION_REGISTRY[self.objective.base].build_criterion(cfg, task)
         self.parts = [TERMS[term].build(cfg, task) for term in self.terms]
         self.uses_adversaries = any(part.uses_adversaries for part in self.parts)
 
@@ -125,14 +120,14 @@ class CompositeCriterion(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[Log]) -> None:
         """Log the metrics of the objective and of the terms."""
-        CRITERION_REGISTRY[cls.objective.base].reduce_metrics(logging_outputs)
+        criterions.CRITERION_REGISTRY[cls.objective.base].reduce_metrics(logging_outputs)
         for term in cls.terms:
             TERMS[term].reduce_metrics(logging_outputs)
 
     @classmethod
     def logging_outputs_can_be_summed(cls) -> bool:
         """Return whether the objective's logging outputs hold nothing but numbers."""
-        return CRITERION_REGISTRY[cls.objective.base].logging_outputs_can_be_summed()
+        return criterions.CRITERION_REGISTRY[cls.objective.base].logging_outputs_can_be_summed()
 
 
 ALIASES = {
@@ -152,7 +147,7 @@ class AliasCriterion(CompositeCriterion):
     choices: dict[str, str]
 
     @classmethod
-    def build_criterion(cls, cfg: Any, task: Any) -> FairseqCriterion:
+    def build_criterion(cls, cfg: Any, task: Any) -> criterions.FairseqCriterion:
         """Build the task's criterion; raise UsageError for options that it does not have."""
         kind = task.cfg._name
         if kind not in cls.choices:
@@ -160,40 +155,34 @@ class AliasCriterion(CompositeCriterion):
                 f"--criterion {cfg._name} is for --task {' and '.join(cls.choices)}, and not for "
                 f"{kind}; give both"
             )
-        defaults = default_options(CRITERION_DATACLASS_REGISTRY[cfg._name])
+        registry = criterions.CRITERION_DATACLASS_REGISTRY
+        defaults = default_options(registry[cfg._name])
         values = {"task": kind, **{name: getattr(cfg, name) for name in defaults}}
-        check_requirements(values, defaults, {}, cls._list_requirements())
-        return CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
-
-    @classmethod
-    def _list_requirements(cls) -> Requirements:
-        """Return, for each option, the tasks whose criterions have it."""
-        tasks: dict[str, list[str]] = {}
-        for task, name in cls.choices.items():
-            for field in fields(CRITERION_DATACLASS_REGISTRY[name]):
-                tasks.setdefault(field.name, []).append(task)
-        return {option: (["task"], names) for option, names in tasks.items()}
+        known = {each: default_options(registry[name]) for each, name in cls.choices.items()}
+        requirements = {
+            name: (["task"], [each for each in known if name in known[each]]) for name in defaults
+        }
+        check_requirements(values, defaults, {}, requirements)
+        return criterions.CRITERION_REGISTRY[cls.choices[kind]].build_criterion(cfg, task)
 
 
 def _register(name: str, kind: type, configs: Sequence[type], **members: Any) -> None:
     """Register a criterion whose options are those of several dataclasses, the last one's first."""
     class_name = "".join(part.capitalize() for part in name.split("_"))
     config = make_dataclass(class_name + "Config", [], bases=tuple(configs))
-    register_criterion(name, dataclass=config)(type(class_name, (kind,), members))
+    criterions.register_criterion(name, dataclass=config)(type(class_name, (kind,), members))
 
 
 for _name, _objective in OBJECTIVES.items():
     for _more in COMBINATIONS:
         if _terms := (*_objective.terms, *_more):
-            _base = CRITERION_DATACLASS_REGISTRY[_objective.base]
-            _configs = [config for t in reversed(_terms) if (config := TERMS[t].config)]
+            _configs = [*filter(None, (TERMS[term].config for term in reversed(_terms)))]
+            _configs.append(criterions.CRITERION_DATACLASS_REGISTRY[_objective.base])
             _full = "_".join((_name, *_more))
-            _register(
-                _full, CompositeCriterion, [*_configs, _base], objective=_objective, terms=_terms
-            )
+            _register(_full, CompositeCriterion, _configs, objective=_objective, terms=_terms)
 
 for _more in COMBINATIONS[1:]:
     for _name, _tasks in ALIASES.items():
         _choices = {task: "_".join((task, *_more)) for task in _tasks}
-        _configs = [CRITERION_DATACLASS_REGISTRY[choice] for choice in _choices.values()]
+        _configs = [criterions.CRITERION_DATACLASS_REGISTRY[choice] for choice in _choices.values()]
         _register("_".join((_name, *_more)), AliasCriterion, _configs, choices=_choices)

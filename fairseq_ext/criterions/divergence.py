@@ -67,6 +67,13 @@ class Divergence(NamedTuple):
     score_distance: Distance
     number_distance: Distance = squared_difference
 
+    @classmethod
+    def build(cls, scores: str, numbers: str) -> "Divergence":
+        """Return the distances of these names, one of DIVERGENCES and one of REGRESSIONS."""
+        distance = DIVERGENCES[scores]
+        batch = numbers == "batch"
+        return cls(distance, compare_across_batch(distance) if batch else squared_difference)
+
     def total(self, clean: list[Predictions], other: list[Predictions]) -> Tensor:
         """Return the weighted sum over all predictions of both passes."""
         sums = []

@@ -8,15 +8,14 @@ from torch import Tensor
 Log = dict[str, Any]
 """A logging output: name -> number to be summed, or list to be joined."""
 
+Sample = dict[str, Any]
+"""A batch, as a fairseq task makes it."""
 
-def log_entry(loss: Tensor, sample: dict[str, Any], size: Any) -> Log:
+
+def log_entry(loss: Tensor, sample: Sample, size: Any) -> Log:
     """Return the entries that fairseq expects in every logging output."""
-    return {
-        "loss": loss.detach(),
-        "ntokens": sample["ntokens"],
-        "nsentences": sample["nsentences"],
-        "sample_size": size,
-    }
+    counts = {name: sample[name] for name in ("ntokens", "nsentences")}
+    return {"loss": loss.detach(), **counts, "sample_size": size}
 
 
 def sum_entries(logs: list[Log], name: str) -> Any:

@@ -6,14 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.criterions import (  # noqa: F401 (registers the bases)
-    replaced_tokens,
-    sentences,
-    sequence_tagging,
-)
+from fairseq_ext.criterions import labelled, tokens_and_spans  # noqa: F401
 from fairseq_ext.criterions.divergence import Predictions
-from fairseq_ext.criterions.terms import Sample
-from fairseq_ext.data.labelled_dataset import IGNORED
+from fairseq_ext.criterions.logging_outputs import Sample
+from fairseq_ext.data.rows import IGNORED
 
 
 def count_target_tokens(base: Any, sample: Sample) -> Tensor:
@@ -96,6 +92,7 @@ class Objective(NamedTuple):
 
 _TOKENS = (count_target_tokens, select_target_tokens)
 _MASKED = (count_target_tokens, select_masked_tokens)
+_CLASSES = (weigh_rows_equally, select_classes)
 
 OBJECTIVES = {
     "cross_entropy": Objective("cross_entropy", *_TOKENS),
@@ -104,10 +101,8 @@ OBJECTIVES = {
     "masked_lm_nsp": Objective("masked_lm", *_MASKED, ("nsp",)),
     "masked_lm_sop": Objective("masked_lm", *_MASKED, ("sop",)),
     "replaced_token_detection": Objective("replaced_token_detection", count_tokens, select_tokens),
-    "sentence_classification": Objective(
-        "sentence_classification", weigh_rows_equally, select_classes
-    ),
+    "sentence_classification": Objective("sentence_classification", *_CLASSES),
     "sentence_regression": Objective("sentence_regression", weigh_rows_equally, select_numbers),
-    "multiple_choice": Objective("multiple_choice", weigh_rows_equally, select_classes),
+    "multiple_choice": Objective("multiple_choice", *_CLASSES),
     "sequence_tagging": Objective("sequence_tagging", count_tagged_words, select_tagged_words),
 }

@@ -31,9 +31,7 @@ class SentencePair(Term):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         if getattr(task, "kind", None) != self.kind:
-            raise UsageError(
-                f"--criterion {cfg._name} needs the pairs of --task masked_lm_{self.kind}; give it"
-            )
+            raise UsageError(f"--criterion {cfg._name} needs --task masked_lm_{self.kind}; give it")
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return the name of the head that classifies pairs."""

@@ -7,10 +7,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.criterions.divergence import Predictions
-from fairseq_ext.criterions.logging_outputs import Log
-
-Sample = dict[str, Any]
-"""A batch, as a fairseq task makes it."""
+from fairseq_ext.criterions.logging_outputs import Log, Sample
 
 
 class TrainingStep(NamedTuple):
@@ -48,6 +45,7 @@ class Term:
         config: the dataclass of the options that the term adds to a criterion, if any.
         in_evaluation: whether the term belongs to the task, and is computed in evaluation too.
         uses_adversaries: whether the term trains the adversaries of the model.
+        cfg, task: the criterion's configuration and its task.
     """
 
     config: type[FairseqDataclass] | None = None
@@ -55,7 +53,7 @@ class Term:
     uses_adversaries = False
 
     def __init__(self, cfg: Any, task: Any) -> None:
-        pass
+        self.cfg, self.task = cfg, task
 
     @classmethod
     def build(cls, cfg: Any, task: Any) -> "Term":

@@ -8,10 +8,11 @@ without annotations has NO_WORD, NO_WORD, 0 for each token.
 import hashlib
 import json
 import shutil
+from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -65,30 +66,6 @@ def record(places: Sequence[int], sentence: Sentence) -> np.ndarray:
     return np.array([found[place] for place in places], np.int16).reshape(-1, 3)
 
 
-class _Array:
-    """A .npy file that is written row by row."""
-
-    def __init__(self, path: Path, dtype: type, row: tuple[int, ...]) -> None:
-        self.file, self.dtype, self.row, self.count = path.open("wb"), np.dtype(dtype), row, 0
-        self._head()
-
-    def _head(self) -> None:
-        """Write the header; numpy leaves room in it, so that its length is always the same."""
-        descr = np.lib.format.dtype_to_descr(self.dtype)
-        shape = (self.count, *self.row)
-        head = {"descr": descr, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self.file, head)
-
-    def append(self, rows: np.ndarray) -> None:
-        self.file.write(np.ascontiguousarray(rows, self.dtype).tobytes())
-        self.count += len(rows)
-
-    def close(self) -> None:
-        self.file.seek(0)
-        self._head()
-        self.file.close()
-
-
 def write(
     folder: Path, records: Iterable[np.ndarray], symbols: Iterable[str], parser: str
 ) -> dict[str, Any]:
@@ -114,8 +91,7 @@ def write(
         _replace(part, folder)
     except OSError as error:
         raise Unfinished(
-            f"{folder} cannot be written ({error.strerror}); make room and run the same command "
-            "again"
+            f"{folder} cannot be written ({error.strerror}); make room and run the command again"
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -123,23 +99,32 @@ def write(
 
 
 def _fill(part: Path, records: Iterable[np.ndarray]) -> dict[str, Any]:
-    values = _Array(part / "values.npy", np.int16, (3,))
-    offsets = _Array(part / "offsets.npy", np.int64, ())
-    lengths, unannotated = hashlib.sha256(), 0
-    offsets.append(np.zeros(1))
-    for found in records:
-        values.append(found)
-        offsets.append(np.array([values.count]))
-        lengths.update(np.int64(len(found)).tobytes())
-        unannotated += len(found) > 0 and bool(found[0, 0] == NO_WORD)
-    values.close()
-    offsets.close()
+    offsets, unannotated = array("q", [0]), 0
+    with (part / "values.npy").open("wb") as file:
+        _write_header(file, 0)
+        for found in records:
+            file.write(np.ascontiguousarray(found, np.int16).tobytes())
+            offsets.append(offsets[-1] + len(found))
+            unannotated += len(found) > 0 and bool(found[0, 0] == NO_WORD)
+        file.seek(0)
+        _write_header(file, offsets[-1])
+    np.save(part / "offsets.npy", np.array(offsets))
     return {
-        "sentences": offsets.count - 1,
-        "tokens": values.count,
+        "sentences": len(offsets) - 1,
+        "tokens": offsets[-1],
         "unannotated": unannotated,
-        "lengths": lengths.hexdigest(),
+        "lengths": _hash_lengths(np.diff(offsets)),
     }
+
+
+def _write_header(file: BinaryIO, tokens: int) -> None:
+    """Write the header of values.npy; numpy leaves room in it, so that its length never changes."""
+    head = {"descr": np.dtype(np.int16).str, "fortran_order": False, "shape": (tokens, 3)}
+    np.lib.format.write_array_header_1_0(file, head)
+
+
+def _hash_lengths(lengths: Sequence[int] | np.ndarray) -> str:
+    return hashlib.sha256(np.asarray(lengths, np.int64).tobytes()).hexdigest()
 
 
 def _replace(part: Path, folder: Path) -> None:
@@ -157,10 +142,28 @@ def _fingerprint(symbols: Iterable[str]) -> str:
 
 
 class Annotations:
-    """Records of a folder, memory-mapped: int16 [n, 3] for each sentence."""
+    """Records of a folder, memory-mapped: int16 [n, 3] for each sentence.
 
-    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
-        self.values, self.offsets = values, offsets
+    Raises:
+        UsageError: a file cannot be read, or they do not belong together.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            about = json.loads((folder / "about.json").read_text("utf-8"))
+            if about["version"] != VERSION:
+                raise ValueError(f"of version {about['version']}, not {VERSION}")
+            self.values, self.offsets = (
+                np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+                for name in ("values", "offsets")
+            )
+            shapes = (about["tokens"], 3), (about["sentences"] + 1,)
+            if (self.values.shape, self.offsets.shape) != shapes:
+                raise ValueError("its files do not belong together")
+            self.dictionary, self.lengths = about["dictionary"], about["lengths"]
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
 
     @classmethod
     def open(cls, folder: Path, symbols: Iterable[str], lengths: Sequence[int]) -> "Annotations":
@@ -174,17 +177,14 @@ class Annotations:
             UsageError: they are missing, cannot be read, or belong to another text or dictionary.
         """
         if not folder.is_dir():
-            raise UsageError(
-                f"there are no annotations {folder}; make them with fairseq-ext annotate"
-            )
-        about, found = _read(folder)
-        if about["dictionary"] != _fingerprint(symbols):
+            raise UsageError(f"there is no {folder}; make it with fairseq-ext annotate")
+        found = cls(folder)
+        if found.dictionary != _fingerprint(symbols):
             raise UsageError(f"{folder} was made with another dictionary than this; {AGAIN}")
-        counts = np.asarray(lengths, np.int64)
-        if about["lengths"] != hashlib.sha256(counts.tobytes()).hexdigest():
+        if found.lengths != _hash_lengths(lengths):
             raise UsageError(
-                f"{folder} is of other sentences ({about['sentences']} with {about['tokens']} "
-                f"tokens; here are {len(counts)} with {counts.sum()}); {AGAIN}"
+                f"{folder} is of other sentences ({len(found)} with {len(found.values)} "
+                f"tokens; here are {len(lengths)} with {np.sum(lengths)}); {AGAIN}"
             )
         return found
 
@@ -194,25 +194,6 @@ class Annotations:
     def __getitem__(self, index: int) -> np.ndarray:
         first, last = self.offsets[index], self.offsets[index + 1]
         return np.array(self.values[first:last])
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], Annotations]:
-    try:
-        about = json.loads((folder / "about.json").read_text("utf-8"))
-        values, offsets = (
-            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            for name in ("values", "offsets")
-        )
-        if about["version"] != VERSION:
-            raise ValueError(f"of version {about['version']}, not {VERSION}")
-        shapes = (about["tokens"], 3), (about["sentences"] + 1,)
-        if (values.shape, offsets.shape) != shapes:
-            raise ValueError("its files do not belong together")
-        about["dictionary"], about["lengths"]  # noqa: B018 (a KeyError here is none later)
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
-    return about, Annotations(values, offsets)
 
 
 class Annotated(BaseWrapperDataset):

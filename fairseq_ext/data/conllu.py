@@ -68,10 +68,8 @@ def read(path: Path) -> Iterator[Sentence]:
 
 def _row(line: str, where: str) -> Row:
     columns = line.split("\t")
-    if len(columns) != COLUMNS:
-        raise UsageError(
-            f"{where} has {len(columns)} columns; CoNLL-U has {COLUMNS}, parted by tabs"
-        )
+    if (count := len(columns)) != COLUMNS:
+        raise UsageError(f"{where} has {count} columns; CoNLL-U has {COLUMNS}, parted by tabs")
     return Row(columns, where)
 
 
@@ -131,7 +129,6 @@ def _head(row: Row, most: int) -> int:
     head = row.columns[HEAD]
     if not HEADS.fullmatch(head) or int(head) > most:
         raise UsageError(
-            f"{row.where} has the HEAD '{head}'; give the ID of a word, 1 to {most}, or 0 for a "
-            "root"
+            f"{row.where} has the HEAD '{head}'; give a word's ID, 1 to {most}, or 0 for a root"
         )
     return int(head) - 1

@@ -87,13 +87,11 @@ def _checked(values: Values, where: str, fields: Mapping[str, Field]) -> Values:
     for key, field in fields.items():
         if key not in values and field.needed:
             raise UsageError(
-                f"{where} has no '{key}' (it has {', '.join(values) or 'nothing'}); give "
-                f"{field.says} there"
+                f"{where} has no '{key}' (it has {', '.join(values) or 'none'}); give {field.says}"
             )
         if key in values and not field.accepts(values[key]):
-            raise UsageError(
-                f"{where} has {json.dumps(values[key])[:60]} as '{key}'; give {field.says}"
-            )
+            found = json.dumps(values[key])[:60]
+            raise UsageError(f"{where} has {found} as '{key}'; give {field.says}")
     return values
 
 

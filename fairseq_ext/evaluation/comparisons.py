@@ -34,37 +34,22 @@ class Measure(NamedTuple):
     scores: Scores | None = None
 
 
-class Resampling(NamedTuple):
-    """A test on the sentences of two outputs.
-
-    Attributes:
-        compare: the test.
-        size: the usual number of resamples.
-        title: the name of the test.
-        meaning: an explanation of its p-value.
-    """
-
-    compare: Callable[..., Comparison]
-    size: int
-    title: str
-    meaning: str
-
-
 MEANING = "p: how probable a difference at least as large is if "
-RESAMPLINGS = {
-    "bootstrap": Resampling(
+RESAMPLINGS: dict[str, tuple[Callable[..., Comparison], int, str, str]] = {
+    "bootstrap": (
         significance.bootstrap,
         1000,
         "paired bootstrap resampling",
         f"{MEANING}both models are equally good at sentences like these; other seeds may differ",
     ),
-    "randomisation": Resampling(
+    "randomisation": (
         significance.randomisation,
         10_000,
         "paired approximate randomisation",
         f"{MEANING}it is chance which model made which translation; other seeds may differ",
     ),
 }
+"""Tests on the sentences of two outputs: usual number of resamples, title, and meaning of p."""
 TESTS = ["t", *RESAMPLINGS]
 
 
@@ -94,9 +79,7 @@ def match_runs(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> P
             f"a t-test needs two repetitions or more, and {baseline} has {len(base)}; train more "
             "seeds or folds, or give --test bootstrap"
         )
-    return {
-        variant: [(ours[name], base[name]) for name in base] for variant, ours in numbered.items()
-    }
+    return {name: [(ours[n], base[n]) for n in base] for name, ours in numbered.items()}
 
 
 def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) -> list[str]:
@@ -117,19 +100,17 @@ def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) 
         title, meaning = _describe_t_test(pairs)
         results = {name: _compare_runs(matched, measure) for name, matched in pairs.items()}
     else:
-        resampling = RESAMPLINGS[test]
-        size = size or resampling.size
-        title, meaning = resampling.title, resampling.meaning
+        resample, usual_size, title, meaning = RESAMPLINGS[test]
+        size = size or usual_size
         title += f", {size} resamples, seed {significance.SEED}"
-        results = _compare_sentences(resampling, pairs, measure, size)
+        results = _compare_sentences(resample, pairs, measure, size)
     lines = [f"{name}: {_show(result, measure.digits)}" for name, result in results.items()]
     baseline = next(iter(pairs.values()))[0][1].variant
     title = f"{measure.title} against {baseline}: {title}; p two-sided"
     if len(results) > 1:
         title += f", corrected for {len(results)} comparisons (Holm)"
-        corrected = significance.holm(result.p for result in results.values())
-        both = zip(lines, corrected, strict=True)
-        lines = [f"{line}, corrected {_show_p(p)}" for line, p in both]
+        adjusted = significance.holm(result.p for result in results.values())
+        lines = [f"{line}, corrected {_show_p(p)}" for line, p in zip(lines, adjusted, strict=True)]
     return [title, *lines, meaning]
 
 
@@ -148,7 +129,7 @@ def _compare_runs(matched: Sequence[tuple[Run, Run]], measure: Measure) -> Compa
 
 
 def _compare_sentences(
-    test: Resampling, pairs: Pairs, measure: Measure, size: int
+    test: Callable[..., Comparison], pairs: Pairs, measure: Measure, size: int
 ) -> dict[str, Comparison]:
     """Compare each matched pair of runs; return the results by VARIANT/REPETITION."""
     scores = measure.scores
@@ -158,7 +139,7 @@ def _compare_sentences(
             "score of translations as the first --metric"
         )
     return {
-        f"{variant}/{run.repetition}".rstrip("/"): test.compare(
+        f"{variant}/{run.repetition}".rstrip("/"): test(
             *(scores.statistics[each.folder] for each in (run, base)), scores.scorer.value, size
         )
         for variant, matched in pairs.items()

@@ -9,9 +9,8 @@ import sacremoses
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.comet import MODEL, Comet
-from fairseq_ext.evaluation.corpus_scorers import CompoundSplit, Sacrebleu, Scorer
-from fairseq_ext.evaluation.rouge import KINDS, Rouge
+from fairseq_ext.evaluation import corpus_scorers
+from fairseq_ext.evaluation.corpus_scorers import KINDS, MODEL, CompoundSplit, Sacrebleu, Scorer
 from fairseq_ext.evaluation.significance import LEVEL, RESAMPLES, SEED, confidence_interval
 from fairseq_ext.evaluation.translation import Texts
 
@@ -36,7 +35,9 @@ class Metric(NamedTuple):
 
 def _rouge(kind: str, stem: bool) -> Metric:
     label = f"ROUGE-{kind.upper()}" + ("" if stem else " unstemmed")
-    return Metric(label, "words", lambda *_: Rouge(kind, stem), tokenisation_free=True)
+    return Metric(
+        label, "words", lambda *_: corpus_scorers.Rouge(kind, stem), tokenisation_free=True
+    )
 
 
 def _bleu_of_words(lowercase: bool, language: str, *_: str) -> Scorer:
@@ -61,7 +62,7 @@ METRICS = {
     "ter": Metric("TER", "words", lambda *_: Sacrebleu(TER())),
     **{f"rouge-{kind}": _rouge(kind, stem=True) for kind in KINDS},
     **{f"rouge-{kind}-unstemmed": _rouge(kind, stem=False) for kind in KINDS},
-    "comet": Metric("COMET", "sourced", lambda _, __, model=MODEL: Comet(model)),
+    "comet": Metric("COMET", "sourced", lambda _, __, model=MODEL: corpus_scorers.Comet(model)),
 }
 GROUPS = {f"rouge{end}": [f"rouge-{kind}{end}" for kind in KINDS] for end in ("", "-unstemmed")}
 NAMES = (*METRICS, *GROUPS)
@@ -132,9 +133,8 @@ def score_outputs(
             raise UsageError(f"there is no metric {name!r}; give some of {', '.join(NAMES)}")
         if not _has_texts(name, texts):
             raise UsageError(f"{name} compares {MISSING[METRICS[name].form]}, or leave it out")
-    scorers = {
-        name: _make_scorer(METRICS[name], lowercase, language, comet_model) for name in names
-    }
+    settings = lowercase, language, comet_model
+    scorers = {name: _make_scorer(METRICS[name], *settings) for name in names}
     return {name: _score(METRICS[name], scorer, texts) for name, scorer in scorers.items()}
 
 
@@ -146,9 +146,8 @@ def _make_scorer(metric: Metric, *settings: object) -> Scorer:
     try:
         return metric.make(*settings)
     except RuntimeError as error:  # a tokeniser for Japanese or Korean is not installed
-        raise UsageError(
-            f"{metric.label} cannot be computed: {' '.join(str(error).split())}"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{metric.label} cannot be computed: {reason}") from error
 
 
 def _score(metric: Metric, scorer: Scorer, texts: Mapping[Path, Texts]) -> Scores:

@@ -1,7 +1,9 @@
 """Figures of runs: colours, axes, bar charts, and the files of pictures and of their numbers."""
 
 import io
+import json
 import logging
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import records_as_csv, standard_error
-from fairseq_ext.files import atomic_writer, check_writable
+from fairseq_ext.files import atomic_writer, check_writable, rename_when_complete
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,26 +93,47 @@ def check_picture(out: Path) -> None:
     check_writable(out.parent, 0)
 
 
-def save(figure: "Figure", out: Path) -> None:
-    """Write a figure; the suffix of the path decides the type of file.
+def save(figure: "Figure", out: Path, numbers: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Write a figure, whose type the path's suffix decides, and maybe its numbers beside it.
 
     Raises:
         UsageError: the file cannot be written.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
     try:
-        part.write_bytes(render(figure, out.suffix.removeprefix(".").lower()))
-        part.replace(out)
+        with rename_when_complete(out) as part:
+            part.write_bytes(render(figure, out.suffix.removeprefix(".").lower()))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"{out} cannot be written ({error.strerror}); give another") from error
+    if numbers:
+        save_numbers(numbers, out)
 
 
 def save_numbers(records: Sequence[Mapping[str, Any]], out: Path) -> None:
     """Write the numbers that a picture shows, as CSV beside it."""
     with atomic_writer(out.with_suffix(".csv")) as file:
         file.write(records_as_csv(records))
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], stem: Path, **about: Any) -> None:
+    """Write rows to STEM.csv, and to STEM.json together with facts about them."""
+    save_numbers(rows, stem)
+    write_json({**about, "rows": [dict(row) for row in rows]}, stem.with_suffix(".json"))
+
+
+def write_json(value: Any, path: Path, indent: int | None = 1) -> None:
+    """Write a value as JSON; numbers that are not finite become null, paths become strings."""
+    with atomic_writer(path) as file:
+        json.dump(_without_nan(value), file, indent=indent, ensure_ascii=False, default=str)
+        file.write("\n")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def render(figure: "Figure", kind: str) -> bytes:

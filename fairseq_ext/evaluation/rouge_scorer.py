@@ -49,7 +49,5 @@ class RougeScorer(BaseScorer):
 
         for side in (self.ref, self.pred):
             subword_marks.refuse_subwords("the output", side)
-        scorers = [
-            metrics.METRICS[name].make(False, "en") for name in metrics.expand_groups([name])
-        ]
+        scorers = [metrics.METRICS[n].make(False, "en") for n in metrics.expand_groups([name])]
         return [each.value(each.statistics(self.pred, self.ref).sum(0)) for each in scorers]

@@ -9,13 +9,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.training_logs import LOG, REPETITION, Record, is_finished, name_variants, read_log
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CHECKPOINT = "checkpoint_last.pt"
 EPOCH = "train"  # the kind of the records of an epoch
@@ -36,6 +33,7 @@ REPETITION_SETTINGS = {
     "seed": ["seed"],
     "fold": ["seed", "fold", "data", "train_subset", "valid_subset"],
 }
+REPETITION_PART = re.compile(r"([a-z]+)-(\d+)")  # "seed" and "1" of "seed-1-fold-3"
 NUMBER = re.compile(r"((?<=[A-Za-z_/-])\d+)")  # after a name or in a path, not of 1e-3 or 0.1
 
 
@@ -73,17 +71,15 @@ class Run(NamedTuple):
     records: list[Record]
 
 
-def count_parameters(state: Mapping[str, "Tensor"]) -> int:
+def count_parameters(state: Mapping[str, Any]) -> int:
     """Return how many numbers a model's parameters hold, frozen ones too.
 
     Equal matrices count once: they are one matrix, saved under several names. Values are compared,
     since fairseq saves tied matrices of a GPU as separate copies.
     """
-    counted: list[Tensor] = []
+    counted: list[Any] = []
     for name, value in state.items():
-        tied = value.dim() > 1 and any(
-            value.shape == other.shape and value.equal(other) for other in counted
-        )
+        tied = value.dim() > 1 and any(value.shape == x.shape and value.equal(x) for x in counted)
         if name.rpartition(".")[2] not in BUFFERS and not tied:
             counted.append(value)
     return sum(value.numel() for value in counted)
@@ -112,7 +108,7 @@ def read_facts(checkpoint: Path) -> Facts:
     return Facts(
         count_parameters(state["model"]),
         state["optimizer_history"][-1]["num_updates"],
-        extra["previous_training_time"],
+        float(extra["previous_training_time"]),  # a tensor, after several processes
         flatten_settings(config),
     )
 
@@ -151,8 +147,7 @@ def read_run(folder: Path, variant: str) -> Run:
     records = read_log(folder)
     if not is_finished(folder):
         raise UsageError(
-            f"{folder} is not finished: its {LOG} does not end with 'done training'; let "
-            "fairseq-train come to its end"
+            f"{folder} is not finished: its {LOG} does not end with 'done training'; let it finish"
         )
     name = folder.resolve().name
     repetition = name if REPETITION.fullmatch(name) else ""
@@ -161,11 +156,11 @@ def read_run(folder: Path, variant: str) -> Run:
 
 def _check_repetitions(one: Run, other: Run) -> None:
     """Raise UsageError unless two runs differ in what makes them repetitions, and in that alone."""
-    kinds = [part.partition("-")[0] for part in _repetition_parts(one)]
-    free = [name for kind in kinds for name in REPETITION_SETTINGS[kind]]
+    parts, others = (REPETITION_PART.findall(run.repetition) for run in (one, other))
+    free = [name for kind, _ in parts for name in REPETITION_SETTINGS[kind]]
     ours, theirs = one.facts.settings, other.facts.settings
     differing = sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
-    numbers = {*zip(_repetition_numbers(one), _repetition_numbers(other), strict=False)}
+    numbers = {(a, b) for (_, a), (_, b) in zip(parts, others, strict=False)}
     for key in differing:
         name = _name_setting(key)
         if name in MACHINE_SETTINGS + free or _differ_by(numbers, ours[key], theirs[key]):
@@ -173,13 +168,11 @@ def _check_repetitions(one: Run, other: Run) -> None:
         flag = f"--{name.replace('_', '-')}"
         raise UsageError(
             f"{one.folder} was trained with {flag} {ours[key]} and {other.folder} with "
-            f"{theirs[key]}, so they are no repetitions of one variant; give each variant a "
-            "folder of its own"
+            f"{theirs[key]}, so they are no repetitions; give each variant a folder of its own"
         )
     if free and not any(_name_setting(key) in free for key in differing):
         raise UsageError(
-            f"{one.folder} and {other.folder} have the same {', '.join(free)}; repetitions of a "
-            "variant differ in these"
+            f"{one.folder} and {other.folder} have the same {', '.join(free)}; repetitions differ"
         )
 
 
@@ -200,15 +193,6 @@ def _differ_by(numbers: set[tuple[str, str]], ours: object, theirs: object) -> b
     return len(parts[0]) == len(parts[1]) and all(
         a == b or (a, b) in numbers for a, b in zip(*parts, strict=True)
     )
-
-
-def _repetition_numbers(run: Run) -> list[str]:
-    return [part.rpartition("-")[2] for part in _repetition_parts(run)]
-
-
-def _repetition_parts(run: Run) -> list[str]:
-    """Return "seed-1" and "fold-3" of "seed-1-fold-3"."""
-    return re.findall(r"[a-z]+-\d+", run.repetition)
 
 
 def measure_speed(run: Run) -> float:

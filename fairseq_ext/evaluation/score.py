@@ -28,7 +28,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import metrics, translation
-from fairseq_ext.evaluation.comet import MODEL
+from fairseq_ext.evaluation.corpus_scorers import MODEL
 from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.evaluation.translation import Texts, pair_texts, read_output, read_reference
@@ -39,13 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("outputs", nargs="+", type=Path, metavar="OUTPUT")
     add_scoring_options(parser)
-    add(
-        *("--metrics", "--metric"),
-        nargs="+",
-        metavar="METRIC",
-        help=f"of {', '.join(metrics.NAMES)}; default: {' '.join(metrics.DEFAULTS)}, as far as "
-        "they can be had",
-    )
+    default = f"default: {' '.join(metrics.DEFAULTS)}, as far as they can be had"
+    names = f"of {', '.join(metrics.NAMES)}; {default}"
+    add("--metrics", "--metric", nargs="+", metavar="METRIC", help=names)
     intervals = "add 95%% intervals, by bootstrap resampling of sentences"
     add("--confidence", action="store_true", help=intervals)
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -55,20 +51,13 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what outputs are compared with, and how."""
     add = parser.add_argument
     add("--reference", type=Path, metavar="FILE", help="plain text or .gz")
-    add(
-        "--target-lang",
-        metavar="LANG",
-        help="for detokenisation; default: the ending of --reference if it has two letters, or en",
-    )
+    default = "default: the ending of --reference if it has two letters, or en"
+    add("--target-lang", metavar="LANG", help=f"for detokenisation; {default}")
     add("--lowercase", action="store_true", help="ignore case")
     add("--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete")
-    add(
-        "--comet-model",
-        default=MODEL,
-        metavar="MODEL",
-        help=f"name, or path of a .ckpt; default: {MODEL}; it is downloaded if need be, and "
-        "refused if its file holds anything that could run code",
-    )
+    needed = "downloaded if need be, and refused if its file holds anything that could run code"
+    known = f"name, or path of a .ckpt; default: {MODEL}; it is {needed}"
+    add("--comet-model", default=MODEL, metavar="MODEL", help=known)
 
 
 def choose_language(args: argparse.Namespace) -> str:
@@ -100,10 +89,8 @@ def read_texts(args: argparse.Namespace, outputs: Mapping[Path, Path]) -> dict[P
     language = choose_language(args)
     reference = read_reference(args.reference, language) if args.reference else None
     source = read_reference(args.source, _language_of(args.source)) if args.source else None
-    return {
-        key: pair_texts(read_output(path), reference, language, source)
-        for key, path in outputs.items()
-    }
+    pair = partial(pair_texts, reference=reference, language=language, source=source)
+    return {key: pair(read_output(path)) for key, path in outputs.items()}
 
 
 def as_table(texts: Mapping[Path, Texts], scores: Sequence[Scores], notes: Sequence[str]) -> str:

@@ -47,18 +47,17 @@ def paired_t(system: Sequence[float], baseline: Sequence[float]) -> Comparison:
 
 def bootstrap(system: np.ndarray, baseline: np.ndarray, value: Value, samples: int) -> Comparison:
     """Compare two outputs by paired bootstrap resampling of sentences."""
-    observed = value(system.sum(0)) - value(baseline.sum(0))
+    observed = _difference(value, system, baseline)
     indices = _resample(len(system), samples)
-    differences = [value(system[i].sum(0)) - value(baseline[i].sum(0)) for i in indices]
+    differences = [_difference(value, system[i], baseline[i]) for i in indices]
     p = _share_at_least(np.abs(np.subtract(differences, observed)), observed)
     return Comparison(observed, _percentiles(differences), p)
 
 
-def confidence_interval(
-    statistics: np.ndarray, value: Value, samples: int = RESAMPLES
-) -> tuple[float, float]:
+def confidence_interval(statistics: np.ndarray, value: Value) -> tuple[float, float]:
     """Return the percentile interval of a score, by bootstrap resampling of sentences."""
-    return _percentiles([value(statistics[i].sum(0)) for i in _resample(len(statistics), samples)])
+    indices = _resample(len(statistics), RESAMPLES)
+    return _percentiles([value(statistics[i].sum(0)) for i in indices])
 
 
 def _resample(size: int, samples: int) -> Iterator[np.ndarray]:
@@ -80,14 +79,15 @@ def randomisation(
     In each sample, the two outputs of every sentence are swapped at random or not.
     """
     rng = np.random.default_rng(SEED)
-    observed = value(system.sum(0)) - value(baseline.sum(0))
     swaps = (rng.integers(2, size=(len(system), 1), dtype=bool) for _ in range(samples))
-    differences = [
-        value(np.where(swap, baseline, system).sum(0))
-        - value(np.where(swap, system, baseline).sum(0))
-        for swap in swaps
-    ]
+    pair = np.stack([system, baseline])
+    differences = [_difference(value, *np.where(swap, pair[::-1], pair)) for swap in swaps]
+    observed = _difference(value, system, baseline)
     return Comparison(observed, None, _share_at_least(np.abs(differences), observed))
+
+
+def _difference(value: Value, system: np.ndarray, baseline: np.ndarray) -> float:
+    return value(system.sum(0)) - value(baseline.sum(0))
 
 
 def _share_at_least(values: np.ndarray, observed: float) -> float:
@@ -97,10 +97,8 @@ def _share_at_least(values: np.ndarray, observed: float) -> float:
 
 def holm(values: Iterable[float]) -> list[float]:
     """Return p-values corrected for their number (Holm 1979); NaN stays and is not counted."""
-    corrected = list(values)
-    order = sorted((p, i) for i, p in enumerate(corrected) if not math.isnan(p))
-    largest = 0.0
-    for rank, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
-        corrected[index] = largest
-    return corrected
+    p = np.array(list(values), float)
+    order = np.argsort(p)  # NaN comes last
+    factors = np.isfinite(p).sum() - np.arange(len(p))
+    p[order] = np.maximum.accumulate(np.minimum(1, factors * p[order]))
+    return p.tolist()

@@ -25,25 +25,23 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import comparisons, layout, metrics
+from fairseq_ext.evaluation import comparisons, layout, metrics, pictures
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
-from fairseq_ext.evaluation.pictures import check_picture, draw_bars, save, save_numbers
 from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
 from fairseq_ext.evaluation.translation import Texts, check_same_references
 from fairseq_ext.files import atomic_writer, check_writable
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 ENDINGS = {".md": "markdown", ".csv": "csv"}
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each variant."""
+Measures = Mapping[str, Measure]
+"""By name of the metric, the results of all runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,14 +57,10 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     add_scoring_options(parser)
-    add(
-        "--metric",
-        nargs="+",
-        metavar="METRIC",
-        help=f"of {', '.join(metrics.NAMES)}, or as named in the log, or SUBSET.NAME for "
-        "another than the first --valid-subset, or train.NAME; default: "
-        f"{' '.join(metrics.DEFAULTS)} with --reference, else loss",
-    )
+    logged = "SUBSET.NAME for another than the first --valid-subset, or train.NAME"
+    default = f"{' '.join(metrics.DEFAULTS)} with --reference, else loss"
+    names = f"of {', '.join(metrics.NAMES)}, or as named in the log, or {logged}"
+    add("--metric", nargs="+", metavar="METRIC", help=f"{names}; default: {default}")
     first = "the variant with this value of the first metric on top"
     add("--sort", choices=("highest", "lowest"), help=first)
     add("--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error")
@@ -90,8 +84,7 @@ def run(args: argparse.Namespace) -> None:
         with atomic_writer(args.output) as file:
             file.write(text)
     if args.bars:
-        save(draw_table(table), args.bars)
-        save_numbers(table.records(), args.bars)
+        pictures.save(draw_table(table), args.bars, table.records())
 
 
 class Table(NamedTuple):
@@ -100,28 +93,23 @@ class Table(NamedTuple):
     Attributes:
         columns: its columns, with a row for each variant.
         notes: the lines below it.
-        runs: the runs of each variant, in the order of the rows.
-        measures: by name of the metric, the results of all runs.
+        title: the name of the first metric.
+        values: by variant in the order of the rows and by folder, the results by the first metric.
         baseline: the variant that others are compared with.
     """
 
     columns: list[Column]
     notes: list[str]
-    runs: Runs
-    measures: Mapping[str, Measure]
+    title: str
+    values: Mapping[str, Mapping[Path, float]]
     baseline: str
-
-    @property
-    def first(self) -> Measure:
-        """Results by the first metric, which --sort, --test and --bars use."""
-        return next(iter(self.measures.values()))
 
     def records(self) -> list[dict[str, object]]:
         """Return the numbers that the bars show, a record for each run."""
         return [
-            {"variant": variant, "run": run.folder, "value": self.first.values[run.folder]}
-            for variant, runs in self.runs.items()
-            for run in runs
+            {"variant": variant, "run": folder, "value": value}
+            for variant, values in self.values.items()
+            for folder, value in values.items()
         ]
 
 
@@ -141,17 +129,18 @@ def build_table(args: argparse.Namespace, runs: Runs) -> Table:
         notes.append(f"±: {SPREADS[args.spread].title}")
     if pairs:
         notes += compare_measures(args, pairs, measures)
+    title, _, first, _ = next(iter(measures.values()))
     if args.sort:
-        runs = sort_variants(runs, next(iter(measures.values())).values, args.sort == "highest")
+        runs = sort_variants(runs, first, args.sort == "highest")
     columns = build_columns(runs, measures.values(), args.spread)
-    return Table(columns, notes, runs, measures, baseline)
+    values = {name: {run.folder: first[run.folder] for run in each} for name, each in runs.items()}
+    return Table(columns, notes, title, values, baseline)
 
 
-def draw_table(table: Table) -> "Figure":
+def draw_table(table: Table) -> "pictures.Figure":
     """Draw a bar for each variant by the first metric."""
-    scores, title = table.first.values, table.first.title
-    values = {name: [scores[run.folder] for run in runs] for name, runs in table.runs.items()}
-    return draw_bars(values, title, table.baseline)
+    values = {name: [*each.values()] for name, each in table.values.items()}
+    return pictures.draw_bars(values, table.title, table.baseline)
 
 
 def _check_test(args: argparse.Namespace) -> None:
@@ -167,21 +156,18 @@ def _check_files(args: argparse.Namespace) -> None:
     if args.baseline and not (args.test or args.bars):
         raise UsageError("--baseline is for --test and --bars; give one of them, or leave it out")
     if args.bars:
-        check_picture(args.bars)
+        pictures.check_picture(args.bars)
     if args.output:
         check_writable(args.output.parent, 0)
         if args.output.is_dir():
             raise UsageError(f"--output is the folder {args.output}; give a file")
         if args.bars and args.bars.with_suffix(".csv") == args.output:
             raise UsageError(
-                f"--output is {args.output}, where the numbers of --bars {args.bars} go; give "
-                "one of them another name"
+                f"--output is {args.output}, where the numbers of --bars {args.bars} go; rename one"
             )
 
 
-def measure_runs(
-    args: argparse.Namespace, runs: Sequence[Run]
-) -> tuple[dict[str, Measure], list[str]]:
+def measure_runs(args: argparse.Namespace, runs: Sequence[Run]) -> tuple[Measures, list[str]]:
     """Return the results of all runs by the names of their metrics, and the notes about them."""
     names = metrics.expand_groups(args.metric or ([] if args.reference else ["loss"]))
     scored = [name for name in names if name in metrics.METRICS]
@@ -202,15 +188,12 @@ def measure_runs(
     return {name: measures[name] for name in names or measures}, notes
 
 
-def compare_measures(
-    args: argparse.Namespace, pairs: Pairs, measures: Mapping[str, Measure]
-) -> list[str]:
+def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures) -> list[str]:
     """Return the results of --test, metric by metric, and at the end the meaning of p."""
     names = metrics.expand_groups(args.by or [next(iter(measures))])
     if unknown := [name for name in names if name not in measures]:
         raise UsageError(
-            f"--by names {unknown[0]}, which is no metric of this table; choose from "
-            f"{', '.join(measures)}"
+            f"--by names {unknown[0]}, no metric of this table; give some of {', '.join(measures)}"
         )
     lines = []
     for name in names:
@@ -238,14 +221,12 @@ def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, 
     name = f"generate-{args.gen_subset}.txt"
     if missing := next((run.folder for run in runs if not (run.folder / name).is_file()), None):
         raise UsageError(
-            f"{missing} has no {name}; keep the output of fairseq-generate there, or give a "
-            "--metric of the log"
+            f"{missing} has no {name}; put fairseq-generate's output there or use a logged --metric"
         )
     texts = read_texts(args, {run.folder: run.folder / name for run in runs})
-    for repetition in {run.repetition for run in runs}:
-        check_same_references(
-            {run.folder: texts[run.folder] for run in runs if run.repetition == repetition}
-        )
+    for name in {run.repetition for run in runs}:
+        matched = [run.folder for run in runs if run.repetition == name]
+        check_same_references({folder: texts[folder] for folder in matched})
     return texts
 
 

@@ -156,14 +156,14 @@ def pair_texts(
     if reference is None:
         reference = own or _refuse_targets(output)
     else:
-        _check_same_test_set(output, reference)
+        _check_same_test_set(output, reference.words)
     words, tokenised = detokenise_if_needed(output.words, language)
     tokens = output.tokens or (output.words if tokenised else None)
     targets = reference.tokens or (own.tokens if own else None)
     both = Pair(tokens, targets) if tokens and targets else None
     detokenised = tokenised or reference.tokens is not None
     if source:
-        _check_source(output, source)
+        _check_size(output, source.words, "source")
     else:
         source = _own_reference(output.sources, UNKNOWN_SOURCE, "en")
     return Texts(Pair(words, reference.words), both, reference.raw, detokenised, source)
@@ -191,11 +191,8 @@ def _read_kind(lines: Sequence[str], kind: str) -> dict[int, str]:
     """Return sentence number -> text of the lines of a kind; the first one of a number counts."""
     score = r"[^\t]*\t" if kind in "HD" else ""
     start = re.compile(rf"{kind}-(\d+)\t{score}")
-    texts: dict[int, str] = {}
-    for line in lines:
-        if match := start.match(line):
-            texts.setdefault(int(match[1]), line[match.end() :])
-    return texts
+    matches = map(start.match, reversed(lines))
+    return {int(match[1]): match.string[match.end() :] for match in matches if match}
 
 
 def _sort_sentences(path: Path, kind: str, texts: Mapping[int, str], size: int) -> list[str]:
@@ -220,11 +217,11 @@ def _own_reference(lines: list[str] | None, unknown: str, language: str) -> Refe
     return _make_reference(lines, language)._replace(raw=False)
 
 
-def _check_source(output: Output, source: Reference) -> None:
-    if len(output.words) != len(source.words):
+def _check_size(output: Output, sentences: Sequence[str], role: str) -> None:
+    if len(output.words) != len(sentences):
         raise UsageError(
-            f"{output.path} has {len(output.words)} translations and --source "
-            f"{len(source.words)} sentences; give the source of the same test set"
+            f"{output.path} has {len(output.words)} translations and the {role} {len(sentences)} "
+            f"sentences; give the {role} of the same test set, one sentence a line"
         )
 
 
@@ -237,35 +234,26 @@ def _refuse_targets(output: Output) -> NoReturn:
     )
 
 
-def _check_same_test_set(output: Output, reference: Reference) -> None:
-    translations, references = output.words, reference.words
-    if len(translations) != len(references):
-        raise UsageError(
-            f"{output.path} has {len(translations)} translations and the reference "
-            f"{len(references)} sentences; give the reference of the same test set, one sentence a "
-            "line"
-        )
-    for index, target in enumerate(output.targets or []):
-        if not _is_same_text(target, references[index]):
+def _check_same_test_set(output: Output, references: Sequence[str]) -> None:
+    _check_size(output, references, "reference")
+    for index, (target, sentence) in enumerate(zip(output.targets or [], references, strict=False)):
+        if not _is_same_text(target, sentence):
             raise UsageError(
                 f"{output.path} was made from another test set: its sentence {index} is "
-                f"{target[:60]!r} and that of the reference {references[index][:60]!r}; give "
-                "the reference of the same test set"
+                f"{target[:60]!r} and that of the reference {sentence[:60]!r}; give the reference "
+                "of the same test set"
             )
 
 
 def _is_same_text(target: str, sentence: str) -> bool:
     """Return whether letters and digits are the same, but for case and unknown words."""
     text = _letters(sentence)
-    parts = [_letters(part) for part in target.split(UNKNOWN)]
-    if len(parts) == 1:
-        return parts[0] == text
-    place = 0
-    for part in parts:
-        start = text.find(part, place)
-        if start < 0:
+    if UNKNOWN not in target:
+        return _letters(target) == text
+    for part in map(_letters, target.split(UNKNOWN)):
+        if part not in text:
             return False
-        place = start + len(part)
+        text = text[text.index(part) + len(part) :]
     return True
 
 

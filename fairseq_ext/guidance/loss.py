@@ -84,10 +84,10 @@ def _distance_to_index(index: Tensor, view: View) -> Distance:
 
 def _distance_to_keys(keys: Tensor) -> Distance:
     count = keys.sum(1, keepdim=True)[:, :, None]
-    share = (keys[:, None] / count.clamp(min=1))[..., None]  # [B, 1, S, 1]
+    share = (keys / count[:, 0].clamp(min=1))[:, None, None]  # [B, 1, 1, S]
 
     def distance(maps: Tensor, squares: Tensor) -> Tensor:
-        hit = (maps @ share.to(maps.dtype)).squeeze(-1)
+        hit = (maps * share).sum(-1)  # a matrix product would be in 16 bits under --amp
         return torch.where(count > 0, squares - 2 * hit + 1 / count.clamp(min=1), 0)
 
     return distance

@@ -35,9 +35,7 @@ def build_schedule(decay: int | None, hold: int, max_update: int) -> Schedule:
         fault = "there is no --max-update" if decay is None else f"--ag-decay-updates is {decay}"
         raise UsageError(f"{fault}; say at which update guidance ends, as --ag-decay-updates N")
     if not 0 <= hold <= end:
-        raise UsageError(
-            f"--ag-hold-updates is {hold}; give a number from 0 to {end}, where guidance ends"
-        )
+        raise UsageError(f"--ag-hold-updates is {hold}; give 0 to {end}, where guidance ends")
     return Schedule(hold, end)
 
 

@@ -1,15 +1,19 @@
 """Flat fairseq configurations, generated from fairseq's own `TransformerConfig`."""
 
+import re
 from argparse import Namespace, _StoreFalseAction
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, make_dataclass
-from typing import Any, NamedTuple, Optional
+from inspect import getdoc
+from typing import Any, NamedTuple, Optional, TypeVar
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
 
 from fairseq_ext.errors import UsageError
+
+T = TypeVar("T")
 
 Option = tuple[str, Any, Field]
 """Name, type and dataclass field, as `make_dataclass` takes them."""
@@ -105,6 +109,16 @@ def _advise(needed: Iterable[str], accepted: Sequence[Any]) -> str:
 def default_options(config: type) -> dict[str, Any]:
     """Return option -> default of a dataclass."""
     return {field.name: field.default for field in fields(config)}
+
+
+def help_from_docstring(config: type[T]) -> type[T]:
+    """Decorate a class, below `dataclass`, whose docstring has the help of each of its options.
+
+    An entry of its list of attributes is such a help; lines that go on are indented further.
+    """
+    for name, text in re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", getdoc(config) or "", re.M):
+        setattr(config, name, described(vars(config)[name], " ".join(text.split())))
+    return config
 
 
 def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterator[Option]:

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq_ext.attention import HeadGroup, build_gaussian_heads, build_normaliser
 from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import ALL_LAYERS, choose_layers
+from fairseq_ext.guidance.plan import ALL_LAYERS, choose_layers
 from fairseq_ext.models import config
 from fairseq_ext.roles.role_masks import NO_ROLE, PARSED_ROLES, ROLES, RoleMask
 from fairseq_ext.roles.symbols import SymbolTable, check_symbols

@@ -77,7 +77,8 @@ class Checkpointed(nn.Module):
         """Compute the layer, and compute it again for its gradient if it is checkpointed."""
         if not (self.checkpointed and torch.is_grad_enabled()):
             return super().forward(*args, **kwargs)
-        with save_on_cpu() if self.offloaded else nullcontext():
+        pinned = torch.cuda.is_available()  # else copies wait for each other
+        with save_on_cpu(pin_memory=pinned) if self.offloaded else nullcontext():
             return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
 
 

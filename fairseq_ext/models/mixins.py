@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass
 from fairseq_ext.attention.model_report import ModelReport, get_model_report
-from fairseq_ext.guidance.selection import find_guidable_heads
+from fairseq_ext.guidance.plan import find_guidable_heads
 from fairseq_ext.models.config import keep_true_flags
 
 SIDES = ("encoder", "decoder")

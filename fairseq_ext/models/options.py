@@ -11,7 +11,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import GPU_KERNELS, Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.selection import SITES
+from fairseq_ext.guidance.plan import SITES
 from fairseq_ext.models.config import Requirements, described, flag, list_options, stock_options
 from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 

@@ -9,7 +9,7 @@ from fairseq.models.roberta import model as stock
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, adversary
+from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, second_pass
 from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, pretrained, task_heads
@@ -28,7 +28,7 @@ def init_parameters(module: nn.Module) -> None:
     adversaries, which have initialised themselves.
     """
     queryless = isinstance(module, Attention) and module.q_proj is None
-    if not (queryless or isinstance(module, adversary.BertLinear)):
+    if not (queryless or isinstance(module, second_pass.BertLinear)):
         init_bert_params(module)
 
 

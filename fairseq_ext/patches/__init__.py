@@ -11,21 +11,14 @@ import re
 from collections.abc import Callable
 
 from fairseq_ext.errors import plain_errors
-from fairseq_ext.patches import (
-    batches,
-    checkpoints,
-    hydra_nodes,
-    libraries,
-    messages,
-    processes,
-    trainer,
-)
+from fairseq_ext.patches import batches, checkpoints, libraries, messages, processes, trainer
 
 PATCHES = (
     libraries.silence_stock_warnings,
     libraries.restore_numpy_compat,
     libraries.fix_length_buckets,
-    hydra_nodes.make_nodes_lazily,
+    libraries.avoid_cudnn_attention,
+    libraries.make_nodes_lazily,
     batches.keep_last_batch,
     batches.repeat_batches,
     batches.refresh_cached_items,
@@ -43,6 +36,7 @@ PATCHES = (
     trainer.restore_all,
     trainer.save_all,
     trainer.register_lamb,
+    trainer.unscale_once,
     plain_errors,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""

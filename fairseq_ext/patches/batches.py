@@ -38,15 +38,12 @@ def repeat_batches() -> None:
     def get_batch_iterator(
         original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        epoch = kwargs.get("epoch", 1)
-        reused = task.can_reuse_epoch_itr(dataset) and not getattr(
-            task.cfg, "rebuild_batches", False
-        )
-        if not reused or dataset in task.dataset_to_epoch_iter:
+        fresh = getattr(task.cfg, "rebuild_batches", False) or not task.can_reuse_epoch_itr(dataset)
+        if fresh or dataset in task.dataset_to_epoch_iter:
             return original(task, dataset, *args, **kwargs)
         iterator = original(task, dataset, *args, **kwargs | {"epoch": 1})
-        iterator.epoch = epoch
-        dataset.set_epoch(epoch)
+        iterator.epoch = kwargs.get("epoch", 1)
+        dataset.set_epoch(iterator.epoch)
         return iterator
 
     wrap("fairseq.tasks.fairseq_task:FairseqTask", "get_batch_iterator", get_batch_iterator)

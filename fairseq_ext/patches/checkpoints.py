@@ -57,9 +57,7 @@ def parse_settings() -> None:
     from fairseq_ext import safe_loading
 
     # some modules have a second name in sys.modules
-    modules = {
-        module.__name__ for name, module in sys.modules.items() if name.startswith("fairseq.")
-    }
+    modules = {module.__name__ for key, module in sys.modules.items() if key.startswith("fairseq.")}
     replace(sorted(modules), "eval", safe_loading.parse_literal)
 
 

@@ -36,9 +36,8 @@ class Lamb(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        )
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -51,24 +50,17 @@ class Lamb(torch.optim.Optimizer):
         return loss
 
     @staticmethod
-    def _update(
-        parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def _update(parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         weight, grad = _to_float32(parameter), _to_float32(gradient)
-        if not state:
-            state.update(
-                step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight)
-            )
-        for name in ("exp_avg", "exp_avg_sq"):
-            state[name] = state[name].to(weight)  # loading casts it to the parameter's precision
-        state["step"] += 1
+        state["step"] = state.get("step", 0) + 1
+        for name in ("exp_avg", "exp_avg_sq"):  # loading casts them to the parameter's precision
+            state[name] = state[name].to(weight) if name in state else torch.zeros_like(weight)
         beta1, beta2 = group["betas"]
         mean = state["exp_avg"].lerp_(grad, 1 - beta1) / (1 - beta1 ** state["step"])
         state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         square = state["exp_avg_sq"] / (1 - beta2 ** state["step"])
-        update = mean.div_(square.sqrt_().add_(group["eps"])).add_(
-            weight, alpha=group["weight_decay"]
-        )
+        update = mean.div_(square.sqrt_().add_(group["eps"]))
+        update.add_(weight, alpha=group["weight_decay"])
         lengths = weight.norm(), update.norm()
         trust = torch.where((lengths[0] > 0) & (lengths[1] > 0), lengths[0] / lengths[1], 1.0)
         parameter.copy_(weight.sub_(update.mul_(trust), alpha=group["lr"]))
@@ -103,9 +95,8 @@ class LambOptimizer(FairseqOptimizer):
     @property
     def optimizer_config(self) -> dict[str, Any]:
         """Return the options that override those in a checkpoint."""
-        rates = self.cfg.lr if not isinstance(self.cfg.lr, int | float) else [self.cfg.lr]
         return {
-            "lr": rates[0],
+            "lr": self.cfg.lr if isinstance(self.cfg.lr, int | float) else self.cfg.lr[0],
             "betas": _parse_betas(self.cfg.lamb_betas),
             "eps": self.cfg.lamb_eps,
             "weight_decay": self.cfg.weight_decay,
@@ -118,7 +109,5 @@ def _parse_betas(text: str) -> tuple[float, float]:
     except (ValueError, TypeError, SyntaxError):
         first = second = -1.0
     if not (0 <= first < 1 and 0 <= second < 1):
-        raise UsageError(
-            f"--lamb-betas is '{text}'; give two numbers in [0, 1), as in (0.9, 0.999)"
-        )
+        raise UsageError(f"--lamb-betas is '{text}'; give two numbers in [0, 1), as (0.9, 0.999)")
     return first, second

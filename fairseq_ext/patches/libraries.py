@@ -1,10 +1,10 @@
-"""Patches that current versions of numpy, torch and hydra need."""
+"""Patches of how numpy, torch and hydra are used: their current versions, and a quicker start."""
 
 import types
 import warnings
 from typing import Any
 
-from fairseq_ext.wrapping import replace
+from fairseq_ext.wrapping import replace, wrap
 
 STOCK_WARNINGS = [
     (r"hydra\.experimental\.\w+\(\) is no longer experimental", UserWarning, ""),
@@ -59,3 +59,52 @@ def fix_length_buckets() -> None:
 
     modules = ["data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset"]
     replace([f"fairseq.data.{module}" for module in modules], "get_buckets", get_buckets)
+
+
+class LazyNode:
+    """A dataclass that becomes a node when hydra copies it.
+
+    hydra deep-copies a stored configuration before every use and changes only the copy. The copy is
+    the one place where the node is needed, so `__deepcopy__` makes it.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        from omegaconf import OmegaConf
+
+        return OmegaConf.structured(self.settings)
+
+
+def make_nodes_lazily() -> None:
+    """Store a LazyNode for every configuration of a model or criterion.
+
+    Fault: It makes hydra's node of every configuration when it is registered, which for all of our
+        architectures takes a fifth of the start.
+    Since: fairseq 0.12.
+    Until: fairseq stores the class instead of an instance.
+    """
+
+    def store(
+        original: Any, self: Any, name: str, node: Any, group: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        lazy = group in ("model", "criterion")
+        original(self, name, {} if lazy else node, group, *args, **kwargs)
+        if lazy:
+            self.repo[group][f"{name}.yaml"].node = LazyNode(node)
+
+    wrap("hydra.core.config_store:ConfigStore", "store", store)
+
+
+def avoid_cudnn_attention() -> None:
+    """Let torch run attention by its flash or memory-efficient kernels, not by cuDNN's.
+
+    Fault: On Hopper and Blackwell it runs attention by cuDNN, which takes up to a second to plan
+        each new shape of a batch, and whose gradients can be NaN (pytorch#196678).
+    Since: torch 2.11.
+    Until: cuDNN keeps one plan for all lengths and its gradients are right.
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)

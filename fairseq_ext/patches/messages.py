@@ -9,42 +9,32 @@ from fairseq_ext.wrapping import wrap
 
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
-REFUSALS = (
-    (
-        "fairseq.checkpoint_utils",
-        "load_model_ensemble_and_task",
+REFUSALS = {
+    ("fairseq.checkpoint_utils", "load_model_ensemble_and_task"): (
         "Error(s) in loading",
         "{argument} does not fit the model that its options and this data make ({reason} ...); "
         "give the data that it was trained on, with its dictionary, and leave out "
         "--model-overrides",
     ),
-    (
-        "fairseq.checkpoint_utils",
-        "verify_checkpoint_directory",
+    ("fairseq.checkpoint_utils", "verify_checkpoint_directory"): (
         "[Errno",
         "cannot write checkpoints to {argument} ({reason}); choose another --save-dir",
     ),
-    (
-        "fairseq.quantization_utils",
-        "quantize_model_scalar",
+    ("fairseq.quantization_utils", "quantize_model_scalar"): (
         "<class",
         "--quant-noise-scalar quantises plain linear maps, embeddings and convolutions, and this "
         "model has {reason}; leave it out",
     ),
-    (
-        "fairseq.dataclass.utils",
-        "merge_with_parent",
+    ("fairseq.dataclass.utils", "merge_with_parent"): (
         "Key '",
         "{reason}; correct that key of the configuration, or leave it out",
     ),
-    (
-        "fairseq.tasks.fairseq_task:FairseqTask",
-        "filter_indices_by_size",
+    ("fairseq.tasks.fairseq_task:FairseqTask", "filter_indices_by_size"): (
         "Size of sample",
         "{reason}, or break the text into shorter samples",
     ),
-)
-"""Owner and name of a function, the start of its exception's text, and our sentence instead."""
+}
+"""Owner and name of a function -> the start of its exception's text, and our sentence instead."""
 
 
 def refuse_plainly() -> None:
@@ -56,8 +46,8 @@ def refuse_plainly() -> None:
     """
     from fairseq_ext.tasks.plain_text import find_split
 
-    for owner, name, start, sentence in REFUSALS:
-        wrap(owner, name, _wrapper(start, sentence))
+    for function, refusal in REFUSALS.items():
+        wrap(*function, _wrapper(*refusal))
 
     def load(original: Callable, task: Any, split: str, epoch: int, combine: bool) -> Any:
         find_split(task, split, epoch)

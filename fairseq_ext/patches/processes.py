@@ -1,6 +1,7 @@
 """Patches of how several processes start, and checks of flags that fairseq cannot train with."""
 
 import os
+import re
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,10 @@ def unset_tpu(cfg: Any) -> None:
     from fairseq.distributed import utils
     from omegaconf import DictConfig
 
-    if not cfg.common.bf16 or utils.xm is not None:
-        return
-    for part in cfg.values():
-        if isinstance(part, DictConfig | Namespace) and "tpu" in part:
-            part.tpu = False
+    if cfg.common.bf16 and utils.xm is None:
+        for part in cfg.values():
+            if isinstance(part, DictConfig | Namespace) and "tpu" in part:
+                part.tpu = False
 
 
 def check_precision(cfg: Any) -> None:
@@ -36,7 +36,7 @@ def check_precision(cfg: Any) -> None:
         flag = "--memory-efficient-fp16" if common.memory_efficient_fp16 else "--fp16"
         raise UsageError(f"{flag} needs a GPU; on a CPU give --bf16, or neither")
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
-    flat = not (efficient or common.fp16_no_flatten_grads)
+    flat = common.fp16 and not (efficient or common.fp16_no_flatten_grads)  # bf16 stays apart
     if flat and getattr(cfg.optimizer, "_name", None) == "lamb":
         raise UsageError(
             "--optimizer lamb needs the norm of each parameter, which 16 bits lose in one flat "
@@ -44,6 +44,7 @@ def check_precision(cfg: Any) -> None:
         )
 
 
+USAGE_ERROR = re.compile(r"^fairseq_ext\.errors\.(?:UsageError|Unfinished): (.+)\Z", re.M | re.S)
 LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # variables that fairseq reads
 SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
 CPU_DDP = ("legacy_ddp", "no_c10d")
@@ -100,13 +101,11 @@ def _check_cpu(cfg: Any, started: bool) -> None:
             f"torchrun --no-python --nproc_per_node {world} fairseq-train ... "
             f"--distributed-world-size {world} {CPU_FLAGS}"
         )
-    backends = (
-        f"--distributed-backend {flags.distributed_backend} --ddp-backend {flags.ddp_backend}"
-    )
     trains = cfg.optimizer is not None
     if flags.distributed_backend == "nccl" or trains and flags.ddp_backend not in CPU_DDP:
         raise UsageError(
-            f"{world} processes on CPUs do not work with {backends}; give {CPU_FLAGS}, or "
+            f"{world} processes on CPUs do not work with --distributed-backend "
+            f"{flags.distributed_backend} --ddp-backend {flags.ddp_backend}; give {CPU_FLAGS}, or "
             "--distributed-world-size 1"
         )
 
@@ -114,16 +113,24 @@ def _check_cpu(cfg: Any, started: bool) -> None:
 def check_every_start() -> None:
     """Correct --bf16 and check the processes in every command that may start several.
 
+    A UsageError of a process that it starts is raised here as one.
+
     Fault: On CPUs several processes train nothing, or each the whole; --bf16 implies --tpu.
     Since: fairseq 0.10.
     Until: fairseq starts processes on CPUs, takes their number from torchrun and leaves --tpu
         alone.
     """
+    from torch.multiprocessing import ProcessRaisedException
 
     def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
         unset_tpu(cfg)
         check_processes(cfg)
-        return original(cfg, main, **kwargs)
+        try:
+            return original(cfg, main, **kwargs)
+        except ProcessRaisedException as error:
+            if message := USAGE_ERROR.search(str(error)):
+                raise UsageError(message[1].strip()) from None
+            raise
 
     wrap("fairseq.distributed.utils", "call_main", call_main)
 

@@ -4,10 +4,10 @@ The modules that they need are imported when they are applied: models must be re
 patch that makes hydra's nodes lazily.
 """
 
+import inspect
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from fairseq_ext.patches.messages import as_usage_error
@@ -75,15 +75,9 @@ def restore_all() -> None:
     from fairseq_ext import safe_loading, training_checks
     from fairseq_ext.attention.model_report import get_model_report
 
-    def load(
-        original: Callable,
-        trainer: Any,
-        filename: str,
-        reset_optimizer: bool = False,
-        reset_lr_scheduler: bool = False,
-        optimizer_overrides: Any = None,
-        reset_meters: bool = False,
-    ) -> Any:
+    def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(original).bind(trainer, filename, *args, **kwargs).arguments
+        reset_optimizer = given.get("reset_optimizer", False)
         task_state: State = {}
 
         def examine(state: State) -> None:
@@ -96,21 +90,11 @@ def restore_all() -> None:
         if trainer.data_parallel_rank > 0 and not all_read and zipfile.is_zipfile(filename):
             # the first process sends the checkpoint to the others, and each has to refuse it
             examine(safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True))
-        with (
-            _examining(examine),
-            as_usage_error("Cannot load model parameters", MISFIT, filename),
-        ):
-            extra = original(
-                trainer,
-                filename,
-                reset_optimizer,
-                reset_lr_scheduler,
-                optimizer_overrides,
-                reset_meters=reset_meters,
-            )
+        with _examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
+            extra = original(trainer, filename, *args, **kwargs)
         if extra is not None and not reset_optimizer:
             trainer.task.load_state_dict(task_state)
-        _restore_metrics(trainer, extra or {}, reset_meters)
+        _restore_metrics(trainer, extra or {}, given.get("reset_meters", False))
         return extra
 
     wrap(TRAINER, "load_checkpoint", load)
@@ -161,4 +145,29 @@ def register_lamb() -> None:
     Since: fairseq 0.10.
     Until: fairseq's FusedLAMB works in plain torch.
     """
-    import_module("fairseq_ext.patches.lamb")
+    from fairseq_ext.patches import lamb  # noqa: F401
+
+
+def unscale_once() -> None:
+    """Step the optimizer whose gradients were unscaled, and use --amp's own flags.
+
+    Fault: With --amp gradients are divided by the loss scale twice: once for the optimizer and once
+        for its wrapper. --amp-init-scale has no effect but as the window.
+    Since: fairseq 0.12.
+    Until: AMPOptimizer.step steps `self.optimizer`.
+    """
+
+    def build(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, cfg, *args, **kwargs)
+        scaler, common = self.scaler, cfg.common
+        if scaler.is_enabled():
+            scaler.load_state_dict(scaler.state_dict() | {"scale": float(common.amp_init_scale)})
+            if common.amp_scale_window is not None:
+                scaler.set_growth_interval(common.amp_scale_window)
+
+    def step(original: Callable, self: Any) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    wrap("fairseq.optim.amp_optimizer:AMPOptimizer", "__init__", build)
+    wrap("fairseq.optim.amp_optimizer:AMPOptimizer", "step", step)

@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
 
 def filter_part(
-    part: str, languages: Sequence[str], views: Views, limits: Limits | None, every: int = 0
+    part: str, languages: Sequence[str], views: Views, limits: Limits | None, every: int
 ) -> Counter[str | None]:
     """Write the pairs of a part, in every view, to the same part or to `valid`.
 
@@ -50,19 +50,20 @@ def filter_part(
         languages: endings of the files.
         views: folders.
         limits: None keeps all pairs.
-        every: of so many pairs that are kept, one is held out; 0 holds out none.
+        every: of so many pairs of train that are kept, one is held out; 0 holds out none.
 
     Returns:
         How many pairs went to each part; to None, how many were left out.
 
     Raises:
-        UsageError: files of the part have different numbers of lines.
+        UsageError: files of the part have different numbers of lines, no pair is left, or none is
+            held out.
     """
     names = [(folder, language) for folder in views for language in languages]
     pairs = read_parallel([folder / f"{part}.{language}" for folder, language in names])
     counts: Counter[str | None] = Counter()
     files: dict[str, list[TextIO]] = {}
-    kept = 0
+    kept, every = 0, every if part == "train" else 0
     with ExitStack() as stack:
         for lines in tqdm(pairs, part, unit=" pairs"):
             if limits and not limits.allow(*lines[:2]):
@@ -76,6 +77,11 @@ def filter_part(
                 files[destination] = [stack.enter_context(atomic_writer(path)) for path in paths]
             for file, line in zip(files[destination], lines, strict=True):
                 file.write(f"{line}\n")
+    if not counts[part] or (every and not counts[HELD_OUT]):
+        raise UsageError(
+            f"of the {counts.total()} pairs of {part}, {counts[part]} are left and "
+            f"{counts[HELD_OUT]} held out; give more text or other limits"
+        )
     return counts
 
 
@@ -86,9 +92,6 @@ def filter_parts(
 
     Returns:
         The counts of `filter_part` for each part that exists.
-
-    Raises:
-        UsageError: no pair of a part is left, or none is held out.
     """
     first = next(iter(views))
     existing = [part for part in parts if (first / f"{part}.{languages[0]}").exists()]
@@ -97,29 +100,13 @@ def filter_parts(
         for path in list_files(folder):
             if path.stem not in existing:
                 shutil.copy(path, out)
-    results = {}
-    for part in existing:
-        held_out_every = every if part == "train" else 0
-        results[part] = filter_part(part, languages, views, limits, held_out_every)
-    for part, counts in results.items():
-        if not counts[part] or (every and part == "train" and not counts[HELD_OUT]):
-            raise UsageError(
-                f"of the {counts.total()} pairs of {part}, {counts[part]} are left and "
-                f"{counts[HELD_OUT]} held out; give more text or other limits"
-            )
-    return results
-
-
-def parse_view(text: str) -> tuple[Path, Path]:
-    """Return the folders of an argument "READ=WRITTEN"."""
-    source, _, destination = text.partition("=")
-    return Path(source), Path(destination)
+    return {part: filter_part(part, languages, views, limits, every) for part in existing}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Filter the parts of a corpus, and print how many pairs each has now."""
     parser = step_parser("bitext", __doc__)
-    parser.add_argument("views", nargs="+", type=parse_view, metavar="VIEW=OUT", help="folders")
+    parser.add_argument("views", nargs="+", metavar="VIEW=OUT", help="folders")
     parser.add_argument("--languages", nargs=2, required=True, metavar="LANGUAGE")
     parser.add_argument("--parts", nargs="+", default=["train"], help="default: train")
     parser.add_argument("--longest", type=int, help="tokens of a sentence; default: any number")
@@ -127,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=int, default=0, help="of so many pairs, one for valid")
     args = parser.parse_args(arguments)
     limits = Limits(args.longest, args.ratio) if args.longest else None
-    results = filter_parts(args.languages, dict(args.views), args.parts, limits, args.every)
+    folders = [view.partition("=") for view in args.views]
+    views = {Path(source): Path(destination) for source, _, destination in folders}
+    results = filter_parts(args.languages, views, args.parts, limits, args.every)
     for part, counts in results.items():
         kept = ", ".join(f"{n:,} {name}" for name, n in counts.items() if name)
         print(f"{part}: {counts.total():,} pairs, of them {kept}, {counts[None]:,} left out")

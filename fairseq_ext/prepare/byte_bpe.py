@@ -8,7 +8,6 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
 from pathlib import Path
 
 from tokenizers import ByteLevelBPETokenizer
@@ -33,10 +32,10 @@ def learn(lines: Iterable[str], size: int, folder: Path) -> None:
         raise UsageError(f"--vocabulary is {size} and 256 tokens are the bytes; give a larger size")
     bpe = ByteLevelBPETokenizer(add_prefix_space=False)
     bpe.train_from_iterator(batched(lines, BATCH), vocab_size=size, show_progress=False)
-    if bpe.get_vocab_size() < size:
+    if (found := bpe.get_vocab_size()) < size:
         raise UsageError(
-            f"--vocabulary is {size} and the text for training gives {bpe.get_vocab_size()} tokens "
-            "at most; give a smaller size, or more text"
+            f"--vocabulary is {size} and the text for training gives {found} tokens at most; "
+            "give a smaller size, or more text"
         )
     save(bpe, folder)
 
@@ -48,7 +47,7 @@ def save(bpe: ByteLevelBPETokenizer, folder: Path) -> None:
         _, merges = bpe.save_model(work)
         Path(merges).replace(folder / "vocab.bpe")
     with atomic_writer(folder / "encoder.json") as file:
-        json.dump(dict(sorted(bpe.get_vocab().items(), key=itemgetter(1))), file)
+        json.dump(dict(sorted(bpe.get_vocab().items(), key=lambda item: item[1])), file)
 
 
 def encode(lines: Iterable[str], bpe: ByteLevelBPETokenizer) -> Iterator[str]:
@@ -64,8 +63,7 @@ def dictionary(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
     Tokens of equal count stand in the order of their names, as in dictionaries that fairseq sorts.
     """
     counts = Counter(dict.fromkeys(tokens, 0))
-    for line in encoded:
-        counts.update(line.split())
+    counts.update(token for line in encoded for token in line.split())
     for token, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         yield f"{token} {count}"
     yield "<mask> 0"

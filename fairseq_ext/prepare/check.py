@@ -1,6 +1,5 @@
 """A check that two files are a parallel corpus, made before any work with them."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -10,9 +9,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.prepare.step import step_parser
-
-logger = logging.getLogger(__name__)
+from fairseq_ext.prepare.step import logger, step_parser
 
 
 class Counts(NamedTuple):

@@ -1,20 +1,74 @@
 """Turn a published corpus into data for fine-tuning: a file of JSON lines for each part."""
 
-import argparse
 import json
 import shutil
+import tomllib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
-from fairseq_ext.prepare.corpora_readers import Example
-from fairseq_ext.prepare.corpora_table import CORPORA, Layout, Split
+from fairseq_ext.prepare.corpora_readers import READERS, Example, Reader
+from fairseq_ext.prepare.step import step_parser
 
 Parts = dict[str, list[Example]]
+Shares = Callable[[Example], Sequence[Hashable]]
 
 EVERY = 10  # the number of examples, or groups of them, of which one is held out
+
+# Ways to hold examples out: two that share one of some things stay in one part.
+SPLITS: dict[str, Shares] = {
+    "no text in both": lambda e: [e["text"]],
+    "no pair in both": lambda e: [frozenset((e["text"], e["pair"]))],
+    "no question and no sentence in both": lambda e: [(key, e[key]) for key in ("text", "pair")],
+}
+
+
+class Layout(NamedTuple):
+    """A form in which a corpus is published.
+
+    Attributes:
+        folder: its name in the folder of corpora.
+        files: part -> names or patterns, separated by spaces; test files may be missing.
+        read: reader of a file.
+        split: key of `SPLITS`, if there are no files for validation and examples are held out.
+    """
+
+    folder: str
+    files: Mapping[str, str]
+    read: Reader
+    split: str
+
+
+class Corpus(NamedTuple):
+    """A corpus: its task, and layouts of which the first that exists counts."""
+
+    task: str
+    layouts: Sequence[Layout]
+
+
+def make_layout(
+    folder: str, files: Mapping[str, str], read: str, hold_out: str = "", **options: Any
+) -> Layout:
+    """Return a layout; options are those of its reader."""
+    return Layout(folder, files, partial(READERS[read], **options), hold_out)
+
+
+def read_table(path: Path) -> dict[str, Corpus]:
+    """Return the corpora of a table, as corpora.toml describes it."""
+    tables = tomllib.loads(path.read_text("utf-8"))
+    defaults, corpora = tables.pop("defaults"), {}
+    for name, table in tables.items():
+        common = defaults | table
+        task, layouts = common.pop("task"), common.pop("layouts")
+        corpora[name] = Corpus(task, [make_layout(**(common | layout)) for layout in layouts])
+    return corpora
+
+
+CORPORA = read_table(Path(__file__).with_name("corpora.toml"))
 
 
 def matching_files(folder: Path, pattern: str) -> list[Path]:
@@ -48,17 +102,12 @@ def is_test(part: str) -> bool:
 
 def files_of(part: str, layout: Layout, folder: Path) -> list[Path]:
     """Return the files of a part; none for a test part that is missing."""
-    files = {
-        name: matching_files(folder, f"{layout.folder}/{name}")
-        for name in layout.files[part].split()
-    }
-    missing = [name for name, paths in files.items() if not paths]
-    if missing and not (is_test(part) and len(missing) == len(files)):
-        raise UsageError(
-            f"{folder / layout.folder} has no {missing[0]} (plain or .gz), which '{part}' is made "
-            "from; put the corpus there as it is published"
-        )
-    return [path for paths in files.values() for path in paths]
+    names = layout.files[part].split()
+    found = [matching_files(folder, f"{layout.folder}/{name}") for name in names]
+    if not all(found) and (any(found) or not is_test(part)):
+        place, name = folder / layout.folder, names[found.index([])]
+        raise UsageError(f"{place} has no {name} (plain or .gz) for '{part}'; put it there")
+    return [path for paths in found for path in paths]
 
 
 def read(corpus: str, folder: Path) -> Parts:
@@ -77,24 +126,23 @@ def read(corpus: str, folder: Path) -> Parts:
         if paths and not parts[part]:
             raise UsageError(f"{paths[0]} has no example; get the file again")
     if layout.split:
-        parts = hold_out(parts, layout.split)
+        parts = hold_out(parts, SPLITS[layout.split])
     return {part: examples for part, examples in parts.items() if examples}
 
 
-def hold_out(parts: Parts, split: Split) -> Parts:
+def hold_out(parts: Parts, shares: Shares) -> Parts:
     """Move every tenth group of training examples to the part for validation."""
     kept: Parts = {"train": [], "valid": []}
-    for example, group in zip(parts["train"], groups(parts["train"], split), strict=True):
+    for example, group in zip(parts["train"], groups(parts["train"], shares), strict=True):
         kept["valid" if group % EVERY == EVERY - 1 else "train"].append(example)
     if not kept["valid"]:
         raise UsageError(
-            f"the corpus has {len(kept['train'])} examples, every {EVERY}th of which is to be held "
-            "out for validation; give more"
+            f"the corpus has {len(kept['train'])} examples, every {EVERY}th is held out; give more"
         )
     return kept | {part: examples for part, examples in parts.items() if part not in kept}
 
 
-def groups(examples: Iterable[Example], split: Split) -> list[int]:
+def groups(examples: Iterable[Example], shares: Shares) -> list[int]:
     """Return the number of each example's group; a group shares things, directly or by others."""
     above: dict[Hashable, Hashable] = {}
 
@@ -103,7 +151,7 @@ def groups(examples: Iterable[Example], split: Split) -> list[int]:
             shared = above[shared]
         return shared
 
-    shared = [list(split.shares(example)) for example in examples]
+    shared = [shares(example) for example in examples]
     for first, *others in shared:
         for other in others:
             above[root(other)] = root(first)
@@ -122,7 +170,7 @@ def describe_labels(examples: Sequence[Example]) -> str:
     """Return a description of the labels of a part."""
     if "tags" in examples[0]:
         tags = (tag for example in examples for tag in example["tags"])
-        types = Counter(tag.removeprefix("B-") for tag in tags if tag.startswith("B-"))
+        types = Counter(tag[2:] for tag in tags if tag.startswith("B-"))
         return f"{types.total():,} entities ({describe_shares(types)})"
     if "answers" in examples[0]:
         return f"{sum(map(bool, (e['answers'] for e in examples))) / len(examples):.1%} answerable"
@@ -150,7 +198,7 @@ def listing() -> str:
 
 def describe_layout(layout: Layout) -> str:
     """Return the folder and the parts of a layout, as text."""
-    split = f" (valid: every {EVERY}th of train, {layout.split.says})" if layout.split else ""
+    split = f" (valid: every {EVERY}th of train, {layout.split})" if layout.split else ""
     return f"{layout.folder}: {', '.join(layout.files)}{split}"
 
 
@@ -167,19 +215,14 @@ def prepare(corpus: str, folder: Path, out: Path) -> Parts:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     for part, examples in parts.items():
-        lines = (json.dumps(example, ensure_ascii=False) for example in examples)
-        write_lines(work / f"{part}.jsonl", lines)
+        write_lines(work / f"{part}.jsonl", (json.dumps(e, ensure_ascii=False) for e in examples))
     work.replace(out)
     return parts
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the step."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.corpora",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = step_parser("corpora", __doc__)
     parser.add_argument("corpus", metavar="CORPUS", help="a name that --list prints")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the corpora lie")
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")

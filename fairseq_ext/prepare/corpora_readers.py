@@ -1,15 +1,15 @@
 """Readers of published corpora, from their own formats to examples for fine-tuning.
 
-A reader takes a file and whether its examples must have labels, and yields them. It raises
-UsageError for a file of another form, naming the line or question.
+A reader takes a file, whether its examples must have labels, and what corpora.toml says about the
+corpus; it yields examples. It raises UsageError for a file of another form, naming the line or
+question.
 """
 
 import csv
 import json
-import logging
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,19 @@ from typing import Any
 from fairseq_ext.data import conllu
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-
-logger = logging.getLogger(__name__)
+from fairseq_ext.prepare.step import logger
 
 Example = dict[str, Any]
-Reader = Callable[[Path, bool], Iterator[Example]]
+Reader = Callable[..., Iterator[Example]]
 Row = tuple[str, dict[str, Any]]  # "FILE:LINE", and the columns there by their names
-Value = Callable[[str, str], Any]  # of a label in a row, and the row's place
 
 HALF = re.compile("[\ud800-\udfff]")
 LETTERS = "ABCD"  # of RACE's choices
+
+
+def malformed(where: str | Path, problem: str) -> UsageError:
+    """Return an error that names the place of a problem."""
+    return UsageError(f"{where} {problem}; correct it, or get the file again")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -35,7 +38,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path), 1):
         yield f"{path}:{number}", line
     if not number:
-        raise UsageError(f"{path} is empty; get the file again")
+        raise malformed(path, "is empty")
 
 
 def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
@@ -44,92 +47,67 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         where = f"{path}:{first_line + error.lineno - 1}"
-        raise UsageError(f"{where} is not JSON ({error.msg}); get the file again") from None
+        raise malformed(where, f"is not JSON ({error.msg})") from None
     if "\\ud" in text.lower() and HALF.search(json.dumps(value, ensure_ascii=False)):
-        raise UsageError(
-            f"{path}:{first_line} holds half of a surrogate pair, which is no character; correct it"
-        )
+        raise malformed(f"{path}:{first_line}", "holds half of a surrogate pair, no character")
     return value
 
 
-def classes(names: str) -> Value:
-    """Return a reader of labels that must be one of some names."""
-    return renamed({name: name for name in names.split()})
+def check_label(given: str, labels: Collection[str], where: str) -> str | float:
+    """Return a label that must be one of some names, or without names a number from 0 to 5.
+
+    Args:
+        given: the label.
+        labels: names, or a dictionary of them to others, which they get.
+        where: place of the label.
+    """
+    if given in labels:
+        return labels[given] if isinstance(labels, dict) else given
+    with suppress(ValueError):
+        if not labels and 0 <= (number := float(given)) <= 5:
+            return number
+    expected = f"one of {', '.join(labels)}" if labels else "a number from 0 to 5"
+    raise malformed(where, f"has the label '{given}' and it must be {expected}")
 
 
-def renamed(known: dict[str, str]) -> Value:
-    """Return a reader of labels that must be one of some names, and get another."""
+def tabs(
+    path: Path, names: Sequence[str] = (), quoted: bool = False, drops: bool = False, full: str = ""
+) -> Iterator[Row]:
+    """Yield the rows of a file of columns separated by tabs, below a header.
 
-    def value(given: str, where: str) -> str:
-        if given not in known:
-            raise UsageError(
-                f"{where} has the label '{given}' and it must be one of {', '.join(known)}; "
-                "correct the line, or get the file again"
-            )
-        return known[given]
-
-    return value
-
-
-def similarity(given: str, where: str) -> float:
-    """Return a label that must be a number from 0 to 5."""
-    try:
-        number = float(given)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 5:
-        raise UsageError(
-            f"{where} has the label '{given}' and it must be a number from 0 to 5; correct the "
-            "line, or get the file again"
-        )
-    return number
-
-
-@dataclass(frozen=True)
-class Tabs:
-    """Reader of columns separated by tabs, below a header.
-
-    Attributes:
+    Args:
+        path: the file.
         names: names of the columns, for files without a header.
         quoted: columns are quoted as in CSV; otherwise quotation marks are text.
         drops: leave out lines that lack columns instead of refusing them.
-        filled: name of a column that must not be empty.
+        full: name of a column that must not be empty.
     """
+    rows = ((where, split_at_tabs(line, quoted, where)) for where, line in numbered_lines(path))
+    first = next(rows)
+    headless = bool(names) and {*names}.isdisjoint(first[1])
+    header = names if headless else first[1]
+    dropped = 0
+    for where, columns in chain([first] * headless, rows):
+        row = dict(zip(header, columns, strict=False))
+        if len(columns) == len(header) and row.get(full, True):
+            yield where, row
+        elif drops:
+            dropped += 1
+        else:
+            has = f"has {len(columns)} columns separated by tabs, not {len(header)}"
+            raise malformed(where, f"{has} ({', '.join(header)})")
+    if dropped:
+        logger.warning("%s: %d lines do not have all columns: left out", path, dropped)
 
-    names: str = ""
-    quoted: bool = False
-    drops: bool = False
-    filled: str = ""
 
-    def __call__(self, path: Path) -> Iterator[Row]:
-        """Yield the rows of a file."""
-        rows = ((where, self.split(line, where)) for where, line in numbered_lines(path))
-        first = next(rows)
-        header, headless, dropped = first[1], [], 0
-        if self.names and not {*self.names.split()} & {*header}:
-            header, headless = self.names.split(), [first]
-        for where, columns in chain(headless, rows):
-            row = dict(zip(header, columns, strict=False))
-            if len(columns) == len(header) and row.get(self.filled, True):
-                yield where, row
-            elif self.drops:
-                dropped += 1
-            else:
-                raise UsageError(
-                    f"{where} has {len(columns)} columns separated by tabs, not {len(header)} "
-                    f"({', '.join(header)}); correct the line, or get the file again"
-                )
-        if dropped:
-            logger.warning("%s: %d lines do not have all columns: left out", path, dropped)
-
-    def split(self, line: str, where: str) -> list[str]:
-        """Return the columns of a line."""
-        if not self.quoted:
-            return line.split("\t")
-        try:
-            return next(csv.reader([line], delimiter="\t", strict=True))
-        except csv.Error as error:
-            raise UsageError(f"{where} is badly quoted ({error}); get the file again") from None
+def split_at_tabs(line: str, quoted: bool, where: str) -> list[str]:
+    """Return the columns of a line."""
+    if not quoted:
+        return line.split("\t")
+    try:
+        return next(csv.reader([line], delimiter="\t", strict=True))
+    except csv.Error as error:
+        raise malformed(where, f"is badly quoted ({error})") from None
 
 
 def label_first(path: Path) -> Iterator[Row]:
@@ -144,7 +122,7 @@ def json_lines(path: Path) -> Iterator[Row]:
     for number, (where, line) in enumerate(numbered_lines(path), 1):
         row = parse_json(line, path, number)
         if not isinstance(row, dict):
-            raise UsageError(f"{where} is no JSON object; get the file again")
+            raise malformed(where, "is no JSON object")
         yield where, row
 
 
@@ -158,34 +136,39 @@ def genres(path: Path) -> Iterator[Row]:
 def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
     """Return a column of a row; raise UsageError unless it is of this type."""
     if not isinstance(row.get(name), kind):
-        raise UsageError(
-            f"{where} has no '{name}' that is a {kind.__name__} (it has {', '.join(row)}); "
-            "get the file again"
-        )
+        given = ", ".join(row)
+        raise malformed(where, f"has no '{name}' that is a {kind.__name__} (it has {given})")
     return row[name]
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """Reader of sentences or pairs of them, from named columns of rows.
+ROWS = {each.__name__: each for each in (tabs, label_first, json_lines, genres)}
 
-    Spaces around a sentence are removed.
+
+def sentences(
+    path: Path,
+    labelled: bool,
+    columns: Mapping[str, str] | None = None,
+    labels: Collection[str] = (),
+    rows: str = "tabs",
+    **form: Any,
+) -> Iterator[Example]:
+    """Yield sentences or pairs of them, from named columns of rows, without spaces around them.
+
+    Args:
+        path: the file.
+        labelled: examples must have labels.
+        columns: names of the columns with `text`, `pair` and `label`, if they differ.
+        labels: as in `check_label`.
+        rows: a key of `ROWS`.
+        **form: options of the reader of rows.
     """
-
-    rows: Callable[[Path], Iterator[Row]]
-    value: Value
-    text: str = "text"
-    pair: str = ""
-    label: str = "label"
-
-    def __call__(self, path: Path, labelled: bool) -> Iterator[Example]:
-        """Yield the examples of a file."""
-        names = {"text": self.text} | ({"pair": self.pair} if self.pair else {})
-        for where, row in self.rows(path):
-            example = {key: column(row, name, where).strip(" ") for key, name in names.items()}
-            if labelled or self.label in row:
-                example["label"] = self.value(column(row, self.label, where), where)
-            yield example
+    names = {"text": "text", "label": "label"} | dict(columns or {})
+    label = names.pop("label")
+    for where, row in ROWS[rows](path, **form):
+        example = {key: column(row, name, where).strip(" ") for key, name in names.items()}
+        if labelled or label in row:
+            example["label"] = check_label(column(row, label, where), labels, where)
+        yield example
 
 
 def hellaswag(path: Path, labelled: bool) -> Iterator[Example]:
@@ -195,102 +178,85 @@ def hellaswag(path: Path, labelled: bool) -> Iterator[Example]:
         if "activity_label" in row:
             text = f"{row['activity_label']}: {text}"
         label = column(row, "label", where, int) if labelled else row.get("label")
-        yield choice(where, text, endings, label)
+        yield choice(where, endings, label, text=text)
 
 
-def choice(
-    where: str, text: str, choices: list[str], label: int | None, question: str | None = None
-) -> Example:
+def choice(where: str, choices: list[str], label: int | None, **texts: str) -> Example:
     """Return a multiple-choice example; raise UsageError for a label that is no choice."""
-    asked = {} if question is None else {"question": question}
-    example = {"text": text, **asked, "choices": choices}
     if label is None:
-        return example
+        return {**texts, "choices": choices}
     if label not in range(len(choices)):
-        raise UsageError(
-            f"{where} has a label that is none of its {len(choices)} choices; get the file again"
-        )
-    return {**example, "label": label}
+        raise malformed(where, f"has a label that is none of its {len(choices)} choices")
+    return {**texts, "choices": choices, "label": label}
 
 
-def tagged(*types: str) -> Reader:
-    """Return a reader of lines `WORD<tab>TAG` in IOB; blank lines separate sentences."""
-    tag = re.compile(rf"O|[BI]-({'|'.join(map(re.escape, types))})")
+def tagged(path: Path, labelled: bool, types: Sequence[str]) -> Iterator[Example]:
+    """Yield sentences from lines `WORD<tab>TAG` in IOB, which blank lines separate."""
+    form = re.compile(rf"([^\t]+)\t(O|[BI]-(?:{'|'.join(map(re.escape, types))}))")
 
-    def split(where: str, line: str) -> tuple[str, str]:
-        word, *tags = line.split("\t")
-        if not (word and len(tags) == 1 and tag.fullmatch(tags[0])):
-            raise UsageError(
-                f"{where} is {line[:60]!r} and must be a word, a tab and O, B-TYPE or I-TYPE, TYPE "
-                f"being one of {', '.join(types)}; correct the line, or get the file again"
-            )
-        return word, tags[0]
+    def split(where: str, line: str) -> Sequence[str]:
+        if found := form.fullmatch(line):
+            return found.groups()
+        expected = f"O, B-TYPE or I-TYPE, TYPE being one of {', '.join(types)}"
+        raise malformed(where, f"is {line[:60]!r} and must be a word, a tab and {expected}")
 
-    def read(path: Path, labelled: bool) -> Iterator[Example]:
-        for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
-            if not blank:
-                words, tags = zip(*(split(*line) for line in lines), strict=True)
-                yield {"words": list(words), "tags": list(tags)}
-
-    return read
+    for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
+        if not blank:
+            words, tags = zip(*(split(*line) for line in lines), strict=True)
+            yield {"words": list(words), "tags": list(tags)}
 
 
-def document(examples: Callable[[Any, Path], Iterator[Example]]) -> Reader:
-    """Return the reader of a JSON file from a function that yields its examples."""
-
-    def read(path: Path, labelled: bool) -> Iterator[Example]:
-        content = parse_json("\n".join(line for _, line in numbered_lines(path)), path)
-        try:
-            yield from examples(content, path)
-        except UsageError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"{path} does not have the form in which the corpus is published ({error!r}); "
-                "get the file again"
-            ) from error
-
-    return read
+@contextmanager
+def document(path: Path) -> Iterator[Any]:
+    """Yield the content of a JSON file; errors within say that it has another form."""
+    content = parse_json("\n".join(line for _, line in numbered_lines(path)), path)
+    try:
+        yield content
+    except UsageError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"does not have the form in which the corpus is published ({error!r})"
+        raise malformed(path, problem) from error
 
 
-@document
-def dream(content: Any, path: Path) -> Iterator[Example]:
+def dream(path: Path, labelled: bool) -> Iterator[Example]:
     """Yield the questions of DREAM; the turns of a dialogue are joined by a space."""
-    for turns, questions, name in content:
-        for asked in questions:
-            choices, answer = asked["choice"], asked["answer"]
-            label = choices.index(answer) if answer in choices else -1
-            where = f"{path}, dialogue {name}"
-            yield choice(where, " ".join(turns), choices, label, asked["question"])
+    with document(path) as content:
+        for turns, questions, name in content:
+            where, text = f"{path}, dialogue {name}", " ".join(turns)
+            for asked in questions:
+                choices, answer = asked["choice"], asked["answer"]
+                label = choices.index(answer) if answer in choices else -1
+                yield choice(where, choices, label, text=text, question=asked["question"])
 
 
-@document
-def race(content: Any, path: Path) -> Iterator[Example]:
+def race(path: Path, labelled: bool) -> Iterator[Example]:
     """Yield the questions of a passage of RACE."""
-    asked = zip(content["questions"], content["options"], content["answers"], strict=True)
-    for number, (question, choices, answer) in enumerate(asked, 1):
-        where, label = f"{path}, question {number}", LETTERS.find(answer or "-")
-        yield choice(where, content["article"], choices, label, question)
+    with document(path) as content:
+        asked = zip(content["questions"], content["options"], content["answers"], strict=True)
+        for number, (question, choices, answer) in enumerate(asked, 1):
+            where, label = f"{path}, question {number}", LETTERS.find(answer or "-")
+            yield choice(where, choices, label, text=content["article"], question=question)
 
 
-@document
-def squad(content: Any, path: Path) -> Iterator[Example]:
+def squad(path: Path, labelled: bool) -> Iterator[Example]:
     """Yield the questions of SQuAD with their answers."""
-    paragraphs = (paragraph for article in content["data"] for paragraph in article["paragraphs"])
-    for text, asked in ((each["context"], asked) for each in paragraphs for asked in each["qas"]):
-        where = f"{path}, question {asked['id']}"
-        answers = [
-            answer_in(text, given["text"], given["answer_start"], where)
-            for given in asked["answers"]
-        ]
-        yield {"id": asked["id"], "text": text, "question": asked["question"], "answers": answers}
+    with document(path) as content:
+        passages = (passage for article in content["data"] for passage in article["paragraphs"])
+        for text, asked in ((each["context"], asked) for each in passages for asked in each["qas"]):
+            where = f"{path}, question {asked['id']}"
+            answers = [answer_in(text, given, where) for given in asked["answers"]]
+            example = {"id": asked["id"], "text": text, "question": asked["question"]}
+            yield {**example, "answers": answers}
 
 
-def answer_in(passage: str, text: str, start: int, where: str) -> dict[str, Any]:
+def answer_in(passage: str, given: dict[str, Any], where: str) -> dict[str, Any]:
     """Return an answer; raise UsageError if it does not stand in its passage."""
+    text, start = given["text"], given["answer_start"]
     if not text or passage[start : start + len(text)] != text:
-        raise UsageError(
-            f"{where} has the answer '{text}', which is not at character {start} of its passage; "
-            "get the file again"
-        )
+        problem = f"has the answer '{text}', which is not at character {start} of its passage"
+        raise malformed(where, problem)
     return {"text": text, "start": start}
+
+
+READERS = {each.__name__: each for each in (sentences, hellaswag, tagged, dream, race, squad)}

@@ -2,9 +2,11 @@
 
 fairseq's --sample-break-mode complete_doc and sentence-pair objectives read this form. Text is
 streamed as paragraphs; an empty paragraph stands for the end of a document.
+
+A --source is a file, or a folder of files; it may be repeated. PART is train, valid, test or named
+(by such a word in the path, else train), FORM one of file, blank, wikitext and gutenberg.
 """
 
-import logging
 import re
 import shutil
 import unicodedata
@@ -13,14 +15,12 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
+from nltk.tokenize.punkt import PunktSentenceTokenizer
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, read_lines_replacing_returns, write_lines
-from fairseq_ext.prepare.step import INPUTS, record_inputs, step_parser
-
-logger = logging.getLogger(__name__)
+from fairseq_ext.prepare.step import INPUTS, logger, record_inputs, step_parser
 
 PARTS = ("train", "valid", "test")
 LEARNED_FROM = 5_000_000  # characters of text from which the ends of sentences are learned
@@ -107,11 +107,8 @@ def find_sources(part: str, form: str, path: Path) -> list[Source]:
         return [Source(part, form, path)]
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such file or folder; correct the path")
-    names = sorted(
-        file.relative_to(path).as_posix()
-        for file in path.rglob("[!.]*")
-        if file.name.endswith((".txt", ".txt.gz")) and file.is_file()
-    )
+    texts = (file for file in path.rglob("[!.]*") if file.name.endswith((".txt", ".txt.gz")))
+    names = sorted(file.relative_to(path).as_posix() for file in texts if file.is_file())
     if not names:
         raise UsageError(f"{path}: there is no *.txt or *.txt.gz file in it; give a folder of them")
     return [Source(part_of(name) if part == "named" else part, form, path / name) for name in names]
@@ -145,9 +142,7 @@ def take_characters(text: Iterator[str], characters: int) -> Iterator[str]:
 
 def learn_sentences(text: Iterable[str]) -> PunktSentenceTokenizer:
     """Return a Punkt tokeniser with abbreviations learned without labels (Kiss and Strunk 2006)."""
-    trainer = PunktTrainer()
-    trainer.train("\n".join(text))
-    return PunktSentenceTokenizer(trainer.get_params())
+    return PunktSentenceTokenizer("\n".join(text))
 
 
 def split_sentences(text: Iterable[str], splitter: PunktSentenceTokenizer) -> Iterator[str]:
@@ -184,10 +179,8 @@ def hold_out(train: Path, valid: Path, count: int | None) -> None:
     Raises:
         UsageError: nothing would be left to train on.
     """
-    total, breaks = 0, []
-    for total, line in enumerate(read_lines(train), 1):
-        if not line:
-            breaks.append(total)
+    total = sum(1 for _ in read_lines(train))
+    breaks = [number for number, line in enumerate(read_lines(train), 1) if not line]
     documents = len(breaks) + 1
     if count and count >= documents:
         raise UsageError(f"--valid is {count} and the corpus has {documents} documents; give fewer")
@@ -217,10 +210,8 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
     """
     parts = {part: [source for source in corpus if source.part == part] for part in PARTS}
     if valid and parts["valid"]:
-        raise UsageError(
-            f"--valid is {valid} and the corpus has a part for validation, "
-            f"{parts['valid'][0].path}; leave one of them out"
-        )
+        given = parts["valid"][0].path
+        raise UsageError(f"--valid is {valid} and {given} is for validation; leave one of them out")
     work = out.with_name(f"{out.name}.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -228,9 +219,8 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
     sample = list(take_characters(text, LEARNED_FROM))
     splitter = learn_sentences(sample)
     write_part(work / "train", chain(sample, text), splitter)
-    for part in ("valid", "test"):
-        if parts[part]:
-            write_part(work / part, read_paragraphs(parts[part]), splitter)
+    for part in filter(parts.get, ("valid", "test")):
+        write_part(work / part, read_paragraphs(parts[part]), splitter)
     if not parts["valid"]:
         hold_out(work / "train", work / "valid", valid)
     if not out.with_name(INPUTS).exists():
@@ -242,23 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make a folder of documents."""
     parser = step_parser("documents", __doc__)
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    parser.add_argument(
-        "--source",
-        nargs=3,
-        action="append",
-        required=True,
-        metavar=("PART", "FORM", "PATH"),
-        help="a file, or a folder of files; may be repeated. PART is train, valid, test or named "
-        f"(by such a word in the path, else train), FORM one of {', '.join(FORMS)}",
-    )
+    source = ("PART", "FORM", "PATH")
+    parser.add_argument("--source", nargs=3, action="append", required=True, metavar=source)
     parser.add_argument("--valid", type=int, metavar="N", help="hold out the last N documents")
     args = parser.parse_args(arguments)
     corpus = []
     for part, form, path in args.source:
         if Path(path).resolve() in args.out.resolve().parents:
-            raise UsageError(
-                f"{args.out}: lies within the corpus {path}; give an output folder elsewhere"
-            )
+            raise UsageError(f"{args.out}: lies within the corpus {path}; give a folder elsewhere")
         corpus += find_sources(part, form, Path(path))
     prepare(args.out, corpus, args.valid)
 

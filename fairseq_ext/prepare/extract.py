@@ -23,18 +23,12 @@ from typing import IO
 from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import (
-    atomic_writer,
-    read_lines_replacing_returns,
-    rename_when_complete,
-    write_lines,
-)
+from fairseq_ext.files import atomic_writer, read_lines_replacing_returns, rename_when_complete
 from fairseq_ext.prepare.check import read_parallel
-from fairseq_ext.prepare.file_search import files_below, find
 from fairseq_ext.prepare.step import record_inputs, step_parser
 
-TARS = (".tgz", ".tar.gz", ".tar")
-ZIPS = (".zip",)
+ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
+AGAIN = "make room, or give a folder that can be read, and run the same command again"
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError)
 
 # Lines about a talk are left out, but its title and description are text.
@@ -43,9 +37,67 @@ TITLE = re.compile(r"</?(?:title|description)>")
 SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>")
 
 
+def _depth(path: Path) -> tuple[int, Path]:
+    return len(path.parts), path
+
+
+def files_below(folder: Path, pattern: str) -> list[Path]:
+    """Return the files whose names match, the nearest first; leave out unfinished data recipes."""
+    paths = (path.relative_to(folder) for path in folder.rglob(pattern) if path.is_file())
+    kept = (path for path in paths if not any(p.endswith(".partial") for p in path.parts[:-1]))
+    return [folder / path for path in sorted(kept, key=_depth)]
+
+
+def find(patterns: Sequence[str], folders: Sequence[Path]) -> list[Path]:
+    """Return files that belong together, such as the languages of a text, from one folder.
+
+    Args:
+        patterns: one for each file, of the form A|B|...: if there is an A for all files, these are
+            taken, else the Bs.
+        folders: searched one after the other; in each, the nearest folder that has all files wins.
+
+    Raises:
+        UsageError: a file is missing, the files are in different folders, or a pattern has a slash
+            or an empty name.
+    """
+    alternatives = [pattern.split("|") for pattern in patterns]
+    for pattern, names in zip(patterns, alternatives, strict=True):
+        if not all(name and "/" not in name for name in names):
+            raise UsageError(f"'{pattern}' is no name of a file; give names without folders")
+    for together in zip(*alternatives, strict=True):
+        for folder in folders:
+            if paths := _find_together(together, folder):
+                return paths
+    raise UsageError(_explain_missing(alternatives, folders))
+
+
+def _find_together(names: Sequence[str], folder: Path) -> list[Path]:
+    # reversed: the first of several files in a folder stays
+    each = [{path.parent: path for path in reversed(_find_name(name, folder))} for name in names]
+    common = set(each[0]).intersection(*each[1:])
+    return [files[min(common, key=_depth)] for files in each] if common else []
+
+
+def _find_name(name: str, folder: Path) -> list[Path]:
+    """Return plain files, then compressed ones."""
+    return [*files_below(folder, name), *files_below(folder, f"{name}.gz")]
+
+
+def _explain_missing(alternatives: Sequence[Sequence[str]], folders: Sequence[Path]) -> str:
+    nearest = []
+    for names in alternatives:
+        paths = [path for name in names for folder in folders for path in _find_name(name, folder)]
+        if not paths:
+            missing = f"{' and no '.join(names)} (plain, .gz or in an archive)"
+            return f"{folders[0]} has no {missing}; give the folder that has it"
+        nearest.append(str(paths[0]))
+    given = " and ".join(nearest)
+    return f"{given} are in different folders or have different names; put them in one folder"
+
+
 def open_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield the base name and the content of each file in an archive, to be read at once."""
-    if archive.name.endswith(ZIPS):
+    if archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive) as zipped:
             for entry in zipped.infolist():
                 if not entry.is_dir():
@@ -72,10 +124,11 @@ def unpack(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
     """
     used = []
     for archive in files_below(folder, "*"):
-        if archive.name.endswith(TARS + ZIPS):
+        if archive.name.endswith(ARCHIVES):
             stamp = out / f".{str(archive.relative_to(folder)).replace('/', '_')}.names"
             if not stamp.exists():
-                write_lines(stamp, _unpack_archive(archive, out, patterns))
+                with atomic_writer(stamp) as file:
+                    file.writelines(f"{name}\n" for name in _unpack_archive(archive, out, patterns))
             used += [archive] * (stamp.stat().st_size > 0)
     return used
 
@@ -90,12 +143,9 @@ def _unpack_archive(archive: Path, out: Path, patterns: Sequence[str]) -> Iterat
                 _copy(content, out / name)
                 yield name
     except DAMAGED as error:
-        if reason := getattr(error, "strerror", None):
-            raise Unfinished(
-                f"{archive} cannot be unpacked ({reason}); make room, or give a folder that can be "
-                "read, and run the same command again"
-            ) from error
-        raise UsageError(f"{archive} cannot be unpacked ({error}); get it again") from error
+        reason = getattr(error, "strerror", None)
+        kind, remedy = (Unfinished, AGAIN) if reason else (UsageError, "get it again")
+        raise kind(f"{archive} cannot be unpacked ({reason or error}); {remedy}") from error
 
 
 def _copy(content: IO[bytes], path: Path) -> None:
@@ -113,9 +163,6 @@ def sentences(path: Path) -> Iterator[str]:
         segments = (segment for line in lines for segment in SEGMENT.findall(line))
         return (html.unescape(segment).replace("’", "'").strip() for segment in segments)
     return lines
-
-
-Patterns = dict[str, list[list[str]]]  # part -> files -> a pattern for each language
 
 
 def extract(
@@ -140,33 +187,26 @@ def extract(
         part: [[name.replace("@", language) for language in languages] for name in text.split("+")]
         for part, text in parts.items()
     }
+
+    def find_all(*folders: Path) -> dict[str, list[list[Path]]]:
+        return {part: [find(names, folders) for names in each] for part, each in patterns.items()}
+
     archives: list[Path] = []
     try:
-        files = _find_files(patterns, [folder])
+        files = find_all(folder)
     except UsageError:
         unpacked = out.parent / "unpacked"
-        archives = _unpack_files(folder, unpacked, patterns, inner)
-        files = _find_files(patterns, [folder, unpacked])
+        texts = chain(*chain(*patterns.values()))
+        names = [name for text in texts for name in text.split("|")]
+        names += [f"{name}.gz" for name in names]
+        archives = unpack(folder, unpacked, [*names, inner])
+        unpack(unpacked, unpacked, names)
+        files = find_all(folder, unpacked)
     for part, sources in files.items():
         if not all(path.exists() for path in paths[part]):
             _write_part(paths[part], sources, part)
     read = (path for each in files.values() for path in chain(*zip(*each, strict=True)))
     record_inputs(out, [*archives, *(path for path in read if path.is_relative_to(folder))])
-
-
-def _find_files(patterns: Patterns, folders: Sequence[Path]) -> dict[str, list[list[Path]]]:
-    return {part: [find(names, folders) for names in each] for part, each in patterns.items()}
-
-
-def _unpack_files(folder: Path, out: Path, patterns: Patterns, inner: str) -> list[Path]:
-    """Unpack the files that match, also from an inner archive; return the archives used."""
-    each = chain.from_iterable(chain.from_iterable(patterns.values()))
-    names = [name for pattern in each for name in pattern.split("|")]
-    names += [f"{name}.gz" for name in names]
-    archives = unpack(folder, out, [*names, inner])
-    if out.is_dir():
-        unpack(out, out, names)
-    return archives
 
 
 def _write_part(paths: Sequence[Path], sources: Sequence[Sequence[Path]], part: str) -> None:

@@ -1,8 +1,9 @@
 """Downloads of corpora, each archive from the first address that has it, with checksums.
 
 sources.txt lists the archives. Downloaded files are kept, and an interrupted download continues.
-Exit code 69: an archive cannot be downloaded. (pooch is no substitute: it restarts interrupted
-downloads and takes one address.)
+Exit code 69: an archive cannot be downloaded. With --check, archives alone are checked: text may be
+a part of what was published. With --given, the files are somewhere below FOLDER: their own folder
+is printed. (pooch is no substitute: it restarts interrupted downloads and takes one address.)
 """
 
 import hashlib
@@ -21,13 +22,12 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.prepare.file_search import find
+from fairseq_ext.prepare.extract import ARCHIVES, find
 from fairseq_ext.prepare.step import step_parser
 
 CHUNK = 1 << 20  # bytes
 PATIENCE = 20  # seconds without an answer
 AGENT = "fairseq_ext"  # some servers refuse Python's own name
-ARCHIVES = (".tgz", ".zip")
 UNAVAILABLE = 69  # exit code, EX_UNAVAILABLE of sysexits.h
 
 
@@ -116,10 +116,9 @@ def find_folder(names: Sequence[str], folder: Path) -> Path:
         Mismatch: a file has another checksum.
         UsageError: a file is missing, or the files are in different folders.
     """
-    addresses = [SOURCES[name][0] for name in names]
-    paths = find([address.name for address in addresses], [folder])
-    for path, address in zip(paths, addresses, strict=True):
-        require_checksum(path, address.checksum)
+    paths = find([SOURCES[name][0].name for name in names], [folder])
+    for path, name in zip(paths, names, strict=True):
+        require_checksum(path, SOURCES[name][0].checksum)
     return paths[0].parent
 
 
@@ -133,24 +132,22 @@ def fetch(addresses: Sequence[Address], folder: Path) -> Path:
     """
     if path := find_downloaded(addresses, folder):
         return path
-    reasons: list[str] = []
-    kind: type[UsageError] = Unavailable
+    failures: dict[str, Exception] = {}
     for address in addresses:
         try:
             return _download(address, folder)
-        except Mismatch as error:
-            kind = Mismatch
-            reasons.append(str(error))
-        except BROKEN as error:
-            reasons.append(f"{address.url}: {error}")
+        except (Mismatch, *BROKEN) as error:
+            failures[address.url] = error
         except OSError as error:
             raise Unfinished(
                 f"{folder / address.name} cannot be written ({error.strerror}); make room and run "
                 "the same command again"
             ) from error
-    raise kind(
-        f"{addresses[0].name} could not be downloaded ({'; '.join(reasons)}); get it elsewhere and "
-        "give its folder with --offline"
+    differ = any(isinstance(error, Mismatch) for error in failures.values())
+    reasons = "; ".join(f"{url}: {error}" for url, error in failures.items())
+    raise (Mismatch if differ else Unavailable)(
+        f"{addresses[0].name} could not be downloaded ({reasons}); get it elsewhere and give its "
+        "folder with --offline"
     )
 
 
@@ -170,7 +167,7 @@ def _download(address: Address, folder: Path) -> Path:
         _save(answer, part, begun if resumed else 0)
     if address.checksum and not has_checksum(part, address.checksum):
         part.unlink()
-        raise Mismatch(f"{address.url} does not have the expected checksum {address.checksum}")
+        raise Mismatch(f"it does not have the expected checksum {address.checksum}")
     return part.replace(path)
 
 
@@ -205,16 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where archives go")
     parser.add_argument("names", nargs="+", choices=SOURCES, metavar="NAME", help="of an archive")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--check",
-        action="store_true",
-        help="only check the archives that are there (text may be a part of what was published)",
-    )
-    mode.add_argument(
-        "--given",
-        action="store_true",
-        help="download nothing, print the folder in FOLDER that has the files, which are checked",
-    )
+    mode.add_argument("--check", action="store_true", help="only check the archives that are there")
+    mode.add_argument("--given", action="store_true", help="only find the files, and check them")
     args = parser.parse_args(arguments)
     try:
         if args.given:

@@ -7,7 +7,6 @@ is fairseq's own symbol, the test part as UNK: both become the word unk.
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 from tqdm import tqdm
@@ -15,7 +14,7 @@ from tqdm import tqdm
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import list_files, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.check import check_parallel
-from fairseq_ext.prepare.file_search import find
+from fairseq_ext.prepare.extract import find
 from fairseq_ext.prepare.step import read_with_progress, record_inputs, step_parser
 
 SIDES = ("article", "title")
@@ -23,19 +22,15 @@ SIDES = ("article", "title")
 FILES = {
     "train": ("train.article.txt|train.src.txt", "train.title.txt|train.tgt.txt"),
     "valid": ("valid.article.filter.txt|dev.src.txt", "valid.title.filter.txt|dev.tgt.txt"),
-    "test": (
-        "input.txt|test.src.txt|test1951.jsonl",
-        "task1_ref0.txt|test.tgt.txt|test1951.jsonl",
-    ),
+    "test": ("input.txt|test.src.txt|test1951.jsonl", "task1_ref0.txt|test.tgt.txt|test1951.jsonl"),
 }
 REFERENCES = "test.title"
 RARE = re.compile(r"(?<!\S)(?:<unk>|UNK)(?!\S)")
-WORD = "unk"
 
 
 def normalise(line: str) -> str:
-    """Return the words of a line in single spaces, with rare ones as `WORD`."""
-    return " ".join(RARE.sub(WORD, line).split())
+    """Return the words of a line in single spaces, with rare ones as "unk"."""
+    return " ".join(RARE.sub("unk", line).split())
 
 
 def sentences(path: Path, side: str) -> Iterator[str]:
@@ -45,23 +40,18 @@ def sentences(path: Path, side: str) -> Iterator[str]:
         UsageError: a line of JSON has no keys `text` and `summaries`.
     """
     for number, line in enumerate(read_lines_replacing_returns(path), 1):
-        if ".jsonl" in path.name:
-            line = _parse_json(line, side, f"{path}, line {number}")
+        try:
+            if ".jsonl" in path.name:
+                example = json.loads(line)
+                line = example["text"] if side == "article" else example["summaries"][0]
+        except (ValueError, KeyError, IndexError, TypeError):
+            where = f"{path}, line {number}"
+            raise UsageError(f"{where}: has no text and summaries; give both") from None
         yield normalise(line)
-
-
-def _parse_json(line: str, side: str, where: str) -> str:
-    try:
-        example = json.loads(line)
-        return example["text"] if side == "article" else example["summaries"][0]
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise UsageError(f"{where}: has no text and summaries; give JSON lines with both") from None
 
 
 def sample(lines: Iterable[str], size: int, total: int) -> Iterator[str]:
     """Return `size` of `total` lines, spread evenly, or all lines if there are not more."""
-    if total <= size:
-        return iter(lines)
     chosen = {number * total // size for number in range(size)}
     return (line for number, line in enumerate(lines) if number in chosen)
 
@@ -81,12 +71,10 @@ def extract(folder: Path, out: Path, valid: int) -> None:
     size = check_parallel(*files["valid"]).lines
     for part, paths in files.items():
         for side, path in zip(SIDES, paths, strict=True):
-            if (written := out / f"{part}.{side}").exists():
-                continue
-            lines = sentences(path, side)
-            if part == "valid":
-                lines = sample(lines, valid, size)
-            write_lines(written, tqdm(lines, written.name, unit=" lines"))
+            if not (written := out / f"{part}.{side}").exists():
+                lines = sentences(path, side)
+                chosen = sample(lines, valid, size) if part == "valid" else lines
+                write_lines(written, tqdm(chosen, written.name, unit=" lines"))
     record_inputs(out, (path for paths in files.values() for path in paths))
 
 
@@ -103,7 +91,7 @@ def truncate(folder: Path, limits: dict[str, int]) -> None:
         if path.name != REFERENCES:
             limit = limits[path.suffix[1:]]
             lines = read_with_progress("cutting", path)
-            write_lines(path, (" ".join(islice(line.split(), limit)) for line in lines))
+            write_lines(path, (" ".join(line.split()[:limit]) for line in lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

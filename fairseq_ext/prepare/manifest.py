@@ -9,10 +9,11 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from tabulate import tabulate
 from tqdm import tqdm
@@ -22,40 +23,23 @@ from fairseq_ext.prepare.fetch import checksum_of
 from fairseq_ext.prepare.step import INPUTS, read_with_progress, step_parser
 from fairseq_ext.prepare.workspace import MANIFEST
 
-PACKAGES = (
-    *("fairseq_ext", "fairseq-fixed", "sacremoses", "subword-nmt", "fastBPE", "tokenizers"),
-    *("torch", "numpy"),
-)
+PACKAGES = "fairseq_ext fairseq-fixed sacremoses subword-nmt fastBPE tokenizers torch numpy".split()
+Statistics = dict[str, Any]  # of a file of text, as `measure_text` returns them
 SHARES = (0.5, 0.9, 0.99)
 
 
-class TextStatistics(NamedTuple):
-    """Size of a file of text.
-
-    Attributes:
-        lines: number of lines; of documents, those that are not empty.
-        tokens: number of tokens.
-        unknown: tokens that the dictionary lacks.
-        lengths: share of the lines -> tokens that these lines do not exceed.
-        longest: tokens of the longest line.
-        documents: number of documents; None if the text is no documents.
-    """
-
-    lines: int
-    tokens: int
-    unknown: int
-    lengths: dict[str, int]
-    longest: int
-    documents: int | None = None
-
-
-def measure_text(lines: Iterable[str], known: set[str], documents: bool = False) -> TextStatistics:
+def measure_text(lines: Iterable[str], known: set[str], documents: bool = False) -> Statistics:
     """Return the statistics of lines.
 
     Args:
         lines: tokens, separated by white space.
         known: the tokens of the dictionary.
         documents: empty lines separate documents.
+
+    Returns:
+        Numbers of `lines` (of documents, those that are not empty), `tokens` and `unknown` tokens,
+        those of the `longest` line, `lengths` (share of the lines -> tokens that these lines do
+        not exceed), and `documents` if there are any.
     """
     lengths: Counter[int] = Counter()
     unknown = 0
@@ -63,11 +47,15 @@ def measure_text(lines: Iterable[str], known: set[str], documents: bool = False)
         words = line.split()
         lengths[len(words)] += 1
         unknown += sum(word not in known for word in words)
-    number = lengths.pop(0, 0) + 1 if documents else None
-    tokens = sum(length * count for length, count in lengths.items())
-    shares = {f"{share:.0%}": percentile(lengths, share) for share in SHARES}
-    longest = max(lengths, default=0)
-    return TextStatistics(lengths.total(), tokens, unknown, shares, longest, number)
+    number = {"documents": lengths.pop(0, 0) + 1} if documents else {}
+    return {
+        "lines": lengths.total(),
+        "tokens": sum(length * count for length, count in lengths.items()),
+        "unknown": unknown,
+        "lengths": {f"{share:.0%}": percentile(lengths, share) for share in SHARES},
+        "longest": max(lengths, default=0),
+        **number,
+    }
 
 
 def percentile(lengths: Counter[int], share: float) -> int:
@@ -78,19 +66,12 @@ def percentile(lengths: Counter[int], share: float) -> int:
     return next((n for n, lines in zip(ordered, reached, strict=True) if lines >= enough), 0)
 
 
-def read_symbols(dictionary: Path) -> set[str]:
-    """Return the symbols of fairseq's dictionary."""
-    return {line.rpartition(" ")[0] for line in read_lines(dictionary)}
-
-
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages of `PACKAGES` that are installed."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
 
 
@@ -100,18 +81,15 @@ def hash_files(files: Iterable[Path], name: Callable[[Path], str] = str) -> dict
     return {name(path): checksum_of(path, "sha256") for path in ordered}
 
 
-def format_table(statistics: Mapping[str, TextStatistics]) -> str:
+def format_table(statistics: Mapping[str, Statistics]) -> str:
     """Return a table with a row for each file, numbers aligned to the right."""
-    documents = all(text.documents is not None for text in statistics.values())
     rows = [
         {
             "file": name,
-            **({"documents": f"{text.documents:,}"} if documents else {}),
-            "lines": f"{text.lines:,}",
-            "tokens": f"{text.tokens:,}",
-            "unknown": f"{text.unknown / max(text.tokens, 1):.2%}",
-            **text.lengths,
-            "longest": text.longest,
+            **{key: f"{text[key]:,}" for key in ("documents", "lines", "tokens") if key in text},
+            "unknown": f"{text['unknown'] / max(text['tokens'], 1):.2%}",
+            **text["lengths"],
+            "longest": text["longest"],
         }
         for name, text in statistics.items()
     ]
@@ -130,7 +108,7 @@ def list_outputs(out: Path) -> list[Path]:
 
 def write_manifest(
     out: Path, text: Path, about: str, documents: bool = False, settings: Sequence[str] = ()
-) -> dict[str, TextStatistics]:
+) -> dict[str, Statistics]:
     """Write the manifest of a folder, and return the statistics of its text.
 
     Args:
@@ -142,7 +120,7 @@ def write_manifest(
     """
     statistics = {}
     for path in (each for each in list_files(text) if each.name != "dict.txt"):
-        known = read_symbols(out / f"dict{path.suffix}.txt")
+        known = {line.rpartition(" ")[0] for line in read_lines(out / f"dict{path.suffix}.txt")}
         lines = read_with_progress("counting", path)
         statistics[path.name] = measure_text(lines, known, documents)
     inputs = map(Path, read_lines(out / INPUTS)) if (out / INPUTS).exists() else ()
@@ -151,10 +129,7 @@ def write_manifest(
         "settings": list(settings),
         "versions": installed_versions(),
         "inputs": hash_files(inputs),
-        "text": {
-            name: {key: value for key, value in each._asdict().items() if value is not None}
-            for name, each in statistics.items()
-        },
+        "text": statistics,
         "outputs": hash_files(list_outputs(out), lambda path: str(path.relative_to(out))),
     }
     write_lines(out / MANIFEST, [json.dumps(manifest, indent=2, ensure_ascii=False)])

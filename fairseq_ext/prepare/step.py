@@ -1,32 +1,45 @@
 """Parts that steps of data recipes share, and the command that runs a step with an exit code.
 
+`map_files` and `map_lines` apply a function to lines on all cores, as a stream: memory does not
+grow with the text.
+
 `python -m fairseq_ext.prepare.step MODULE ARGUMENT...` runs the step MODULE. Exit code 65 says that
 the step refuses the text, so that the recipe discards its work. Whatever else ends the step (a full
 disk, a signal, an error of ours) has another code, and the recipe keeps its work.
 """
 
 import argparse
+import logging
+import multiprocessing
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
 
 from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import read_lines, write_lines
+from fairseq_ext.files import batched, list_files, read_lines, write_lines
+
+logger = logging.getLogger("fairseq_ext.prepare")
 
 REFUSED = 65  # EX_DATAERR of sysexits.h
 INPUTS = "inputs"  # name of the file that lists what a recipe has read, for the manifest
+BATCH = 2000  # lines that a process gets at once
+AHEAD = 3  # batches for each process that are read before they are needed
+
+BatchFunction = Callable[[list[str]], list[str]]
 
 
 def step_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser for the step `fairseq_ext.prepare.NAME`, with its docstring as its help."""
-    return argparse.ArgumentParser(
-        prog=f"python -m fairseq_ext.prepare.{name}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    prog, raw = f"python -m fairseq_ext.prepare.{name}", argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog, description=description, formatter_class=raw)
 
 
 def read_with_progress(verb: str, *paths: Path) -> Iterator[str]:
@@ -38,6 +51,72 @@ def read_with_progress(verb: str, *paths: Path) -> Iterator[str]:
 def record_inputs(folder: Path, paths: Iterable[Path]) -> None:
     """List the files that a recipe has read, in the file `inputs` beside a folder of its work."""
     write_lines(folder.with_name(INPUTS), map(str, dict.fromkeys(paths)))
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def map_files(folder: Path, out: Path, verb: str, choose: Callable[[str], BatchFunction]) -> None:
+    """Apply a function to the lines of each file in a folder, and keep results that exist.
+
+    Args:
+        folder: with files NAME.LANGUAGE.
+        out: folder for files of the same names.
+        verb: the work, for the progress bar.
+        choose: returns the function for a language.
+    """
+    for path in list_files(folder):
+        if not (out / path.name).exists():
+            function, lines = choose(path.suffix[1:]), read_with_progress(verb, path)
+            write_lines(out / path.name, map_lines(function, lines))
+
+
+def map_lines(function: BatchFunction, lines: Iterable[str], processes: int = 0) -> Iterator[str]:
+    """Yield the results of a function for batches of lines, in the order of the lines.
+
+    Args:
+        function: can be pickled; returns a line for each line of its list.
+        lines: read as they are needed.
+        processes: 0 is the number of cores.
+
+    Raises:
+        Unfinished: a process was killed.
+    """
+    processes = processes or cores()
+    batches = batched(lines, BATCH)
+    if processes == 1:
+        for batch in batches:
+            yield from function(batch)
+        return
+    pool = ProcessPoolExecutor(processes, initializer=_end_with_parent)
+    waiting: deque[Future[list[str]]] = deque()
+    try:
+        for batch in batches:
+            waiting.append(pool.submit(function, batch))
+            if len(waiting) > processes * AHEAD:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    except BrokenProcessPool:
+        raise Unfinished(
+            "a process that worked on the text was killed, perhaps for want of memory; give the "
+            "machine less to do and run the same command again"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when its parent ends; else it waits for ever for more work."""
+
+    def wait_and_exit(parent: multiprocessing.process.BaseProcess) -> None:
+        parent.join()
+        os._exit(1)
+
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=wait_and_exit, args=[parent], daemon=True).start()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -47,7 +47,7 @@ def write_vocabulary(folder: Path, most: int = 0) -> Counter[str]:
     texts = list(read_texts(folder / "train.jsonl"))
     check_writable(folder, 0)
     splitter = choose_splitter(texts)
-    words = most_frequent(count_words(texts, splitter), most)
+    words = count_words(texts, splitter, most)
     if not words:
         raise UsageError(f"{folder}/train.jsonl has no word; give text to take a vocabulary from")
     content = build_tokenizer(words, splitter).to_str()
@@ -75,14 +75,10 @@ def choose_splitter(texts: Sequence[str]) -> PreTokenizer:
     return BertPreTokenizer() if attached > ATTACHED * len(words) else WhitespaceSplit()
 
 
-def count_words(texts: Iterable[str], splitter: PreTokenizer) -> Counter[str]:
-    """Return the count of each word, in lower case."""
+def count_words(texts: Iterable[str], splitter: PreTokenizer, most: int) -> Counter[str]:
+    """Return words in lower case by falling counts, at most so many (0: all), none special."""
     lowered = map(Lowercase().normalize_str, texts)
-    return Counter(word for text in lowered for word, _ in splitter.pre_tokenize_str(text))
-
-
-def most_frequent(words: Counter[str], most: int) -> Counter[str]:
-    """Return words by falling counts, at most so many (0: all), without special symbols."""
+    words = Counter(word for text in lowered for word, _ in splitter.pre_tokenize_str(text))
     ranked = sorted(words.items(), key=lambda entry: (-entry[1], entry[0]))
     return Counter(dict([entry for entry in ranked if entry[0] not in SPECIAL][: most or None]))
 

@@ -54,10 +54,6 @@ class Alphabet:
         self.begins = {ord(c): code for code, c in enumerate(characters, self.FIRST)}
         self.continues = {ord(c): code for code, c in enumerate(characters, self.inner)}
 
-    def letters(self) -> list[str]:
-        """Return all letters in their order."""
-        return list(map(chr, [*self.begins.values(), *self.continues.values()]))
-
     def encode(self, word: str) -> str:
         """Return a word in letters."""
         return word[0].translate(self.begins) + word[1:].translate(self.continues)
@@ -113,11 +109,9 @@ def _train(words: Counter[str], alphabet: Alphabet, size: int) -> list[str]:
     )
     bpe = Tokenizer(BPE())
     bpe.pre_tokenizer = WhitespaceSplit()
+    letters = [*map(chr, range(alphabet.FIRST, alphabet.FIRST + 2 * len(alphabet.characters)))]
     trainer = BpeTrainer(
-        vocab_size=size,
-        min_frequency=FEWEST,
-        initial_alphabet=alphabet.letters(),
-        show_progress=False,
+        vocab_size=size, min_frequency=FEWEST, initial_alphabet=letters, show_progress=False
     )
     bpe.train_from_iterator(text, trainer)
     tokens = bpe.get_vocab()
@@ -163,13 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verb.add_argument("out", type=Path, metavar="OUT")
     verb.add_argument("texts", type=Path, nargs="+", metavar="FILE", help="plain text or .gz")
     verb.set_defaults(run=_learn)
-    for name, run, help in (
-        ("apply", _apply, "split standard input into pieces"),
-        ("dict", _print_dictionary, "print fairseq's dictionary"),
-    ):
-        verb = verbs.add_parser(name, help=help)
-        verb.add_argument("vocabulary", type=Path, metavar="VOCAB")
-        verb.set_defaults(run=run)
+    verb = verbs.add_parser("apply", help="split standard input into pieces")
+    verb.add_argument("vocabulary", type=Path, metavar="VOCAB")
+    verb.set_defaults(run=_apply)
+    verb = verbs.add_parser("dict", help="print fairseq's dictionary")
+    verb.add_argument("vocabulary", type=Path, metavar="VOCAB")
+    verb.set_defaults(run=_print_dictionary)
     args = parser.parse_args(arguments)
     args.run(args)
 

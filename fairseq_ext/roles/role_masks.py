@@ -94,9 +94,8 @@ class TokenFeatures:
         """
         if self.parse is None:
             raise UsageError(
-                f"the role {role} of the model needs parses, which these sentences do not have; "
-                "give a split with annotations, or to fairseq-generate --model-overrides with none "
-                "in its place in encoder_roles"
+                f"the role {role} of the model needs parses, which these sentences lack; give a"
+                " split with them, or fairseq-generate --model-overrides with none in encoder_roles"
             )
         return self.parse.unbind(-1)
 

@@ -23,10 +23,7 @@ class SymbolTable(nn.Module):
     the order matters, in which inverse document frequencies hardly differ.
     """
 
-    ends: Tensor
-    starts_word: Tensor
-    ends_word: Tensor
-    separates: Tensor
+    flags: Tensor
     rarity: Tensor
 
     def __init__(self, dictionary: Dictionary, definitions: str) -> None:
@@ -34,30 +31,23 @@ class SymbolTable(nn.Module):
         self.pad, rule = dictionary.pad(), DEFINITIONS[definitions]
         symbols = dictionary.symbols
         pieces = _read_dictionary(dictionary)
-        tables = {
-            "ends": [i in (dictionary.bos(), dictionary.eos()) for i in range(len(symbols))],
-            "starts_word": [piece.starts_word for piece in pieces],
-            "ends_word": [piece.ends_word for piece in pieces],
-            "separates": [_separates(symbol, rule) for symbol in symbols],
-            "rarity": _rarity(dictionary, pieces, rule),
-        }
-        for name, values in tables.items():
-            self.register_buffer(name, torch.tensor(values), persistent=False)
+        flags = [
+            [i in (dictionary.bos(), dictionary.eos()) for i in range(len(symbols))],
+            [piece.starts_word for piece in pieces],
+            [piece.ends_word for piece in pieces],
+            [_separates(symbol, rule) for symbol in symbols],
+        ]
+        self.register_buffer("flags", torch.tensor(flags), persistent=False)
+        rarity = torch.tensor(_rarity(dictionary, pieces, rule))
+        self.register_buffer("rarity", rarity, persistent=False)
 
     def forward(self, tokens: Tensor, parse: Tensor | None = None) -> TokenFeatures:
         """Return the features of tokens [B, S] and their parse [B, S, 3], if any."""
-        real, ends = tokens != self.pad, self.ends[tokens]
-        word_is_over = self.ends_word[tokens] | ends | ~real
-        after_word = F.pad(word_is_over[:, :-1], (1, 0), value=True)
-        begins = (self.starts_word[tokens] | after_word) & real & ~ends
-        return TokenFeatures(
-            real=real,
-            ends=ends & real,
-            begins=begins,
-            separators=self.separates[tokens],
-            rarity=_rarity_of_words(self.rarity[tokens], begins),
-            parse=parse,
-        )
+        real, (ends, starts, stops, separators) = tokens != self.pad, self.flags[:, tokens]
+        after_word = F.pad((stops | ends | ~real)[:, :-1], (1, 0), value=True)
+        begins = (starts | after_word) & real & ~ends
+        rarity = _rarity_of_words(self.rarity[tokens], begins)
+        return TokenFeatures(real, ends & real, begins, separators, rarity, parse)
 
 
 def check_symbols(dictionary: Dictionary, roles: set[str], definitions: str) -> None:
@@ -72,8 +62,7 @@ def check_symbols(dictionary: Dictionary, roles: set[str], definitions: str) -> 
         )
     if "rare" in roles and are_numeric(words):
         raise UsageError(
-            "--encoder-roles has rare, and the dictionary has numbers of pieces, which do not show "
-            "where words begin; leave rare out"
+            "--encoder-roles has rare, and numbers in dict.txt hide where words begin; leave it out"
         )
     if "separator" in roles and not any(_separates(word, rule) for word in words):
         raise UsageError(

@@ -12,12 +12,14 @@ import re
 import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from fairseq_ext.roles.pieces import Piece
 
 Token = Piece | None
 """A token's piece; None is an unknown token, which is a whole word."""
+
+State = tuple[int, int]
+"""A state of the search: so many words match the text up to a place."""
 
 UNKNOWN = "\0"
 PENN = dict(zip("-LRB- -RRB- -LSB- -RSB- -LCB- -RCB- @-@".split(), "()[]{}-", strict=True))
@@ -137,14 +139,6 @@ def _normalise(unit: str) -> str:
     return "".join(letter for letter in plain if unicodedata.category(letter) not in UNSEEN)
 
 
-class _State(NamedTuple):
-    """A state of the search: so many words match the text up to a place; and the state before."""
-
-    words: int
-    place: int
-    before: "_State | None"
-
-
 def _match_words(
     text: str,
     bounds: Container[int],
@@ -155,22 +149,25 @@ def _match_words(
 
     This is a depth-first search, since a word may be written in two ways.
     """
-    stack, tried = [_State(0, 0, None)], set()
+    stack: list[tuple[State, State | None]] = [((0, 0), None)]
+    before: dict[State, State | None] = {}
     while stack:
-        state = stack.pop()
-        word, place, _ = state
-        if word == len(words) and place == len(text):
-            return _ends_of_words(state)
-        if word == len(words) or (word, place) in tried:
+        state, previous = stack.pop()
+        if state in before:
             continue
-        tried.add((word, place))
+        before[state] = previous
+        word, place = state
+        if word == len(words):
+            if place == len(text):
+                return _ends_of_words(state, before)
+            continue
         forms = [(word + 1, words[word])]
         if word in surfaces:
             forms.insert(0, surfaces[word])  # the last form is tried first
         for following, form in forms:
             end = _match(text, place, form)
             if end in bounds:
-                stack.append(_State(following, end, state))
+                stack.append(((following, end), state))
     return None
 
 
@@ -182,10 +179,10 @@ def _match(text: str, place: int, form: str) -> int:
     return place + len(seen) if text.startswith(seen, place) else -1
 
 
-def _ends_of_words(state: _State) -> list[int]:
+def _ends_of_words(state: State, before: Mapping[State, State | None]) -> list[int]:
     """Return the end of each word on the way to a state; words written as one end together."""
     ends: list[int] = []
-    while state.before:
-        ends += [state.place] * (state.words - state.before.words)
-        state = state.before
+    while previous := before[state]:
+        ends += [state[1]] * (state[0] - previous[0])
+        state = previous
     return ends[::-1]

@@ -14,8 +14,7 @@ from omegaconf import II, MISSING
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, in_fold, read
-from fairseq_ext.data.labelled_dataset import Item, LabelledDataset
-from fairseq_ext.data.rows import Rows
+from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained, roberta, task_heads, word_vectors

@@ -7,8 +7,7 @@ from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import TEXT, Example, Field, are_texts
-from fairseq_ext.data.labelled_dataset import Item
-from fairseq_ext.data.rows import Rows
+from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.task_heads import SentenceHead, build_mlp, pool_first
 from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask

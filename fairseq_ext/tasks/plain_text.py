@@ -11,8 +11,7 @@ from fairseq import data, utils
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from fairseq_ext.data.pairs import PairDataset
-from fairseq_ext.data.replaced import ReplacedDataset
+from fairseq_ext.data.sampled import PairDataset, ReplacedDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import config
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
-from fairseq_ext.data.labelled_dataset import Item
-from fairseq_ext.data.rows import Rows
+from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import config, head_options, task_heads
 from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask

@@ -13,8 +13,7 @@ from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, are_texts
-from fairseq_ext.data.labelled_dataset import IGNORED, Item
-from fairseq_ext.data.rows import Row, Rows
+from fairseq_ext.data.rows import IGNORED, Item, Row, Rows
 from fairseq_ext.data.tags import SCHEMES, entities, first_fault
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError

@@ -10,8 +10,7 @@ from scipy.special import expit, log_expit, logsumexp
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import TEXT, Example, Field, is_text
-from fairseq_ext.data.labelled_dataset import IGNORED, Item
-from fairseq_ext.data.rows import Row, Rows, Window, best_span, span, windows
+from fairseq_ext.data.rows import IGNORED, Item, Row, Rows, Window, best_span, span, windows
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import check_positive, described

@@ -145,15 +145,26 @@ def _check_gpus(cuda: Any) -> Iterator[Finding]:
     for index in range(cuda.device_count()):
         gpu = cuda.get_device_properties(index)
         size = f"{gpu.total_memory / 2**30:.0f} GiB, compute capability {gpu.major}.{gpu.minor}"
-        yield Finding(f"GPU {index}", f"{gpu.name}, {size}")
+        yield Finding(f"GPU {index}", f"{gpu.name}, {size}", _find_slow_attention(index))
     if cuda.device_count():
-        if failure := _try_import("triton", "pip install triton for faster attention on this GPU"):
-            yield failure._replace(required=False)
-    elif shutil.which("nvidia-smi"):
+        return
+    if shutil.which("nvidia-smi"):
         remedy = "install a CUDA build of torch that fits its driver (pytorch.org)"
         yield Finding("GPU", "there is one that torch cannot use", remedy)
     else:
         yield Finding("GPU", "none")
+
+
+def _find_slow_attention(index: int) -> str:
+    """Return why a GPU cannot run our kernels; empty if it can, or if they cannot be asked."""
+    try:
+        import torch
+
+        from fairseq_ext.attention.kernels.doubly_triton import find_problem
+    except ImportError:  # which another check reports
+        return ""
+    problem = find_problem(torch.device("cuda", index))
+    return problem and f"doubly-normalised attention is slower than it could be: {problem}"
 
 
 def check_fairseq() -> Iterator[Finding]:

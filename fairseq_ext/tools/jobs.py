@@ -224,8 +224,12 @@ def make_environment(slot: int, count: int) -> dict[str, str]:
         import torch  # slow
 
         if gpus := torch.cuda.device_count():
-            devices = env.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-            env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[slot % gpus]
+            devices = (env.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))).split(
+                ","
+            )
+            if not devices[0].startswith("MIG-"):  # of which a process counts one
+                devices = devices[:gpus]
+            env["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return env
 
 

@@ -6,7 +6,7 @@ OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generat
 --seed, and --user-dir and --log-format if not given. In a flag, $RUN stands for the folder of the
 run and $SEED for its seed. A run that was begun with other flags is refused; other flags of
 --generate replace its earlier output. Side by side, each run gets its share of the cores (unless
-OMP_NUM_THREADS is set) and one GPU.
+OMP_NUM_THREADS is set) and one GPU; alone too, unless --distributed-world-size is given.
 
 Example:
   fairseq-ext sweep --out checkpoints/study --seeds 1 2 3 --jobs 2 \
@@ -20,6 +20,7 @@ Example:
 import argparse
 import re
 import shlex
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from fairseq_ext.files import check_writable
 from fairseq_ext.tools.jobs import Job, Step, parse_flags, run_jobs
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
+WORLD_SIZE = "--distributed-world-size"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
 RESERVED = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
 
@@ -142,7 +144,7 @@ def _plan_steps(
     seed = parse_flags(own)["--seed"]
     train = [*_insert_seed(flags, seed), *own, "--save-dir", "$RUN"]
     options = parse_flags(train)
-    for flag, value in DEFAULTS.items():
+    for flag, value in (DEFAULTS | choose_devices(args.jobs, options)).items():
         if flag not in options:
             train += [flag, value]
     steps = [Step(folder, "train", "fairseq-train", train)]
@@ -157,6 +159,23 @@ def _plan_steps(
         name, flags = f"generate-{subset}", [*model, *generate]
         steps.append(Step(folder, name, "fairseq-generate", flags, keeps=True))
     return steps
+
+
+def choose_devices(jobs: int, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the flag with which a run takes one of several GPUs, however many run side by side.
+
+    Raises:
+        UsageError: a run asks for several of them, and runs side by side have one each.
+    """
+    import torch  # slow
+
+    asked, gpus = options.get(WORLD_SIZE, "1"), torch.cuda.device_count()
+    if gpus and jobs > 1 and asked != "1":
+        raise UsageError(
+            f"{WORLD_SIZE} is {asked}, and with --jobs {jobs} each run has one GPU; give --jobs 1, "
+            "or leave the other out"
+        )
+    return {WORLD_SIZE: "1"} if gpus > 1 else {}
 
 
 def _plan_average(folder: Path, last: int, train: list[str]) -> Step:

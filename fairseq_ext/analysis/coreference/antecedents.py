@@ -10,12 +10,7 @@ from fairseq_ext.analysis.coreference.mentions import Mention, Text, windows
 from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.tokens import TokenisedWords
-from fairseq_ext.analysis.word_attention import (
-    add_special_tokens,
-    batch_by_length,
-    build_membership,
-    merge_tokens,
-)
+from fairseq_ext.analysis.word_attention import batch_by_length, build_membership, merge_tokens
 
 AMONG = ("nouns", "words", "all")
 ALL = "all"  # kinds of mentions
@@ -85,11 +80,6 @@ class HeadAnswers:
         return right / sum(map(len, halves))
 
 
-def has_choice(mention: Mention, among: str) -> bool:
-    """Tell whether a mention is asked: among nouns it needs phrases besides its antecedents."""
-    return among != "nouns" or bool(mention.others)
-
-
 def ask_heads(
     inspector: ModelInspector, texts: Sequence[Text], among: str, max_tokens: int = MAX_TOKENS
 ) -> HeadAnswers:
@@ -133,7 +123,7 @@ def _encode_texts(
 
     for number, text in enumerate(texts):
         for part in windows(text, fits):
-            mentions = [mention for mention in part.mentions if has_choice(mention, among)]
+            mentions = [mention for mention in part.mentions if mention.has_choice(among)]
             if mentions:
                 yield EncodedText(inspector.codec.encode(part.words), mentions, number % 2)
 
@@ -150,9 +140,7 @@ class MentionBatch:
 
     def __init__(self, texts: Sequence[EncodedText], among: str) -> None:
         size = max(len(text.words.numbers) for text in texts)
-        spans = [
-            add_special_tokens(text.words) if among == "all" else text.words.spans for text in texts
-        ]
+        spans = [text.words.all_spans() if among == "all" else text.words.spans for text in texts]
         heads = [[text.words.spans[m.phrase.head] for m in text.mentions] for text in texts]
         self.rows, self.columns = build_membership(heads, size), build_membership(spans, size)
         mentions = [mention for text in texts for mention in text.mentions]

@@ -8,7 +8,10 @@
   marks the name and nowhere else.
 - *_conll[.gz], CoNLL-2012, or a folder of such files. Attention to the head word of a phrase counts
   (the last noun before a preposition, comma, relative pronoun or verb that follows it). Antecedents
-  are earlier phrases of the same entity; the others are earlier phrases of other entities.
+  are earlier phrases of the same entity; the others are earlier phrases of other entities. A line
+  is a word: column 4 is the word, 5 its part of speech. The last column has "(0" where a phrase of
+  entity 0 begins, "0)" where it ends, "(0)" at a phrase of a single word, and "(1|(2" where two
+  begin. An empty line ends a sentence.
 """
 
 import re
@@ -17,18 +20,23 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext.analysis.coreference.conll2012 import read_conll
 from fairseq_ext.analysis.coreference.mentions import Mention, Phrase, Text, make_phrase
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
 
 REFLEXIVE = re.compile(r"(\S[^\t]*)\t(\d+)\t(\d+ \d+)\t((?:\d+ \d+ ?)*)")
-HEADER = (
-    *("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref"),
-    *("B", "B-offset", "B-coref", "URL"),
-)
+HEADER = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 TOKEN = re.compile(r"\w+|[^\w\s]")
 END = {".", "!", "?"}
+
+WORD, TAG = 3, 4
+COLUMNS = 6  # at least
+BRACKETS = re.compile(r"-|(\(\d+\)?|\d+\))(\|(\(\d+\)?|\d+\)))*")
+HEADS_ALONE = {"DT", "PRP"}  # without a noun, as in "those in the room"
+AFTER_HEAD = {"IN", "TO", "WDT", "WP", "WP$", "WRB", "VBN", "VBG", "VBD", "VBZ", "VBP", ",", ":"}
+
+EntityPhrase = tuple[int, int, str]
+"""The first word and the last word of a phrase, and its entity."""
 
 
 class Corpus(NamedTuple):
@@ -56,9 +64,8 @@ def read_reflexives(path: Path) -> Iterator[Text]:
             )
         words, reflexive = match[1].split(" "), int(match[2])
         ends = [int(i) for i in f"{match[3]} {match[4]}".split()]
-        antecedent, *others = [
-            make_phrase(*pair) for pair in zip(ends[::2], ends[1::2], strict=True)
-        ]
+        pairs = zip(ends[::2], ends[1::2], strict=True)
+        antecedent, *others = [make_phrase(*pair) for pair in pairs]
         if max(reflexive, *ends) >= len(words):
             raise UsageError(
                 f"{where}: has index {max(reflexive, *ends)}; expected are 0 to {len(words) - 1}, "
@@ -76,7 +83,7 @@ def read_gap(path: Path) -> Iterator[Text | None]:
     """
     for number, line in enumerate(read_lines(path), 1):
         where, columns = f"{path}, line {number}", line.split("\t")
-        if number == 1 and tuple(columns) != HEADER:
+        if number == 1 and columns != HEADER:
             raise UsageError(f"{where}: expected are the columns {', '.join(HEADER)}")
         if number > 1:
             yield _read_gap_row(columns, where)
@@ -115,6 +122,122 @@ def _find_phrase(
             f"{where}: {name}-offset is '{offset}', where '{text}' was expected in the text"
         )
     return make_phrase(inside[0], inside[-1])
+
+
+def read_conll(path: Path) -> Iterator[Text]:
+    """Yield the parts of a file's documents.
+
+    Raises:
+        UsageError: a line cannot be read; the message names it.
+    """
+    part: _PartReader | None = None
+    number = 0
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}, line {number}"
+        if line.startswith("#begin document"):
+            part = _PartReader()
+        elif part is not None and line.startswith("#end document"):
+            yield part.text(where)
+            part = None
+        elif part is not None:
+            part.add(line, where)
+        elif line.strip():
+            raise UsageError(f"{where}: is outside of a document; begin it with '#begin document'")
+    if part is not None:
+        raise UsageError(f"{path}, line {number}: '#end document' is missing after it")
+
+
+class _PartReader:
+    """The words and phrases read so far of a part of a document."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.ends: set[int] = set()
+        self.phrases: list[EntityPhrase] = []
+        self._open: dict[str, list[tuple[int, str]]] = {}
+
+    def add(self, line: str, where: str) -> None:
+        """Read a line; `where` names it."""
+        columns = line.split()
+        if not columns:
+            self.ends.add(len(self.words))
+            return
+        if len(columns) < COLUMNS or not BRACKETS.fullmatch(columns[-1]):
+            raise UsageError(
+                f"{where}: has {len(columns)} columns that end with '{columns[-1]}'; expected are "
+                f"at least {COLUMNS}, the last one - or brackets of coreference as in (1|(2"
+            )
+        self.words.append(columns[WORD])
+        self.tags.append(columns[TAG])
+        for bracket in columns[-1].strip("-").split("|"):
+            self._read_bracket(bracket, where)
+
+    def _read_bracket(self, bracket: str, where: str) -> None:
+        entity, here = bracket.strip("()"), len(self.words) - 1
+        if bracket.startswith("("):
+            self._open.setdefault(entity, []).append((here, where))
+        if bracket.endswith(")"):
+            if not self._open.get(entity):
+                raise UsageError(
+                    f"{where}: '{bracket}' ends what has not begun; expected '({entity}'"
+                )
+            first, _ = self._open[entity].pop()
+            self.phrases.append((first, here, entity))
+
+    def text(self, where: str) -> Text:
+        """Return the part, which ends at the line that `where` names."""
+        for entity, beginnings in self._open.items():
+            if beginnings:
+                _, line = beginnings[-1]
+                raise UsageError(f"{line}: '({entity}' has no '{entity})' before {where}")
+        ends = sorted({*self.ends, len(self.words)} - {0})
+        return Text(self.words, ends, _find_mentions(self.phrases, self.tags))
+
+
+def _find_mentions(entity_phrases: Sequence[EntityPhrase], tags: Sequence[str]) -> list[Mention]:
+    """Return the phrases that have an antecedent.
+
+    Of two phrases that begin together the longer one is earlier. A phrase with the head of another
+    counts as that one.
+    """
+    ordered = sorted(entity_phrases, key=lambda phrase: (phrase[0], -phrase[1]))
+    earlier: list[tuple[str, Phrase]] = []
+    mentions = []
+    for first, last, entity in ordered:
+        phrase = make_phrase(first, last, find_head(first, last, tags))
+        antecedents = [p for e, p in earlier if e == entity and p.head != phrase.head]
+        same = {phrase.head, *(p.head for p in antecedents)}
+        others = [p for e, p in earlier if e != entity and p.head not in same]
+        if antecedents:
+            mentions.append(Mention(phrase, antecedents, others, classify_tag(tags[phrase.head])))
+        earlier.append((entity, phrase))
+    return mentions
+
+
+def find_head(first: int, last: int, tags: Sequence[str]) -> int:
+    """Return the head word of the phrase from `first` to `last`.
+
+    It is the last noun before a word that follows heads, or a pronoun or determiner that stands
+    alone before such a word, or the last word.
+    """
+    head, noun = last, False
+    for word in range(first, last + 1):
+        if tags[word] in AFTER_HEAD:
+            if noun:
+                break
+            if word > first and tags[word - 1] in HEADS_ALONE:
+                return word - 1
+        if tags[word].startswith("NN"):
+            head, noun = word, True
+    return head
+
+
+def classify_tag(tag: str) -> str:
+    """Return the kind of a mention from the part of speech of its head."""
+    if tag.startswith("PRP"):
+        return "pronominal"
+    return "proper" if tag.startswith("NNP") else "nominal"
 
 
 READERS: dict[str, Callable[[Path], Iterator[Text | None]]] = {

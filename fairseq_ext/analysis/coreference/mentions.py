@@ -39,10 +39,13 @@ class Mention(NamedTuple):
 
     def shift(self, offset: int) -> "Mention":
         """Return the mention in a text with `offset` more words before it."""
-        antecedents, others = (
-            [phrase.shift(offset) for phrase in each] for each in (self.antecedents, self.others)
-        )
+        antecedents = [phrase.shift(offset) for phrase in self.antecedents]
+        others = [phrase.shift(offset) for phrase in self.others]
         return Mention(self.phrase.shift(offset), antecedents, others, self.kind)
+
+    def has_choice(self, among: str) -> bool:
+        """Tell whether it is asked: among nouns it needs phrases besides its antecedents."""
+        return among != "nouns" or bool(self.others)
 
 
 class Text(NamedTuple):
@@ -116,8 +119,7 @@ def _window(text: Text, sentence: int, fits: Callable[[list[str]], bool]) -> Tex
 
 
 def _clip(mention: Mention, words: range) -> Mention:
-    antecedents, others = (
-        [p for p in each if p.words[0] in words and p.words[-1] in words]
-        for each in (mention.antecedents, mention.others)
-    )
-    return mention._replace(antecedents=antecedents, others=others)
+    def inside(phrases: Sequence[Phrase]) -> list[Phrase]:
+        return [p for p in phrases if p.words[0] in words and p.words[-1] in words]
+
+    return mention._replace(antecedents=inside(mention.antecedents), others=inside(mention.others))

@@ -31,50 +31,54 @@ checkpoint_last.pt encoders/minilm/model.pt --coreference coref-synthetic/refl.1
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
 
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.coreference import results
-from fairseq_ext.analysis.coreference.antecedents import (
-    ALL,
-    AMONG,
-    HeadAnswers,
-    ask_heads,
-    has_choice,
-)
+from fairseq_ext.analysis.coreference.antecedents import ALL, AMONG, HeadAnswers, ask_heads
 from fairseq_ext.analysis.coreference.corpus_readers import Corpus, read_corpus
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, with_distractors
-from fairseq_ext.analysis.coreference.results import Baselines, ProbedModel
 from fairseq_ext.analysis.coreference.sieves import BASELINES
+from fairseq_ext.analysis.heatmaps import draw_numbers
 from fairseq_ext.analysis.inspector import ModelInspector
-from fairseq_ext.analysis.records import write_rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import save
+from fairseq_ext.evaluation.layout import as_text, make_column, standard_error
+from fairseq_ext.evaluation.pictures import new_figure, save, write_rows
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import name_variants
 
 RANDOM = "random"
 
+Baselines = Mapping[str, Mapping[str, float]]
+"""The accuracy of each baseline for each kind of mentions, by both names."""
+
+
+class ProbedModel(NamedTuple):
+    """The answers of a model, or of one repetition of it, by the name of the corpus."""
+
+    model: str
+    repetition: int
+    title: str
+    loss: float | None
+    answers: dict[str, HeadAnswers]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext probe`."""
+    add = parser.add_argument
     arguments.add(parser, "checkpoints")
-    parser.add_argument("--coreference", nargs="+", type=Path, required=True, metavar="CORPUS")
+    add("--coreference", nargs="+", type=Path, required=True, metavar="CORPUS")
     arguments.add(parser, "--out")
-    parser.add_argument("--among", choices=AMONG, default="words", help="default: words")
-    parser.add_argument(
-        "--distractors", type=int, default=0, metavar="N", help="of synthetic corpora; default: 0"
-    )
-    parser.add_argument(
-        "--random", type=int, default=3, metavar="N", help="seeds of random models; default: 3"
-    )
+    add("--among", choices=AMONG, default="words", help="default: words")
+    add("--distractors", type=int, default=0, metavar="N", help="of synthetic corpora; default: 0")
+    add("--random", type=int, default=3, metavar="N", help="seeds of random models; default: 3")
     arguments.add(parser, "--limit", help="texts of a corpus; default: all")
-    parser.add_argument("--lowercase", action="store_true", help="for models of such text")
-    arguments.add(parser, "--data", "--max-tokens")
+    arguments.add(parser, "--lowercase", "--data", "--max-tokens")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -87,22 +91,16 @@ def run(args: argparse.Namespace) -> None:
     baselines = {corpus.name: score_baselines(corpus, args.among) for corpus in corpora}
     trained = list(probe_checkpoints(args, corpora))
     models = [*trained, *probe_random_models(args, corpora)]
-    rows, best = results.tabulate(models)
-    write_rows(
-        rows,
-        args.out / "probe",
-        among=args.among,
-        distractors=args.distractors,
-        left_out={corpus.name: corpus.left_out for corpus in corpora},
-        checkpoints=list(args.checkpoints),
-        baselines=baselines,
-        best=best,
-    )
-    save(results.draw(trained), args.out / "probe.png")
+    rows, best = tabulate(models)
+    about = {"among": args.among, "distractors": args.distractors}
+    about["left_out"] = {corpus.name: corpus.left_out for corpus in corpora}
+    about |= {"checkpoints": args.checkpoints, "baselines": baselines, "best": best}
+    write_rows(rows, args.out / "probe", **about)
+    save(draw(trained), args.out / "probe.png")
     for corpus in corpora:
         left_out = f"{corpus.left_out} texts without antecedent left out"
         print(f"{corpus.name}, among {args.among}; {left_out}")
-        print(results.format_table(models, corpus.name, baselines[corpus.name]))
+        print(format_table(models, corpus.name, baselines[corpus.name]))
 
 
 def load_corpus(path: Path, args: argparse.Namespace) -> Corpus:
@@ -124,7 +122,7 @@ def load_corpus(path: Path, args: argparse.Namespace) -> Corpus:
 
 def list_asked(corpus: Corpus, among: str) -> list[tuple[Text, Mention]]:
     """Return the mentions that are asked, each with its text."""
-    return [(text, m) for text in corpus.texts for m in text.mentions if has_choice(m, among)]
+    return [(text, m) for text in corpus.texts for m in text.mentions if m.has_choice(among)]
 
 
 def score_baselines(corpus: Corpus, among: str) -> Baselines:
@@ -211,3 +209,80 @@ def read_loss(checkpoint: Path) -> float | None:
     if getattr(settings, "best_checkpoint_metric", "loss") != "loss":
         return None
     return (state.get("extra_state") or {}).get("val_loss")
+
+
+def tabulate(models: Iterable[ProbedModel]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a row for each head, and a row for the best head, of each model, corpus and kind."""
+    rows, best = [], []
+    for model, repetition, _, loss, corpora in models:
+        for corpus, answers in corpora.items():
+            for kind, members in answers.members.items():
+                about = {"model": model, "repetition": repetition, "corpus": corpus, "kind": kind}
+                about["mentions"] = int(members.sum())
+                best.append({**about, "valid_loss": loss, **answers.best(kind)._asdict()})
+                rows += [
+                    {**about, "layer": layer, "head": head, "accuracy": value}
+                    for layer, heads in enumerate(answers.accuracy(kind).tolist())
+                    for head, value in enumerate(heads)
+                ]
+    return rows, best
+
+
+def format_table(models: Sequence[ProbedModel], corpus: str, baselines: Baselines) -> str:
+    """Return a text table: a row for each baseline and model, with its best head's accuracy."""
+    groups: dict[str, list[ProbedModel]] = {baseline: [] for baseline in baselines}
+    for each in models:
+        groups.setdefault(each.model, []).append(each)
+    answers = [[each.answers[corpus] for each in group] for group in groups.values()]
+    best = [[each.best() for each in group] for group in answers]
+    kinds = list(next(iter(baselines.values())))
+
+    def accuracies(kind: str) -> list[list[float | None]]:
+        """Return a list for each row; None: a model can read no mention of this kind."""
+        rows: list[list[float | None]] = [[values[kind]] for values in baselines.values()]
+        for group in answers[len(baselines) :]:
+            rows.append([e.best(kind).accuracy if kind in e.members else None for e in group])
+        return rows
+
+    losses = [[model.loss for model in group] for group in groups.values()]
+    mentions = [[str(len(each.right)) for each in group[:1]] for group in answers]
+    heads = [[f"{head.layer}-{head.head}" for head in g if len(g) == 1] for g in best]
+    held_out = [[head.held_out for head in group] for group in best]
+    columns = [
+        make_column("model", groups),
+        make_column("loss", losses, _format_mean),
+        make_column("mentions", mentions, " ".join),
+        make_column("accuracy", accuracies(ALL), _format_mean),
+        make_column("head", heads, " ".join),
+        make_column("held out", held_out, _format_mean),
+    ]
+    if len(kinds) > 2:  # a single kind is the same as all
+        columns += [make_column(kind, accuracies(kind), _format_mean) for kind in kinds[1:]]
+    note = "head: layer-head; held out: chosen on one half of the texts, scored on the other"
+    return as_text(columns, [note])
+
+
+def _format_mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return ""
+    error = standard_error(known)
+    return f"{mean(known):.3f}" + ("" if error is None else f" ± {error:.3f}")
+
+
+def draw(models: Sequence[ProbedModel]) -> Figure:
+    """Draw a panel for each corpus (rows) and model (columns): layers down, heads across."""
+    corpora = list(models[0].answers)
+    layers, heads = (max(m.answers[corpora[0]].right.size(i) for m in models) for i in (1, 2))
+    width = 1.5 + len(models) * max(2.2, 0.25 * heads)
+    figure = new_figure(width, 1 + len(corpora) * max(1.3, 0.25 * layers))
+    panels = figure.subplots(len(corpora), len(models), squeeze=False)
+    for line, corpus in zip(panels, corpora, strict=True):
+        for axes, each in zip(line, models, strict=True):
+            image = draw_numbers(axes, each.answers[corpus].accuracy())
+        line[0].set_ylabel(f"{corpus}\nlayer", fontsize=8)
+    for axes, each in zip(panels[0], models, strict=True):
+        axes.set_title(each.title.replace(", ", "\n"), fontsize=8)
+    figure.supxlabel("head", fontsize=8)
+    figure.colorbar(image, ax=panels, label="antecedents found")
+    return figure

@@ -7,37 +7,17 @@ lists are short, and ours.
 """
 
 from collections.abc import Callable, Sequence
+from configparser import ConfigParser
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext.analysis.coreference.mentions import Mention, Phrase, Text
 
-FIRST = {*"i me my mine myself we us our ours ourselves".split()}
-SECOND = {*"you your yours yourself yourselves".split()}
-PLURAL = {
-    *"we us our ours ourselves they them their theirs themselves yourselves".split(),
-    *"people men women children wives police parents both these those".split(),
-}
-SINGULAR = {
-    *"i me my mine myself he him his himself she her hers herself it its itself yourself".split(),
-    *"this that princess actress witch bus boss news someone everyone".split(),
-}
-MASCULINE = {
-    *"he him his himself mr mr. sir lord king prince duke count emperor father dad brother".split(),
-    *"son uncle nephew husband grandfather boy man men guy gentleman monk wizard actor".split(),
-    *"waiter widower boyfriend pope priest john james william robert michael david".split(),
-    *"richard thomas charles joseph george henry peter paul simon daniel mark andrew".split(),
-    *"edward frank jack martin stephen kevin brian philip arthur fred tom jim bill bob".split(),
-}
-FEMININE = {
-    *"she her hers herself mrs mrs. ms ms. miss madam lady queen princess duchess".split(),
-    *"countess empress mother mum mom sister daughter aunt niece wife grandmother girl".split(),
-    *"woman women nun witch actress waitress widow girlfriend mary elizabeth anna anne".split(),
-    *"jane sarah margaret susan linda barbara patricia jennifer maria helen alice emma".split(),
-    *"julia laura lisa karen nancy ruth kate catherine caroline rebecca rachel rose".split(),
-}
-GENDERS = {"masculine": MASCULINE, "feminine": FEMININE, "neuter": {"it", "its", "itself"}}
-POSSESSIVE = {"his", "her", "its"}
+LISTS = ConfigParser()
+LISTS.read_string(Path(__file__).with_name("words.ini").read_text("utf-8"))
+WORDS = {name: {*words.split()} for name, words in LISTS["words"].items()}
+GENDERS = ("masculine", "feminine", "neuter")
 
 
 class Features(NamedTuple):
@@ -54,19 +34,21 @@ def features(words: Sequence[str], head: str) -> Features:
     Its gender is the head word's, else that of the first other word that has one and is no
     possessive.
     """
-    genders = (_gender(word) for word in (head, *(w for w in words if w not in POSSESSIVE)))
-    person = 1 if head in FIRST else 2 if head in SECOND else 3
+    genders = (
+        _gender(word) for word in (head, *(w for w in words if w not in WORDS["possessive"]))
+    )
+    person = 1 if head in WORDS["first"] else 2 if head in WORDS["second"] else 3
     return Features(_plural(head), next(filter(None, genders), None), person)
 
 
 def _gender(word: str) -> str | None:
-    return next((gender for gender, words in GENDERS.items() if word in words), None)
+    return next((gender for gender in GENDERS if word in WORDS[gender]), None)
 
 
 def _plural(word: str) -> bool | None:
-    if word in SINGULAR or word in PLURAL:
-        return word in PLURAL
-    if word in SECOND or not word.isalpha():
+    if word in WORDS["singular"] | WORDS["plural"]:
+        return word in WORDS["plural"]
+    if word in WORDS["second"] or not word.isalpha():
         return None
     return word.endswith("s") and not word.endswith(("ss", "us", "is"))
 

@@ -31,10 +31,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.records import write_json
 from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
-from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 from fairseq_ext.evaluation.layout import as_text, make_column, make_mean_column, standard_error
 
@@ -79,41 +77,29 @@ class Run(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext boxes`."""
     arguments.add(parser, "--out")
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="default: 1 2 3"
-    )
-    parser.add_argument("--steps", type=int, default=300, metavar="N", help="default: 300")
-    parser.add_argument(
-        "--copies", type=int, default=30, metavar="N",
-        help="further boxes in each view, of two of the objects; default: 30",
-    )  # fmt: skip
-    parser.add_argument("--noise", type=float, default=0.5, help="its deviation; default: 0.5")
+    add = parser.add_argument
+    add("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="default: 1 2 3")
+    add("--steps", type=int, default=300, metavar="N", help="default: 300")
+    copies = "further boxes in each view, of two of the objects; default: 30"
+    add("--copies", type=int, default=30, metavar="N", help=copies)
+    add("--noise", type=float, default=0.5, help="its deviation; default: 0.5")
 
 
 def run(args: argparse.Namespace) -> None:
     """Train all models, print their accuracy, and write the picture and the numbers."""
     pictures.check_picture(args.out / "boxes.png")
     arguments.check_at_least(args, steps=1, copies=0)
-    if not 0 <= args.noise < float("inf"):
-        raise UsageError(f"--noise is {args.noise:g}; give a number from 0 upwards")
+    arguments.check_deviation(args, "noise")
     seeds = list(dict.fromkeys(args.seeds))
     with tqdm(total=len(NAMES) * len(seeds) * args.steps, desc="training", unit=" steps") as bar:
-        runs = [
-            train(name, seed, args.steps, args.copies, args.noise, bar)
-            for name in NAMES
-            for seed in seeds
-        ]
+        each = args.steps, args.copies, args.noise, bar
+        runs = [train(name, seed, *each) for name in NAMES for seed in seeds]
     print(format_table(runs), end="")
-    pictures.save(draw(runs), args.out / "boxes.png")
-    steps = [
-        {"seed": each.seed, "step": step, "u": u}
-        for each in runs
-        for step, u in enumerate(each.u, 1)
-    ]
-    pictures.save_numbers(steps, args.out / "boxes.csv")
+    steps = [{"seed": r.seed, "step": n, "u": u} for r in runs for n, u in enumerate(r.u, 1)]
+    pictures.save(draw(runs), args.out / "boxes.png", steps)
     settings = {"steps": args.steps, "copies": args.copies, "noise": args.noise}
     accuracies = [each._asdict() | {"u": each.u[-1] if each.u else None} for each in runs]
-    write_json(settings | {"runs": accuracies}, args.out / "boxes.json")
+    pictures.write_json(settings | {"runs": accuracies}, args.out / "boxes.json")
 
 
 def sample_scenes(count: int, copies: int, noise: float, generator: torch.Generator) -> Scenes:

@@ -25,7 +25,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.records import write_json
 from fairseq_ext.attention.normalisers import Normaliser, build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
@@ -52,21 +51,19 @@ Trace = list[Tensor]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext collapse`."""
     arguments.add(parser, "--out")
-    parser.add_argument(
-        "--normalisers", nargs="+", choices=NAMES, default=["softmax", "doubly"], metavar="NAME",
-        help=f"rows, of {', '.join(NAMES)}; default: softmax doubly",
-    )  # fmt: skip
-    parser.add_argument("--hna-init", type=float, metavar="U", help="u of hybrid; default: 0.5")
-    parser.add_argument("--kernel", choices=KERNELS, default="gaussian", help="default: gaussian")
-    parser.add_argument("--deviation", type=float, default=0.5, help="of a cluster; default: 0.5")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    add, default = parser.add_argument, ["softmax", "doubly"]
+    rows = f"rows, of {', '.join(NAMES)}; default: {' '.join(default)}"
+    add("--normalisers", nargs="+", choices=NAMES, default=default, metavar="NAME", help=rows)
+    add("--hna-init", type=float, metavar="U", help="u of hybrid; default: 0.5")
+    add("--kernel", choices=KERNELS, default="gaussian", help="default: gaussian")
+    add("--deviation", type=float, default=0.5, help="of a cluster; default: 0.5")
+    add("--seed", type=int, default=0, help="default: 0")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the pictures and their numbers, and print the distances between clusters."""
     pictures.check_picture(args.out / "distances.png")
-    if not 0 <= args.deviation < np.inf:
-        raise UsageError(f"--deviation is {args.deviation:g}; give a number from 0 upwards")
+    arguments.check_deviation(args, "deviation")
     if args.hna_init is not None and "hybrid" not in args.normalisers:
         raise UsageError(
             f"--hna-init {args.hna_init:g} is of hybrid, which --normalisers has not; give both"
@@ -84,8 +81,7 @@ def run(args: argparse.Namespace) -> None:
         traces = {row: trace(start, args.kernel, each) for row, each in normalisers.items()}
         write_traces(args.out / name, sizes, traces, settings)
     if args.kernel == "gaussian":
-        pictures.save(draw_distances(), args.out / "distances.png")
-        pictures.save_numbers(list_distances(), args.out / "distances.csv")
+        pictures.save(draw_distances(), args.out / "distances.png", list_distances())
 
 
 def write_traces(
@@ -95,11 +91,10 @@ def write_traces(
     distances = {row: [distance(x, sizes[0]) for x in steps] for row, steps in traces.items()}
     for row, steps in distances.items():
         print(f"{stem.name}, {row}: distance {' '.join(f'{d:.3f}' for d in steps)}")
-    picture = stem.with_suffix(".png")
-    pictures.save(draw(traces, distances, sizes[0]), picture)
-    pictures.save_numbers(list_points(traces, sizes[0]), picture)
+    points = list_points(traces, sizes[0])
+    pictures.save(draw(traces, distances, sizes[0]), stem.with_suffix(".png"), points)
     numbers = {"sizes": sizes, "centres": CENTRES, **settings, "distances": distances}
-    write_json(numbers, stem.with_suffix(".json"))
+    pictures.write_json(numbers, stem.with_suffix(".json"))
 
 
 def sample_clusters(sizes: Sequence[int], deviation: float, seed: int) -> Tensor:
@@ -169,13 +164,11 @@ def draw(
 def draw_distances() -> Figure:
     """Draw a colour for each initial distance and a style for each normaliser."""
     figure = pictures.new_figure(6, 4.2)
-    axes = figure.add_subplot(
-        xlabel="n₁/n₂", ylabel="distance after a step", xscale="log", ylim=(0, max(DISTANCES))
-    )
+    axes = figure.add_subplot(xscale="log", ylim=(0, max(DISTANCES)))
+    axes.set(xlabel="n₁/n₂", ylabel="distance after a step")
     for d, colour in zip(DISTANCES, pictures.COLOURS, strict=False):
         for (name, after), style in zip(EQUATIONS.items(), ("--", "-"), strict=True):
-            label = f"{name}, from {d:g}"
-            axes.plot(RATIOS, after(d, RATIOS), style, color=colour, label=label)
+            axes.plot(RATIOS, after(d, RATIOS), style, color=colour, label=f"{name}, from {d:g}")
     axes.xaxis.set_major_formatter("{x:g}")
     pictures.style_axes(axes)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -18,7 +18,6 @@ import logging
 import math
 import os
 from functools import cache
-from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,7 +29,7 @@ from fairseq_ext.attention.masks import Mask
 
 logger = logging.getLogger(__name__)
 
-HOPPER_NEEDS = (3, 7)  # of Triton
+HOPPER, HOPPER_NEEDS = 9, (3, 7)  # major compute capability, and version of Triton
 TRUSTED = "FAIRSEQ_EXT_TRUST_TRITON"  # environment variable: use any version
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -54,48 +53,45 @@ def fits(q: Tensor, k: Tensor, mask: Mask) -> bool:
 
 @cache
 def _runs_on(device: torch.device) -> bool:
-    """Return whether Triton runs on a device: on GPUs from Ampere on, with a C compiler.
-
-    It also needs Python's headers. torch's builds for CPUs come without Triton. Triton before 3.7
-    crashes on Hopper in kernels that multiply with a transposed block, as ours do
-    (flash-linear-attention #734).
-    """
-    if find_spec("triton") is None:
-        return False
+    """Return whether Triton runs on a device; log why it does not run on a GPU."""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return True
-    if device.type != "cuda" or torch.version.hip is not None:
+        return find_spec("triton") is not None
+    if device.type != "cuda":
         return False
+    if problem := find_problem(device):
+        logger.warning("doubly-normalised attention is slower and takes more memory: %s", problem)
+    return not problem
+
+
+def find_problem(device: torch.device) -> str:
+    """Return why the kernels do not run on a GPU and what to do, or an empty text.
+
+    They run from Ampere on. Triton before 3.7 crashes on Hopper in kernels that multiply with a
+    transposed block, as ours do (flash-linear-attention #734).
+    """
+    if find_spec("triton") is None or torch.version.hip is not None:
+        return "Triton for NVIDIA GPUs is not installed; pip install triton"
     capability = torch.cuda.get_device_capability(device)
-    if capability[0] == 9 and _triton_version() < HOPPER_NEEDS and TRUSTED not in os.environ:
-        logger.warning(
-            "Triton %s can crash on this GPU, so that doubly-normalised attention is slower and "
-            "takes more memory: install torch with Triton 3.7, give --doubly-kernel flex, or set "
-            "%s=1 to try it all the same",
-            metadata.version("triton"),
-            TRUSTED,
+    if capability < (8, 0):
+        return f"compute capability {capability[0]}.{capability[1]} is below 8.0 (Ampere)"
+    if capability[0] == HOPPER and _triton_version() < HOPPER_NEEDS and TRUSTED not in os.environ:
+        return (
+            "Triton before 3.7 can crash on this GPU; install torch with Triton 3.7, give "
+            f"--doubly-kernel flex, or set {TRUSTED}=1 to try it all the same"
         )
-        return False
-    return capability >= (8, 0) and _driver()
-
-
-def _triton_version() -> tuple[int, ...]:
-    return tuple(map(int, metadata.version("triton").split(".")[:2]))
-
-
-def _driver() -> bool:
     from triton.runtime import driver
 
     try:
         driver.active.get_current_target()  # compiled when it is first asked for
     except Exception as error:
-        logger.warning(
-            "Triton does not run here, so that doubly-normalised attention is slower and takes "
-            "more memory: %s",
-            error,
-        )
-        return False
-    return True
+        return f"Triton needs a C compiler and Python's headers here: {error}"
+    return ""
+
+
+def _triton_version() -> tuple[int, ...]:
+    import triton
+
+    return tuple(map(int, triton.__version__.split(".")[:2]))
 
 
 def attend(

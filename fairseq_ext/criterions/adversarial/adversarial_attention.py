@@ -10,27 +10,12 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.attention import SecondPass
+from fairseq_ext.attention import second_pass
 from fairseq_ext.attention.model_report import get_model_report
-from fairseq_ext.attention.second_pass import (
-    AdversarialPass,
-    BernoulliPass,
-    MagnitudePass,
-    UnitCounts,
-)
-from fairseq_ext.criterions.adversarial.asa_options import (
-    AdversarialConfig,
-    check_options,
-    read_baseline,
-)
+from fairseq_ext.criterions.adversarial import asa_options
 from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
 from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
-from fairseq_ext.criterions.divergence import (
-    DIVERGENCES,
-    Divergence,
-    compare_across_batch,
-    squared_difference,
-)
+from fairseq_ext.criterions.divergence import Divergence
 from fairseq_ext.criterions.logging_outputs import Log, log_means, sum_entries
 from fairseq_ext.criterions.terms import Term, TrainingStep
 
@@ -39,7 +24,7 @@ logger = logging.getLogger(__name__)
 TAU, TAU_PRETRAINING = 0.3, 0.1
 PRETRAINING = ("masked_lm", "replaced_token_detection")
 
-Counts = Mapping[int, UnitCounts]
+Counts = Mapping[int, second_pass.UnitCounts]
 """Layer -> units kept and units in all, of the second pass."""
 
 
@@ -50,18 +35,18 @@ class TwoPass(Term):
     """
 
     def __init__(self, cfg: Any, task: Any) -> None:
-        self.alpha, self.penalty_kind = cfg.asa_alpha, str(cfg.asa_penalty)
-        self.empty_rows = str(cfg.asa_empty_rows)
-        self.divergence = _build_divergence(cfg)
+        super().__init__(cfg, task)
+        self.penalty_kind, self.empty_rows = str(cfg.asa_penalty), str(cfg.asa_empty_rows)
+        self.divergence = Divergence.build(str(cfg.asa_divergence), str(cfg.asa_regression))
         self.options: Any = {
             "one_batch": not cfg.asa_in_sequence,
             "empty_rows": self.empty_rows,
             "padded_rows": self.penalty_kind == "padded",
         }
 
-    def build_second_pass(self, updates: int) -> SecondPass:
+    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
         """Return the second pass of the step after so many updates."""
-        return SecondPass(**self.options)
+        return second_pass.SecondPass(**self.options)
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return the second pass, which the model makes within one call."""
@@ -69,19 +54,17 @@ class TwoPass(Term):
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return weighted divergence and penalty; log the divergence and the counts of units."""
-        clean, second = step.output, step.output[1]["second"]
-        divergence = self.divergence.total(
-            step.select_predictions(clean), step.select_predictions(second)
-        )
-        counts: Counts = clean[1]["counts"]
+        more = step.output[1]
+        predictions = (step.select_predictions(each) for each in (step.output, more["second"]))
+        divergence, counts = self.divergence.total(*predictions), more["counts"]
         log: Log = {"asa_divergence": divergence.detach()}
         zero = torch.zeros((), device=divergence.device)  # the sum for a layer that was dropped
         for name, group in {"": list(counts.values()), **self.count_layers(counts)}.items():
             log[f"asa_kept{name}"] = sum((count.kept.detach().sum() for count in group), zero)
             log[f"asa_units{name}"] = sum((count.units.sum() for count in group), zero)
-        return self.alpha * divergence + self.penalty(counts, step.weights), log
+        return self.cfg.asa_alpha * divergence + self.penalty(counts, step.weights), log
 
-    def count_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
+    def count_layers(self, counts: Counts) -> dict[str, list[second_pass.UnitCounts]]:
         """Return the counts of single layers by suffix of their log keys, the same in each step."""
         return {}
 
@@ -101,22 +84,20 @@ class Adversaries(TwoPass):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.task, self.sample = task, cfg.asa_sample
         default = TAU_PRETRAINING if cfg._name.startswith(PRETRAINING) else TAU
-        self.tau = default if cfg.asa_tau is None else cfg.asa_tau
-        if cfg.asa_tau_squared:
-            self.tau **= 2
+        tau = default if cfg.asa_tau is None else cfg.asa_tau
+        self.tau = tau**2 if cfg.asa_tau_squared else tau
 
     @property
     def layers(self) -> list[int]:
         """The layers with an adversary. A model that is only evaluated may have none."""
         return list(get_model_report(self.task).adversary_layers)
 
-    def build_second_pass(self, updates: int) -> SecondPass:
+    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
         """Return a pass that adversaries mask."""
-        return AdversarialPass(self.layers[0], self.sample, **self.options)
+        return second_pass.AdversarialPass(self.layers[0], self.cfg.asa_sample, **self.options)
 
-    def count_layers(self, counts: Counts) -> dict[str, list[UnitCounts]]:
+    def count_layers(self, counts: Counts) -> dict[str, list[second_pass.UnitCounts]]:
         """Return the counts of each layer with an adversary; none if the layer was dropped."""
         return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
 
@@ -134,48 +115,39 @@ class Adversaries(TwoPass):
 class NaiveMasks(TwoPass):
     """A second pass with masks of one kind, at one rate."""
 
-    def __init__(self, kind: Callable[..., SecondPass], cfg: Any, task: Any) -> None:
+    def __init__(self, kind: Callable[..., second_pass.SecondPass], cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.kind, self.rate = kind, cfg.asa_rate
+        self.kind = kind
 
-    def build_second_pass(self, updates: int) -> SecondPass:
+    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
         """Return a pass with masks of this kind."""
-        return self.kind(self.rate, **self.options)
+        return self.kind(self.cfg.asa_rate, **self.options)
 
 
 class ScheduledMasks(TwoPass):
     """A second pass with Bernoulli masks, at the rate that adversaries had learned by then."""
 
-    def __init__(self, cfg: Any, task: Any) -> None:
-        super().__init__(cfg, task)
-        self.log = cfg.asa_log
-
     @cached_property
     def rates(self) -> tuple[list[int], list[float]]:
         """Updates and the rate at each. A model that is only evaluated does without the log."""
-        return read_masking_rates(self.log)
+        return read_masking_rates(self.cfg.asa_log)
 
     def begin(self) -> None:
         """Read the rates; raise UsageError if there are none."""
-        logger.info("naive masks: rates of %d updates, from %s", len(self.rates[0]), self.log)
+        count, log = len(self.rates[0]), self.cfg.asa_log
+        logger.info("naive masks: rates of %d updates, from %s", count, log)
 
-    def build_second_pass(self, updates: int) -> SecondPass:
+    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
         """Return a pass with masks at the rate of this update."""
-        return BernoulliPass(float(np.interp(updates, *self.rates)), **self.options)
-
-
-def _build_divergence(cfg: Any) -> Divergence:
-    distance = DIVERGENCES[str(cfg.asa_divergence)]
-    batch = str(cfg.asa_regression) == "batch"
-    return Divergence(distance, compare_across_batch(distance) if batch else squared_difference)
+        return second_pass.BernoulliPass(float(np.interp(updates, *self.rates)), **self.options)
 
 
 BASELINES: dict[str, Callable[[Any, Any], Term]] = {
     "none": Adversaries,
     "two_pass": TwoPass,
-    "bernoulli": partial(NaiveMasks, BernoulliPass),
+    "bernoulli": partial(NaiveMasks, second_pass.BernoulliPass),
     "scheduled": ScheduledMasks,
-    "magnitude": partial(NaiveMasks, MagnitudePass),
+    "magnitude": partial(NaiveMasks, second_pass.MagnitudePass),
     "freelb": FreeLB,
     "smart": Smart,
 }
@@ -184,13 +156,13 @@ BASELINES: dict[str, Callable[[Any, Any], Term]] = {
 class AdversarialSelfAttention(Term):
     """The term "asa", built as adversaries or as the baseline that --asa-baseline names."""
 
-    config = AdversarialConfig
+    config = asa_options.AdversarialConfig
 
     @classmethod
     def build(cls, cfg: Any, task: Any) -> Term:
         """Return the term; raise UsageError for an option that has no meaning or no effect."""
-        baseline = read_baseline(cfg)
-        check_options(cfg, baseline, str(getattr(task.cfg, "_name", "")))
+        baseline = asa_options.read_baseline(cfg)
+        asa_options.check_options(cfg, baseline, str(getattr(task.cfg, "_name", "")))
         return BASELINES[baseline](cfg, task)
 
     @classmethod

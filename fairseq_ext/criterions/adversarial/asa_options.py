@@ -13,7 +13,12 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq_ext.attention.second_pass import EMPTY_ROWS
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
+from fairseq_ext.models.config import (
+    Requirements,
+    check_requirements,
+    default_options,
+    help_from_docstring,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +27,7 @@ ADVERSARIES = "none"
 MASKS = [ADVERSARIES, "bernoulli", "scheduled", "magnitude"]
 PASSES = [*MASKS, "two_pass"]
 NOISE = ["freelb", "smart"]
-Baselines = ChoiceEnum(
-    [ADVERSARIES, "two_pass", "bernoulli", "scheduled", "magnitude", "freelb", "smart"]
-)
+Baselines = ChoiceEnum([ADVERSARIES, "two_pass", *MASKS[1:], *NOISE])
 
 Divergences = ChoiceEnum(list(DIVERGENCES))
 Regressions = ChoiceEnum(list(REGRESSIONS))
@@ -33,69 +36,61 @@ EmptyRows = ChoiceEnum(list(EMPTY_ROWS))
 
 
 @dataclass
+@help_from_docstring
 class AdversarialConfig(FairseqDataclass):
-    """The options of the term "asa"."""
+    """The options of the term "asa".
 
-    asa_rival: Baselines = described(ADVERSARIES, "the old name of --asa-baseline")
-    asa_baseline: Baselines = described(
-        ADVERSARIES,
-        "instead of adversaries: two_pass (the control), bernoulli, scheduled, magnitude (naive "
-        "masks), freelb, smart (noise on embeddings)",
-    )
-    asa_tau: Optional[float] = described(
-        None,
-        "weight of the units that adversaries keep; the lower, the more they mask (default, the "
-        "paper's: .1 for pre-training, else .3)",
-    )
-    asa_alpha: float = described(1.0, "weight of the divergence of the two passes (SMART: lambda)")
-    asa_sample: bool = described(
-        False, "draw masks by a Gumbel-sigmoid, as in the paper (default: a threshold, as its code)"
-    )
-    asa_divergence: Divergences = described(
-        "kl", "KL from the clean pass to the masked one, or symmetric, as in the released code"
-    )
-    asa_regression: Regressions = described(
-        "squared",
-        "distance of numbers, of sentence_regression: squared difference (ours), or batch, the "
-        "divergence of softmaxes across a batch, as in the released code",
-    )
-    asa_penalty: Penalties = described(
-        "sum",
-        "what is paid for units that are kept: sum, their number in all layers (the paper's); "
-        "padded, the same with padded queries (released code); share, the mean share of a layer "
-        "(ours)",
-    )
-    asa_tau_squared: bool = described(False, "the weight is tau squared, as in the released code")
-    asa_empty_rows: EmptyRows = described(
-        "unmasked",
-        "what a query without a key attends to: unmasked, as if nothing were masked (ours); "
-        "uniform, all positions alike (released code, BERT); scores, all positions (released code, "
-        "RoBERTa)",
-    )
-    asa_in_sequence: bool = described(
-        False,
-        "one pass after the other instead of one larger batch: with --checkpoint-activations in "
-        "less memory",
-    )
-    asa_rate: float = described(
-        0.1,
-        "share of units masked by bernoulli (paper: .05 or .1) and of each row by magnitude (ours)",
-    )
-    asa_log: Optional[str] = described(
-        None,
-        "for scheduled: run, or log, of a training with adversaries, whose rates are taken over",
-    )
-    asa_steps: Optional[int] = described(
-        None, "steps of ascent K, of freelb (default: 2) and smart (default: 1)"
-    )
-    asa_radius: float = described(
-        0.15, "largest Frobenius norm of the noise of a sentence (freelb, smart; ours)"
-    )
-    asa_step_size: float = described(0.03, "step size of the ascent of that noise (ours)")
-    smart_mu: float = described(
-        1.0, "weight of the distance to the mean of earlier models (smart; ours)"
-    )
-    smart_beta: float = described(0.99, "how slowly that mean follows the model (smart; ours)")
+    Attributes:
+        asa_rival: the old name of --asa-baseline
+        asa_baseline: instead of adversaries: two_pass (the control), bernoulli, scheduled,
+            magnitude (naive masks), freelb, smart (noise on embeddings)
+        asa_tau: weight of the units that adversaries keep; the lower, the more they mask (default,
+            the paper's: .1 for pre-training, else .3)
+        asa_alpha: weight of the divergence of the two passes (SMART: lambda)
+        asa_sample: draw masks by a Gumbel-sigmoid, as in the paper (default: a threshold, as its
+            code)
+        asa_divergence: KL from the clean pass to the masked one, or symmetric, as in the released
+            code
+        asa_regression: distance of numbers, of sentence_regression: squared difference (ours), or
+            batch, the divergence of softmaxes across a batch, as in the released code
+        asa_penalty: what is paid for units that are kept: sum, their number in all layers (the
+            paper's); padded, the same with padded queries (released code); share, the mean share of
+            a layer (ours)
+        asa_tau_squared: the weight is tau squared, as in the released code
+        asa_empty_rows: what a query without a key attends to: unmasked, as if nothing were masked
+            (ours); uniform, all positions alike (released code, BERT); scores, all positions
+            (released code, RoBERTa)
+        asa_in_sequence: one pass after the other instead of one larger batch: with
+            --checkpoint-activations in less memory
+        asa_rate: share of units masked by bernoulli (paper: .05 or .1) and of each row by magnitude
+            (ours)
+        asa_log: for scheduled: run, or log, of a training with adversaries, whose rates are taken
+            over
+        asa_steps: steps of ascent K, of freelb (default: 2) and smart (default: 1)
+        asa_radius: largest Frobenius norm of the noise of a sentence (freelb, smart; ours)
+        asa_step_size: step size of the ascent of that noise (ours)
+        smart_mu: weight of the distance to the mean of earlier models (smart; ours)
+        smart_beta: how slowly that mean follows the model (smart; ours)
+    """
+
+    asa_rival: Baselines = ADVERSARIES
+    asa_baseline: Baselines = ADVERSARIES
+    asa_tau: Optional[float] = None
+    asa_alpha: float = 1.0
+    asa_sample: bool = False
+    asa_divergence: Divergences = "kl"
+    asa_regression: Regressions = "squared"
+    asa_penalty: Penalties = "sum"
+    asa_tau_squared: bool = False
+    asa_empty_rows: EmptyRows = "unmasked"
+    asa_in_sequence: bool = False
+    asa_rate: float = 0.1
+    asa_log: Optional[str] = None
+    asa_steps: Optional[int] = None
+    asa_radius: float = 0.15
+    asa_step_size: float = 0.03
+    smart_mu: float = 1.0
+    smart_beta: float = 0.99
 
 
 RANGES = {
@@ -130,8 +125,7 @@ def read_baseline(cfg: Any) -> str:
         return baseline
     if baseline not in (rival, ADVERSARIES):
         raise UsageError(
-            f"--asa-rival is the old name of --asa-baseline, and {rival} is not {baseline}; leave "
-            "it out"
+            f"--asa-rival, old for --asa-baseline, is {rival} and not {baseline}; leave it out"
         )
     logger.warning("--asa-rival is the old name of --asa-baseline; give --asa-baseline %s", rival)
     return rival
@@ -157,12 +151,10 @@ def check_options(cfg: Any, baseline: str, task: str) -> None:
         check_requirements(values, defaults, {"smart_mu": 0.0}, requirements)
 
 
-def _list_requirements(task: str) -> list[Requirements]:
-    """Return what options need to have an effect in a task; all tables must be met."""
-    tables: list[Requirements] = [
-        {name: (["asa_baseline"], values) for name, values in BASELINE_REQUIREMENTS.items()},
-        {"asa_regression": (["task"], [REGRESSION_TASK]), "smart_beta": (["smart_mu"], [])},
-    ]
+def _list_requirements(task: str) -> tuple[Requirements, ...]:
+    """Return what options need to have an effect in a task; both tables must be met."""
+    baselines = {name: (["asa_baseline"], values) for name, values in BASELINE_REQUIREMENTS.items()}
+    others = {"asa_regression": (["task"], [REGRESSION_TASK]), "smart_beta": (["smart_mu"], [])}
     if task == REGRESSION_TASK:  # a squared difference of numbers is no divergence
-        tables.append({"asa_divergence": (["asa_regression"], ["batch"])})
-    return tables
+        others["asa_divergence"] = (["asa_regression"], ["batch"])
+    return baselines, others

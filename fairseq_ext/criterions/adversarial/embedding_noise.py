@@ -1,18 +1,14 @@
 """Adversarial noise on embeddings: FreeLB (Zhu et al. 2020) and SMART (Jiang et al. 2020)."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import get_model_report
-from fairseq_ext.criterions.divergence import (
-    Divergence,
-    Predictions,
-    symmetric_kl,
-    widen,
-)
+from fairseq_ext.attention.model_report import SMART_MEAN
+from fairseq_ext.criterions.divergence import Divergence, Predictions, symmetric_kl, widen
 from fairseq_ext.criterions.logging_outputs import Log
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 
@@ -20,6 +16,7 @@ LOSS_SCALE = 2.0**14
 """The factor of a loss whose gradient is computed in float16."""
 
 
+@dataclass(eq=False)
 class Noise:
     """A perturbation delta that a model adds to its embedded tokens.
 
@@ -34,10 +31,10 @@ class Noise:
         random_state: the state of the random numbers right after that; None unless `same_dropout`.
     """
 
-    def __init__(self, radius: float, same_dropout: bool = False) -> None:
-        self.radius, self.same_dropout = radius, same_dropout
-        self.delta: Tensor | None = None
-        self.random_state: dict[str, Any] | None = None
+    radius: float
+    same_dropout: bool = False
+    delta: Tensor | None = None
+    random_state: dict[str, Any] | None = None
 
     def __call__(self, embedded: Tensor, padding: Tensor) -> Tensor:
         """Return `embedded` [B, S, C] + delta, which is 0 where `padding` [B, S] is true."""
@@ -70,10 +67,7 @@ class Noise:
         )
         delta = before + step_size * gradient / _norms(gradient)
         delta = delta * (self.radius / _norms(delta)).clamp(max=1)
-        noise = Noise(self.radius, self.same_dropout)
-        noise.delta = delta.to(self.delta.dtype).requires_grad_()
-        noise.random_state = self.random_state
-        return noise
+        return replace(self, delta=delta.to(self.delta.dtype).requires_grad_())
 
     def _gradient(self, loss: Tensor, keep_graph: bool) -> Tensor:
         """Return the gradient to delta, up to a factor: unscaled, much of it is 0 in float16."""
@@ -96,8 +90,8 @@ class NoiseTerm(Term):
     default_steps: int
 
     def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(cfg, task)
         self.steps = cfg.asa_steps or self.default_steps
-        self.radius, self.step_size = cfg.asa_radius, cfg.asa_step_size
 
 
 class FreeLB(NoiseTerm):
@@ -110,14 +104,14 @@ class FreeLB(NoiseTerm):
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return the noise of the objective's own forward pass, delta_0."""
-        self.noise = Noise(self.radius, same_dropout=True)
+        self.noise = Noise(self.cfg.asa_radius, same_dropout=True)
         return {"noise": self.noise}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return the difference of the mean loss of all passes and the loss of the first."""
         noise, losses = self.noise, [step.loss]
         for _ in range(self.steps - 1):
-            noise = noise.ascend(losses[-1], self.step_size, keep_graph=True)
+            noise = noise.ascend(losses[-1], self.cfg.asa_step_size, keep_graph=True)
             losses.append(step.rerun(noise=noise)[0])
         gain = torch.stack(losses).mean() - step.loss
         return gain, {"asa_gain": gain.detach()}
@@ -138,25 +132,23 @@ class Smart(NoiseTerm):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.alpha, self.mu, self.beta = cfg.asa_alpha, cfg.smart_mu, cfg.smart_beta
-        self.divergence, self.task = Divergence(sum_of_kls), task
-        self.last_update = -1
+        self.divergence, self.last_update = Divergence(sum_of_kls), -1
         self.mean: dict[str, Tensor] | None = None
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return both regularisers; log the first as "asa_divergence"."""
-        clean, noise = step.select_predictions(step.output), Noise(self.radius)
+        clean, noise = step.select_predictions(step.output), Noise(self.cfg.asa_radius)
         fixed = [each._replace(scores=each.scores.detach()) for each in clean]
         for _ in range(self.steps):
             noise = noise.ascend(  # the loss has no name, so that its graph is freed
                 self.divergence.total(self._predict(step, noise=noise), fixed),
-                self.step_size,
+                self.cfg.asa_step_size,
                 keep_graph=False,
             )
         divergence = self.divergence.total(self._predict(step, noise=noise), clean)
-        loss = self.alpha * divergence
-        if self.mu:
-            loss = loss + self.mu * self.divergence.total(clean, self._predict_by_mean(step))
+        loss, mu = self.cfg.asa_alpha * divergence, self.cfg.smart_mu
+        if mu:
+            loss = loss + mu * self.divergence.total(clean, self._predict_by_mean(step))
         return loss, {"asa_divergence": divergence.detach()}
 
     def _predict(self, step: TrainingStep, **changes: Any) -> list[Predictions]:
@@ -176,11 +168,11 @@ class Smart(NoiseTerm):
         named = unwrap(step.model).named_parameters()
         current = {name: p.detach() for name, p in named if p.requires_grad}
         if self.mean is None:
-            start = get_model_report(self.task).mean_parameters or current
+            start = self.task.state.state_dict.get(SMART_MEAN) or current
             self.mean = {n: widen(start[n].to(p.device)).clone() for n, p in current.items()}
-            get_model_report(self.task).mean_parameters = self.mean
+            self.task.state.merge_state_dict({SMART_MEAN: self.mean})
         if step.updates != self.last_update:
             for name, mean in self.mean.items():
-                mean.lerp_(current[name].to(mean), 1 - self.beta)
+                mean.lerp_(current[name].to(mean), 1 - self.cfg.smart_beta)
         self.last_update = step.updates
         return {name: mean.to(current[name]) for name, mean in self.mean.items()}

@@ -26,19 +26,13 @@ def read_masking_rates(path: str | None) -> tuple[list[int], list[float]]:
             "--asa-baseline scheduled takes its rates from a training with adversaries; give "
             "--asa-log, its --save-dir with a train.log, or the log itself"
         )
-    records = [
-        record
-        for record in read_log(Path(path))
-        if any(name.startswith(f"{SHARE}_") for name in record.values)
-    ]
-    rates_by_kind = (
-        {record.update: record.values[SHARE] for record in records if record.kind == kind}
-        for kind in ("train_inner", "train")
-    )
-    rates = max(rates_by_kind, key=len)
+    kinds: dict[str, dict[int, float]] = {"train_inner": {}, "train": {}}
+    for kind, update, values in read_log(Path(path)):
+        if kind in kinds and any(name.startswith(f"{SHARE}_") for name in values):
+            kinds[kind][update] = values[SHARE]
+    rates = max(kinds.values(), key=len)
     if not rates:
         raise UsageError(
-            f"--asa-log {path} says nothing of {SHARE}_0 or another layer; give that of a training "
-            "with adversaries"
+            f"--asa-log {path} names no {SHARE}_0; give that of a training with adversaries"
         )
     return list(rates), list(rates.values())

@@ -5,7 +5,6 @@ agreement, the place of the verb (second, first in questions, last in subordinat
 separable verbs and negation.
 """
 
-import argparse
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -14,6 +13,7 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from fairseq_ext.files import check_writable, write_lines
+from fairseq_ext.prepare.step import step_parser
 from fairseq_ext.prepare.toy import lexicon
 from fairseq_ext.prepare.toy.lexicon import Adjective, Determiner, Noun, Verb
 
@@ -32,7 +32,6 @@ class Phrase(NamedTuple):
     german: dict[str, str]
     person: int
     known: bool
-    kind: str = "person"
 
 
 class Clause(NamedTuple):
@@ -42,18 +41,13 @@ class Clause(NamedTuple):
     verb: Verb
     tense: str
     objects: Sequence[tuple[str, str, str, Phrase]] = ()
-    adverb: Pair = ("", "")
+    adverb: Sequence[str] = ("", "")
     negative: bool = False
 
 
 def join(*words: str) -> str:
     """Return the words that are not empty, separated by spaces."""
     return " ".join(filter(None, words))
-
-
-def ending(name: str, case: str, column: int) -> str:
-    """Return the German ending of a case in a column of `lexicon.ENDINGS`."""
-    return lexicon.ENDINGS[name][case].split()[column].strip("-")
 
 
 def noun_phrase(
@@ -63,18 +57,18 @@ def noun_phrase(
     column = 3 if plural else "mfn".index(noun.gender)
     words = article.english, adjective.english if adjective else ""
     english = join(*words, noun.english_plural if plural else noun.english)
-    endings = article.endings if article.stem else "the"
 
     def decline(case: str) -> str:
-        described = adjective.stem + ending(article.adjective, case, column) if adjective else ""
+        head = article.stem + lexicon.ENDINGS[article.endings, case][column]
+        ending = lexicon.ENDINGS[article.adjective, case][column]
+        described = adjective.stem + ending if adjective else ""
         bare = noun.plural if plural else noun.german
         dative = "n" * (plural and case == "dat" and bare[-1] not in "ns")
-        head = article.stem + ending(endings, case, column) if article.english else ""
         return join(head, described, bare + dative)
 
     german = {case: decline(case) for case in ("nom", "acc", "dat")}
     english = re.sub(r"^a (?=[aeiou])", "an ", english)
-    return Phrase(english, german, 1 + plural, bool(article.known), noun.kind)
+    return Phrase(english, german, 1 + plural, bool(article.known))
 
 
 PRONOUNS = [
@@ -90,10 +84,9 @@ def say_english(clause: Clause, *, question: bool = False) -> str:
     if question or clause.negative or tense == "future":
         order = (auxiliary, subject.english) if question else (subject.english, auxiliary)
         core = join(*order, "not" * clause.negative, verb.english)
-    elif tense == "past":
-        core = join(subject.english, verb.past)
     else:
-        core = join(subject.english, third_person(verb.english) if singular else verb.english)
+        present = third_person(verb.english) if singular else verb.english
+        core = join(subject.english, verb.past if tense == "past" else present)
     objects = (join(english, phrase.english) for english, _, _, phrase in clause.objects)
     return join(core, *objects, clause.adverb[0])
 
@@ -110,7 +103,7 @@ def german_verb(verb: Verb, tense: str, person: int) -> Pair:
         return (verb.ich, verb.er, verb.infinitive)[person], verb.prefix
     auxiliary = lexicon.AUXILIARIES["werden" if tense == "future" else verb.auxiliary]
     rest = verb.prefix + verb.infinitive if tense == "future" else verb.participle
-    return auxiliary.split()[person], rest
+    return auxiliary[person], rest
 
 
 def say_german(clause: Clause, verb_place: str = "second") -> str:
@@ -119,30 +112,31 @@ def say_german(clause: Clause, verb_place: str = "second") -> str:
     The middle holds known objects, the adverb, new objects, "nicht" and prepositional phrases.
     """
     finite, rest = german_verb(clause.verb, clause.tense, clause.subject.person)
-    places: dict[str, list[str]] = {"known": [], "new": [], "prepositional": []}
+    middle = [(1, clause.adverb[1]), (3, "nicht" * clause.negative)]
     for _, preposition, case, phrase in clause.objects:
-        place = "prepositional" if preposition else "known" if phrase.known else "new"
         text = join(preposition, phrase.german[case])
         for long, short in lexicon.CONTRACTIONS.items():
             text = re.sub(rf"^{long}\b", short, text)
-        places[place].append(text)
-    middle = join(
-        *(*places["known"], clause.adverb[1], *places["new"]),
-        *("nicht" * clause.negative, *places["prepositional"]),
-    )
+        middle.append((4 if preposition else 0 if phrase.known else 2, text))
+    between = [text for _, text in sorted(middle, key=lambda placed: placed[0])]
     subject = clause.subject.german["nom"]
     if verb_place == "last":
-        return join(
-            subject, middle, rest + finite if clause.tense == "present" else f"{rest} {finite}"
-        )
+        space = " " if clause.tense != "present" else ""
+        return join(subject, *between, rest + space + finite)
     order = (finite, subject) if verb_place == "first" else (subject, finite)
-    return join(*order, middle, rest)
+    return join(*order, *between, rest)
 
 
 def sentence(english: str, german: str, end: str = ".") -> Pair:
     """Return both texts with a capital letter and an end."""
-    texts = (f"{text[0].upper()}{text[1:]}{end}" for text in (english, german))
-    return next(texts), next(texts)
+    return f"{english[0].upper()}{english[1:]}{end}", f"{german[0].upper()}{german[1:]}{end}"
+
+
+def join_clauses(main: Clause, conjunction: Sequence[str], below: Clause) -> Pair:
+    """Return a main clause and a subordinate one behind it as a sentence."""
+    english = join(say_english(main), conjunction[0], say_english(below))
+    german = join(f"{say_german(main)},", conjunction[1], say_german(below, "last"))
+    return sentence(english, german)
 
 
 class Speaker:
@@ -163,10 +157,8 @@ class Speaker:
         """Return a noun phrase of one of the kinds, a known one if that is asked for."""
         noun = self.pick([noun for noun in lexicon.NOUNS if noun.kind in kinds.split("+")])
         plural = self.chance(0.3)
-        numbers = ("both", "pl" if plural else "sg")
-        articles = [
-            d for d in lexicon.DETERMINERS if d.number in numbers and (d.known or not known)
-        ]
+        fit = ("both", "pl" if plural else "sg")
+        articles = [d for d in lexicon.DETERMINERS if d.number in fit and (d.known or not known)]
         fitting = [a for a in lexicon.ADJECTIVES if noun.kind in a.kinds.split("+")]
         adjective = self.pick(fitting) if self.chance(0.3) else None
         return noun_phrase(noun, self.pick(articles), adjective, plural=plural)
@@ -206,22 +198,13 @@ class Speaker:
 
     def complex(self, tense: str, clause: Clause) -> Pair:
         """Return a main clause with a subordinate one behind it."""
-        english, german = self.pick(lexicon.CONJUNCTIONS)
-        below = self.clause(tense)
-        return sentence(
-            f"{say_english(clause)} {english} {say_english(below)}",
-            f"{say_german(clause)}, {german} {say_german(below, 'last')}",
-        )
+        return join_clauses(clause, self.pick(lexicon.CONJUNCTIONS), self.clause(tense))
 
     def reported(self, tense: str, clause: Clause) -> Pair:
         """Return a clause that somebody says, knows, hopes or asks."""
         verb = self.pick(lexicon.CLAUSAL_VERBS)
-        english, german = verb.objects.split(":")
         main = Clause(self.subject(verb), verb, tense)
-        return sentence(
-            f"{say_english(main)} {english} {say_english(clause)}",
-            f"{say_german(main)}, {german} {say_german(clause, 'last')}",
-        )
+        return join_clauses(main, verb.objects.split(":"), clause)
 
 
 def words(text: str) -> list[str]:
@@ -264,9 +247,7 @@ def write(folder: Path, seed: int = 1) -> dict[str, int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the step: write the corpus into a folder."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_ext.prepare.toy.corpus", description=__doc__
-    )
+    parser = step_parser("toy.corpus", __doc__)
     parser.add_argument("folder", type=Path, metavar="OUTDIR")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)

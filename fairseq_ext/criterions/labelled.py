@@ -1,28 +1,114 @@
-"""The criterions "sentence_classification", "multiple_choice" and "sentence_regression"."""
+"""Criterions on labelled text: their base class, metrics over a whole evaluation, sentences.
+
+"sentence_classification", "multiple_choice" and "sentence_regression" are of sentences.
+"""
 
 # The values of choices are types for fairseq, made at run time.
 # mypy: disable-error-code="valid-type"
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import register_criterion
+from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
-from fairseq_ext.criterions.labelled_criterion import LabelledCriterion, Metric, log_over_all
-from fairseq_ext.criterions.logging_outputs import Log, sum_entries
-from fairseq_ext.criterions.terms import Sample
-from fairseq_ext.models.config import described
+from fairseq_ext.criterions.logging_outputs import Log, Sample, log_entry, sum_entries
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import help_from_docstring
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+"""(predicted [N], right [N]) -> value."""
+
+
+class LabelledCriterion(FairseqCriterion):
+    """The loss of a head's scores, summed over the examples of a batch; metrics in evaluation.
+
+    Attributes:
+        name: the name of the criterion and of its task.
+        unit: the loss that is logged as 1, by default a bit.
+
+    Raises:
+        UsageError: the task is another one.
+    """
+
+    name: str
+    unit: float = math.log(2)
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        if task.cfg._name != self.name:
+            raise UsageError(
+                f"--criterion {self.name} needs --task {self.name}, not {task.cfg._name}; give both"
+            )
+        self.task = task
+
+    def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, int, Log]:
+        """Return loss, sample size and logging output."""
+        scores = model(**sample["net_input"], task_head=True)[0].float()
+        loss, size = self.loss(scores, sample), self.sample_size(sample)
+        counts = self.count(scores.detach(), sample, model.training)
+        return loss, size, log_entry(loss, sample, size) | counts
+
+    def sample_size(self, sample: Sample) -> int:
+        """Return the number of summands of the loss: examples, or rows, or words."""
+        return sample["nsentences"]
+
+    def loss(self, scores: Tensor, sample: Sample) -> Tensor:
+        """Return the loss, summed over the batch."""
+        raise NotImplementedError
+
+    def count(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+        """Return what metrics are computed from: numbers to be summed, lists to be joined."""
+        raise NotImplementedError
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[Log]) -> None:
+        """Log the mean loss and the metrics."""
+        size = sum_entries(logging_outputs, "sample_size")
+        loss = sum_entries(logging_outputs, "loss") / size / cls.unit
+        metrics.log_scalar("loss", loss, size, round=3)
+        cls.log_metrics(logging_outputs)
+
+    @classmethod
+    def log_metrics(cls, logs: list[Log]) -> None:
+        """Log the metrics."""
+        raise NotImplementedError
+
+
+def log_over_all(logs: list[Log], functions: dict[str, Metric]) -> bool:
+    """Log functions of all predictions of an evaluation, from the lists "predicted" and "right".
+
+    Returns:
+        Whether there are any predictions.
+    """
+    for name in ("predicted", "right"):
+        values = list(chain.from_iterable(log.get(name, []) for log in logs))
+        if not values:
+            return False
+        metrics.log_concat_tensor(f"_{name}", torch.tensor(values), dim=0)
+    for name, function in functions.items():
+        metrics.log_derived(name, partial(compute_metric, function))
+    return True
+
+
+def compute_metric(function: Metric, meters: dict[str, Any]) -> float:
+    """Return a function of the predictions that were logged, rounded."""
+    predicted, right = (meters[name].tensor.numpy() for name in ("_predicted", "_right"))
+    with warnings.catch_warnings():  # correlations of nearly constant values
+        warnings.simplefilter("ignore")
+        return round(float(function(predicted, right)), 3)
 
 
 def f1(classes: int, predicted: np.ndarray, right: np.ndarray) -> float:
@@ -55,7 +141,7 @@ def mean_squared_error(predicted: np.ndarray, right: np.ndarray) -> float:
 class SentenceClassification(LabelledCriterion):
     """Cross-entropy, in bits; accuracy, F1 and Matthews' correlation in evaluation."""
 
-    name, unit = "sentence_classification", math.log(2)
+    name = "sentence_classification"
 
     def arrange_scores(self, scores: Tensor, sample: Sample) -> Tensor:
         """Return the scores of each example's classes, [B, classes]."""
@@ -104,24 +190,25 @@ def negative_pearson(predicted: Tensor, right: Tensor) -> Tensor:
     """Return -cov(p, r) / (sd(p) sd(r)) over a batch [B] (Jia 2024); 0 where one is constant."""
     predicted, right = predicted - predicted.mean(), right - right.mean()
     scale = predicted.norm() * right.norm()
-    return -(predicted @ right) / torch.where(scale > 1e-8, scale, torch.inf)
+    covariance = (predicted * right).sum()  # a product of vectors would be in 16 bits under --amp
+    return -covariance / torch.where(scale > 1e-8, scale, torch.inf)
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mse": F.mse_loss,
-    "pearson": negative_pearson,
-}
+LOSSES: dict[str, Callable] = {"mse": F.mse_loss, "pearson": negative_pearson}
 
 RegressionLosses = ChoiceEnum(list(LOSSES))
 
 
 @dataclass
+@help_from_docstring
 class SentenceRegressionConfig(FairseqDataclass):
-    """The options of "sentence_regression"."""
+    """The options of "sentence_regression".
 
-    regression_loss: RegressionLosses = described(
-        "mse", "squared error, or the negative Pearson correlation over a batch (Jia 2024)"
-    )
+    Attributes:
+        regression_loss: squared error, or the negative Pearson correlation over a batch (Jia 2024)
+    """
+
+    regression_loss: RegressionLosses = "mse"
 
 
 @register_criterion("sentence_regression", dataclass=SentenceRegressionConfig)
@@ -147,9 +234,6 @@ class SentenceRegression(LabelledCriterion):
     @classmethod
     def log_metrics(cls, logs: list[Log]) -> None:
         """Log correlations and squared error, in evaluation."""
-        functions: dict[str, Metric] = {
-            "pearson": partial(correlation, pearsonr),
-            "spearman": partial(correlation, spearmanr),
-            "mse": mean_squared_error,
-        }
-        log_over_all(logs, functions)
+        kinds = {"pearson": pearsonr, "spearman": spearmanr}
+        correlations = {name: partial(correlation, kind) for name, kind in kinds.items()}
+        log_over_all(logs, {**correlations, "mse": mean_squared_error})

@@ -1,0 +1,218 @@
+"""Criterions of tokens and spans, and the metrics of SQuAD.
+
+"sequence_tagging", "span_extraction" and "replaced_token_detection", of ELECTRA's discriminator.
+"""
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from nervaluate import Evaluator
+from sklearn.metrics import f1_score
+from torch import Tensor
+
+from fairseq_ext.criterions.labelled import LabelledCriterion, log_over_all
+from fairseq_ext.criterions.logging_outputs import (
+    Log,
+    Sample,
+    log_entry,
+    log_percentage,
+    log_sums,
+    sum_entries,
+)
+from fairseq_ext.data.rows import IGNORED
+from fairseq_ext.data.tags import Entity, entities
+from fairseq_ext.errors import UsageError
+from fairseq_ext.tasks.plain_text import REPLACED
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@register_criterion("sequence_tagging", dataclass=FairseqDataclass)
+class SequenceTagging(LabelledCriterion):
+    """Cross-entropy over words, in bits; accuracy and F1 in evaluation.
+
+    "f1" is of entities (kind and both ends right), "token_f1" of the tags that are not O.
+    """
+
+    name = "sequence_tagging"
+
+    def sample_size(self, sample: Sample) -> int:
+        """Return the number of tagged words, counted on the CPU: a GPU would have to be awaited."""
+        rows = [row for item in sample["items"] for row in item.target]
+        return max(1, sum(int((row != IGNORED).sum()) for row in rows))
+
+    def loss(self, scores: Tensor, sample: Sample) -> Tensor:
+        """Return the cross-entropy of tagged words, summed over the batch."""
+        return F.cross_entropy(
+            scores.transpose(1, 2), sample["target"], ignore_index=IGNORED, reduction="sum"
+        )
+
+    def count(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+        """Return the tags of all words by number and the counts of entities, in evaluation."""
+        if training:
+            return {}
+        predicted = self.task.predict_tags(scores, sample["items"])
+        right = [item.example.values["tags"] for item in sample["items"]]
+        number = {tag: place for place, tag in enumerate(self.task.labels)}
+        return {
+            "predicted": [number[tag] for tags in predicted for tag in tags],
+            "right": [number[tag] for tags in right for tag in tags],
+            **match_entities([entities(t) for t in predicted], [entities(t) for t in right]),
+        }
+
+    @classmethod
+    def log_metrics(cls, logs: list[Log]) -> None:
+        """Log accuracy, F1 of tags, and precision, recall and F1 of entities, in evaluation."""
+        if log_over_all(logs, {"accuracy": accuracy, "token_f1": token_f1}):
+            log_sums(logs, ("found", "marked", "hits"))
+            log_percentage("precision", "hits", "found")
+            log_percentage("recall", "hits", "marked")
+            log_percentage("f1", "hits", "found", "marked")
+
+
+def accuracy(predicted: np.ndarray, right: np.ndarray) -> float:
+    """Return the share of right tags, in per cent."""
+    return 100 * (predicted == right).mean()
+
+
+def token_f1(predicted: np.ndarray, right: np.ndarray) -> float:
+    """Return F1 in per cent, over the words that have or should have another tag than O (0)."""
+    marks = range(1, max(*predicted, *right, 1) + 1)
+    return 100 * f1_score(right, predicted, labels=marks, average="micro", zero_division=0.0)
+
+
+def match_entities(predicted: Sequence[list[Entity]], right: Sequence[list[Entity]]) -> Log:
+    """Return how many entities were found, are marked, and are the same."""
+    sides = [
+        [[{"label": e.kind, "start": e.first, "end": e.last} for e in each] for each in side]
+        for side in (right, predicted)
+    ]
+    kinds = sorted({e.kind for side in (right, predicted) for each in side for e in each})
+    strict = Evaluator(*sides, tags=kinds, loader="dict").evaluate()["overall"]["strict"]
+    return {"found": strict.actual, "marked": strict.possible, "hits": strict.correct}
+
+
+@register_criterion("span_extraction", dataclass=FairseqDataclass)
+class SpanExtraction(LabelledCriterion):
+    """The loss of answers as spans, in bits; exact match and F1 in evaluation.
+
+    It is the mean of the cross-entropies of first and last token, for windows that have an answer,
+    plus the logistic loss of having one. Both are sums over windows.
+    """
+
+    name = "span_extraction"
+
+    def sample_size(self, sample: Sample) -> int:
+        """Return the number of windows."""
+        return len(sample["target"])
+
+    def loss(self, scores: Tensor, sample: Sample) -> Tensor:
+        """Return the loss, summed over windows."""
+        places, answered = sample["target"][:, :2], sample["target"][:, 2]
+        padding = sample["net_input"]["src_tokens"].eq(self.padding_idx).unsqueeze(-1)
+        tokens = scores[..., :2].masked_fill(padding, -1e4)
+        spans = F.cross_entropy(tokens, places, ignore_index=IGNORED, reduction="sum") / 2
+        return spans + F.binary_cross_entropy_with_logits(
+            scores[:, 0, 2], answered.float(), reduction="sum"
+        )
+
+    def count(self, scores: Tensor, sample: Sample, training: bool) -> Log:
+        """Return exact match and F1 of SQuAD, summed over questions, in evaluation."""
+        if training:
+            return {}
+        answers = self.task.read_answers(scores, sample)
+        exact = overlap = 0.0
+        for item, answer in zip(sample["items"], answers, strict=True):
+            references = [each["text"] for each in item.example.values["answers"]] or [""]
+            matches, f1 = score_answer(answer["answer"], references)
+            exact, overlap = exact + 100 * matches, overlap + 100 * f1
+        return {"exact": exact, "overlap": overlap}
+
+    @classmethod
+    def log_metrics(cls, logs: list[Log]) -> None:
+        """Log exact match and F1, in evaluation."""
+        if any("exact" in log for log in logs):
+            questions = sum_entries(logs, "nsentences")
+            for name, entry in {"exact_match": "exact", "f1": "overlap"}.items():
+                value = sum_entries(logs, entry) / questions
+                metrics.log_scalar(name, value, questions, round=2)
+
+
+@register_criterion(REPLACED, dataclass=FairseqDataclass)
+class ReplacedTokenDetection(FairseqCriterion):
+    """The logistic loss over all real tokens: was each replaced? Logs bits, accuracy and F1.
+
+    Raises:
+        UsageError: the task replaces nothing.
+    """
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        if not hasattr(task.cfg, "replace_prob"):
+            raise UsageError(f"--criterion {REPLACED} needs the text of --task {REPLACED}; give it")
+
+    def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, Any, Log]:
+        """Return loss, sample size and logging output."""
+        real = sample["net_input"]["src_tokens"].ne(self.padding_idx)
+        output = model(**sample["net_input"], classification_head_name=REPLACED)
+        scores, replaced = output[0].squeeze(-1)[real].float(), sample["target"][real]
+        loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="sum")
+        size, predicted = real.sum(), scores > 0
+        counts = {
+            "correct": (predicted == replaced).sum(),
+            "hits": (predicted & (replaced == 1)).sum(),
+            "found": predicted.sum(),
+            "replaced": replaced.sum(),
+        }
+        return loss, size, log_entry(loss, sample, size) | counts
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[Log]) -> None:
+        """Log the loss in bits, and accuracy and F1 in per cent."""
+        size = sum_entries(logging_outputs, "sample_size")
+        loss = sum_entries(logging_outputs, "loss") / size / math.log(2)
+        metrics.log_scalar("loss", loss, size, round=5)
+        log_sums(logging_outputs, ("correct", "hits", "found", "replaced"))
+        metrics.log_scalar_sum("_tokens", size)
+        log_percentage("accuracy", "correct", "tokens")
+        log_percentage("f1", "hits", "found", "replaced")
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Return True: logging outputs hold nothing but numbers."""
+        return True
+
+
+def split_answer(text: str) -> list[str]:
+    """Return the words of an answer in lower case, without punctuation and articles."""
+    return ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split()
+
+
+def score_answer(answer: str, references: Sequence[str]) -> tuple[float, float]:
+    """Return exact match and F1 of an answer, from 0 to 1, each the best over the references.
+
+    Args:
+        answer: the predicted text; empty if there is no answer.
+        references: right answers, at least one; an empty one says that there is no answer.
+    """
+    words = split_answer(answer)
+    expected = [split_answer(reference) for reference in references]
+    return max(float(words == each) for each in expected), max(_f1(words, e) for e in expected)
+
+
+def _f1(words: Sequence[str], expected: Sequence[str]) -> float:
+    """Return the harmonic mean of precision and recall of words, counted as often as they occur."""
+    if not words or not expected:
+        return float(words == expected)
+    common = (Counter(words) & Counter(expected)).total()
+    return 2 * common / (len(words) + len(expected))
