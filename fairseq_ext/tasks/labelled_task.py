@@ -18,7 +18,7 @@ from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained, roberta, task_heads, word_vectors
-from fairseq_ext.models.config import described
+from fairseq_ext.models.config import help_from_docstring
 
 logger = logging.getLogger(__name__)
 
@@ -30,26 +30,30 @@ NAMES = {
 
 
 @dataclass
+@help_from_docstring
 class LabelledConfig(FairseqDataclass):
-    """Options of tasks on labelled text; the last four repeat options of fairseq-train."""
+    """Options of tasks on labelled text; the last four repeat options of fairseq-train.
 
-    data: str = described(MISSING, "folder with train.jsonl, valid.jsonl, ...")
-    vocabulary: Optional[str] = described(
-        None, "folder with dict.txt and the tokeniser of the encoder (default: the data's)"
-    )
-    tokens_per_sample: Optional[int] = described(
-        None,
-        "tokens of a row, at most; longer ones lose their end (default: the encoder's positions)",
-    )
-    strict: bool = described(False, "refuse what is too long")
-    folds: int = described(
-        0, "cross-validation in so many parts of train.jsonl; there needs to be no valid.jsonl"
-    )
-    fold: int = described(1, "the part that is held out, from 1")
-    freeze_encoder: bool = described(False, "train the head alone (Jia's 'pretrain')")
-    word_vectors: Optional[str] = described(
-        None, "file in GloVe's text form, plain or .gz, whose vectors embeddings begin with"
-    )
+    Attributes:
+        data: folder with train.jsonl, valid.jsonl, ...
+        vocabulary: folder with dict.txt and the tokeniser of the encoder (default: the data's)
+        tokens_per_sample: tokens of a row, at most; longer ones lose their end (default: the
+            encoder's positions)
+        strict: refuse what is too long
+        folds: cross-validation in so many parts of train.jsonl; there needs to be no valid.jsonl
+        fold: the part that is held out, from 1
+        freeze_encoder: train the head alone (Jia's 'pretrain')
+        word_vectors: file in GloVe's text form, plain or .gz, whose vectors embeddings begin with
+    """
+
+    data: str = MISSING
+    vocabulary: Optional[str] = None
+    tokens_per_sample: Optional[int] = None
+    strict: bool = False
+    folds: int = 0
+    fold: int = 1
+    freeze_encoder: bool = False
+    word_vectors: Optional[str] = None
     seed: int = II("common.seed")
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
@@ -60,9 +64,8 @@ class LabelledTask(FairseqTask):
     """A task on labelled examples. Its subclasses say what an example is.
 
     Attributes:
-        fields: the keys of an example.
+        fields, labels: the keys of an example, and the names of the classes, in order.
         vocabulary: the dictionary and the tokeniser.
-        labels: the names of the classes, in order.
         room, separators: tokens of a row, at most, and how many </s> separate two texts in it.
         segments: how many segments the encoder tells apart.
         part: the number of folds, and the fold that is held out.
@@ -132,10 +135,7 @@ class LabelledTask(FairseqTask):
         return [self._read_file(name)[place] for place in places]
 
     def locate_split(self, split: str) -> tuple[str, np.ndarray]:
-        """Return the file of a split, by name, and the places of its examples there.
-
-        In cross-validation "train" and "valid" are parts of train.jsonl.
-        """
+        """Return the file of a split, by name, and the places of its examples there."""
         if not (self.cfg.folds and split in ("train", "valid")):
             return split, np.arange(len(self._read_file(split)))
         count, folds = len(self._read_file("train")), self.cfg.folds
@@ -143,6 +143,7 @@ class LabelledTask(FairseqTask):
             raise UsageError(
                 f"{self.cfg.data}/train.jsonl has {count} examples for --folds {folds}; give fewer"
             )
+        # in cross-validation both are parts of train.jsonl
         held_out = in_fold(count, folds, self.cfg.fold)
         return "train", np.flatnonzero(held_out if split == "valid" else ~held_out)
 

@@ -25,30 +25,27 @@ Outputs = ChoiceEnum(["mlp", "linear"])
 
 
 @dataclass
+@config.help_from_docstring
 class SentenceConfig(LabelledConfig):
-    """Options of tasks on sentences and pairs of sentences."""
+    """Options of tasks on sentences and pairs of sentences.
 
-    pairs: Pairs = config.described("joint", "two sentences in one row, or in two")
-    pooling: Poolings = config.described(
-        "first",
-        "of a sentence's tokens: the first one, the mean, the maximum, or task-specific attention "
-        "(Jia 2024)",
-    )
-    output: Outputs = config.described(
-        "mlp",
-        "RoBERTa's two layers, or a linear map without bias (Jia's); of sentences apart it is the "
-        "dot product of both after a linear map (Jia's)",
-    )
-    task_layers: Optional[int] = config.described(
-        None,
-        "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
-        "for two apart 1 to classify and 3 for regression)",
-    )
-    task_init: str = config.described(
-        "default",
-        "what the weights of task-specific attention are drawn from: default (that of linear "
-        "maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...",
-    )
+    Attributes:
+        pairs: two sentences in one row, or in two
+        pooling: of a sentence's tokens: the first one, the mean, the maximum, or task-specific
+            attention (Jia 2024)
+        output: RoBERTa's two layers, or a linear map without bias (Jia's); of sentences apart it is
+            the dot product of both after a linear map (Jia's)
+        task_layers: blocks of task-specific attention (default: Jia's, 2 for one sentence or a
+            joint pair, for two apart 1 to classify and 3 for regression)
+        task_init: what the weights of task-specific attention are drawn from: default (that of
+            linear maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...
+    """
+
+    pairs: Pairs = "joint"
+    pooling: Poolings = "first"
+    output: Outputs = "mlp"
+    task_layers: Optional[int] = None
+    task_init: str = "default"
 
 
 REQUIREMENTS = {

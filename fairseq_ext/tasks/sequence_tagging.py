@@ -17,7 +17,7 @@ from fairseq_ext.data.rows import IGNORED, Item, Row, Rows
 from fairseq_ext.data.tags import SCHEMES, entities, first_fault
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import described
+from fairseq_ext.models.config import help_from_docstring
 from fairseq_ext.models.task_heads import Linear
 from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
@@ -27,14 +27,16 @@ TagSchemes = ChoiceEnum(list(SCHEMES))
 
 
 @dataclass
+@help_from_docstring
 class SequenceTaggingConfig(LabelledConfig):
-    """Options of "sequence_tagging"."""
+    """Options of "sequence_tagging".
 
-    tag_scheme: TagSchemes = described(
-        "iob2",
-        "how tags mark entities: iob1 (B- only where two of a kind touch), iob2 (B- at every "
-        "beginning) or bioes",
-    )
+    Attributes:
+        tag_scheme: how tags mark entities: iob1 (B- only where two of a kind touch), iob2 (B- at
+            every beginning) or bioes
+    """
+
+    tag_scheme: TagSchemes = "iob2"
 
 
 @register_task("sequence_tagging", dataclass=SequenceTaggingConfig)
