@@ -86,7 +86,7 @@ class SentenceTask(LabelledTask):
         if self._apart() and self.sentences == 1:
             raise UsageError(f"{first.where} has no 'pair', and --pairs apart needs two sentences")
         config.check_positive(self.cfg, "task_layers")
-        values = {name: self.cfg[name] for name in (*REQUIREMENTS, "pooling", "pairs")}
+        values = {name: getattr(self.cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
         config.check_requirements(values, config.default_options(SentenceConfig), {}, REQUIREMENTS)
         if self._apart() and len(self.labels) > 2:
             raise UsageError(
