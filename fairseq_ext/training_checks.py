@@ -20,9 +20,8 @@ from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.adversaries import parse_adversary_layers
+from fairseq_ext.models import head_options
 from fairseq_ext.models.config import check_requirements, default_options, to_dict
-from fairseq_ext.models.head_options import build_heads, count_heads, parse_cross_layers
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTION_REQUIREMENTS, OPTIONS
 from fairseq_ext.models.pretrained import saved_options
@@ -200,16 +199,21 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
     """Return the attention that the options give a model of these sizes; None if they misfit."""
     values = {name: _value(options, name) for name, *_ in OPTIONS}
     with suppress(UsageError):
-        adversaries = parse_adversary_layers(values["asa_layers"], sizes["encoder_layers"])
+        encoder = sizes["encoder_layers"]
+        adversaries = head_options.parse_adversary_layers(values["asa_layers"], encoder)
         parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
         two_sided = "decoder_layers" in sizes
         if two_sided:
-            parts.append(parse_cross_layers(values["cross_layers"], sizes["decoder_layers"]))
+            decoder = sizes["decoder_layers"]
+            parts.append(head_options.parse_cross_layers(values["cross_layers"], decoder))
             parts.append(values["share_encoder_decoder_layers"])
         for site, side in SITES.items() if two_sided else [("encoder", "encoder")]:
             layers = sizes[f"{side}_layers"]
-            heads = count_heads(site, sizes[f"{side}_attention_heads"], values)
+            heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)
             parts.append(heads)
-            parts += [repr(build_heads(site, i, heads, layers, values)) for i in range(layers)]
+            groups = (
+                head_options.build_heads(site, i, heads, layers, values) for i in range(layers)
+            )
+            parts += map(repr, groups)
         return parts
     return None

@@ -28,7 +28,7 @@ from fairseq_ext.criterions.divergence import (
     symmetric_kl,
 )
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.adversaries import parse_adversary_layers
+from fairseq_ext.models.head_options import parse_adversary_layers
 from fairseq_ext.training_checks import check_adversaries
 
 EXACT = {"rtol": 0, "atol": 1e-12}

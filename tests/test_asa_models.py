@@ -22,7 +22,7 @@ from fairseq_ext.attention.second_pass import (
 )
 from fairseq_ext.criterions.divergence import Divergence, Predictions, kl
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.adversaries import find_adversary_layers
+from fairseq_ext.models.mixins import find_adversary_layers
 
 PAD, EOS = 1, 2
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 11, EOS], [12, 5, 7, EOS]]

@@ -30,7 +30,11 @@ from fairseq_ext.data.tokenisers import SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
-from fairseq_ext.tasks.sentences import Scores, SentenceClassificationTask, SentenceRegressionTask
+from fairseq_ext.tasks.sentences import (
+    TWO_CLASSES,
+    SentenceClassificationTask,
+    SentenceRegressionTask,
+)
 from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
 from fairseq_ext.tasks.span_extraction import SpanExtractionTask
 
@@ -367,12 +371,12 @@ def test_the_loss_of_one_score_is_logistic():
     sample = {"target": label, "nsentences": 9, "ntokens": 9, "net_input": {}}
     results = []
     for loss in (
-        criterion_of(task)(Fixed(Scores()(score)), sample)[0],
+        criterion_of(task)(Fixed(TWO_CLASSES(score)), sample)[0],
         F.binary_cross_entropy_with_logits(score.view(-1), label.float(), reduction="sum"),
     ):
         results.append((loss, *torch.autograd.grad(loss, score)))
     torch.testing.assert_close(*results)
-    shares = task.read_answers(Scores()(score.detach()), {})
+    shares = task.read_answers(TWO_CLASSES(score.detach()), {})
     for share, probability in zip(shares, score.sigmoid().view(-1).tolist(), strict=True):
         assert share["probabilities"]["1"] == pytest.approx(probability, abs=1e-6)
 

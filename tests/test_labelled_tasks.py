@@ -414,7 +414,7 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "train", "options", "says"),
     [
-        ("sentence_classification", SENTENCES[:1], {}, "has only the label 'b'; give examples"),
+        ("sentence_classification", SENTENCES[:1], {}, "has only the label 'b'; give two"),
         (
             "sentence_classification",
             [*PAIRS, PAIRS[0] | {"label": "c"}],
@@ -429,7 +429,12 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
         ),
         ("sentence_classification", SENTENCES, {"task_layers": -1}, "--task-layers is -1"),
         ("sentence_classification", SENTENCES, {"task_init": "ones"}, "--task-init is 'ones'"),
-        ("sentence_classification", SENTENCES, {"folds": 3}, r"2 examples and --folds is 3; give"),
+        (
+            "sentence_classification",
+            SENTENCES,
+            {"folds": 3},
+            r"2 examples for --folds 3; give fewer",
+        ),
         ("sentence_classification", SENTENCES, {"fold": 3}, "--fold is 3 of --folds 0; give"),
         ("sentence_classification", SENTENCES, {"folds": 1}, "--fold is 1 of --folds 1; give"),
         ("sentence_classification", SENTENCES, {"folds": 2, "fold": 3}, "--fold is 3 of --folds 2"),
@@ -489,7 +494,7 @@ def test_what_cannot_be_begun_is_refused(tmp_path, name, train, options, says):
         (
             "multiple_choice",
             {"text": "a", "choices": ["b", "c", "d"], "label": 0},
-            "has 3 choices and those of training have 2; give as many",
+            "has 3 choices, and those of training 2; give as many",
         ),
         *(
             (

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from fairseq_ext.criterions.composite import OBJECTIVES
 from fairseq_ext.data.sampled import PairDataset, ReplacedDataset, cut, unigram
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tasks import replaced_tokens, sentence_pairs
+from fairseq_ext.tasks import plain_text
 
 BOS, PAD, EOS = 0, 1, 2
 
@@ -226,8 +226,8 @@ def setup(name, arch="roberta_una_tiny", **options):
     torch.manual_seed(1)
     config = {"_name": arch, "dropout": 0.0, "attention_dropout": 0.0}
     model = build_model(OmegaConf.create(config), task)
-    model.register_classification_head(sentence_pairs.HEAD, num_classes=2)
-    model.register_token_head(replaced_tokens.HEAD, 1)
+    model.register_classification_head(plain_text.PAIRS, num_classes=2)
+    model.register_token_head(plain_text.REPLACED, 1)
     usual = {"_name": name}
     if name.startswith("masked"):
         usual["tpu"] = False
@@ -280,7 +280,7 @@ def test_the_loss_of_pairs_beside_that_of_masked_tokens(kind):
     given = sample(name)
     loss, size, log = criterion(model, given)
     masked = plain(model, given)[0]
-    scores = model.classification_heads[sentence_pairs.HEAD](
+    scores = model.classification_heads[plain_text.PAIRS](
         model(**given["net_input"], features_only=True)[0]
     )
     each = F.cross_entropy(scores, LABELS, reduction="none")
@@ -293,7 +293,7 @@ def test_the_logistic_loss_over_all_real_tokens():
     model, criterion = setup("replaced_token_detection")
     given = sample("replaced_token_detection")
     loss, size, log = criterion(model, given)
-    scores = model(**given["net_input"], classification_head_name=replaced_tokens.HEAD)[0]
+    scores = model(**given["net_input"], classification_head_name=plain_text.REPLACED)[0]
     expected, correct = 0.0, 0
     for b, sentence in enumerate(SENTENCES):
         for position in range(len(sentence)):

@@ -15,8 +15,6 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 TWO_LEVELS = {  # one thing as a task and as a criterion, as a library and as a step, ...
     "__init__",
     "__main__",
-    "replaced_tokens",
-    "sentence_pairs",
     "sentences",
     "sequence_tagging",
     "span_extraction",

@@ -7,15 +7,17 @@ import torch
 from torch import nn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser, swap_pairs
 from fairseq_ext.models.task_heads import (
     Linear,
     Mlp,
     Product,
     SentenceHead,
+    TaskAttention,
+    parse_initialiser,
     pool_first,
     pool_max,
     pool_mean,
+    swap_pairs,
 )
 from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceRegressionTask
 

@@ -26,7 +26,7 @@ from fairseq_ext.attention import Attention
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.models.transformer import TransformerModel
-from fairseq_ext.tasks.replaced_tokens import ReplacedTokenDetectionTask
+from fairseq_ext.tasks.plain_text import ReplacedTokenDetectionTask
 
 MAX_TOKENS = 2048  # in a batch
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_ext.criterions.logging_outputs import Log, sum_entries
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tasks.sentence_pairs import HEAD
+from fairseq_ext.tasks.plain_text import PAIRS
 
 
 class SentencePair(Term):
@@ -35,11 +35,11 @@ class SentencePair(Term):
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return the name of the head that classifies pairs."""
-        return {"further_heads": (HEAD,)}
+        return {"further_heads": (PAIRS,)}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return the weighted cross-entropy; log it and the number of correct predictions."""
-        scores, labels = step.output[1]["heads"][HEAD].float(), step.sample["pair"]
+        scores, labels = step.output[1]["heads"][PAIRS].float(), step.sample["pair"]
         total = (step.weights * F.cross_entropy(scores, labels, reduction="none")).sum()
         correct = scores.argmax(-1).eq(labels).sum()
         return total, {f"{self.kind}_loss": total.detach(), f"{self.kind}_correct": correct}

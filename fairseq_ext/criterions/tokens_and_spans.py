@@ -31,7 +31,7 @@ from fairseq_ext.criterions.logging_outputs import (
 from fairseq_ext.data.rows import IGNORED
 from fairseq_ext.data.tags import Entity, entities
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tasks.replaced_tokens import HEAD
+from fairseq_ext.tasks.plain_text import REPLACED
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -148,7 +148,7 @@ class SpanExtraction(LabelledCriterion):
                 metrics.log_scalar(name, value, questions, round=2)
 
 
-@register_criterion(HEAD, dataclass=FairseqDataclass)
+@register_criterion(REPLACED, dataclass=FairseqDataclass)
 class ReplacedTokenDetection(FairseqCriterion):
     """The logistic loss over all real tokens: was each replaced? Logs bits, accuracy and F1.
 
@@ -159,12 +159,12 @@ class ReplacedTokenDetection(FairseqCriterion):
     def __init__(self, task: Any) -> None:
         super().__init__(task)
         if not hasattr(task.cfg, "replace_prob"):
-            raise UsageError(f"--criterion {HEAD} needs the text of --task {HEAD}; give it")
+            raise UsageError(f"--criterion {REPLACED} needs the text of --task {REPLACED}; give it")
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, Any, Log]:
         """Return loss, sample size and logging output."""
         real = sample["net_input"]["src_tokens"].ne(self.padding_idx)
-        output = model(**sample["net_input"], classification_head_name=HEAD)
+        output = model(**sample["net_input"], classification_head_name=REPLACED)
         scores, replaced = output[0].squeeze(-1)[real].float(), sample["target"][real]
         loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="sum")
         size, predicted = real.sum(), scores > 0

@@ -18,35 +18,42 @@ from fairseq_ext.models.transformer import TransformerModel
 
 _HARD_CODED = {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"}
 
-MECHANISMS: dict[str, dict[str, Any]] = {
+ONE_SIDED: dict[str, dict[str, Any]] = {
     "una": {"encoder_normaliser": "softmax"},
     "dna": {"encoder_normaliser": "doubly"},
     "hna": {"encoder_normaliser": "hybrid"},
     "asa": {"asa_layers": "all"},
     "roles": {"encoder_roles": "rare,separator,relative"},
+}
+
+MECHANISMS: dict[str, dict[str, Any]] = {
+    **ONE_SIDED,
     "gaussian": _HARD_CODED,
     "gaussian_all": {**_HARD_CODED, "cross_gaussian_heads": "all"},
     "gaussian_shx": {**_HARD_CODED, "cross_layers": "last", "cross_attention_heads": 1},
 }
 
-_BOTH = ("encoder", "decoder")
-
 _TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
 
 _GIGAWORD = {"embed_dim": 768, "ffn_embed_dim": 3072, "layers": 12, "attention_heads": 12}
+
+
+def _sized(side: str, **sizes: int) -> dict[str, Any]:
+    return {f"{side}_{name}": value for name, value in sizes.items()}
+
 
 _BASE_SIZE = preset(stock.base_architecture)
 
 SIZES: dict[str, dict[str, Any]] = {
     "": _BASE_SIZE,
-    "_tiny": {f"{side}_{k}": v for side in _BOTH for k, v in _TINY.items()},
+    "_tiny": _sized("encoder", **_TINY) | _sized("decoder", **_TINY),
     "_iwslt_de_en": preset(stock.transformer_iwslt_de_en),
     "_wmt_en_de": preset(stock.transformer_wmt_en_de),
     "_wmt_en_de_big": preset(stock.transformer_wmt_en_de_big),
     "_gigaword": {  # headlines, Ding et al. 2020
         **_BASE_SIZE,
-        **{f"encoder_{name}": value for name, value in _GIGAWORD.items()},
-        **{f"decoder_{name}": _GIGAWORD[name] for name in ("layers", "attention_heads")},
+        **_sized("encoder", **_GIGAWORD),
+        **_sized("decoder", layers=12, attention_heads=12),
         "share_all_embeddings": True,
         "max_source_positions": 128,
         "max_target_positions": 64,
@@ -60,10 +67,7 @@ ROBERTA_SIZES: dict[str, dict[str, Any]] = {
     "": {**_BASE, **dict.fromkeys(pretrained.ADOPTED)},  # the checkpoint's
     "_tiny": {
         **_BASE,
-        "encoder_layers": 4,
-        "encoder_attention_heads": 8,
-        "encoder_embed_dim": 128,
-        "encoder_ffn_embed_dim": 512,
+        **_sized("encoder", layers=4, attention_heads=8, embed_dim=128, ffn_embed_dim=512),
     },
     "_8": {**_BASE, "encoder_layers": 8},
     "_12": _BASE,
@@ -83,12 +87,7 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "transformer": Family(TransformerModel, [*stock_options(), *OPTIONS], MECHANISMS, SIZES),
-    "roberta": Family(
-        RobertaModel,
-        ROBERTA_OPTIONS,
-        {name: MECHANISMS[name] for name in ("una", "dna", "hna", "asa", "roles")},
-        ROBERTA_SIZES,
-    ),
+    "roberta": Family(RobertaModel, ROBERTA_OPTIONS, ONE_SIDED, ROBERTA_SIZES),
 }
 
 

@@ -19,9 +19,18 @@ Option = tuple[str, Any, Field]
 """Name, type and dataclass field, as `make_dataclass` takes them."""
 
 
-def option(name: str, kind: Any, default: Any, help: str) -> Option:
-    """Return the option `name` of type `kind`."""
-    return name, kind, field(default=default, metadata={"help": help})
+Options = Mapping[str, Any]
+"""Names and values."""
+
+
+def described(default: Any, help: str) -> Any:
+    """Return the field of an option in a dataclass."""
+    return field(default=default, metadata={"help": help})
+
+
+def list_options(config: type) -> list[Option]:
+    """Return the options of a dataclass."""
+    return [(field.name, field.type, field) for field in fields(config)]
 
 
 def to_dict(options: Any) -> dict[str, Any]:
@@ -57,10 +66,7 @@ Without values, it has an effect with every value but the one that switches the 
 
 
 def check_requirements(
-    options: Mapping[str, Any],
-    preset: Mapping[str, Any],
-    off: Mapping[str, Any],
-    requirements: Requirements,
+    options: Options, preset: Options, off: Options, requirements: Requirements
 ) -> None:
     """Raise UsageError for an option that was changed and has no effect.
 
@@ -73,35 +79,36 @@ def check_requirements(
             continue
         values = {other: str(options[other]) for other in needed if other in options}
         if not any(v in accepted if accepted else v != str(off[o]) for o, v in values.items()):
-            present = " and ".join(_flag(other, value) for other, value in values.items())
+            present = " and ".join(flag(other, value) for other, value in values.items())
             raise UsageError(
-                f"{_flag(name, options[name])} has no effect with {present}; leave it out, or "
+                f"{flag(name, options[name])} has no effect with {present}; leave it out, or "
                 f"{_advise(values, accepted)}"
             )
 
 
-def _flag(name: str, value: Any) -> str:
-    flag = f"--{name.replace('_', '-')}"
-    return flag if value in (True, "True") else f"{flag} {value}"
+def flag(name: str, value: Any = True) -> str:
+    """Return how an option is given on a command line, with a value if it takes one."""
+    name = f"--{name.replace('_', '-')}"
+    return name if value in (True, "True") else f"{name} {value}"
 
 
-def _advise(needed: Iterable[str], accepted: Sequence[str]) -> str:
-    flags = [_flag(other, True) for other in needed]
+def check_positive(options: Any, *names: str) -> None:
+    """Raise UsageError if one of these options is a number below 1."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{flag(name)} is {value} and must be 1 or more")
+
+
+def _advise(needed: Iterable[str], accepted: Sequence[Any]) -> str:
     if accepted == ["False"]:
-        return f"leave out {flags[0]}"
-    return "give " + " or ".join(
-        f"{f} {value}".strip() for f in flags for value in accepted or [""]
-    )
+        return f"leave out {flag(*needed)}"
+    return "give " + " or ".join(flag(n, value) for n in needed for value in accepted or [True])
 
 
 def default_options(config: type) -> dict[str, Any]:
     """Return option -> default of a dataclass."""
     return {field.name: field.default for field in fields(config)}
-
-
-def described(default: Any, help: str) -> Any:
-    """Return the field of an option in a dataclass that is written out."""
-    return field(default=default, metadata={"help": help})
 
 
 def help_from_docstring(config: type[T]) -> type[T]:
@@ -122,7 +129,7 @@ def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterato
             yield from stock_options(stock.default, name + "_")
         elif stock.name.endswith("layers_to_keep"):
             # declared as a list, but read as "0,2,4" wherever fairseq uses it
-            yield option(name, Optional[str], None, stock.metadata["help"])  # noqa: UP045 (argparse)
+            yield name, Optional[str], described(None, stock.metadata["help"])
         elif stock.name != "_name":
             default = stock.default
             if stock.default_factory is not MISSING:
@@ -137,7 +144,7 @@ def flat_config(name: str, options: Iterable[Option], defaults: dict[str, Any]) 
     table = {option[0]: option for option in options}
     for key, value in defaults.items():
         _, kind, old = table[key]
-        kind = kind if value is not None else Optional[kind]  # noqa: UP045 (argparse)
+        kind = kind if value is not None else Optional[kind]
         table[key] = key, kind, field(default=value, metadata=dict(old.metadata))
     return make_dataclass(name, list(table.values()), bases=(FairseqDataclass,))
 

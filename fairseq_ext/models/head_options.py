@@ -5,17 +5,16 @@ others. A list in an option holds for all layers; slashes separate lists of sing
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq.data import Dictionary
 
 from fairseq_ext.attention import HeadGroup, build_gaussian_heads, build_normaliser
-from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.attention.normalisers import Normaliser
+from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.plan import ALL_LAYERS, choose_layers
-from fairseq_ext.models.config import TaskFacts
+from fairseq_ext.models import config
 from fairseq_ext.roles.role_masks import NO_ROLE, PARSED_ROLES, ROLES, RoleMask
 from fairseq_ext.roles.symbols import SymbolTable, check_symbols
 
@@ -42,36 +41,35 @@ def build_heads(
         UsageError: an option cannot be read, fits neither heads nor layers, or has no effect.
     """
 
-    def normaliser(count: int) -> Normaliser:
-        return build_normaliser(options[f"{site}_normaliser"], count, **options)
+    def group(count: int, *masks: MaskFunction) -> HeadGroup:
+        normaliser = build_normaliser(options[f"{site}_normaliser"], count, **options)
+        return HeadGroup(count, normaliser=normaliser, masks=(*DEFAULT_MASKS, *masks))
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
-    rest = heads - sum(group.num_heads for group in groups)
-    if site == "encoder":
-        groups += _build_role_heads(layer, rest, layers, normaliser, options)
-    rest = heads - sum(group.num_heads for group in groups)
-    return [*groups, HeadGroup(rest, normaliser=normaliser(rest))] if rest else groups
+    rest = heads - sum(each.num_heads for each in groups)
+    if site == "encoder" and (names := parse_roles(options["encoder_roles"], layers)[layer]):
+        _check_role_heads(len(names), layer, rest)
+        groups.append(group(len(names), RoleMask(names, str(options["role_definitions"]))))
+        rest -= len(names)
+    return [*groups, group(rest)] if rest else groups
 
 
 def build_hard_coded_heads(
     site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any]
 ) -> HeadGroup | None:
     """Build the group of hard-coded heads for `build_heads`; return None if there are none."""
-    count = _parse_count(f"--{site}-gaussian-heads", options[f"{site}_gaussian_heads"], heads)
-    if not count:
+    flag, text = f"--{site}-gaussian-heads", options[f"{site}_gaussian_heads"]
+    if not (count := _parse_count(flag, text, heads)):
         return None
-    normaliser = str(options[f"{site}_normaliser"])
-    if count == heads and normaliser != "softmax":
+    normaliser = f"--{site}-normaliser {options[f'{site}_normaliser']}"
+    if count == heads and not normaliser.endswith(" softmax"):
         raise UsageError(
-            f"--{site}-gaussian-heads {options[f'{site}_gaussian_heads']} leaves no head to "
-            f"--{site}-normaliser {normaliser}, since hard-coded heads are not normalised; give "
-            f"fewer of them, or --{site}-normaliser softmax"
+            f"{flag} {text} leaves no head to {normaliser}, since hard-coded heads are not "
+            f"normalised; give fewer of them, or --{site}-normaliser softmax"
         )
-    offsets, sigmas = (
-        _parse_numbers(f"--{name.replace('_', '-')}", options[name], layer, count, layers)
-        for name in (f"{site}_gaussian_offsets", "gaussian_sigma")
-    )
+    names = f"{site}_gaussian_offsets", "gaussian_sigma"
+    offsets, sigmas = (_parse_numbers(n, options[n], layer, count, layers) for n in names)
     ratio = options["gaussian_ratio"] if site == "cross" else 1.0
     return build_gaussian_heads(offsets, sigmas, ratio)
 
@@ -82,6 +80,12 @@ def parse_cross_layers(text: str, layers: int) -> list[int]:
     return choose_layers("--cross-layers", text, range(layers), words)
 
 
+def parse_adversary_layers(text: str, layers: int) -> list[int]:
+    """Return the encoder layers with an adversary, named as "none", "all", "upper" or "3,5"."""
+    words = {"none": slice(0), **ALL_LAYERS, "upper": slice(layers // 2, None)}
+    return choose_layers("--asa-layers", text, range(layers), words)
+
+
 def _parse_count(flag: str, text: str, heads: int) -> int:
     if text == "all":
         return heads
@@ -90,8 +94,9 @@ def _parse_count(flag: str, text: str, heads: int) -> int:
     return int(text)
 
 
-def _parse_numbers(flag: str, text: str, layer: int, heads: int, layers: int) -> list[float]:
+def _parse_numbers(name: str, text: str, layer: int, heads: int, layers: int) -> list[float]:
     """Return a number for each head of a layer; "-1,1" is repeated over the heads."""
+    flag = config.flag(name)
     try:
         lists = [[float(number) for number in part.split(",")] for part in text.split("/")]
     except ValueError:
@@ -111,30 +116,13 @@ def _parse_numbers(flag: str, text: str, layer: int, heads: int, layers: int) ->
     return numbers * (heads // len(numbers))
 
 
-def _build_role_heads(
-    layer: int,
-    heads: int,
-    layers: int,
-    normaliser: Callable[[int], Normaliser],
-    options: Mapping[str, Any],
-) -> list[HeadGroup]:
-    """Build the group of heads with roles, or none.
-
-    Args:
-        heads: how many heads can have a role.
-        normaliser: makes the normaliser of so many heads.
-    """
-    names = parse_roles(options["encoder_roles"], layers)[layer]
-    if len(names) > heads:
+def _check_role_heads(roles: int, layer: int, heads: int) -> None:
+    if roles > heads:
         raise UsageError(
-            f"{ROLES_FLAG} has {len(names)} roles for layer {layer}, and {heads} of its heads can "
-            "have one, which hard-coded heads cannot; give fewer roles, fewer "
+            f"{ROLES_FLAG} has {roles} roles for layer {layer}, and {heads} of its heads can have "
+            "one, which hard-coded heads cannot; give fewer roles, fewer "
             "--encoder-gaussian-heads, or more --encoder-attention-heads"
         )
-    if not names:
-        return []
-    roles = RoleMask(names, str(options["role_definitions"]))
-    return [HeadGroup(len(names), normaliser=normaliser(len(names)), masks=(*DEFAULT_MASKS, roles))]
 
 
 def parse_roles(text: str, layers: int) -> list[tuple[str, ...]]:
@@ -185,8 +173,8 @@ def roles_with_parses(options: Mapping[str, Any]) -> list[str]:
 
 def check_annotated(roles: str, layers: int, task: Any) -> None:
     """Raise UsageError if roles need parses and the task is not `annotated`."""
-    names = roles_with_parses({"encoder_roles": roles, "encoder_layers": layers})
-    if names and not TaskFacts.read(task).annotated:
+    names = sorted(_all_roles(roles, layers) & set(PARSED_ROLES))
+    if names and not config.TaskFacts.read(task).annotated:
         listed = " and ".join(names)
         raise UsageError(
             f"{ROLES_FLAG} has {listed}, for which the text has to be parsed; annotate it with "

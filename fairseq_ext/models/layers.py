@@ -8,32 +8,30 @@ from typing import Any
 import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules.transformer_layer import (
-    TransformerDecoderLayerBase,
-    TransformerEncoderLayerBase,
-)
+from fairseq.modules import transformer_layer as stock
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_ext.attention import Attention, Inputs, SecondPass
-from fairseq_ext.models.adversaries import build_adversary
-from fairseq_ext.models.head_options import build_heads, count_heads
+from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
+from fairseq_ext.models import head_options
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
+
+SEED_STEP = 1_000_003  # between the seeds of the adversaries of layers
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     """Build the attention at a site ("encoder", "decoder", "cross") of a layer."""
     side, table = (cfg.encoder, ENCODER_OPTIONS) if site == "encoder" else (cfg.decoder, OPTIONS)
     options = {name: getattr(cfg, name) for name, *_ in table}
-    heads = count_heads(site, side.attention_heads, options)
+    heads = head_options.count_heads(site, side.attention_heads, options)
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     return Attention(
         side.embed_dim,
         heads,
         site=site,
         layer=layer,
-        groups=build_heads(site, layer, heads, side.layers, options),
+        groups=head_options.build_heads(site, layer, heads, side.layers, options),
         adversary=build_adversary(site, layer, cfg),
         gated=cfg.head_gate and site == "encoder",
         dropout=cfg.attention_dropout,
@@ -43,11 +41,25 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     )
 
 
+def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary | None:
+    """Build the adversary of a layer, or return None if it has none.
+
+    Its parameters are drawn with a seed of their own. With one --seed, the other parameters are
+    then the same in models with and without adversaries.
+    """
+    layers = head_options.parse_adversary_layers(cfg.asa_layers, cfg.encoder.layers)
+    if site != "encoder" or layer not in layers:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed() + SEED_STEP * (layer + 1))
+        heads = cfg.encoder.attention_heads if cfg.asa_per_head else 1
+        return Adversary(cfg.encoder.embed_dim, heads)
+
+
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """Wrap a layer for FSDP, as fairseq does: a checkpointed one always, whatever its size."""
-    return fsdp_wrap(
-        layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
-    )
+    smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    return fsdp_wrap(layer, min_num_params=smallest)
 
 
 class Checkpointed(nn.Module):
@@ -76,32 +88,30 @@ def _name_dropouts(layer: Any, base: type) -> None:
         dropout.module_name = base.__name__
 
 
-class EncoderLayer(Checkpointed, TransformerEncoderLayerBase):
+class EncoderLayer(Checkpointed, stock.TransformerEncoderLayerBase):
     """An encoder layer of fairseq's; `Inputs` travel as its `encoder_padding_mask`."""
 
     def __init__(self, cfg: TransformerConfig, index: int) -> None:
         self.index = index  # needed while the base class builds its attention
         super().__init__(cfg)
-        _name_dropouts(self, TransformerEncoderLayerBase)
+        _name_dropouts(self, stock.TransformerEncoderLayerBase)
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
         """Build the attention between tokens of the source."""
         return build_attention("encoder", self.index, cfg)
 
 
-class DecoderLayer(Checkpointed, TransformerDecoderLayerBase):
+class DecoderLayer(Checkpointed, stock.TransformerDecoderLayerBase):
     """A decoder layer of fairseq's; `Inputs` travel as its two padding masks."""
 
     def __init__(self, cfg: TransformerConfig, index: int, no_encoder_attn: bool = False) -> None:
         self.index = index
         super().__init__(cfg, no_encoder_attn)
-        _name_dropouts(self, TransformerDecoderLayerBase)
+        _name_dropouts(self, stock.TransformerDecoderLayerBase)
         # in evaluation fairseq makes the cross-attention map of every layer and reads one
         self.need_attn = False
 
-    def build_self_attention(
-        self, embed_dim: int, cfg: TransformerConfig, **unused: Any
-    ) -> Attention:
+    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **_: Any) -> Attention:
         """Build the attention between tokens of the target."""
         return build_attention("decoder", self.index, cfg)
 

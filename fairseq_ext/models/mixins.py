@@ -1,8 +1,7 @@
-"""Mixin of all models with our attention, and the decorator of their forward passes."""
+"""Mixin of all models with our attention, what they report, and a decorator of their forward."""
 
 import warnings
-from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -14,10 +13,11 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass
+from fairseq_ext.attention.model_report import ModelReport, get_model_report
+from fairseq_ext.guidance.plan import find_guidable_heads
 from fairseq_ext.models.config import keep_true_flags
 
 SIDES = ("encoder", "decoder")
-AVERAGES = {"nll_loss": "nll_avg", "loss": "loss_avg"}
 
 
 class AttentionModel(BaseFairseqModel):
@@ -44,11 +44,7 @@ class AttentionModel(BaseFairseqModel):
         log_average()
 
     def load_state_dict(
-        self,
-        state_dict: dict[str, Tensor],
-        strict: bool = True,
-        model_cfg: Any = None,
-        args: Namespace | None = None,
+        self, state_dict: dict, strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
         """Load parameters; --encoder-layers-to-keep and --decoder-layers-to-keep are of model_cfg.
 
@@ -78,13 +74,30 @@ def log_average() -> None:
     The attention guidance paper measures by it how fast a model learns. fairseq's "default" metrics
     see every training step of a run.
     """
-    for name, average in AVERAGES.items():
+    for name, average in {"nll_loss": "nll_avg", "loss": "loss_avg"}.items():
         meter = metrics.get_meter("default", name)
         if meter is not None:
-            metrics.log_derived(
-                average, lambda _, meter=meter: safe_round(meter.avg, 3), priority=5
-            )
+            metrics.log_derived(average, lambda _, m=meter: safe_round(m.avg, 3), priority=5)
             return
+
+
+def find_adversary_layers(model: nn.Module) -> list[int]:
+    """Return the numbers of the layers that have an adversary."""
+    parts = [module for module in model.modules() if isinstance(module, Attention)]
+    return sorted(part.layer for part in parts if part.adversary is not None)
+
+
+def report_model(model: nn.Module, task: Any) -> ModelReport:
+    """Write into the task's report the heads to guide and the layers with an adversary."""
+    report = get_model_report(task)
+    report.guidable = find_guidable_heads(model)
+    report.adversary_layers = find_adversary_layers(model)
+    return report
+
+
+def drop_adversaries(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters without those of adversaries, which only training uses."""
+    return {name: value for name, value in parameters.items() if ".adversary." not in name}
 
 
 def record_attention(forward: Callable) -> Callable:
@@ -106,7 +119,8 @@ def record_attention(forward: Callable) -> Callable:
     ) -> tuple[Tensor, dict[str, Any]]:
         if listener is not None:
             message = "`listener=` is now called `recorder=` and will go in the next version"
-            warnings.warn(message, DeprecationWarning, stacklevel=CALLER)
+            # from the decorated forward to the line that calls a model, through nn.Module
+            warnings.warn(message, DeprecationWarning, stacklevel=4)
             recorder = listener
         if recorder is not None:
             recorder.maps = {}
@@ -120,6 +134,3 @@ def record_attention(forward: Callable) -> Callable:
         return output, extra
 
     return call
-
-
-CALLER = 4  # frames from the decorated forward to the line that calls a model, through nn.Module

@@ -1,5 +1,9 @@
 """Options of models, in the same tables for flags, hydra and checkpoints."""
 
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
+
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
@@ -7,145 +11,106 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq_ext.attention import NORMALISERS
 from fairseq_ext.attention.normalisers import GPU_KERNELS, Hybrid
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, Requirements, option, stock_options
+from fairseq_ext.guidance.plan import SITES
+from fairseq_ext.models.config import (
+    Requirements,
+    described,
+    flag,
+    help_from_docstring,
+    list_options,
+    stock_options,
+)
 from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 
 Normalisers = ChoiceEnum(list(NORMALISERS))
+Weights = ChoiceEnum(list(Hybrid.WEIGHTS))
+Definitions = ChoiceEnum(list(DEFINITIONS))
+Kernels = ChoiceEnum(list(GPU_KERNELS))
 
-KINDS = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "encoder-decoder attention",
-}
 
-OPTIONS: list[Option] = [
-    option("encoder_normaliser", Normalisers, "softmax", "normaliser of encoder self-attention"),
-    option(
-        "decoder_normaliser",
-        Normalisers,
-        "softmax",
-        "normaliser of decoder self-attention; only softmax keeps the future hidden",
-    ),
-    option(
-        "cross_normaliser",
-        Normalisers,
-        "softmax",
-        "normaliser of encoder-decoder attention; only softmax works token by token",
-    ),
-    option(
-        "hna_init",
-        float,
-        0.5,
-        "initial weight u of doubly-normalised attention in the hybrid (paper: 0.5 for VQA, 0.1 "
-        "for headlines, none given for other tasks)",
-    ),
-    option(
-        "hna_weight",
-        ChoiceEnum(list(Hybrid.WEIGHTS)),
-        "sigmoid",
-        "how u is kept between 0 and 1: sigmoid (ours), raw (not at all, the paper's) or clamp",
-    ),
-    option(
-        "sinkhorn_sweeps",
-        int,
-        1,
-        "sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention",
-    ),
-    option(
-        "doubly_kernel",
-        ChoiceEnum(list(GPU_KERNELS)),
-        "triton",
-        "kernel of doubly-normalised and hybrid attention on GPUs: ours in Triton, torch's "
-        "flex_attention, or none (slower, and maps in memory)",
-    ),
-    *(
-        option(
-            f"{site}_gaussian_heads",
-            str,
-            "0",
-            f"number of hard-coded heads (You et al. 2020) in each layer's {kind}, or all; they "
-            "are the first ones",
-        )
-        for site, kind in KINDS.items()
-    ),
-    *(
-        option(
-            f"{site}_gaussian_offsets",
-            str,
-            offsets,
-            f"centres of the hard-coded heads, in tokens from the query, as in "
-            f"--{site}-gaussian-offsets={offsets} (with =); repeated over the heads; / separates "
-            "layers",
-        )
-        for site, offsets in {"encoder": "-1,1", "decoder": "-1,0", "cross": "-1,1"}.items()
-    ),
-    option(
-        "gaussian_sigma",
-        str,
-        "1",
-        "standard deviation of hard-coded heads, in tokens: one, or one for each head",
-    ),
-    option(
-        "gaussian_ratio",
-        float,
-        1.0,
-        "source tokens per target token, for hard-coded heads of encoder-decoder attention",
-    ),
-    option(
-        "encoder_roles",
-        str,
+def _gaussian_heads(kind: str) -> Any:
+    return described(
+        "0",
+        f"number of hard-coded heads (You et al. 2020) in each layer's {kind}, or all; they are "
+        "the first ones",
+    )
+
+
+def _gaussian_offsets(site: str, default: str) -> Any:
+    return described(
+        default,
+        "centres of the hard-coded heads, in tokens from the query, as in "
+        f"--{site}-gaussian-offsets={default} (with =); repeated over the heads; / separates "
+        "layers",
+    )
+
+
+@dataclass
+@help_from_docstring
+class AttentionOptions:
+    """Options of our attention and of the layers around it.
+
+    Attributes:
+        encoder_normaliser: normaliser of encoder self-attention
+        decoder_normaliser: normaliser of decoder self-attention; only softmax keeps the future
+            hidden
+        cross_normaliser: normaliser of encoder-decoder attention; only softmax works token by token
+        hna_init: initial weight u of doubly-normalised attention in the hybrid (paper: 0.5 for VQA,
+            0.1 for headlines, none given for other tasks)
+        hna_weight: how u is kept between 0 and 1: sigmoid (ours), raw (not at all, the paper's) or
+            clamp
+        sinkhorn_sweeps: sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention
+        doubly_kernel: kernel of doubly-normalised and hybrid attention on GPUs: ours in Triton,
+            torch's flex_attention, or none (slower, and maps in memory)
+        gaussian_sigma: standard deviation of hard-coded heads, in tokens: one, or one for each head
+        gaussian_ratio: source tokens per target token, for hard-coded heads of encoder-decoder
+            attention
+        role_definitions: definitions of the roles: the paper's, or its released code's, where they
+            differ
+        head_gate: learn a weight for each head of the encoder, which begins as 1 (Wang et al. 2020
+            announce it without a formula)
+        asa_layers: encoder layers with an adversary (Wu et al. 2023), for a criterion with _asa:
+            none, all, upper (the upper half; layers below are computed once for both passes), or
+            numbers, as in 3,5
+        asa_per_head: let adversaries mask each head on its own (paper: one mask for all heads of a
+            layer)
+        share_encoder_decoder_layers: use one stack of layers as encoder and decoder;
+            encoder-decoder attention has the projections of self-attention (inferred from the
+            number of parameters of the headline models of Ding et al.)
+        cross_layers: decoder layers that attend to the encoder: all, last, or numbers, as in 0,3
+        cross_attention_heads: heads of encoder-decoder attention; 0: as many as the decoder has
+    """
+
+    encoder_normaliser: Normalisers = "softmax"
+    decoder_normaliser: Normalisers = "softmax"
+    cross_normaliser: Normalisers = "softmax"
+    hna_init: float = 0.5
+    hna_weight: Weights = "sigmoid"
+    sinkhorn_sweeps: int = 1
+    doubly_kernel: Kernels = "triton"
+    encoder_gaussian_heads: str = _gaussian_heads("encoder self-attention")
+    decoder_gaussian_heads: str = _gaussian_heads("decoder self-attention")
+    cross_gaussian_heads: str = _gaussian_heads("encoder-decoder attention")
+    encoder_gaussian_offsets: str = _gaussian_offsets("encoder", "-1,1")
+    decoder_gaussian_offsets: str = _gaussian_offsets("decoder", "-1,0")
+    cross_gaussian_offsets: str = _gaussian_offsets("cross", "-1,1")
+    gaussian_sigma: str = "1"
+    gaussian_ratio: float = 1.0
+    encoder_roles: str = described(
         "none",
         "roles of the first heads of each encoder layer (Wang et al. 2020), as in rare,relative: "
         f"{', '.join(ROLES)} (an ordinary head); / separates layers",
-    ),
-    option(
-        "role_definitions",
-        ChoiceEnum(list(DEFINITIONS)),
-        "paper",
-        "definitions of the roles: the paper's, or its released code's, where they differ",
-    ),
-    option(
-        "head_gate",
-        bool,
-        False,
-        "learn a weight for each head of the encoder, which begins as 1 (Wang et al. 2020 announce "
-        "it without a formula)",
-    ),
-    option(
-        "asa_layers",
-        str,
-        "none",
-        "encoder layers with an adversary (Wu et al. 2023), for a criterion with _asa: none, all, "
-        "upper (the upper half; layers below are computed once for both passes), or numbers, as in "
-        "3,5",
-    ),
-    option(
-        "asa_per_head",
-        bool,
-        False,
-        "let adversaries mask each head on its own (paper: one mask for all heads of a layer)",
-    ),
-    option(
-        "share_encoder_decoder_layers",
-        bool,
-        False,
-        "use one stack of layers as encoder and decoder; encoder-decoder attention has the "
-        "projections of self-attention (inferred from the number of parameters of the headline "
-        "models of Ding et al.)",
-    ),
-    option(
-        "cross_layers",
-        str,
-        "all",
-        "decoder layers that attend to the encoder: all, last, or numbers, as in 0,3",
-    ),
-    option(
-        "cross_attention_heads",
-        int,
-        0,
-        "heads of encoder-decoder attention; 0: as many as the decoder has",
-    ),
-]
+    )
+    role_definitions: Definitions = "paper"
+    head_gate: bool = False
+    asa_layers: str = "none"
+    asa_per_head: bool = False
+    share_encoder_decoder_layers: bool = False
+    cross_layers: str = "all"
+    cross_attention_heads: int = 0
+
+
+OPTIONS = list_options(AttentionOptions)
 
 _TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
 
@@ -161,47 +126,38 @@ _ROBERTA_SHARED = {
     *("checkpoint_activations", "offload_activations", "min_params_to_wrap"),
 }
 
-ROBERTA_OPTIONS: list[Option] = [
-    *(stock_option for stock_option in stock_options() if stock_option[0] in _ROBERTA_SHARED),
-    option(
-        "max_positions",
-        Optional[int],  # noqa: UP045 (argparse)
-        None,
-        "number of positions that have an embedding (default: --tokens-per-sample)",
-    ),
-    option(
-        "segments",
-        Optional[int],  # noqa: UP045
-        None,
-        "number of segments (BERT's token types) that have an embedding (default: as in the "
-        "checkpoint that is fine-tuned, 2 for pre-training on pairs, else 0)",
-    ),
-    option(
-        "layer_norm_eps",
-        Optional[float],  # noqa: UP045
-        None,
-        "added by layer normalisation to the variance (default: 1e-5 as in fairseq; BERT: 1e-12)",
-    ),
-    option("pooler_activation_fn", str, "tanh", "activation function of classification heads"),
-    option("pooler_dropout", float, 0.0, "dropout of classification heads"),
-    option(
-        "untie_weights_roberta",
-        bool,
-        False,
-        "give the output weights of its own, other than the embeddings",
-    ),
-    option(
-        "load_checkpoint_heads",
-        bool,
-        False,
-        "register the classification heads that a checkpoint has",
-    ),
-    option(
-        "spectral_norm_classification_head",
-        bool,
-        False,
-        "apply spectral normalisation to classification heads",
-    ),
+
+@dataclass
+@help_from_docstring
+class RobertaOptions:
+    """Options of RoBERTa-style models that fairseq's Transformer does not have.
+
+    Attributes:
+        max_positions: number of positions that have an embedding (default: --tokens-per-sample)
+        segments: number of segments (BERT's token types) that have an embedding (default: as in the
+            checkpoint that is fine-tuned, 2 for pre-training on pairs, else 0)
+        layer_norm_eps: added by layer normalisation to the variance (default: 1e-5 as in fairseq;
+            BERT: 1e-12)
+        pooler_activation_fn: activation function of classification heads
+        pooler_dropout: dropout of classification heads
+        untie_weights_roberta: give the output weights of its own, other than the embeddings
+        load_checkpoint_heads: register the classification heads that a checkpoint has
+        spectral_norm_classification_head: apply spectral normalisation to classification heads
+    """
+
+    max_positions: Optional[int] = None
+    segments: Optional[int] = None
+    layer_norm_eps: Optional[float] = None
+    pooler_activation_fn: str = "tanh"
+    pooler_dropout: float = 0.0
+    untie_weights_roberta: bool = False
+    load_checkpoint_heads: bool = False
+    spectral_norm_classification_head: bool = False
+
+
+ROBERTA_OPTIONS = [
+    *(option for option in stock_options() if option[0] in _ROBERTA_SHARED),
+    *list_options(RobertaOptions),
     *ENCODER_OPTIONS,
 ]
 """Options of fairseq's RoBERTa, with its names and meanings, and options of our attention."""
@@ -211,15 +167,14 @@ HYBRID = ("hna_init", "hna_weight")
 
 DEFAULTS = {name: field.default for name, _, field in OPTIONS}
 
-HARD_CODED = [f"{site}_gaussian_heads" for site in KINDS]
 CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross_normaliser")
 
 OPTION_REQUIREMENTS: Requirements = {
     **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
     "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
     "doubly_kernel": (["encoder_normaliser"], ["doubly", "hybrid", "sinkhorn"]),
-    **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in KINDS},
-    "gaussian_sigma": (HARD_CODED, []),
+    **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in SITES},
+    "gaussian_sigma": ([f"{site}_gaussian_heads" for site in SITES], []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),
     **dict.fromkeys(CROSS, (["no_cross_attention"], ["False"])),
     "role_definitions": (["encoder_roles"], []),
@@ -234,5 +189,6 @@ def check_supported(cfg: Any) -> None:
     """Raise UsageError for an option of fairseq's own Transformer that ours does not have."""
     for name in UNSUPPORTED:
         if getattr(cfg, name):
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is not supported here; use fairseq's own --arch transformer.")
+            raise UsageError(
+                f"{flag(name)} is not supported here; use fairseq's own --arch transformer."
+            )

@@ -79,9 +79,8 @@ def adopt_options(args: Namespace, checkpoint: str | None) -> None:
         flag, value, original = f"--{name.replace('_', '-')}", getattr(args, name), saved.get(name)
         if value is None and name in SIZES:
             raise UsageError(
-                f"this architecture has the sizes of the checkpoint that it starts from, and "
-                f"there is no {flag}; give --finetune-from-model and a --task on labelled text, or "
-                "an --arch like roberta_una_12"
+                f"this architecture takes {flag} from a checkpoint; give --finetune-from-model and "
+                "a --task on labelled text, or an --arch like roberta_una_12"
             )
         if original is not None and str(original) != str(value):
             raise UsageError(

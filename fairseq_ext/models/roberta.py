@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, second_pass
 from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import pretrained
-from fairseq_ext.models.adversaries import report_model
+from fairseq_ext.models import head_options, pretrained, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
-from fairseq_ext.models.head_options import check_annotated
-from fairseq_ext.models.mixins import AttentionModel, record_attention
-from fairseq_ext.models.task_heads import build_mlp
-from fairseq_ext.models.transformer_encoder import Disturbance, TransformerEncoder
+from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
+from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 POSITIONS = 512  # if neither model nor task gives a number
+PASSED = ("recorder", "second", "noise", "annotations")  # to the Transformer encoder
 
 
 def init_parameters(module: nn.Module) -> None:
@@ -63,8 +61,6 @@ class RobertaEncoder(stock.RobertaEncoder):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         masked_tokens: Tensor | None = None,
-        segments: Tensor | None = None,
-        token_embeddings: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return logits or features, and a dict with the features [B, S, C] as "features".
@@ -74,11 +70,9 @@ class RobertaEncoder(stock.RobertaEncoder):
         Args:
             src_tokens: [B, S].
             masked_tokens: [B, S] bool, the tokens to predict; all by default.
-            segments: [B, S], the segment of each token, from 0; all 0 by default.
+            options: further arguments of `extract_features`.
         """
-        features, extra = self.extract_features(
-            src_tokens, return_all_hiddens, segments, token_embeddings, **options
-        )
+        features, extra = self.extract_features(src_tokens, return_all_hiddens, **options)
         extra["features"] = features
         return features if features_only else self.output_layer(features, masked_tokens), extra
 
@@ -88,21 +82,18 @@ class RobertaEncoder(stock.RobertaEncoder):
         return_all_hiddens: bool = False,
         segments: Tensor | None = None,
         token_embeddings: Tensor | None = None,
-        recorder: AttentionRecorder | None = None,
-        second: SecondPass | None = None,
-        noise: Disturbance | None = None,
-        annotations: Tensor | None = None,
-        **unused: Any,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return features [B, S, C], and the states of all layers as "inner_states" if wanted."""
+        """Return features [B, S, C], and the states of all layers as "inner_states" if wanted.
+
+        Args:
+            segments: [B, S], the segment of each token, from 0; all 0 by default.
+            options: arguments of the Transformer encoder; others are ignored, as by fairseq's.
+        """
+        embedded = self._embed(src_tokens, segments, token_embeddings)
+        passed = {name: value for name, value in options.items() if name in PASSED}
         encoded = self.sentence_encoder(
-            src_tokens,
-            return_all_hiddens=return_all_hiddens,
-            token_embeddings=self._embed(src_tokens, segments, token_embeddings),
-            recorder=recorder,
-            second=second,
-            noise=noise,
-            annotations=annotations,
+            src_tokens, None, return_all_hiddens, token_embeddings=embedded, **passed
         )
         states = encoded["encoder_states"] if return_all_hiddens else None
         return encoded["encoder_out"][0].transpose(0, 1), {"inner_states": states}
@@ -151,11 +142,8 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         """
         args, facts, longest = Namespace(**to_dict(cfg)), TaskFacts.read(task), task.max_positions()
         pretrained.adopt_options(args, facts.pretrained)
-        for name in (
-            "activation_fn",
-            "hna_weight",
-            "doubly_kernel",
-        ):  # no enumerations, in checkpoints
+        # no enumerations, in checkpoints
+        for name in ("activation_fn", "hna_weight", "doubly_kernel"):
             setattr(args, name, str(getattr(args, name)))
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:
@@ -163,7 +151,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
                 f"the task makes sequences of up to {longest} tokens, and --max-positions is "
                 f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
             )
-        check_annotated(args.encoder_roles, args.encoder_layers, task)
+        head_options.check_annotated(args.encoder_roles, args.encoder_layers, task)
         if args.segments is None:
             args.segments = facts.segments
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
@@ -183,12 +171,9 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Upgrade a checkpoint as fairseq does, and keep an attached head that it does not have."""
-        end = ".out_proj.weight"  # which fairseq looks for, and spectral normalisation renames
-        renamed = {
-            key.removesuffix("_orig"): value
-            for key, value in state_dict.items()
-            if key.endswith(f"{end}_orig")
-        }
+        # fairseq looks for .out_proj.weight, which spectral normalisation renames
+        end = ".out_proj.weight_orig"
+        renamed = {k.removesuffix("_orig"): v for k, v in state_dict.items() if k.endswith(end)}
         state_dict.update(renamed)
         super().upgrade_state_dict_named(state_dict, name)
         for key in renamed:
@@ -208,7 +193,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
 
     def register_token_head(self, name: str, classes: int) -> None:
         """Add a head for all tokens, with GELU as in ELECTRA, to the classification heads."""
-        self.classification_heads[name] = build_mlp(self.args, classes, "gelu")
+        self.classification_heads[name] = task_heads.build_mlp(self.args, classes, "gelu")
 
     @record_attention
     def forward(

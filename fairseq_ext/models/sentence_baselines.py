@@ -4,27 +4,30 @@ They are trained from scratch on the tasks on labelled text. They have no positi
 """
 
 from argparse import Namespace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils import rnn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Option, TaskFacts, flat_config, option, to_dict
+from fairseq_ext.models.config import TaskFacts, check_positive, described, to_dict
 
-MAX_POSITIONS = 100_000  # there is no limit
 SCALE = 0.25  # embeddings begin between -SCALE and SCALE, as in Kim 2014
 
-COMMON: list[Option] = [
-    option("encoder_embed_dim", int, 100, "width of embeddings"),
-    option("dropout", float, 0.2, "dropout of embeddings, and of the output of a BiLSTM"),
-    option("pooler_dropout", float, 0.5, "dropout of classification heads"),
-    option("encoder_attention_heads", int, 4, "heads of --pooling attention"),
-    option("attention_dropout", float, 0.1, "dropout of --pooling attention"),
-]
+
+@dataclass
+class BaselineConfig(FairseqDataclass):
+    """Options of both baselines."""
+
+    encoder_embed_dim: int = described(100, "width of embeddings")
+    dropout: float = described(0.2, "dropout of embeddings, and of the output of a BiLSTM")
+    pooler_dropout: float = described(0.5, "dropout of classification heads")
+    encoder_attention_heads: int = described(4, "heads of --pooling attention")
+    attention_dropout: float = described(0.1, "dropout of --pooling attention")
 
 
 class Encoder(FairseqEncoder):
@@ -58,10 +61,6 @@ class Encoder(FairseqEncoder):
         """Return [B, S, C] of embeddings [B, S, E], the first `lengths` [B] of which are real."""
         raise NotImplementedError
 
-    def max_positions(self) -> int:
-        """Return a number that no sentence reaches."""
-        return MAX_POSITIONS
-
 
 class Cnn(Encoder):
     """Feature maps of windows of several sizes around each token (Kim 2014)."""
@@ -76,7 +75,7 @@ class Cnn(Encoder):
         """Return the maps of all windows, each padded so that it has an output for each token."""
         x = x.transpose(1, 2)
         maps = [
-            convolve(F.pad(x, ((window - 1) // 2, window // 2)))
+            convolve(nn.functional.pad(x, ((window - 1) // 2, window // 2)))
             for window, convolve in zip(self.windows, self.convolutions, strict=True)
         ]
         return torch.cat(maps, 1).relu().transpose(1, 2)
@@ -87,22 +86,16 @@ class BiLstm(Encoder):
 
     def __init__(self, args: Namespace, dictionary: Any) -> None:
         super().__init__(args, dictionary)
-        layers, self.width = args.encoder_layers, 2 * args.encoder_hidden_size
-        self.lstm = nn.LSTM(
-            args.encoder_embed_dim,
-            args.encoder_hidden_size,
-            layers,
-            batch_first=True,
-            dropout=args.dropout if layers > 1 else 0.0,
-            bidirectional=True,
-        )
+        size, layers = args.encoder_hidden_size, args.encoder_layers
+        self.width, between = 2 * size, args.dropout if layers > 1 else 0.0
+        options = {"batch_first": True, "bidirectional": True, "dropout": between}
+        self.lstm = nn.LSTM(args.encoder_embed_dim, size, layers, **options)
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return the states of both directions."""
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(
-            self.lstm(packed)[0], batch_first=True, total_length=x.size(1)
-        )
+        packed = rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed, _ = self.lstm(packed)
+        states, _ = rnn.pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
         return self.dropout(states)
 
 
@@ -130,9 +123,8 @@ class SentenceBaseline(FairseqEncoderModel):
                 f"--arch {cfg._name} is trained from scratch; leave --finetune-from-model out"
             )
         args = Namespace(**to_dict(cfg))
-        for name, value in vars(args).items():
-            if name.endswith(("_dim", "_size", "_maps", "_layers", "_heads")) and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} is {value} and must be 1 or more")
+        sizes = ("_dim", "_size", "_maps", "_layers", "_heads")
+        check_positive(args, *(name for name in vars(args) if name.endswith(sizes)))
         return cls(args, cls.encoder_class(args, task.source_dictionary))
 
     def attach(self, head: nn.Module) -> None:
@@ -158,26 +150,31 @@ def parse_windows(text: str) -> list[int]:
     return windows
 
 
-def _register(name: str, encoder: type[Encoder], options: list[Option]) -> None:
-    class_name = "".join(part.capitalize() for part in name.split("_"))
-    config = flat_config(f"{class_name}Config", [*COMMON, *options], {})
-    model = type(class_name, (SentenceBaseline,), {"encoder_class": encoder})
-    register_model(name, dataclass=config)(model)
+@dataclass
+class SentenceCnnConfig(BaselineConfig):
+    """Options of "sentence_cnn"."""
+
+    cnn_windows: str = described("3,4,5", "sizes of the windows of feature maps, in tokens")
+    cnn_maps: int = described(100, "feature maps of each window")
 
 
-_register(
-    "sentence_cnn",
-    Cnn,
-    [
-        option("cnn_windows", str, "3,4,5", "sizes of the windows of feature maps, in tokens"),
-        option("cnn_maps", int, 100, "feature maps of each window"),
-    ],
-)
-_register(
-    "sentence_bilstm",
-    BiLstm,
-    [
-        option("encoder_hidden_size", int, 150, "width of each direction"),
-        option("encoder_layers", int, 1, "layers"),
-    ],
-)
+@register_model("sentence_cnn", dataclass=SentenceCnnConfig)
+class SentenceCnn(SentenceBaseline):
+    """A model with the encoder of Kim (2014)."""
+
+    encoder_class = Cnn
+
+
+@dataclass
+class SentenceBilstmConfig(BaselineConfig):
+    """Options of "sentence_bilstm"."""
+
+    encoder_hidden_size: int = described(150, "width of each direction")
+    encoder_layers: int = described(1, "layers")
+
+
+@register_model("sentence_bilstm", dataclass=SentenceBilstmConfig)
+class SentenceBilstm(SentenceBaseline):
+    """A model with LSTMs in both directions."""
+
+    encoder_class = BiLstm

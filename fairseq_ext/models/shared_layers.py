@@ -8,6 +8,7 @@ Parts outside of layers are not shared. A checkpoint has shared parts once, unde
 names.
 """
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -28,10 +29,7 @@ PARTS = {
 }
 """Name of a part of a decoder layer -> name of the part of the encoder layer that replaces it."""
 
-ALIKE = (
-    *("layers", "layers_to_keep", "attention_heads", "embed_dim", "ffn_embed_dim"),
-    "normalize_before",
-)
+ALIKE = "layers layers_to_keep attention_heads embed_dim ffn_embed_dim normalize_before".split()
 """Options that both sides must have the same."""
 
 
@@ -66,29 +64,25 @@ def share_layers(model: Any) -> None:
         UsageError: a layer is wrapped, or parts differ in size.
     """
     model.shared_parts = {}
-    for index, (encoder, decoder) in enumerate(
-        zip(*(_layers(model, side) for side in SIDES), strict=True)
-    ):
+    stacks = _layers(model.encoder, EncoderLayer), _layers(model.decoder, DecoderLayer)
+    for index, (encoder, decoder) in enumerate(zip(*stacks, strict=True)):
         for name, shared_name in PARTS.items():
             if name.startswith("encoder_attn") and decoder.encoder_attn is None:
                 continue
-            shared = _get_part(encoder, shared_name)
-            _check_sizes(name, _get_part(decoder, name), shared)
+            # a part is None if it is a projection of heads all hard-coded
+            part, shared = attrgetter(name)(decoder), attrgetter(shared_name)(encoder)
+            _check_sizes(name, part, shared)
             owner, _, attribute = name.rpartition(".")
             setattr(decoder.get_submodule(owner), attribute, shared)
-            model.shared_parts[f"decoder.layers.{index}.{name}"] = (
-                f"encoder.layers.{index}.{shared_name}"
-            )
+            own = f"decoder.layers.{index}.{name}"
+            model.shared_parts[own] = f"encoder.layers.{index}.{shared_name}"
     model.register_state_dict_post_hook(_drop_copies)
     model.register_load_state_dict_pre_hook(_add_copies)
 
 
-SIDES = {"encoder": EncoderLayer, "decoder": DecoderLayer}
-
-
-def _layers(model: nn.Module, side: str) -> list[Any]:
-    layers = [*getattr(model, side).layers.children()]  # all of them, despite LayerDrop
-    if not all(isinstance(layer, SIDES[side]) for layer in layers):
+def _layers(side: Any, kind: type) -> list[Any]:
+    layers = [*side.layers.children()]  # all of them, despite LayerDrop
+    if not all(isinstance(layer, kind) for layer in layers):
         raise UsageError(
             f"{FLAG} goes neither with --ddp-backend fully_sharded, which would part layers, nor "
             "with --base-layers; leave one of them out"
@@ -96,19 +90,12 @@ def _layers(model: nn.Module, side: str) -> list[Any]:
     return layers
 
 
-def _get_part(layer: nn.Module, name: str) -> nn.Module | None:
-    """Return the part with a dotted name; None for a projection of heads all hard-coded."""
-    owner, _, attribute = name.rpartition(".")
-    return getattr(layer.get_submodule(owner), attribute)
-
-
 def _check_sizes(name: str, part: nn.Module | None, other: nn.Module | None) -> None:
     sizes = [p and {n: tuple(x.shape) for n, x in p.named_parameters()} for p in (part, other)]
     if sizes[0] != sizes[1]:
         raise UsageError(
             f"{FLAG} needs as many hard-coded heads everywhere, and {name} differs from the "
-            "encoder's; give --encoder-gaussian-heads, --decoder-gaussian-heads and "
-            "--cross-gaussian-heads the same"
+            "encoder's; give --encoder-, --decoder- and --cross-gaussian-heads the same"
         )
 
 

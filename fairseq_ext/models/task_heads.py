@@ -1,12 +1,18 @@
-"""Heads of fine-tuning, on an encoder's output [B, S, C] with its padding [B, S]."""
+"""Heads of fine-tuning, on an encoder's output [B, S, C] with its padding [B, S].
 
-import math
+Among them is task-specific attention (Jia 2024): blocks of attention on top of an encoder.
+"""
+
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from fairseq.models.roberta.model import RobertaClassificationHead
 from torch import Tensor, nn
+
+from fairseq_ext.attention import Attention
+from fairseq_ext.errors import UsageError
 
 Pooling = Callable[[Tensor, Tensor], Tensor]
 POOLER = {"pooler_activation_fn": "tanh", "spectral_norm_classification_head": False}
@@ -26,7 +32,10 @@ def pool_mean(features: Tensor, padding: Tensor) -> Tensor:
 
 def pool_max(features: Tensor, padding: Tensor) -> Tensor:
     """Return the maximum over tokens that are no padding, [B, C]."""
-    return features.masked_fill(padding.unsqueeze(-1), -math.inf).amax(1)
+    return features.masked_fill(padding.unsqueeze(-1), -torch.inf).amax(1)
+
+
+POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": pool_max}
 
 
 class Mlp(RobertaClassificationHead):
@@ -50,16 +59,26 @@ def build_mlp(args: Namespace, classes: int, activation: str | None = None) -> M
     )
 
 
-class Linear(nn.Module):
-    """Jia's (2024) head of one sentence: a linear map without bias."""
+def check_pooler(head: nn.Module, args: Namespace) -> None:
+    """Raise UsageError for options of `Mlp` if the head has none."""
+    changed = any(getattr(args, name, usual) != usual for name, usual in POOLER.items())
+    if changed and not any(isinstance(module, Mlp) for module in head.modules()):
+        raise UsageError(
+            "--pooler-activation-fn and --spectral-norm-classification-head are of heads of two "
+            "layers, and this one has none; leave them out"
+        )
 
-    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
+
+class Linear(nn.Module):
+    """A linear map of the features that dropout leaves; Jia's (2024) for a sentence has no bias."""
+
+    def __init__(self, width: int, classes: int, dropout: float = 0.0, bias: bool = False) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.out_proj = nn.Linear(width, classes, bias=False)
+        self.out_proj = nn.Linear(width, classes, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [B, classes] of x [B, C]."""
+    def forward(self, x: Tensor, *padding: Tensor) -> Tensor:
+        """Return [..., classes] of x [..., C]; padding is scored like everything else."""
         return self.out_proj(self.dropout(x))
 
 
@@ -89,13 +108,102 @@ class SentenceHead(nn.Module):
         return self.output(self.pooling(features, padding))
 
 
-class PerToken(nn.Module):
-    """A head that scores each token by a linear map."""
+INITIALISATIONS: dict[str, tuple[Callable[..., object], int]] = {
+    "uniform": (nn.init.uniform_, 2),
+    "normal": (nn.init.normal_, 2),
+    "xavier_uniform": (nn.init.xavier_uniform_, 1),
+    "xavier_normal": (nn.init.xavier_normal_, 1),
+    "orthogonal": (nn.init.orthogonal_, 1),
+}
+"""Name -> initialiser, and how many numbers it takes at most (bounds; mean, deviation; gain)."""
 
-    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
+
+def parse_initialiser(text: str) -> Callable[[Tensor], object]:
+    """Return the function named as "default", "uniform:0.9,1", "normal:0,0.02", "orthogonal", ...
+
+    Raises:
+        UsageError: there is no such function, or it does not take these numbers.
+    """
+    name, _, numbers = text.partition(":")
+    if text == "default":
+        return lambda weight: nn.init.kaiming_uniform_(weight, a=5**0.5)  # as in nn.Linear
+    try:
+        function, most = INITIALISATIONS[name]
+        arguments = [float(number) for number in numbers.split(",")] if numbers else []
+        if len(arguments) > most:
+            raise ValueError
+        function(torch.empty(2, 2), *arguments)
+    except (KeyError, ValueError, RuntimeError):
+        raise UsageError(
+            f"--task-init is '{text}' and must be default or one of {', '.join(INITIALISATIONS)}, "
+            "with numbers behind a colon if wanted, as in uniform:0.9,1"
+        ) from None
+    return lambda weight: function(weight, *arguments)
+
+
+class Block(nn.Module):
+    """A block of task-specific attention from X to Y (Eq. 1 and 2 of Jia 2024).
+
+    softmax((X Q)(Y K)ᵀ / √(d/h)) (Y V) of h heads is followed by A; Q, K, V and A are d x d.
+    Between two sentences a fifth map follows, the paper's "intermediate transformation", whose
+    place the paper does not give. There is no bias, no residual and no layer normalisation: the
+    paper's counts of parameters leave no room for them.
+    """
+
+    def __init__(self, width: int, heads: int, layer: int, cross: bool, dropout: float) -> None:
         super().__init__()
-        self.dropout, self.out_proj = nn.Dropout(dropout), nn.Linear(width, classes)
+        self.attention = Attention(
+            width, heads, site="cross", layer=layer, bias=False, dropout=dropout
+        )
+        self.intermediate = nn.Linear(width, width, bias=False) if cross else None
+
+    def forward(self, queries: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
+        """Return [T, B, C] of queries [T, B, C], keys [S, B, C] and the keys' padding [B, S]."""
+        x, _ = self.attention(queries, keys, keys, key_padding_mask=padding, need_weights=False)
+        return x if self.intermediate is None else self.intermediate(x)
+
+
+class TaskAttention(nn.Module):
+    """Task-specific attention: n blocks over the features of one sentence, or of two.
+
+    Two sentences attend to each other, with the same weights. The output is the one at the first
+    token.
+
+    Args:
+        cross: sentences come in pairs, one after the other.
+        init: how every weight of the blocks is initialised; see :func:`parse_initialiser`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        layers: int,
+        cross: bool,
+        init: str = "default",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.cross = cross
+        blocks = (Block(width, heads, layer, cross, dropout) for layer in range(layers))
+        self.blocks = nn.ModuleList(blocks)
+        initialise = parse_initialiser(init)
+        for weight in self.blocks.parameters():
+            initialise(weight)
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """Return [B, S, classes] of features [B, S, C]."""
-        return self.out_proj(self.dropout(features))
+        """Return [B, C] of features [B, S, C] and their padding [B, S]."""
+        x = features.transpose(0, 1)
+        if self.cross:
+            padding = swap_pairs(padding)
+        for block in self.blocks:
+            keys = swap_pairs(x, 1) if self.cross else x
+            queries = x[:1] if block is self.blocks[-1] else x  # only these are returned
+            x = block(queries, keys, padding)
+        return x[0]
+
+
+def swap_pairs(x: Tensor, dim: int = 0) -> Tensor:
+    """Exchange the two of each pair; the two follow each other along `dim`."""
+    return x.unflatten(dim, (-1, 2)).flip(dim + 1).flatten(dim, dim + 1)

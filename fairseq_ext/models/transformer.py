@@ -2,25 +2,18 @@
 
 from typing import Any
 
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerDecoderBase,
-    TransformerModelBase,
-)
+from fairseq.models import transformer as stock
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
-from fairseq_ext.models.adversaries import report_model
+from fairseq_ext.models import head_options, options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
-from fairseq_ext.models.head_options import check_annotated, parse_cross_layers
 from fairseq_ext.models.layers import DecoderLayer, wrap_layer
-from fairseq_ext.models.mixins import AttentionModel, record_attention
-from fairseq_ext.models.options import check_supported
-from fairseq_ext.models.shared_layers import check_shareable, share_layers
-from fairseq_ext.models.transformer_encoder import Disturbance, TransformerEncoder
+from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
+from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 
-class TransformerDecoder(TransformerDecoderBase):
+class TransformerDecoder(stock.TransformerDecoderBase):
     """A decoder of fairseq's whose layers get `Inputs` where fairseq's get padding masks.
 
     Attributes:
@@ -31,13 +24,12 @@ class TransformerDecoder(TransformerDecoderBase):
     built = 0
     always_align = False
 
-    def build_decoder_layer(
-        self, cfg: TransformerConfig, no_encoder_attn: bool = False
-    ) -> nn.Module:
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with attention to the encoder if --cross-layers names it."""
         self.built += 1
-        attends = self.built - 1 in parse_cross_layers(cfg.cross_layers, cfg.decoder.layers)
-        layer = DecoderLayer(cfg, self.built - 1, no_encoder_attn or not attends)
+        attending = head_options.parse_cross_layers(cfg.cross_layers, cfg.decoder.layers)
+        attends = not no_encoder_attn and self.built - 1 in attending
+        layer = DecoderLayer(cfg, self.built - 1, not attends)
         return wrap_layer(layer, cfg)
 
     def forward(
@@ -69,9 +61,7 @@ class TransformerDecoder(TransformerDecoderBase):
         """Return features [B, T, C], with a map [B, T, S]: the mean of a layer's (first) heads."""
         layers = list(self.layers)  # LayerDrop samples once
         if alignment_layer is None and (self.always_align or not self.training):
-            attending = (
-                i for i, layer in enumerate(layers) if getattr(layer, "encoder_attn", None)
-            )
+            attending = [i for i, x in enumerate(layers) if getattr(x, "encoder_attn", None)]
             alignment_layer = max(attending, default=None)
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment
@@ -80,40 +70,32 @@ class TransformerDecoder(TransformerDecoderBase):
         if encoder_out is not None and encoder_out["encoder_out"]:
             memory = encoder_out["encoder_out"][0]
             padding = next(iter(encoder_out["encoder_padding_mask"]), None)
-            if incremental_state is None and padding is not None and not padding.any():
-                padding = None
             source = Inputs(padding, recorder=recorder)
-            if incremental_state is None:
-                source.query_padding = own.padding
-            else:
+            if incremental_state is not None:
                 source.first_query = prev_output_tokens.size(1) - 1
+            else:
+                source.query_padding = own.padding
+                source.padding = padding if padding is not None and padding.any() else None
         states, attention = [x], None
         for index, layer in enumerate(layers):
             aligns = index == alignment_layer
+            wanted = {"need_attn": aligns, "need_head_weights": aligns}
             x, weights, _ = layer(
-                x,
-                memory,
-                source,
-                incremental_state,
-                self_attn_padding_mask=own,
-                need_attn=aligns,
-                need_head_weights=aligns,
+                x, memory, source, incremental_state, self_attn_padding_mask=own, **wanted
             )
             states.append(x)
             if aligns and weights is not None:
                 attention = weights[:alignment_heads].mean(0).to(x.dtype)
         return self._project_out(x), {"attn": [attention], "inner_states": states}
 
-    def forward_embedding(
-        self, tokens: Tensor, incremental_state: dict | None
-    ) -> tuple[Tensor, Tensor]:
+    def forward_embedding(self, tokens: Tensor, state: dict | None) -> tuple[Tensor, Tensor]:
         """Return embedded [T, B, C] and plain tokens [B, T]; only the last step if incremental."""
-        steps = slice(None if incremental_state is None else -1, None)
+        steps = slice(None if state is None else -1, None)
         x = self.embed_scale * self.embed_tokens(tokens[:, steps])
         for part in (self.quant_noise, self.project_in_dim):
             x = x if part is None else part(x)
         if self.embed_positions is not None:
-            positions = self.embed_positions(tokens, incremental_state=incremental_state)
+            positions = self.embed_positions(tokens, incremental_state=state)
             x = x + positions[:, steps]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
@@ -133,7 +115,7 @@ class TransformerDecoder(TransformerDecoderBase):
         return x.transpose(0, 1)
 
 
-class TransformerModel(AttentionModel, TransformerModelBase):
+class TransformerModel(AttentionModel, stock.TransformerModelBase):
     """The common base of our translation architectures, each with a configuration of its own."""
 
     encoder: TransformerEncoder
@@ -147,32 +129,26 @@ class TransformerModel(AttentionModel, TransformerModelBase):
             UsageError: options do not suit each other, or the task.
         """
         config = to_transformer_config(cfg)
-        check_annotated(config.encoder_roles, config.encoder.layers, task)
-        check_supported(config)
+        head_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
+        options.check_supported(config)
         if config.share_encoder_decoder_layers:
-            check_shareable(config)
+            shared_layers.check_shareable(config)
         model = super().build_model(config, task)
         if config.share_encoder_decoder_layers:
-            share_layers(model)
+            shared_layers.share_layers(model)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
         report_model(model, task)
         return model
 
     @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding
-    ) -> TransformerEncoder:
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoder:
         """Build our encoder in the place of fairseq's."""
         return TransformerEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding
-    ) -> TransformerDecoder:
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: Any) -> TransformerDecoder:
         """Build our decoder in the place of fairseq's."""
-        return TransformerDecoder(
-            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
-        )
+        return TransformerDecoder(cfg, tgt_dict, embed_tokens, cfg.no_cross_attention)
 
     @record_attention
     def forward(
@@ -187,36 +163,23 @@ class TransformerModel(AttentionModel, TransformerModelBase):
         *,
         recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
-        noise: Disturbance | None = None,
-        annotations: Tensor | None = None,
+        **inputs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Encode and decode as fairseq does; the output of a second pass is in `extra["second"]`.
 
         Further arguments are those of the encoder; see also `record_attention`.
         """
         encoder_out = self.encoder(
-            src_tokens,
-            src_lengths=src_lengths,
-            return_all_hiddens=return_all_hiddens,
-            recorder=recorder,
-            second=second,
-            noise=noise,
-            annotations=annotations,
+            src_tokens, src_lengths, return_all_hiddens, recorder=recorder, second=second, **inputs
         )
-
-        def decode(memory: Tensor, **options: Any) -> tuple[Tensor, dict[str, Any]]:
-            return self.decoder(
-                prev_output_tokens,
-                encoder_out | {"encoder_out": [memory]},
-                features_only=features_only,
-                alignment_layer=alignment_layer,
-                alignment_heads=alignment_heads,
-                **options,
-            )
-
         [encoded] = encoder_out["encoder_out"]
-        encoded, *others = encoded.chunk(1 if second is None else 2, 1)
-        output, extra = decode(encoded, recorder=recorder)
+        first, *others = (
+            encoder_out | {"encoder_out": [memory]}
+            for memory in encoded.chunk(1 if second is None else 2, 1)
+        )
+        given = {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
+        given["features_only"] = features_only
+        output, extra = self.decoder(prev_output_tokens, first, recorder=recorder, **given)
         if second is not None:
-            extra["second"] = decode(others[0])
+            extra["second"] = self.decoder(prev_output_tokens, *others, **given)
         return output, extra

@@ -11,9 +11,6 @@ from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
 from fairseq_ext.models.head_options import build_symbols
 from fairseq_ext.models.layers import EncoderLayer, run_layers, run_layers_twice, wrap_layer
 
-Disturbance = Callable[[Tensor, Tensor], Tensor]
-"""(embedded tokens [B, S, C] that would enter an encoder, padding [B, S]) -> [B, S, C] instead."""
-
 
 class TransformerEncoder(TransformerEncoderBase):
     """An encoder of fairseq's whose layers get `Inputs` where fairseq's get a padding mask."""
@@ -37,7 +34,7 @@ class TransformerEncoder(TransformerEncoderBase):
         token_embeddings: Tensor | None = None,
         recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
-        noise: Disturbance | None = None,
+        noise: Callable[[Tensor, Tensor], Tensor] | None = None,
         annotations: Tensor | None = None,
     ) -> dict[str, list[Tensor]]:
         """Encode [B, S] tokens; arguments and result are fairseq's, except for these.
@@ -46,7 +43,8 @@ class TransformerEncoder(TransformerEncoderBase):
         is of the first pass.
 
         Args:
-            noise: changes the embedded tokens.
+            noise: makes other embedded tokens [B, S, C] of those that would enter, and padding
+                [B, S].
             annotations: [B, S, 3], the facts of parses that roles see (`roles.TokenFeatures`).
         """
         padding = src_tokens.eq(self.padding_idx)
@@ -54,10 +52,10 @@ class TransformerEncoder(TransformerEncoderBase):
         if self.symbols is not None:
             inputs.token_features = self.symbols(src_tokens, annotations)
         if noise is not None:
-            embedded = (
-                self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
-            )
-            token_embeddings = noise(self.embed_scale * embedded, padding) / self.embed_scale
+            if token_embeddings is None:
+                token_embeddings = self.embed_tokens(src_tokens)
+            scaled = noise(self.embed_scale * token_embeddings, padding)
+            token_embeddings = scaled / self.embed_scale
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         if inputs.padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)

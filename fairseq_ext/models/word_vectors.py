@@ -15,6 +15,20 @@ from fairseq_ext.files import read_lines
 logger = logging.getLogger(__name__)
 
 
+def check_word_vectors(path: str | None, pretrained: str | None, by_id: bool) -> None:
+    """Raise UsageError for --word-vectors beside a trained encoder, or for tokens with numbers."""
+    if path and pretrained:
+        raise UsageError(
+            "--word-vectors are for an encoder trained from scratch, and --finetune-from-model "
+            "gives a trained one; leave one of them out"
+        )
+    if path and by_id:
+        raise UsageError(
+            "--word-vectors need a dictionary of words, and that of --vocabulary has numbers; "
+            "leave them out, or make one by scripts/prepare_task.sh --words"
+        )
+
+
 def load_vectors(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:
     """Copy the vectors of a file, plain or .gz, to the embeddings of the words of a dictionary.
 

@@ -2,8 +2,7 @@
 
 from fairseq_ext.tasks import (  # noqa: F401
     multiple_choice,
-    replaced_tokens,
-    sentence_pairs,
+    plain_text,
     sentences,
     sequence_tagging,
     span_extraction,

@@ -2,28 +2,26 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask
+from omegaconf import II, MISSING
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import check_dictionary, read_model_options
-from fairseq_ext.models.roberta import POSITIONS
-from fairseq_ext.models.task_heads import POOLER, Mlp
-from fairseq_ext.models.word_vectors import load_vectors
+from fairseq_ext.models import pretrained, roberta, task_heads, word_vectors
+from fairseq_ext.models.config import help_from_docstring
 
 logger = logging.getLogger(__name__)
 
-FOLDED = ("train", "valid")
-ALIASES = ("sentence_prediction_", "sentence_ranking_")  # criterions under fairseq's names
-LAST = "checkpoint_last.pt"  # fairseq's --restore-file, which lies in --save-dir
 NAMES = {
     "room": "--tokens-per-sample",
     "separators": "separators between sentences",
@@ -31,21 +29,48 @@ NAMES = {
 }
 
 
+@dataclass
+@help_from_docstring
+class LabelledConfig(FairseqDataclass):
+    """Options of tasks on labelled text; the last four repeat options of fairseq-train.
+
+    Attributes:
+        data: folder with train.jsonl, valid.jsonl, ...
+        vocabulary: folder with dict.txt and the tokeniser of the encoder (default: the data's)
+        tokens_per_sample: tokens of a row, at most; longer ones lose their end (default: the
+            encoder's positions)
+        strict: refuse what is too long
+        folds: cross-validation in so many parts of train.jsonl; there needs to be no valid.jsonl
+        fold: the part that is held out, from 1
+        freeze_encoder: train the head alone (Jia's 'pretrain')
+        word_vectors: file in GloVe's text form, plain or .gz, whose vectors embeddings begin with
+    """
+
+    data: str = MISSING
+    vocabulary: Optional[str] = None
+    tokens_per_sample: Optional[int] = None
+    strict: bool = False
+    folds: int = 0
+    fold: int = 1
+    freeze_encoder: bool = False
+    word_vectors: Optional[str] = None
+    seed: int = II("common.seed")
+    save_dir: str = II("checkpoint.save_dir")
+    restore_file: str = II("checkpoint.restore_file")
+    pretrained: Optional[str] = II("checkpoint.finetune_from_model")
+
+
 class LabelledTask(FairseqTask):
     """A task on labelled examples. Its subclasses say what an example is.
 
     Attributes:
-        fields: the keys of an example.
+        fields, labels: the keys of an example, and the names of the classes, in order.
         vocabulary: the dictionary and the tokeniser.
-        labels: the names of the classes, in order.
         room, separators: tokens of a row, at most, and how many </s> separate two texts in it.
         segments: how many segments the encoder tells apart.
         part: the number of folds, and the fold that is held out.
         pretrained: the checkpoint that a model to be built takes its sizes from.
         KEPT: what checkpoints keep beside the vocabulary, so that a model needs no data.
-
-    Raises:
-        UsageError: data, vocabulary or folds are not there, or do not fit.
     """
 
     fields: ClassVar[Mapping[str, Field]]
@@ -56,7 +81,7 @@ class LabelledTask(FairseqTask):
         super().__init__(cfg)
         self.pretrained: str | None = None
         self.labels: list[str] = []
-        self.room, self.separators, self.segments = POSITIONS, 2, 0
+        self.room, self.separators, self.segments = roberta.POSITIONS, 2, 0
         self.part = [cfg.folds, cfg.fold]
         self._files: dict[str, list[Example]] = {}
 
@@ -78,15 +103,15 @@ class LabelledTask(FairseqTask):
             )
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
-        self.pretrained, encoder = cfg.pretrained, read_model_options(cfg.pretrained)
+        self.pretrained, encoder = cfg.pretrained, pretrained.read_model_options(cfg.pretrained)
         positions = encoder.get("max_positions")
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
-        self._check_word_vectors()
-        default = positions or POSITIONS
-        self.room = default if cfg.tokens_per_sample is None else cfg.tokens_per_sample
+        word_vectors.check_word_vectors(cfg.word_vectors, cfg.pretrained, self.vocabulary.by_id)
+        wanted = cfg.tokens_per_sample
+        self.room = (positions or roberta.POSITIONS) if wanted is None else wanted
         self._set_segments(encoder.get("segments") or 0)
         self._check_encoder(positions)
-        check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
+        pretrained.check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
         self.labels = self.list_labels(self._read_file("train"))  # of all folds
 
     def _check_encoder(self, positions: int | None) -> None:
@@ -104,38 +129,22 @@ class LabelledTask(FairseqTask):
     def _set_segments(self, segments: int) -> None:
         self.segments, self.separators = segments, 1 if segments else 2  # as in BERT, in RoBERTa
 
-    def _check_word_vectors(self) -> None:
-        if self.cfg.word_vectors and self.cfg.pretrained:
-            raise UsageError(
-                "--word-vectors are for an encoder trained from scratch, and --finetune-from-model "
-                "gives a trained one; leave one of them out"
-            )
-        if self.cfg.word_vectors and self.vocabulary.by_id:
-            raise UsageError(
-                "--word-vectors need a dictionary of words, and that of --vocabulary has numbers; "
-                "leave them out, or make one by scripts/prepare_task.sh --words"
-            )
-
     def load_examples(self, split: str) -> list[Example]:
         """Return the examples of a split."""
         name, places = self.locate_split(split)
-        examples = self._read_file(name)
-        return [examples[place] for place in places]
+        return [self._read_file(name)[place] for place in places]
 
     def locate_split(self, split: str) -> tuple[str, np.ndarray]:
-        """Return the file of a split, by name, and the places of its examples there.
-
-        In cross-validation "train" and "valid" are parts of train.jsonl.
-        """
-        if not (self.cfg.folds and split in FOLDED):
+        """Return the file of a split, by name, and the places of its examples there."""
+        if not (self.cfg.folds and split in ("train", "valid")):
             return split, np.arange(len(self._read_file(split)))
-        count = len(self._read_file("train"))
-        if count < self.cfg.folds:
+        count, folds = len(self._read_file("train")), self.cfg.folds
+        if count < folds:
             raise UsageError(
-                f"{self.cfg.data}/train.jsonl has {count} examples and --folds is "
-                f"{self.cfg.folds}; give fewer folds"
+                f"{self.cfg.data}/train.jsonl has {count} examples for --folds {folds}; give fewer"
             )
-        held_out = in_fold(count, self.cfg.folds, self.cfg.fold)
+        # in cross-validation both are parts of train.jsonl
+        held_out = in_fold(count, folds, self.cfg.fold)
         return "train", np.flatnonzero(held_out if split == "valid" else ~held_out)
 
     def _read_file(self, name: str) -> list[Example]:
@@ -205,18 +214,27 @@ class LabelledTask(FairseqTask):
                 f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
                 "roberta_dna, roberta_hna or one of their sizes"
             )
-        if self.cfg.word_vectors and not (from_checkpoint or self._resumes()):
-            embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
-            load_vectors(Path(self.cfg.word_vectors), embedding, self.source_dictionary)
+        if self.cfg.word_vectors and not from_checkpoint:
+            self._load_word_vectors(model)
         segments = getattr(model.args, "segments", 0)
         if not from_checkpoint and segments != self.segments:
             self._take_segments(segments)
         model.attach(self.build_head(model.args))
         if not from_checkpoint:
-            self._check_head(model)
+            task_heads.check_pooler(model.task_head, model.args)
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
+
+    def _load_word_vectors(self, model: nn.Module) -> None:
+        """Let embeddings begin as word vectors, unless a checkpoint lets training continue."""
+        # the --restore-file of this name, fairseq's default, lies in --save-dir
+        folder = self.cfg.save_dir if self.cfg.restore_file == "checkpoint_last.pt" else "."
+        if not Path(folder, self.cfg.restore_file).is_file():
+            embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
+            word_vectors.load_vectors(
+                Path(self.cfg.word_vectors), embedding, self.source_dictionary
+            )
 
     def _take_segments(self, segments: int) -> None:
         """Take over the segments of a new encoder; raise UsageError for another one."""
@@ -227,30 +245,13 @@ class LabelledTask(FairseqTask):
             )
         self._set_segments(segments)
 
-    def _check_head(self, model: Any) -> None:
-        """Raise UsageError for options of another head."""
-        if any(isinstance(module, Mlp) for module in model.task_head.modules()):
-            return
-        if all(getattr(model.args, name, usual) == usual for name, usual in POOLER.items()):
-            return
-        raise UsageError(
-            "--pooler-activation-fn and --spectral-norm-classification-head are of heads of two "
-            "layers, and this one has none; leave them out"
-        )
-
-    def _resumes(self) -> bool:
-        """Return whether there is a checkpoint with which training will continue."""
-        folder = self.cfg.save_dir if self.cfg.restore_file == LAST else "."
-        return Path(folder, self.cfg.restore_file).is_file()
-
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion; raise UsageError for the criterion of another task."""
         name = str(cfg._name)
-        if not name.startswith((self.cfg._name, *ALIASES)):
-            raise UsageError(
-                f"--criterion {name} is not for --task {self.cfg._name}; give --criterion "
-                f"{self.cfg._name}"
-            )
+        own = self.cfg._name
+        # some criterions are registered under fairseq's names
+        if not name.startswith((own, "sentence_prediction_", "sentence_ranking_")):
+            raise UsageError(f"--criterion {name} is not for --task {own}; give --criterion {own}")
         return super().build_criterion(cfg, from_checkpoint)
 
     def build_head(self, args: Any) -> nn.Module:

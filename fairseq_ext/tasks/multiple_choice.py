@@ -6,12 +6,11 @@ from typing import Any
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_ext.data.examples import TEXT, Example, Field, are_texts, is_text
+from fairseq_ext.data.examples import TEXT, Example, Field, are_texts
 from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.task_heads import SentenceHead, build_mlp, pool_first
-from fairseq_ext.tasks.labelled_options import LabelledConfig
-from fairseq_ext.tasks.labelled_task import LabelledTask
+from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 
 @register_task("multiple_choice", dataclass=LabelledConfig)
@@ -24,7 +23,7 @@ class MultipleChoiceTask(LabelledTask):
 
     fields = {
         "text": TEXT,
-        "question": Field("a text", is_text, needed=False),
+        "question": TEXT._replace(needed=False),
         "choices": Field("a list of two texts or more", lambda x: are_texts(x) and len(x) > 1),
         "label": Field(
             "the number of the right choice, from 0", lambda x: type(x) is int, target=True
@@ -35,46 +34,39 @@ class MultipleChoiceTask(LabelledTask):
         """Return the numbers of the choices; raise UsageError if not all examples have as many."""
         one, *others = examples
         count = len(one.values["choices"])
-        other = next((e for e in others if len(e.values["choices"]) != count), None)
-        if other:
-            raise UsageError(
-                f"{other.where} has {len(other.values['choices'])} choices and {one.where} "
-                f"{count}; give all examples as many"
-            )
+        for other in others:
+            if len(other.values["choices"]) != count:
+                raise UsageError(
+                    f"{other.where} has {len(other.values['choices'])} choices and {one.where} "
+                    f"{count}; give all examples as many"
+                )
         return [str(number) for number in range(count)]
 
     def build_items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
         """Return each example as one row for each choice."""
         texts = self.vocabulary.encode([e.values["text"] for e in examples])
         choices = iter(self.vocabulary.encode([c for e in examples for c in self._list_choices(e)]))
-        return [
-            Item(
-                example,
-                [
-                    rows.make([text.numbers, next(choices).numbers], example.where, cut=0)
-                    for _ in self.labels
-                ],
-                self._read_target(example),
-            )
-            for example, text in zip(examples, texts, strict=True)
-        ]
+        items = []
+        for example, text in zip(examples, texts, strict=True):
+            pairs = [[text.numbers, next(choices).numbers] for _ in self.labels]
+            built = [rows.make(pair, example.where, cut=0) for pair in pairs]
+            items.append(Item(example, built, self._read_target(example)))
+        return items
 
     def _list_choices(self, example: Example) -> list[str]:
-        values = example.values
-        if len(values["choices"]) != len(self.labels):
+        values, count = example.values, len(self.labels)
+        if (own := len(values["choices"])) != count:
             raise UsageError(
-                f"{example.where} has {len(values['choices'])} choices and those of training have "
-                f"{len(self.labels)}; give as many"
+                f"{example.where} has {own} choices, and those of training {count}; give as many"
             )
         before = f"{values['question']} " if values.get("question") else ""
         return [before + choice for choice in values["choices"]]
 
     def _read_target(self, example: Example) -> int | None:
-        label = example.values.get("label")
-        if label is not None and not 0 <= label < len(self.labels):
+        label, last = example.values.get("label"), len(self.labels) - 1
+        if label is not None and not 0 <= label <= last:
             raise UsageError(
-                f"{example.where} has the label {label}, and its choices are 0 to "
-                f"{len(self.labels) - 1}"
+                f"{example.where} has the label {label}, and its choices are 0 to {last}"
             )
         return label
 

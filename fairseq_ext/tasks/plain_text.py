@@ -1,16 +1,43 @@
-"""Checked data of tasks on plain text, fairseq's own "masked_lm" included."""
+"""Tasks on plain text: replaced token detection, and masked LM over pairs of segments.
+
+Data are checked for fairseq's own "masked_lm" too.
+"""
 
 from pathlib import Path
 from typing import Any
 
-from fairseq import utils
-from fairseq.data import Dictionary, data_utils
+import numpy as np
+from fairseq import data, utils
+from fairseq.tasks import register_task
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
+from fairseq_ext.data.sampled import PairDataset, ReplacedDataset
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models import config
 
-OBJECTIVES = ("masked_lm", "replaced_token_detection")
+REPLACED = "replaced_token_detection"  # the task, its criterion and its head
+PAIRS = "sentence_pair"  # the head of tasks on pairs
+
 # "cross_entropy" is fairseq's default.
 GENERAL_CRITERIONS = ("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss")
+
+BLOCKS = ("sample_break_mode", "shorten_method", "shorten_data_split_list")
+"""Options of masked LM that make blocks of text."""
+
+UNUSED = (*BLOCKS, "d2v2_multi")
+"""Options of masked LM that have no effect on pairs."""
+
+REPLACE_PROB = config.described(
+    0.15,
+    "share of the tokens that are drawn anew from the unigram distribution of the dictionary "
+    "(ELECTRA's; the attention guidance paper gives none)",
+)
+
+_NAMES = ("data", "tokens_per_sample", "seed", *BLOCKS)
+_OPTIONS = [option for option in config.list_options(MaskedLMConfig) if option[0] in _NAMES]
+ReplacedTokenDetectionConfig = config.flat_config(
+    "ReplacedTokenDetectionConfig", [*_OPTIONS, ("replace_prob", float, REPLACE_PROB)], {}
+)
 
 
 def find_split(task: Any, split: str, epoch: int) -> str:
@@ -33,32 +60,144 @@ def find_split(task: Any, split: str, epoch: int) -> str:
     return str(path)
 
 
-def load_lines(task: Any, split: str, epoch: int, combine: bool) -> tuple[str, Any]:
-    """Return the path and the lines of a split."""
-    path = find_split(task, split, epoch)
-    return path, data_utils.load_indexed_dataset(path, task.source_dictionary, combine=combine)
+class PlainTextTask(MaskedLMTask):
+    """A task of ours on binarised plain text.
+
+    Attributes:
+        objective: its name, with which those of its criterions begin.
+    """
+
+    objective: str
+
+    @classmethod
+    def load_dict(cls, cfg: Any) -> data.Dictionary:
+        """Return the dictionary of the data.
+
+        Raises:
+            UsageError: it is not there, or has no <mask>, which fairseq would add silently.
+        """
+        path = Path(utils.split_paths(cfg.data)[0]) / "dict.txt"
+        if not path.exists():
+            raise UsageError(f"{path} is not there; give a folder that fairseq-preprocess wrote")
+        dictionary = data.Dictionary.load(str(path))
+        if "<mask>" not in dictionary:
+            raise UsageError(f"{path} has no <mask>; add the line '<mask> 0' at its end")
+        return dictionary
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the criterion; raise UsageError for the criterion of another task on text."""
+        task, name = self.objective, getattr(cfg, "_name", "")
+        other = name.startswith(("masked_lm", REPLACED)) and not name.startswith(task)
+        if other or name.startswith(GENERAL_CRITERIONS):
+            raise UsageError(
+                f"--criterion {name} is not for --task {task}; give --criterion {task} or {task}_ag"
+            )
+        return super().build_criterion(cfg, from_checkpoint)
 
 
-def load_dictionary(cfg: Any) -> Dictionary:
-    """Return the dictionary of the data.
+@register_task(REPLACED, dataclass=ReplacedTokenDetectionConfig)
+class ReplacedTokenDetectionTask(PlainTextTask):
+    """The detection of replaced tokens in blocks of text, made as for --task masked_lm.
+
+    It is ELECTRA's discriminator with a unigram generator.
 
     Raises:
-        UsageError: it is not there, or has no <mask>, which fairseq would add silently.
+        UsageError: --replace-prob is no share, or the model has no heads for tokens.
     """
-    path = Path(utils.split_paths(cfg.data)[0]) / "dict.txt"
-    if not path.exists():
-        raise UsageError(f"{path} is not there; give a folder that fairseq-preprocess wrote")
-    dictionary = Dictionary.load(str(path))
-    if "<mask>" not in dictionary:
-        raise UsageError(f"{path} has no <mask>; add the line '<mask> 0' at its end")
-    return dictionary
+
+    objective = REPLACED
+
+    def __init__(self, cfg: Any, dictionary: Any = None) -> None:
+        super().__init__(cfg, dictionary)
+        if not 0 < cfg.replace_prob <= 1:
+            raise UsageError(
+                f"--replace-prob is {cfg.replace_prob:g}; give a share above 0, up to 1"
+            )
+
+    def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model, with a head that scores each token."""
+        model = super().build_model(model_cfg, from_checkpoint)
+        if not hasattr(model, "register_token_head"):
+            raise UsageError(
+                f"--task {REPLACED} needs a model with heads for tokens; give --arch roberta_una_8"
+            )
+        model.register_token_head(REPLACED, 1)
+        model.encoder.freeze_lm_head()
+        return model
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
+        """Load a split: "net_input" and "target" [B, S], which is 1 for replaced tokens."""
+        blocks = self._load_dataset_split(split, epoch, combine)
+        share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()
+        replaced = ReplacedDataset(blocks, self.source_dictionary, share=share, seed=seed)
+        parts = {
+            "id": data.IdDataset(),
+            "net_input": {
+                "src_tokens": data.RightPadDataset(replaced, pad_idx=pad),
+                "src_lengths": data.NumelDataset(replaced, reduce=False),
+            },
+            "target": data.RightPadDataset(replaced.part("labels"), pad_idx=0),
+            "nsentences": data.NumSamplesDataset(),
+            "ntokens": data.NumelDataset(replaced, reduce=True),
+        }
+        order = [np.random.default_rng(seed).permutation(len(replaced)), replaced.sizes]
+        examples = data.NestedDictionaryDataset(parts, sizes=[replaced.sizes])
+        self.datasets[split] = data.SortDataset(examples, sort_order=order)
 
 
-def check_criterion(task: str, criterion: str) -> None:
-    """Raise UsageError for the criterion of another task on text."""
-    other = criterion.startswith(OBJECTIVES) and not criterion.startswith(task)
-    if other or criterion.startswith(GENERAL_CRITERIONS):
-        raise UsageError(
-            f"--criterion {criterion} is not for --task {task}; give --criterion {task}, or "
-            f"{task}_ag"
+class SentencePairTask(PlainTextTask):
+    """Masked LM of pairs, <s> first </s> second </s>, with a label: the second belongs there.
+
+    Attributes:
+        kind: "nsp" or "sop", see :class:`PairDataset`.
+        segments: how many segments the model has to tell apart.
+    """
+
+    kind: str
+    segments = 2
+
+    def __init__(self, cfg: Any, dictionary: Any = None) -> None:
+        super().__init__(cfg, dictionary)
+        values = {"task": self.objective, **{name: cfg[name] for name in UNUSED}}
+        requirements = dict.fromkeys(UNUSED, (["task"], ["masked_lm"]))
+        config.check_requirements(values, config.default_options(MaskedLMConfig), {}, requirements)
+
+    def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model, with a head that classifies pairs."""
+        model = super().build_model(model_cfg, from_checkpoint)
+        segments = getattr(getattr(model, "args", None), "segments", 0)
+        if segments < self.segments:
+            raise UsageError(
+                f"--task {self.objective} makes pairs of segments, and this model has "
+                f"embeddings for {segments}; give --segments 2, with an --arch like roberta_una_8"
+            )
+        model.register_classification_head(PAIRS, num_classes=2)
+        return model
+
+    def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> PairDataset:
+        path, words = find_split(self, split, epoch), self.source_dictionary
+        self.pairs = PairDataset(  # `load_dataset` calls `_regular_dataset` next
+            data.data_utils.load_indexed_dataset(path, words, combine=combine),
+            kind=self.kind,
+            room=self.cfg.tokens_per_sample,
+            bos=words.bos(),
+            eos=words.eos(),
+            seed=self.cfg.seed,
+            name=path,
         )
+        return self.pairs
+
+    def _regular_dataset(self, src_dataset: Any, target_dataset: Any) -> Any:
+        masked = super()._regular_dataset(src_dataset, target_dataset)
+        more = {
+            "net_input.segments": data.RightPadDataset(self.pairs.part("segments"), pad_idx=0),
+            "pair": self.pairs.part("label"),
+        }
+        return data.NestedDictionaryDataset({**masked.defn, **more}, sizes=masked.sizes)
+
+
+for _kind in ("nsp", "sop"):
+    _name = f"masked_lm_{_kind}"
+    _class_name = f"MaskedLm{_kind.capitalize()}Task"
+    _class = type(_class_name, (SentencePairTask,), {"kind": _kind, "objective": _name})
+    register_task(_name, dataclass=MaskedLMConfig)(_class)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from torch import Tensor, nn
@@ -17,69 +16,49 @@ from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
 from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import Requirements, check_requirements, default_options, described
-from fairseq_ext.models.head_options import roles_with_parses
-from fairseq_ext.models.task_attention import TaskAttention, parse_initialiser
-from fairseq_ext.models.task_heads import (
-    Linear,
-    Pooling,
-    Product,
-    SentenceHead,
-    build_mlp,
-    pool_first,
-    pool_max,
-    pool_mean,
-)
-from fairseq_ext.tasks.labelled_options import LabelledConfig
-from fairseq_ext.tasks.labelled_task import LabelledTask
-
-POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": pool_max}
+from fairseq_ext.models import config, head_options, task_heads
+from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 Pairs = ChoiceEnum(["joint", "apart"])
-Poolings = ChoiceEnum([*POOLINGS, "attention"])
+Poolings = ChoiceEnum([*task_heads.POOLINGS, "attention"])
 Outputs = ChoiceEnum(["mlp", "linear"])
 
 
 @dataclass
+@config.help_from_docstring
 class SentenceConfig(LabelledConfig):
-    """Options of tasks on sentences and pairs of sentences."""
+    """Options of tasks on sentences and pairs of sentences.
 
-    pairs: Pairs = described("joint", "two sentences in one row, or in two")
-    pooling: Poolings = described(
-        "first",
-        "of a sentence's tokens: the first one, the mean, the maximum, or task-specific attention "
-        "(Jia 2024)",
-    )
-    output: Outputs = described(
-        "mlp",
-        "RoBERTa's two layers, or a linear map without bias (Jia's); of sentences apart it is the "
-        "dot product of both after a linear map (Jia's)",
-    )
-    task_layers: Optional[int] = described(
-        None,
-        "blocks of task-specific attention (default: Jia's, 2 for one sentence or a joint pair, "
-        "for two apart 1 to classify and 3 for regression)",
-    )
-    task_init: str = described(
-        "default",
-        "what the weights of task-specific attention are drawn from: default (that of linear "
-        "maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...",
-    )
+    Attributes:
+        pairs: two sentences in one row, or in two
+        pooling: of a sentence's tokens: the first one, the mean, the maximum, or task-specific
+            attention (Jia 2024)
+        output: RoBERTa's two layers, or a linear map without bias (Jia's); of sentences apart it is
+            the dot product of both after a linear map (Jia's)
+        task_layers: blocks of task-specific attention (default: Jia's, 2 for one sentence or a
+            joint pair, for two apart 1 to classify and 3 for regression)
+        task_init: what the weights of task-specific attention are drawn from: default (that of
+            linear maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...
+    """
+
+    pairs: Pairs = "joint"
+    pooling: Poolings = "first"
+    output: Outputs = "mlp"
+    task_layers: Optional[int] = None
+    task_init: str = "default"
 
 
-REQUIREMENTS: Requirements = {
+REQUIREMENTS = {
     "task_layers": (["pooling"], ["attention"]),
     "task_init": (["pooling"], ["attention"]),
     "output": (["pairs"], ["joint"]),  # sentences apart always end in a dot product
 }
 
 
-class Scores(nn.Module):
-    """Scores of two classes, 0 and x, for one score x; their softmax gives its logistic loss."""
+TEXTS = {"text": TEXT, "pair": PAIR}
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return scores [B, 2] for x [B, 1]."""
-        return F.pad(x, (1, 0))
+TWO_CLASSES = nn.ConstantPad1d((1, 0), 0.0)
+"""Scores of two classes, 0 and x, for one score x; their softmax gives its logistic loss."""
 
 
 class SentenceTask(LabelledTask):
@@ -100,26 +79,20 @@ class SentenceTask(LabelledTask):
 
     def begin(self) -> None:
         """Read what a training starts from, and check the options of the head."""
-        parse_initialiser(self.cfg.task_init)
+        task_heads.parse_initialiser(self.cfg.task_init)
         super().begin()
         first = self.load_examples("train")[0]
         self.sentences = 2 if "pair" in first.values else 1
         if self._apart() and self.sentences == 1:
             raise UsageError(f"{first.where} has no 'pair', and --pairs apart needs two sentences")
-        self._check_options()
+        config.check_positive(self.cfg, "task_layers")
+        values = {name: getattr(self.cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
+        config.check_requirements(values, config.default_options(SentenceConfig), {}, REQUIREMENTS)
         if self._apart() and len(self.labels) > 2:
             raise UsageError(
                 f"--pairs apart gives one score, for 2 classes, and there are {len(self.labels)}; "
                 "use --pairs joint"
             )
-
-    def _check_options(self) -> None:
-        """Raise UsageError for a wrong number of blocks and for options without effect."""
-        cfg = self.cfg
-        if cfg.task_layers is not None and cfg.task_layers < 1:
-            raise UsageError(f"--task-layers is {cfg.task_layers} and must be 1 or more")
-        values = {name: getattr(cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
-        check_requirements(values, default_options(SentenceConfig), {}, REQUIREMENTS)
 
     @property
     def annotated(self) -> bool:
@@ -129,7 +102,7 @@ class SentenceTask(LabelledTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model, and note whether it reads annotations."""
         model = super().build_model(cfg, from_checkpoint)
-        self.parsed = bool(roles_with_parses(vars(model.args)))
+        self.parsed = bool(head_options.roles_with_parses(vars(model.args)))
         return model
 
     def _annotations_path(self, name: str) -> Path:
@@ -143,11 +116,9 @@ class SentenceTask(LabelledTask):
         name, places = self.locate_split(split)
         texts = [example.values["text"] for example in self._read_file(name)]
         lengths = [len(text.numbers) for text in self.vocabulary.encode(texts)]
-        words = self.source_dictionary
+        data, words = self.datasets[split], self.source_dictionary
         records = Annotations.open(self._annotations_path(name), words.symbols, lengths)
-        self.datasets[split] = Annotated(
-            self.datasets[split], records, words.pad(), places=places, first=1
-        )
+        self.datasets[split] = Annotated(data, records, words.pad(), places=places, first=1)
 
     def build_items(self, examples: Sequence[Example], rows: Rows) -> list[Item]:
         """Return each example as one row, or as a row for each of two sentences apart."""
@@ -178,15 +149,15 @@ class SentenceTask(LabelledTask):
         width, dropout, apart = args.encoder_embed_dim, args.pooler_dropout, self._apart()
         classes = len(self.labels) or 1
         if apart:
-            output: nn.Module = Product(width, self.inner * width, dropout)
-            output = nn.Sequential(output, Scores()) if self.labels else output
+            output: nn.Module = task_heads.Product(width, self.inner * width, dropout)
+            output = nn.Sequential(output, TWO_CLASSES) if self.labels else output
         elif self.cfg.output == "linear":
-            output = Linear(width, classes, dropout)
+            output = task_heads.Linear(width, classes, dropout)
         else:
-            output = build_mlp(args, classes)
+            output = task_heads.build_mlp(args, classes)
         if self.cfg.pooling != "attention":
-            return SentenceHead(POOLINGS[self.cfg.pooling], output)
-        blocks = TaskAttention(
+            return task_heads.SentenceHead(task_heads.POOLINGS[self.cfg.pooling], output)
+        blocks = task_heads.TaskAttention(
             width,
             args.encoder_attention_heads,
             layers=self.cfg.task_layers or (self.cross_layers if apart else 2),
@@ -194,7 +165,7 @@ class SentenceTask(LabelledTask):
             init=self.cfg.task_init,
             dropout=args.attention_dropout,
         )
-        return SentenceHead(blocks, output)
+        return task_heads.SentenceHead(blocks, output)
 
     def _apart(self) -> bool:
         return self.cfg.pairs == "apart"
@@ -204,11 +175,7 @@ class SentenceTask(LabelledTask):
 class SentenceClassificationTask(SentenceTask):
     """One of several classes for each sentence or pair."""
 
-    fields = {
-        "text": TEXT,
-        "pair": PAIR,
-        "label": Field("the name of a class", is_text, target=True),
-    }
+    fields = TEXTS | {"label": Field("the name of a class", is_text, target=True)}
     inner, cross_layers = 1, 1
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
@@ -216,8 +183,7 @@ class SentenceClassificationTask(SentenceTask):
         labels = sorted({example.values["label"] for example in examples})
         if len(labels) < 2:
             raise UsageError(
-                f"{self.cfg.data}/train.jsonl has only the label '{labels[0]}'; give examples of "
-                "two classes or more"
+                f"{self.cfg.data}/train.jsonl has only the label '{labels[0]}'; give two or more"
             )
         return labels
 
@@ -239,7 +205,7 @@ class SentenceClassificationTask(SentenceTask):
 class SentenceRegressionTask(SentenceTask):
     """A number for each sentence or pair."""
 
-    fields = {"text": TEXT, "pair": PAIR, "label": Field("a number", is_number, target=True)}
+    fields = TEXTS | {"label": Field("a number", is_number, target=True)}
     inner, cross_layers = 4, 3
 
     def read_target(self, example: Example) -> float:

@@ -17,10 +17,9 @@ from fairseq_ext.data.rows import IGNORED, Item, Row, Rows
 from fairseq_ext.data.tags import SCHEMES, entities, first_fault
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import described
-from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled_options import LabelledConfig
-from fairseq_ext.tasks.labelled_task import LabelledTask
+from fairseq_ext.models.config import help_from_docstring
+from fairseq_ext.models.task_heads import Linear
+from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 OUTSIDE = "O"
 
@@ -28,14 +27,16 @@ TagSchemes = ChoiceEnum(list(SCHEMES))
 
 
 @dataclass
+@help_from_docstring
 class SequenceTaggingConfig(LabelledConfig):
-    """Options of "sequence_tagging"."""
+    """Options of "sequence_tagging".
 
-    tag_scheme: TagSchemes = described(
-        "iob2",
-        "how tags mark entities: iob1 (B- only where two of a kind touch), iob2 (B- at every "
-        "beginning) or bioes",
-    )
+    Attributes:
+        tag_scheme: how tags mark entities: iob1 (B- only where two of a kind touch), iob2 (B- at
+            every beginning) or bioes
+    """
+
+    tag_scheme: TagSchemes = "iob2"
 
 
 @register_task("sequence_tagging", dataclass=SequenceTaggingConfig)
@@ -79,16 +80,15 @@ class SequenceTaggingTask(LabelledTask):
         return items
 
     def _build_target(self, example: Example, places: np.ndarray, row: Row) -> list[np.ndarray]:
-        numbers = np.array(
-            [self.find_label(tag, example.where) for tag in self._read_tags(example)]
-        )
+        tags = self._read_tags(example)
+        numbers = np.array([self.find_label(tag, example.where) for tag in tags])
         target = np.full(len(row.tokens), IGNORED)
         target[places[places >= 0]] = numbers[places >= 0]
         return [target]
 
     def build_head(self, args: Any) -> nn.Module:
         """Return a head that scores the tags of each token."""
-        return PerToken(args.encoder_embed_dim, len(self.labels), args.pooler_dropout)
+        return Linear(args.encoder_embed_dim, len(self.labels), args.pooler_dropout, bias=True)
 
     def predict_tags(self, scores: Tensor, items: Sequence[Item]) -> list[list[str]]:
         """Return the tag of each word, from scores [B, S, tags]."""
@@ -100,8 +100,7 @@ class SequenceTaggingTask(LabelledTask):
 
     def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return words, their tags, and the entities that these mark."""
-        answers = []
-        items = batch["items"]
+        answers, items = [], batch["items"]
         for item, tags in zip(items, self.predict_tags(scores, items), strict=True):
             words = item.example.values["words"]
             marked = [

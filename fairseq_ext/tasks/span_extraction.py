@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from fairseq.tasks import register_task
@@ -13,10 +13,9 @@ from fairseq_ext.data.examples import TEXT, Example, Field, is_text
 from fairseq_ext.data.rows import IGNORED, Item, Row, Rows, Window, best_span, span, windows
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import described
-from fairseq_ext.models.task_heads import PerToken
-from fairseq_ext.tasks.labelled_options import LabelledConfig
-from fairseq_ext.tasks.labelled_task import LabelledTask
+from fairseq_ext.models.config import check_positive, described
+from fairseq_ext.models.task_heads import Linear
+from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 
 @dataclass
@@ -29,22 +28,6 @@ class SpanExtractionConfig(LabelledConfig):
 
 
 ANSWERED, UNANSWERED = "answered", "unanswered"
-
-
-class Guess(NamedTuple):
-    """The best span of a window.
-
-    Attributes:
-        score: log-probability that this is the answer.
-        answered: probability that the window has an answer.
-        first: first piece of the span, counted in the passage.
-        last: last piece of the span.
-    """
-
-    score: float
-    answered: float
-    first: int
-    last: int
 
 
 def are_answers(value: Any) -> bool:
@@ -78,10 +61,7 @@ class SpanExtractionTask(LabelledTask):
     def begin(self) -> None:
         """Read what a training starts from, and check the lengths."""
         super().begin()
-        for name in ("stride", "longest_question", "longest_answer"):
-            if self.cfg[name] < 1:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} is {self.cfg[name]} and must be 1 or more")
+        check_positive(self.cfg, "stride", "longest_question", "longest_answer")
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
         """Return ANSWERED, and UNANSWERED if there are questions without an answer."""
@@ -92,9 +72,8 @@ class SpanExtractionTask(LabelledTask):
         """Return each example as a row for each window of its passage."""
         texts = self.vocabulary.encode([e.values["text"] for e in examples])
         questions = self.vocabulary.encode([e.values["question"] for e in examples])
-        return [
-            self._build_item(*each, rows) for each in zip(examples, questions, texts, strict=True)
-        ]
+        parts = zip(examples, questions, texts, strict=True)
+        return [self._build_item(*each, rows) for each in parts]
 
     def _build_item(self, example: Example, question: Pieces, text: Pieces, rows: Rows) -> Item:
         if not len(text.numbers):
@@ -119,43 +98,39 @@ class SpanExtractionTask(LabelledTask):
         places = []
         for answer in example.values["answers"]:
             quote, start = answer["text"], answer["start"]
-            end = start + len(quote)
+            end, found = start + len(quote), f"{example.where} has the answer '{quote[:40]}', which"
             if not quote or example.values["text"][start:end] != quote:
                 raise UsageError(
-                    f"{example.where} has the answer '{quote[:40]}', which does not stand at "
-                    f"{start} of its text; correct 'start', in characters"
+                    f"{found} does not stand at {start} of its text; correct 'start', in characters"
                 )
             if not (place := span(text.offsets, start, end)):
-                raise UsageError(
-                    f"{example.where} has the answer '{quote[:40]}', which the tokeniser does not "
-                    "see; leave it out"
-                )
+                raise UsageError(f"{found} the tokeniser does not see; leave it out")
             places.append(place)
         return places[0] if places else None
 
     def build_head(self, args: Any) -> nn.Module:
         """Return a head with three scores for each token."""
-        return PerToken(args.encoder_embed_dim, 3, args.pooler_dropout)
+        return Linear(args.encoder_embed_dim, 3, args.pooler_dropout, bias=True)
 
     def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the likeliest span over all windows; "" where no answer is likelier."""
         rows, answers = iter(scores.float().cpu().numpy()), []
         for item in batch["items"]:
             text, parts = item.extra
-            guesses = [
-                self._guess(next(rows), row, window)
-                for row, window in zip(item.rows, parts, strict=True)
-            ]
-            best, answered = max(guesses), max(guess.answered for guess in guesses)
+            pairs = zip(item.rows, parts, strict=True)
+            guesses = [self._guess(next(rows), row, window) for row, window in pairs]
+            _, _, first, last = max(guesses)
+            answered = max(share for _, share, *_ in guesses)
             if UNANSWERED in self.labels and answered < 0.5:
                 answers.append({"answer": "", "probability": 1 - answered})
                 continue
-            start, end = text.offsets[best.first][0], text.offsets[best.last][1]
+            start, end = text.offsets[first][0], text.offsets[last][1]
             answer = item.example.values["text"][start:end].strip()
             answers.append({"answer": answer, "probability": answered})
         return answers
 
-    def _guess(self, scores: np.ndarray, row: Row, window: Window) -> Guess:
+    def _guess(self, scores: np.ndarray, row: Row, window: Window) -> tuple[float, float, int, int]:
+        """Return log-probability, probability of any answer, and the best span, in the passage."""
         here = slice(row.first[1], row.first[1] + row.kept[1])
         starts, ends = (scores[here, side] for side in (0, 1))
         score, first, last = best_span(
@@ -163,7 +138,7 @@ class SpanExtractionTask(LabelledTask):
         )
         answered = float(expit(scores[0, 2]))
         score += float(log_expit(scores[0, 2]))
-        return Guess(score, answered, window.first + first, window.first + last)
+        return score, answered, window.first + first, window.first + last
 
 
 def _build_target(place: tuple[int, int] | None, window: Window, first: int) -> np.ndarray:

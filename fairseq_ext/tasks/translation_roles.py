@@ -23,17 +23,17 @@ class TranslationRolesTask(TranslationTask):
         super().load_dataset(split, epoch, **options)
         source, target = self.cfg.source_lang, self.cfg.target_lang
         folders = utils.split_paths(self.cfg.data)
-        folder = Path(folders[(epoch - 1) % len(folders) if split == self.cfg.train_subset else 0])
+        folder = folders[(epoch - 1) % len(folders) if split == self.cfg.train_subset else 0]
         pairs = f"{source}-{target}", f"{target}-{source}"
-        texts = [folder / f"{split}.{pair}.{source}" for pair in pairs]
-        text = next((t for t in texts if t.with_name(f"{t.name}.idx").exists()), None)
+        texts = [f"{folder}/{split}.{pair}.{source}" for pair in pairs]
+        text = next((text for text in texts if Path(f"{text}.idx").exists()), None)
         if text is None:
             raise UsageError(
                 f"{texts[0]}.idx is not there, and --task translation_roles reads binarised text; "
                 "give a folder of fairseq-preprocess"
             )
-        sentences = data_utils.load_indexed_dataset(str(text), self.src_dict)
-        path = text.with_name(f"{text.name}.annotations")
+        sentences = data_utils.load_indexed_dataset(text, self.src_dict)
+        path = Path(f"{text}.annotations")
         records = Annotations.open(path, self.src_dict.symbols, sentences.sizes - 1)
         if len(self.datasets[split]) != len(records):
             raise UsageError(

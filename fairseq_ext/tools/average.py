@@ -29,7 +29,7 @@ from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
 from fairseq_ext.files import rename_when_complete
-from fairseq_ext.models.adversaries import drop_adversaries
+from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.models.pretrained import saved_options
 from fairseq_ext.safe_loading import read_checkpoint

@@ -22,7 +22,7 @@ from torch import Tensor
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
-from fairseq_ext.models.adversaries import drop_adversaries
+from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tools import hf_format as hf
