@@ -48,16 +48,19 @@ def build(lines: Mapping[str, Sequence[str]], args: argparse.Namespace) -> dict[
     built: dict[str, Candidate] = {}
     peer, *others = lines
     for name in (peer, AGAIN, *others):
-        cfg = configure([*FLAGS, *lines[peer if name == AGAIN else name]], args)
-        task = tasks.setup_task(cfg.task)
-        model = task.build_model(cfg.model)
-        built[name] = Candidate(cfg, task, model)
+        built[name] = build_candidate(lines[peer if name == AGAIN else name], args)
         state = built[peer].model.state_dict()
-        missing, unexpected = model.load_state_dict(state, strict=False)
+        missing, unexpected = built[name].model.load_state_dict(state, strict=False)
         assert all(re.search(r"\.offset$|^task_head\.", key) for key in missing)  # HNA; other heads
         # there are none in Gaussian heads
         assert all(re.search(r"\b[qk]_proj\b|^task_head\.", key) for key in unexpected)
     return built
+
+
+def build_candidate(line: Sequence[str], args: argparse.Namespace) -> Candidate:
+    cfg = configure([*FLAGS, *line], args)
+    task = tasks.setup_task(cfg.task)
+    return Candidate(cfg, task, task.build_model(cfg.model))
 
 
 def shape(sizes: Sequence[int]) -> list[str]:

@@ -45,7 +45,7 @@ def masked_lm(options: Options) -> list[Item]:
                 "table.txt",
             ),
         )
-        for experiment in ("convergence", "normalisers")[: 1 if options.dry else None]
+        for experiment in ("normalisers", "convergence")[: 1 if options.dry else None]
     ]
 
 

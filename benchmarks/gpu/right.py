@@ -310,7 +310,7 @@ def step(line: list[str], place: Namespace) -> tuple[float, bool]:
     args = Namespace(**vars(place), max_tokens=512, seed=1, precision="fp32")
     torch.manual_seed(1)
     metrics.reset()  # of another task
-    (candidate, *_) = steps.build({"peer": line}, args).values()
+    candidate = steps.build_candidate(line, args)
     batches = steps.read_batches(candidate, 3)
     trainer, losses = steps.build_trainer(candidate), []
     for batch in batches:
