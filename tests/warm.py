@@ -1,76 +1,72 @@
-"""fairseq's commands in processes forked from one that has imported fairseq.
+"""Commands of fairseq and of this package, run by processes forked from one that has imported them.
 
-That import takes longer than what most tests do with it. A forked process parses its arguments,
-imports the plug-in and ends as the command's own script does.
+Importing torch and fairseq takes longer than most of what tests do with them. `activate` puts a
+folder in front of PATH whose `python` and `fairseq-…` are clients (warm_client.py): they hand their
+arguments, environment, folder and open files to a server (warm_server.py), which forks, and end as
+the forked process ends. What is none of those commands is run as usual. `sys.executable` of a forked
+process is such a client too, so that a sweep's trainings are forked as well.
 """
 
-import json
 import os
-import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
+from threading import Thread
 
-SECONDS = 300  # that a command may take
-BIN = Path(sys.executable).parent
+HERE, BIN = Path(__file__).parent, Path(sys.executable).parent
+ROOT = HERE.parent
+COMMANDS = ("train", "generate", "preprocess", "interactive", "validate", "hydra-train", "eval-lm")
 
 
 @cache
-def server() -> subprocess.Popen:
-    """It ends with the process that asks for it, when its standard input does."""
+def activate() -> Path:
+    """Put the clients in front of PATH, and return their folder; the server starts when asked."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "socket"))
+    listener.listen(64)
+    text = (HERE / "warm_client.py").read_text("utf-8").partition("\n")[2]
+    settings = {"BIN": str(BIN), "SOCKET": str(folder / "socket"), "PATHS": python_path()}
+    head = f"#!{BIN / 'python'} -SE\n" + "".join(f"{k} = {v!r}\n" for k, v in settings.items())
+    names = [f"fairseq-{name}" for name in (*COMMANDS, "ext")]
+    for name in ("python", *names):
+        (folder / name).write_text(head + text, "utf-8")
+        (folder / name).chmod(0o755)
+    Thread(target=_serve_when_asked, args=(listener, folder), daemon=True).start()
+    os.environ["PATH"] = f"{folder}:{BIN}:{os.environ['PATH']}"
+    return folder
+
+
+def python_path() -> list[str]:
+    """Return the folders on PYTHONPATH that the server knows."""
+    return [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
+
+
+def _serve_when_asked(listener: socket.socket, folder: Path) -> None:
+    """Start the server once a client connects; it ends with this process, when its stdin does."""
+    import select
+
+    select.select([listener], [], [])
     # a process with threads cannot be forked safely
-    single = os.environ | {"OMP_NUM_THREADS": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, __file__], env=single, text=True, **pipes)
+    single = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(python_path())}
+    subprocess.Popen(
+        [BIN / "python", HERE / "warm_server.py", str(listener.fileno()), str(folder)],
+        env=single,
+        stdin=subprocess.PIPE,
+        pass_fds=[listener.fileno()],
+    )
 
 
 def run(command: str, arguments: Sequence[str], cwd: Path) -> subprocess.CompletedProcess:
-    """The command; stdout and stderr as text."""
-    warm = server()
-    with tempfile.TemporaryDirectory() as folder:
-        written = [Path(folder, name) for name in ("out", "err")]
-        request = [command, arguments, dict(os.environ), str(cwd), *map(str, written)]
-        print(json.dumps(request), file=warm.stdin, flush=True)
-        code = int(warm.stdout.readline())
-        texts = [path.read_text("utf-8") for path in written]
-    return subprocess.CompletedProcess([command, *arguments], code, *texts)
-
-
-def main() -> None:
-    replies = os.fdopen(os.dup(1), "w")
-    redirect(1, os.devnull)  # which what is imported may write to
-    commands = {entry.name: entry for entry in entry_points(group="console_scripts")}
-    for name in ("fairseq-train", "fairseq-preprocess", "fairseq-generate"):
-        commands[name].load()
-    for line in sys.stdin:
-        name, arguments, environment, *places = json.loads(line)
-        child = os.fork()
-        if not child:
-            os.environ.update(environment)
-            become(*places)
-            sys.argv = [str(BIN / name), *arguments]
-            sys.exit(commands[name].load()())
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=replies, flush=True)
-
-
-def become(cwd: str, out: str, err: str) -> None:
-    """Take the working directory, and the files of stdout and stderr; nothing is on stdin."""
-    os.chdir(cwd)
-    for number, path in enumerate((os.devnull, out, err)):
-        redirect(number, path)
-    sys.path[0] = str(BIN)
-    signal.alarm(SECONDS)
-
-
-def redirect(number: int, path: str) -> None:
-    opened = os.open(path, os.O_RDWR | os.O_CREAT)
-    os.dup2(opened, number)
-    os.close(opened)
-
-
-if __name__ == "__main__":
-    main()
+    """Run a command such as fairseq-train; stdout and stderr as text."""
+    return subprocess.run(
+        [activate() / command, *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
