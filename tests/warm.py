@@ -1,10 +1,10 @@
 """Commands of fairseq and of this package, run by processes forked from one that has imported them.
 
 Importing torch and fairseq takes longer than most of what tests do with them. `activate` puts a
-folder in front of PATH whose `python` and `fairseq-…` are clients (warm_client.py): they hand their
-arguments, environment, folder and open files to a server (warm_server.py), which forks, and end as
-the forked process ends. What is none of those commands is run as usual. `sys.executable` of a forked
-process is such a client too, so that a sweep's trainings are forked as well.
+folder in front of PATH whose `python` and `fairseq-…` are clients (warm_client.py): they hand
+their arguments, environment, folder and open files to a server (warm_server.py), which forks, and
+end as the forked process ends. What is none of those commands is run as usual. `sys.executable` of
+a forked process is such a client too, so that a sweep's trainings are forked as well.
 """
 
 import os

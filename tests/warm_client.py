@@ -1,6 +1,8 @@
 # A template: tests/warm.py puts #!, BIN, SOCKET and PATHS in the place of this line.
 """Hand a command to the warm server, pass signals on to it, and end as it ends."""
 
+# ruff: noqa: F821, PTH (settings stand at the top; pathlib takes long to import)
+
 import json
 import os
 import signal
@@ -17,10 +19,10 @@ def main():
             leave(name, arguments)
         name, *arguments = arguments[1:]
     folders = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
-    if not set(folders) <= set(PATHS):  # noqa: F821
+    if not set(folders) <= set(PATHS):
         leave(os.path.basename(sys.argv[0]), sys.argv[1:])
     server = socket.socket(socket.AF_UNIX)
-    server.connect(SOCKET)  # noqa: F821
+    server.connect(SOCKET)
     socket.send_fds(server, [b"."], [0, 1, 2])
     request = json.dumps([name, arguments, dict(os.environ), os.getcwd()])
     server.sendall(request.encode() + b"\n")
@@ -37,7 +39,7 @@ def main():
 
 def leave(name, arguments):
     """Become the ordinary command."""
-    program = os.path.join(BIN, name)  # noqa: F821
+    program = os.path.join(BIN, name)
     os.execv(program, [program, *arguments])
 
 

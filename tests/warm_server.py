@@ -23,7 +23,7 @@ def serve(listener: socket.socket, folder: Path) -> None:
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:  # its end: nobody is there any more
-            return
+            return None
         client, _ = listener.accept()
         if not os.fork():
             listener.close()
@@ -99,7 +99,7 @@ def become(name: str, arguments: list[str]) -> None:
         if name == "fairseq-ext":
             module = "fairseq_ext.cli"
     sys.argv = [name, *arguments]
-    sys.path[0] = os.getcwd() if module == name else str(Path(sys.executable).parent)
+    sys.path[0] = str(Path.cwd()) if module == name else str(Path(sys.executable).parent)
     if module.startswith("fairseq_cli."):
         sys.argv[0] = f"{Path(sys.executable).parent}/{name}"
         sys.exit(import_module(module).cli_main())

@@ -1,0 +1,217 @@
+"""Break the package in many small ways, one at a time, and see whether the tests notice.
+
+A seed chooses the places: at least one in each room, and no two in one module before every module
+had one. Each mutation is made in a copy of the repository, where the tests that name the module run
+first and stop at the first failure. Results are lines of JSON; a second run of the same command
+continues.
+
+Example:
+  python tests/mutations.py --count 60 --seed 1 --out mutations.jsonl
+  python tests/mutations.py --list --count 5
+"""
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+ROOMS = "attention criterions guidance roles models patches evaluation prepare".split()
+ROOMS += "data tasks analysis tools".split()
+SWAPS = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+FAST = ["-m", "not slow"]
+
+
+class Mutation(NamedTuple):
+    """A change of a module: its path in the repository, place, and text before and after."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+    def key(self) -> str:
+        return f"{self.path}:{self.line}: {self.before} -> {self.after}"
+
+
+def changed(node: ast.AST) -> ast.AST | None:
+    """Return a node that means something else, or None if this kind of node is left alone."""
+    new = copy.deepcopy(node)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        new.ops = [SWAPS[type(node.ops[0])]()]
+    elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPS:
+        new.op = SWAPS[type(node.op)]()
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        new = node.operand
+    elif isinstance(node, ast.IfExp):
+        new.body, new.orelse = node.orelse, node.body
+    elif isinstance(node, ast.Constant) and type(node.value) in (bool, int):
+        new.value = not node.value if isinstance(node.value, bool) else node.value + 1
+    elif isinstance(node, ast.Return) and node.value is not None:
+        new.value = ast.Constant(None)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        new = ast.Pass()
+    else:
+        return None
+    return new
+
+
+def left_alone(node: ast.AST) -> bool:
+    """Return whether nothing inside is changed: annotations, decorators, texts of errors."""
+    return isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert)
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not left_alone(child):
+                yield child
+                yield from walk(child)
+
+
+def mutations_of(path: Path) -> list[Mutation]:
+    text = path.read_text("utf-8")
+    lines = [0]
+    for line in text.encode().split(b"\n"):
+        lines.append(lines[-1] + len(line) + 1)
+    found = []
+    for node in walk(ast.parse(text)):
+        new = changed(node)
+        if new is not None and hasattr(node, "lineno"):
+            start = lines[node.lineno - 1] + node.col_offset
+            end = lines[node.end_lineno - 1] + node.end_col_offset
+            before, after = text.encode()[start:end].decode(), ast.unparse(new)
+            nested = isinstance(node, ast.expr) and not isinstance(node, ast.Constant)
+            after = f"({after})" if nested else after
+            name = str(path.relative_to(ROOT))
+            found.append(Mutation(name, node.lineno, start, end, before, after))
+    return found
+
+
+def choose(count: int, seed: int) -> list[Mutation]:
+    """Return mutations: one of a module of each room, then one of each other module, then more."""
+    rng = random.Random(seed)
+    rooms = {room: sorted((ROOT / "fairseq_ext" / room).rglob("*.py")) for room in ROOMS}
+    modules = {path: mutations_of(path) for paths in rooms.values() for path in paths}
+    for found in modules.values():
+        rng.shuffle(found)
+    for paths in rooms.values():
+        rng.shuffle(paths)
+    turns = max(map(len, rooms.values()))
+    order = [paths[turn] for turn in range(turns) for paths in rooms.values() if turn < len(paths)]
+    chosen: list[Mutation] = []
+    while len(chosen) < count:
+        before = len(chosen)
+        for path in order:
+            if modules[path] and len(chosen) < count:
+                chosen.append(modules[path].pop())
+        if len(chosen) == before:
+            break
+    return chosen
+
+
+def order_tests(checkout: Path, module: str) -> list[str]:
+    """Return the test files, those first that name the module most often."""
+    name = Path(module).stem
+    dotted = module.removesuffix(".py").replace("/", ".")
+    words = re.compile(rf"\b{re.escape(name)}\b|{re.escape(dotted)}")
+    files = sorted((checkout / "tests").glob("test_*.py"))
+    counts = {file: len(words.findall(file.read_text("utf-8"))) for file in files}
+    return [str(file.relative_to(checkout)) for file in sorted(files, key=lambda f: -counts[f])]
+
+
+def run_tests(checkout: Path, mutation: Mutation, arguments: list[str]) -> tuple[str, float]:
+    """Return the first test that fails, or an empty text, and the seconds."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
+    begin = time.time()
+    done = subprocess.run(
+        [*command, *order_tests(checkout, mutation.path)],
+        cwd=checkout,
+        env=os.environ | {"PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+    )
+    failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+    name = failures[0] if failures else "" if done.returncode == 0 else done.stdout[-300:]
+    return name, round(time.time() - begin, 1)
+
+
+def try_out(checkout: Path, mutation: Mutation) -> dict[str, object]:
+    """Make a mutation, run the quick tests and, if they pass, all."""
+    path = checkout / mutation.path
+    text = path.read_bytes()
+    path.write_bytes(text[: mutation.start] + mutation.after.encode() + text[mutation.end :])
+    try:
+        failed, seconds = run_tests(checkout, mutation, FAST)
+        suite = "fast"
+        if not failed:
+            failed, more = run_tests(checkout, mutation, [])
+            suite, seconds = ("all" if failed else "none"), seconds + more
+    finally:
+        path.write_bytes(text)
+    return {"mutation": mutation.key(), "suite": suite, "failed": failed, "seconds": seconds}
+
+
+def main() -> None:
+    kept = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kept)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("mutations.jsonl"))
+    parser.add_argument("--list", action="store_true", help="only print the mutations")
+    args = parser.parse_args()
+    chosen = choose(args.count, args.seed)
+    if args.list:
+        print("\n".join(mutation.key() for mutation in chosen))
+        return
+    text = args.out.read_text("utf-8") if args.out.exists() else ""
+    done = {json.loads(line)["mutation"] for line in text.splitlines()}
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = Path(folder, "checkout")
+        shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv", "data-bin"))
+        (checkout / "data-bin").mkdir()
+        for mutation in chosen:
+            if mutation.key() not in done:
+                result = try_out(checkout, mutation)
+                with args.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(result) + "\n")
+                print(
+                    f"{result['suite']:5}{result['seconds']:7} s  {result['mutation']}", flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()
