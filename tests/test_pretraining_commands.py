@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import checkpoint_utils
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
 from variants import PRETRAINING
 
 from fairseq_ext.training_logs import parse_line

@@ -3,7 +3,7 @@
 import pytest
 from commands import generate, read_hypotheses
 from conftest import train
-from test_data_recipes import run
+from shell import run
 
 from fairseq_ext import cli
 from fairseq_ext.files import read_lines
