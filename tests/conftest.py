@@ -18,6 +18,9 @@ from fairseq_ext.prepare.toy.corpus import corpus
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "fairseq_ext"
 
+warm.activate()
+pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "shell")
+
 
 @pytest.fixture(params=["as chosen", "fused"])
 def every_form(request, monkeypatch):
@@ -50,7 +53,7 @@ def start(command: str, *args: object, cwd: Path = ROOT, stdin=None):
 
 def train_in_two_processes(data: Path, *flags: object) -> None:
     """`fairseq-train` in two processes on the CPU."""
-    launch = [sys.executable, "-m", "fairseq_ext.cli", "launch", "--cpu-processes", "2", "--"]
+    launch = ["python", "-m", "fairseq_ext.cli", "launch", "--cpu-processes", "2", "--"]
     done = subprocess.run(
         [*launch, *map(str, ["fairseq-train", data, *flags])],
         cwd=ROOT,

@@ -1,10 +1,12 @@
-"""A tiny encoder's vocabulary, and tasks of fine-tuning on examples."""
+"""A tiny encoder's vocabulary; tasks of fine-tuning on examples, and models for them."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer
@@ -15,10 +17,25 @@ from tokenizers.processors import BertProcessing
 
 from fairseq_ext.data.rows import Item
 from fairseq_ext.data.tokenisers import OF_BERT
+from fairseq_ext.data.vocabulary import digest
+from fairseq_ext.models.pretrained import DIGEST
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
 WORDS = "the a cat dog sat ran ##s ##n ##y ! ? .".split()
 HIDDEN = "\u200b"  # a word of which BERT's normaliser leaves nothing
+ORDERED = [
+    {"text": text, "label": label}
+    for label, texts in {
+        "cat": ("the cat sat !", "a dog ran the cat", "the cat ran ."),
+        "dog": ("the dog sat !", "a cat ran the dog", "the dog ran ."),
+    }.items()
+    for text in texts
+]
+CLASSIFY = [
+    *("--task sentence_classification --criterion sentence_classification --cpu").split(),
+    *"--num-workers 0 --seed 1 --optimizer adam --lr 0.01 --batch-size 3 --pooling max".split(),
+    *"--log-format json --log-interval 1 --no-epoch-checkpoints".split(),
+]
 
 
 def write_vocabulary(folder: Path, words: Sequence[str] = WORDS) -> Path:
@@ -71,3 +88,24 @@ def shown(task: LabelledTask, tokens: Sequence[int]) -> str:
 
 def rows_of(task: LabelledTask, item: Item) -> list[str]:
     return [shown(task, row.tokens) for row in item.rows]
+
+
+def write_encoder(path, positions=24, segments=0, words=WORDS, known=True):
+    """Write a checkpoint of what a task reads of one; some do not know their words."""
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"]
+    rows = {"tokens": len(symbols), "positions": positions + 2, "segments": segments}
+    state = {
+        "model": {f"encoder.embed_{name}.weight": torch.zeros(n, 1) for name, n in rows.items()},
+        "optimizer_history": [],
+        "cfg": {"model": {}},
+        "extra_state": {DIGEST: digest(symbols)} if known else {},
+    }
+    torch.save(state, path)
+    return str(path)
+
+
+def build_model(task, arch, **options):
+    torch.manual_seed(1)
+    cfg = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[arch]())
+    cfg.update({"_name": arch, "encoder_embed_dim": 12, **options})
+    return task.build_model(cfg)

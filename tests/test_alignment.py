@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
+from corpora import UD, needs_corpora
 from hypothesis import given
 from hypothesis import strategies as st
-from test_conllu import UD, needs_corpora
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
 from fairseq_ext.data.annotations import bits, record

@@ -7,12 +7,12 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from corpora import UD, format_conllu, needs_corpora
 from fairseq.data import Dictionary, indexed_dataset
+from files import read_files
 from labelled import write_examples, write_vocabulary
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from test_annotations import files
-from test_conllu import UD, conllu, needs_corpora
 
 from fairseq_ext import cli
 from fairseq_ext.data.annotations import Annotations
@@ -58,7 +58,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def parse(tmp_path):
-    (tmp_path / "a.conllu").write_text("".join(conllu(*each, "nsubj") for each in PARSE))
+    (tmp_path / "a.conllu").write_text("".join(format_conllu(*each, "nsubj") for each in PARSE))
     return tmp_path / "a.conllu"
 
 
@@ -132,10 +132,10 @@ def test_text_of_numbers(tmp_path, parse):
 
 
 def refused(data, *flags) -> str:
-    before = files(data)
+    before = read_files(data)
     with pytest.raises(UsageError) as caught:
         annotate(data, *flags)
-    assert files(data) == before
+    assert read_files(data) == before
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

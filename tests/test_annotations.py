@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from files import read_files
 
 from fairseq_ext.data.annotations import Annotations, write
 from fairseq_ext.errors import Unfinished, UsageError
@@ -13,10 +14,6 @@ from fairseq_ext.errors import Unfinished, UsageError
 SYMBOLS = ["<s>", "a", "b"]
 RECORDS = [np.array([[0, -1, 3], [1, 0, 0]]), np.zeros((0, 3)), np.array([[-1, -1, 0]])]
 LENGTHS = [2, 0, 1]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.fixture
@@ -34,7 +31,7 @@ def test_round_trip(written):
     about = json.loads((written / "about.json").read_text())
     assert [about[key] for key in ("sentences", "tokens", "unannotated")] == [3, 3, 1]
     assert about["parser"] == "by hand" and about["version"] == 1
-    assert sorted(files(written.parent)) == [
+    assert sorted(read_files(written.parent)) == [
         f"{written.name}/{name}" for name in ("about.json", "offsets.npy", "values.npy")
     ]
 
@@ -50,14 +47,14 @@ def test_a_full_disk_is_named(written, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    before = files(written.parent)
+    before = read_files(written.parent)
     with pytest.raises(Unfinished, match="annotations cannot be written .No space left"):
         write(written, RECORDS[:1], SYMBOLS, "again")
-    assert files(written.parent) == before
+    assert read_files(written.parent) == before
 
 
 def test_writing_that_fails_leaves_what_was_there(written):
-    before = files(written.parent)
+    before = read_files(written.parent)
 
     def records():
         yield RECORDS[0]
@@ -65,7 +62,7 @@ def test_writing_that_fails_leaves_what_was_there(written):
 
     with pytest.raises(UsageError, match="no more"):
         write(written, records(), SYMBOLS, "half")
-    assert files(written.parent) == before
+    assert read_files(written.parent) == before
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 99_999])

@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from fairseq.distributed import ModuleProxyWrapper
-from test_asa_criterions import (
+from adversarial import (
     EVERY,
     PAD,
     PLACES,
@@ -15,6 +14,7 @@ from test_asa_criterions import (
     gradients,
     kl,
 )
+from fairseq.distributed import ModuleProxyWrapper
 from torch import nn
 
 from fairseq_ext.criterions.adversarial.adversarial_attention import TwoPass

@@ -13,7 +13,7 @@ from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq_cli.train import cli_main
 from labelled import write_examples, write_vocabulary
 from safetensors.torch import load_file
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
 
 from fairseq_ext import cli
 from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from adversarial import PLACES, build, gradients
 from fairseq.distributed import ModuleProxyWrapper
-from test_asa_criterions import PLACES, build, gradients
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 

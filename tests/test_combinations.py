@@ -23,22 +23,12 @@ from invariants import (
     batch,
     run,
 )
+from variants import MECHANISMS, NORMALISERS, PAIRS
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare.toy.corpus import corpus
 
-MECHANISMS = {  # of 8 heads the first two are hard-coded, the next two have roles or are guided
-    "ag": "--ag-encoder-heads next:1,prev:1 --ag-alpha 10",
-    "dna": "--encoder-normaliser doubly",
-    "hna": "--encoder-normaliser hybrid",
-    "roles": "--encoder-roles rare,relative",
-    "asa": "--asa-layers all",
-    "gaussian": "--encoder-gaussian-heads 2",
-    "gate": "--head-gate",
-}
 TERMS = ("ag", "asa")  # of a criterion
-NORMALISERS = {"dna", "hna"}  # one flag
-PAIRS = [pair for pair in combinations(MECHANISMS, 2) if not NORMALISERS.issuperset(pair)]
 ORDERED = [pair for pair in permutations(MECHANISMS, 2) if not NORMALISERS.issuperset(pair)]
 ALL = [
     tuple(name for name in MECHANISMS if name not in NORMALISERS - {kept})

@@ -3,8 +3,10 @@
 import re
 
 import pytest
-from test_combinations import MECHANISMS, PAIRS
-from test_scripts import ROOT, assert_refused, bash, write_corpus
+from conftest import ROOT
+from corpora import write_corpus
+from shell import assert_refused, bash
+from variants import MECHANISMS, PAIRS
 
 from fairseq_ext.safe_loading import load_checkpoint
 

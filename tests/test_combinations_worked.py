@@ -3,8 +3,8 @@
 import naive
 import pytest
 import torch
-from test_roles import NEVER_RARE, NO_WORD, sentence
 from torch import nn
+from worked_sentence import make_sentence
 
 from fairseq_ext.attention import (
     Adversary,
@@ -17,7 +17,7 @@ from fairseq_ext.attention import (
 )
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import MASK_SCALE, AdversarialPass
-from fairseq_ext.roles.role_masks import RoleMask, TokenFeatures, allowed_keys
+from fairseq_ext.roles.role_masks import NEVER_RARE, NO_WORD, RoleMask, TokenFeatures, allowed_keys
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}
@@ -95,7 +95,9 @@ def with_roles(kind, names, adversary=None):
 
 def two_sentences():
     """The worked one of roles, padded after and before it; the rows [T, B, 16] of an input."""
-    view = {name: torch.cat([value, value.flip(1)]) for name, value in vars(sentence()).items()}
+    view = {
+        name: torch.cat([value, value.flip(1)]) for name, value in vars(make_sentence()).items()
+    }
     return TokenFeatures(**view), torch.randn(11, 2, 16, dtype=torch.double, requires_grad=True)
 
 

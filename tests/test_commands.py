@@ -4,12 +4,12 @@ import json
 import multiprocessing
 import pickle
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
+from commands import GENERATE, find_free_port, generate, read_hypotheses, read_parameters
 from conftest import PLUGIN, ROOT, TASK, TRAIN, fairseq, start, train
 
 from fairseq_ext.safe_loading import load_checkpoint
@@ -19,21 +19,10 @@ TINY = [x for side in ("encoder", "decoder") for k, v in TINY.items() for x in (
 MECHANISMS = ("una", "dna", "hna")
 
 
-def parameters(path):
-    return torch.load(path, map_location="cpu", weights_only=True)["model"]
-
-
 def updates(output):
     """Update number -> training loss as logged."""
     lines = re.findall(r"train_inner \| (\{.*\})", output)
     return {int(x["num_updates"]): float(x["loss"]) for x in map(json.loads, lines)}
-
-
-def hypotheses(output):
-    """Sentence number -> (score, text, positional scores) of fairseq-generate or -interactive."""
-    found = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.M)
-    scores = dict(re.findall(r"^P-(\d+)\t(.*)$", output, re.M))
-    return {int(n): (float(s), text, [float(x) for x in scores[n].split()]) for n, s, text in found}
 
 
 def assert_same_translations(ours, theirs):
@@ -45,14 +34,6 @@ def assert_same_translations(ours, theirs):
         assert positional == pytest.approx(theirs[n][2], abs=1.01e-4)
 
 
-GENERATE = "-s de -t en --beam 3 --cpu --num-workers 0 --max-len-b 20".split()
-
-
-def generate(data, checkpoint, *args, plugin=PLUGIN, **options):
-    common = ["--user-dir", plugin, "--path", checkpoint, *GENERATE, "--max-tokens", 1000]
-    return fairseq("generate", data, *common, *args, **options).stdout
-
-
 @pytest.fixture(scope="session", params=MECHANISMS)
 def trained(request, data_bin, tmp_path_factory):
     """A checkpoint of each mechanism after a few epochs of real lines."""
@@ -62,7 +43,7 @@ def trained(request, data_bin, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def translations(trained, data_bin):
-    return hypotheses(generate(data_bin, trained))
+    return read_hypotheses(generate(data_bin, trained))
 
 
 def test_generate_and_interactive_agree(trained, translations, data_bin, real_lines):
@@ -71,13 +52,13 @@ def test_generate_and_interactive_agree(trained, translations, data_bin, real_li
         command = start("interactive", data_bin, *common, stdin=lines)
         out, err = command.communicate(timeout=300)
     assert command.returncode == 0, err
-    assert_same_translations(hypotheses(out), translations)
+    assert_same_translations(read_hypotheses(out), translations)
     assert len({text for _, text, _ in translations.values()}) > 20
 
 
 def test_batching_does_not_change_a_translation(trained, translations, data_bin):
     alone = generate(data_bin, trained, "--batch-size", 1)
-    assert_same_translations(hypotheses(alone), translations)
+    assert_same_translations(read_hypotheses(alone), translations)
 
 
 @pytest.fixture(scope="session")
@@ -92,13 +73,13 @@ def named(arch):
 
 def test_a_stock_checkpoint_translates_identically_as_una(stock, data_bin):
     ours = generate(data_bin, stock, *named("transformer_una_tiny"))
-    assert_same_translations(hypotheses(ours), hypotheses(generate(data_bin, stock)))
+    assert_same_translations(read_hypotheses(ours), read_hypotheses(generate(data_bin, stock)))
 
 
 def test_a_una_checkpoint_translates_identically_as_stock(data_bin, tmp_path):
     ours = train(data_bin, "transformer_una_tiny", tmp_path, 30)
     theirs = generate(data_bin, ours, *named("transformer"))
-    assert_same_translations(hypotheses(theirs), hypotheses(generate(data_bin, ours)))
+    assert_same_translations(read_hypotheses(theirs), read_hypotheses(generate(data_bin, ours)))
 
 
 def test_training_as_una_is_training_as_stock(data_bin, tmp_path):
@@ -121,7 +102,7 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(data_bin, tmp_path):
     expected = updates(whole.stdout + whole.stderr)
     resumed = updates(cut.stdout + cut.stderr) | updates(rest.stdout + rest.stderr)
     assert resumed == expected and list(updates(rest.stdout + rest.stderr))[0] == 8
-    last = [parameters(tmp_path / run / "checkpoint_last.pt") for run in ("whole", "cut")]
+    last = [read_parameters(tmp_path / run / "checkpoint_last.pt") for run in ("whole", "cut")]
     torch.testing.assert_close(*last, atol=0, rtol=0)
     assert_hybrid_weights_are_logged(rest.stdout + rest.stderr, last[1], layers=4)
 
@@ -139,14 +120,8 @@ def assert_hybrid_weights_are_logged(output, parameters, layers):
     assert not [name for name in line if name.endswith("_u")]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def train_on_two_processes(data, folder, updates, *args):
-    meet = f"tcp://127.0.0.1:{free_port()}"
+    meet = f"tcp://127.0.0.1:{find_free_port()}"
     two = f"--distributed-world-size 2 --distributed-backend gloo --distributed-init-method {meet}"
     two = [*two.split(), "--distributed-no-spawn", "--ddp-backend", "legacy_ddp"]
     common = [*TRAIN, "--dropout", 0, *args, "--max-update", updates, "--save-dir", folder, *two]
@@ -154,7 +129,7 @@ def train_on_two_processes(data, folder, updates, *args):
     for rank in ranks:
         _, err = rank.communicate(timeout=300)
         assert rank.returncode == 0, err
-    return parameters(folder / "checkpoint_last.pt")
+    return read_parameters(folder / "checkpoint_last.pt")
 
 
 def test_two_processes_equal_one(data_bin, tmp_path):
@@ -165,7 +140,7 @@ def test_two_processes_equal_one(data_bin, tmp_path):
     whole = train_on_two_processes(data_bin, tmp_path / "two", 6, *arch)
     torch.testing.assert_close(resumed, whole, atol=0, rtol=0)
     path = train(data_bin, arch[1], tmp_path / "one", 6, "--update-freq", 2, "--dropout", 0)
-    torch.testing.assert_close(whole, parameters(path), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(whole, read_parameters(path), atol=2e-4, rtol=1e-3)
 
 
 def test_hydra_trains_a_size_by_its_name(data_bin, tmp_path):
@@ -186,7 +161,7 @@ checkpoint: {{save_dir: {tmp_path}}}
     assert saved["cfg"]["model"]["_name"] == "transformer_hna_tiny"
     assert saved["model"]["encoder.embed_tokens.weight"].size(1) == 128
     assert sum("offset" in name for name in saved["model"]) == 4
-    assert hypotheses(generate(data_bin, tmp_path / "checkpoint_last.pt"))
+    assert read_hypotheses(generate(data_bin, tmp_path / "checkpoint_last.pt"))
     typo = fairseq("hydra-train", *args, "+model.hna_initial=0.1", check=False)
     assert typo.returncode != 0 and "hna_initial" in typo.stderr
 
@@ -250,7 +225,7 @@ def test_evaluation_in_training_and_a_moving_average(data_bin, tmp_path):
     saved = load_checkpoint(path := str(tmp_path / "checkpoint_last.pt"))
     name = "encoder.layers.0.fc1.weight"
     assert (saved["extra_state"]["ema"][name] - saved["model"][name]).abs().max() > 0
-    assert hypotheses(generate(data_bin, path))
+    assert read_hypotheses(generate(data_bin, path))
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,14 @@
 """CoNLL-U files."""
 
 import gzip
-import os
-from pathlib import Path
 
 import pytest
+from corpora import UD, format_conllu, needs_corpora
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.errors import UsageError
-
-CORPORA = Path(os.environ.get("FAIRSEQ_EXT_CORPORA", "-"))
-UD = [
-    (CORPORA / "ud-english-ewt/en_ewt-ud-train.conllu.gz", 12544, 204577),
-    (CORPORA / "ud-english-ewt/en_ewt-ud-dev.conllu.gz", 2001, 25147),
-    (CORPORA / "ud-german-gsd/de_gsd-ud-dev.conllu.gz", 799, 12480),
-]
-needs_corpora = pytest.mark.skipif(
-    not UD[0][0].is_file(), reason="FAIRSEQ_EXT_CORPORA has no ud-english-ewt"
-)
 
 WORKED = """\
 # sent_id = email-7
@@ -32,13 +21,6 @@ WORKED = """\
 5	.	.	PUNCT	_	_	4	punct	_	_
 
 1	Yes	yes	INTJ	_	_	0	root	_	_"""
-
-
-def conllu(words: str, heads: str, relation: str = "dep") -> str:
-    """A sentence of words and the IDs of their heads."""
-    pairs = enumerate(zip(words.split(" "), heads.split(), strict=True), 1)
-    rows = (f"{n}\t{word}\t_\t_\t_\t_\t{head}\t{relation}\t_\t_\n" for n, (word, head) in pairs)
-    return "".join(rows) + "\n"
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz"])
@@ -121,7 +103,7 @@ def test_unreadable(tmp_path, content):
 def test_trees(tmp_path_factory, heads):
     """Read if each word leads to a root, else refused."""
     path = tmp_path_factory.mktemp("trees") / "a.conllu"
-    path.write_text(conllu(" ".join("abcdef"[: len(heads)]), " ".join(map(str, heads))))
+    path.write_text(format_conllu(" ".join("abcdef"[: len(heads)]), " ".join(map(str, heads))))
     inside = all(head <= len(heads) for head in heads)
     reached = list(range(1, len(heads) + 1)) if inside else [1]
     for _ in heads:

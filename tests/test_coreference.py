@@ -5,6 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
+from corpora import format_gap_row
+from files import write_lines
 
 from fairseq_ext.analysis.coreference.corpus_readers import (
     HEADER,
@@ -25,11 +27,6 @@ from fairseq_ext.errors import UsageError
 FIXTURES = Path(__file__).parent / "fixtures" / "coreference"
 
 
-def write(path: Path, *lines: str) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
-
-
 def said(text: Text, phrase) -> str:
     return " ".join(text.words[i] for i in phrase.words)
 
@@ -38,7 +35,7 @@ def said(text: Text, phrase) -> str:
 
 
 def test_reflexives(tmp_path):
-    file = write(
+    file = write_lines(
         tmp_path / "refl.5",
         "my queen who can kick her girl would remember your lady by herself\t12\t0 1\t5 6 9 10 ",
         "our prince will love himself\t4\t0 1\t",
@@ -74,7 +71,7 @@ def test_real_reflexives(corpora):
     ],
 )
 def test_bad_reflexives(tmp_path, line, says):
-    file = write(tmp_path / "refl.0", "he sees himself\t2\t0 0\t", line)
+    file = write_lines(tmp_path / "refl.0", "he sees himself\t2\t0 0\t", line)
     with pytest.raises(UsageError, match=says):
         read_corpus(file)
 
@@ -82,20 +79,12 @@ def test_bad_reflexives(tmp_path, line, says):
 # GAP.
 
 
-def gap_row(text: str, pronoun: str, a: str, b: str, true: str, **change: str) -> str:
-    row = {"ID": "test-1", "Text": text, "URL": "http://example.org"}
-    for name, value in (("Pronoun", pronoun), ("A", a), ("B", b)):
-        row |= {name: value, f"{name}-offset": str(text.rindex(value))}
-    row |= {f"{name}-coref": str(name == true).upper() for name in "AB"}
-    return "\t".join((row | change)[name] for name in HEADER)
-
-
 TEXT = "Mary Ann met Jane's aunt. She left."
 
 
 def test_gap(tmp_path):
-    rows = [gap_row(TEXT, "She", "Mary Ann", "Jane", true) for true in ("A", "B", "neither")]
-    corpus = read_corpus(write(tmp_path / "gap-test.tsv", "\t".join(HEADER), *rows))
+    rows = [format_gap_row(TEXT, "She", "Mary Ann", "Jane", true) for true in ("A", "B", "neither")]
+    corpus = read_corpus(write_lines(tmp_path / "gap-test.tsv", "\t".join(HEADER), *rows))
     assert (corpus.name, corpus.left_out, corpus.synthetic) == ("gap-test.tsv", 1, False)
     one, other = corpus.texts
     assert one.words == ["Mary", "Ann", "met", "Jane", "'", "s", "aunt", ".", "She", "left", "."]
@@ -127,15 +116,15 @@ def test_real_gap(corpora):
     ],
 )
 def test_bad_gap(tmp_path, change, says):
-    row = gap_row(TEXT, "She", "Mary Ann", "Jane", "A", **change)
+    row = format_gap_row(TEXT, "She", "Mary Ann", "Jane", "A", **change)
     with pytest.raises(UsageError, match=f"gap-x.tsv, {says}"):
-        read_corpus(write(tmp_path / "gap-x.tsv", "\t".join(HEADER), row))
+        read_corpus(write_lines(tmp_path / "gap-x.tsv", "\t".join(HEADER), row))
 
 
 def test_gap_without_a_header(tmp_path):
-    row = gap_row(TEXT, "She", "Mary Ann", "Jane", "A")
+    row = format_gap_row(TEXT, "She", "Mary Ann", "Jane", "A")
     with pytest.raises(UsageError, match="line 1: expected are the columns ID, Text, Pronoun"):
-        read_corpus(write(tmp_path / "gap-x.tsv", row))
+        read_corpus(write_lines(tmp_path / "gap-x.tsv", row))
 
 
 # CoNLL-2012.
@@ -182,7 +171,7 @@ def test_order_and_nesting_of_brackets(tmp_path):
     """Two of one entity, one in the other: the later one ends first."""
     marks = ["(7", "(7", "7)", "-", "7)", "(7)"]
     rows = [f"x 0 {i} w{i} NN * - {mark}" for i, mark in enumerate(marks)]
-    (text,) = read_corpus(write(tmp_path / "x_conll", BEGIN, *rows, END)).texts
+    (text,) = read_corpus(write_lines(tmp_path / "x_conll", BEGIN, *rows, END)).texts
     assert [(m.phrase.words[0], m.phrase.words[-1]) for m in text.mentions] == [(1, 2), (5, 5)]
     assert text.ends == [6]
 
@@ -192,7 +181,7 @@ def test_phrases_of_one_head(tmp_path):
     marks = ["(1)", "-", "(1|(1|(2", "1)|2)", "1)", "(1)"]
     tags = ["NN", "VB", "DT", "NN", "RB", "PRP"]
     rows = [f"x 0 {i} w{i} {t} * - {m}" for i, (t, m) in enumerate(zip(tags, marks, strict=True))]
-    (text,) = read_corpus(write(tmp_path / "x_conll", BEGIN, *rows, END)).texts
+    (text,) = read_corpus(write_lines(tmp_path / "x_conll", BEGIN, *rows, END)).texts
     around, inside, pronoun = text.mentions
     assert around.phrase.words == (2, 3, 4) and inside.phrase.words == (2, 3)
     assert around.phrase.head == inside.phrase.head == 3
@@ -247,7 +236,7 @@ def test_kinds():
 )
 def test_bad_conll(tmp_path, lines, says):
     with pytest.raises(UsageError, match=says):
-        read_corpus(write(tmp_path / "x_conll", *lines))
+        read_corpus(write_lines(tmp_path / "x_conll", *lines))
 
 
 # All of them.
@@ -261,7 +250,7 @@ def test_lower_case():
 @pytest.mark.parametrize("name", ["refl.0.pos", "gap.csv", "some.txt"])
 def test_what_is_no_corpus(tmp_path, name):
     with pytest.raises(UsageError, match=f"{name} is no corpus of coreference; give files named"):
-        read_corpus(write(tmp_path / name, "x"))
+        read_corpus(write_lines(tmp_path / name, "x"))
     with pytest.raises(UsageError, match="is no corpus of coreference"):
         read_corpus(tmp_path)
 

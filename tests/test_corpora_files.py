@@ -4,13 +4,13 @@ import errno
 import gzip
 import hashlib
 import http.server
-import io
 import tarfile
 import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+from files import write_tar
 
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines
@@ -180,16 +180,6 @@ def test_every_archive_has_a_checksum_and_a_mirror():
 # Archives.
 
 
-def tar(path: Path, **files: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return path
-
-
 def lines(tmp_path: Path, part: str) -> list[str]:
     return list(read_lines(tmp_path / "work" / "raw" / part))
 
@@ -201,8 +191,11 @@ def taken(tmp_path: Path, **parts: str) -> None:
 
 def test_files_archives_and_archives_in_archives(tmp_path):
     folder = tmp_path / "corpus"
-    inner = tar(tmp_path / "x.tgz", **{"y/in.en": b"inner\n", "y/in.de": b"innen\n"}).read_bytes()
-    tar(folder / "a.tgz", **{"d/inner.tgz": inner, "d/t.en": b"one\n", "d/t.de": b"eins\n"})
+    inner = write_tar(tmp_path / "x.tgz", **{"y/in.en": b"inner\n", "y/in.de": b"innen\n"})
+    write_tar(
+        folder / "a.tgz",
+        **{"d/inner.tgz": inner.read_bytes(), "d/t.en": b"one\n", "d/t.de": b"eins\n"},
+    )
     with zipfile.ZipFile(folder / "b.zip", "w") as archive:
         archive.writestr("deep/u.en", "two\n")
         archive.writestr("deep/u.de", "zwei\n")
@@ -227,7 +220,7 @@ def put(folder: Path, **files: bytes) -> Path:
 
 def test_an_archive_cannot_write_elsewhere(tmp_path):
     evil = {"../../t.en": b"one\n", str(tmp_path / "t.de"): b"eins\n"}
-    tar(tmp_path / "corpus" / "a.tgz", **evil)
+    write_tar(tmp_path / "corpus" / "a.tgz", **evil)
     with tarfile.open(tmp_path / "corpus" / "b.tar", "w") as archive:
         link = tarfile.TarInfo("u.en")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -240,7 +233,7 @@ def test_an_archive_cannot_write_elsewhere(tmp_path):
 
 
 def test_a_truncated_archive(tmp_path):
-    path = tar(tmp_path / "corpus" / "a.tgz", **{"t.en": CONTENT * 9, "t.de": CONTENT * 9})
+    path = write_tar(tmp_path / "corpus" / "a.tgz", **{"t.en": CONTENT * 9, "t.de": CONTENT * 9})
     path.write_bytes(path.read_bytes()[:-999])
     with pytest.raises(UsageError, match=r"a\.tgz cannot be unpacked .*get it again"):
         taken(tmp_path, train="t.@")
@@ -306,15 +299,15 @@ def test_a_disk_that_is_full_is_no_damaged_archive(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    tar(tmp_path / "corpus" / "a.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
+    write_tar(tmp_path / "corpus" / "a.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
     monkeypatch.setattr(extract, "_copy", full)
     with pytest.raises(Unfinished, match=r"a\.tgz cannot be unpacked .No space left.*run the same"):
         taken(tmp_path, train="t.@")
 
 
 def test_archives_of_one_name(tmp_path):
-    tar(tmp_path / "corpus" / "one" / "x.tgz", **{"t.en": b"one\n"})
-    tar(tmp_path / "corpus" / "two" / "x.tgz", **{"t.de": b"eins\n"})
+    write_tar(tmp_path / "corpus" / "one" / "x.tgz", **{"t.en": b"one\n"})
+    write_tar(tmp_path / "corpus" / "two" / "x.tgz", **{"t.de": b"eins\n"})
     taken(tmp_path, train="t.@")
     assert lines(tmp_path, "train.de") == ["eins"]
 
@@ -333,7 +326,7 @@ def test_a_file_that_is_missing(tmp_path):
 
 
 def test_what_is_there_is_kept(tmp_path):
-    tar(tmp_path / "corpus" / "a.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
+    write_tar(tmp_path / "corpus" / "a.tgz", **{"t.en": b"one\n", "t.de": b"eins\n"})
     taken(tmp_path, train="t.@")
     (tmp_path / "corpus" / "a.tgz").unlink()
     taken(tmp_path, train="t.@")

@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from corpora import read_builtin
 from fairseq.data import Dictionary, data_utils
-from test_corpora_files import tar
-from test_scripts import ROOT, assert_refused, bash, builtin
+from files import write_tar
+from shell import assert_refused, bash, run
 
 from fairseq_ext.files import read_lines
 
-PAIRS = {language: builtin("train", language) for language in ("en", "de")}
+PAIRS = {language: read_builtin("train", language) for language in ("en", "de")}
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
 
 
@@ -25,12 +27,6 @@ def text(language: str, begin: int, end: int) -> bytes:
 def segments(language: str, begin: int, end: int) -> bytes:
     lines = enumerate(PAIRS[language][begin:end], 1)
     return "".join(f'<seg id="{n}"> {line.strip()} </seg>\n' for n, line in lines).encode()
-
-
-def run(script: str, *arguments: object) -> subprocess.CompletedProcess:
-    done = bash(ROOT / "scripts" / script, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def put(folder: Path, files: dict[str, bytes]) -> Path:
@@ -67,7 +63,7 @@ def test_iwslt14(tmp_path):
         ):
             file = f"de-en/IWSLT14.{name}.de-en.{language}.xml"
             talks[file] = segments(language, 300 + number, 302 + number)
-    tar(tmp_path / "corpus" / "talks.tgz", **talks)
+    write_tar(tmp_path / "corpus" / "talks.tgz", **talks)
     command = ["prepare_iwslt14.sh", tmp_path / "out", "--offline", tmp_path / "corpus"]
     done = run(*command, "--merges", 60)
     assert counts(tmp_path / "out", "de", "en") == {"train": 221, "valid": 10, "test": 10}
@@ -109,7 +105,7 @@ def test_an_interrupted_recipe_goes_on(tmp_path, news):
     begun = f"touch {tmp_path}/out.partial/dict.en.txt"  # which fairseq refuses to overwrite
     put(broken.parent, {broken.name: f"#!/bin/sh\n{begun}; echo No room >&2; exit 1\n".encode()})
     broken.chmod(0o755)
-    path = f"{broken.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{broken.parent}:{os.environ['PATH']}"
     done = bash(*command, "--merges", 100, PATH=path)
     assert_refused_last(done, "Binarising failed: the reason is at the end of")
     assert not (tmp_path / "out").exists()
@@ -142,7 +138,7 @@ def test_work_is_kept_unless_the_text_is_refused(tmp_path, news, grief, code, sa
     text = FULL.format(grief=grief.format(**known), **known)
     put(folder, {"python": text.encode(), "full.py": DISK.encode()})
     (folder / "python").chmod(0o755)
-    path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{folder}:{os.environ['PATH']}"
     command = [ROOT / "scripts/prepare_wmt14.sh", tmp_path / "out", "--offline", news]
     done = bash(*command, PATH=path)
     assert done.returncode == code and said in done.stderr, done.stderr
@@ -176,8 +172,8 @@ def test_iwslt16_an_archive_in_an_archive(tmp_path):
         inner[f"en-de/train.tags.en-de.{language}"] = text(language, 0, 100)
         inner[f"en-de/IWSLT16.TED.tst2013.en-de.{language}.xml"] = segments(language, 200, 203)
         inner[f"en-de/IWSLT16.TED.tst2014.en-de.{language}.xml"] = segments(language, 203, 207)
-    content = tar(tmp_path / "en-de.tgz", **inner).read_bytes()
-    tar(tmp_path / "corpus" / "all.tgz", **{"2016-01/texts/en/de/en-de.tgz": content})
+    content = write_tar(tmp_path / "en-de.tgz", **inner).read_bytes()
+    write_tar(tmp_path / "corpus" / "all.tgz", **{"2016-01/texts/en/de/en-de.tgz": content})
     where = ["--offline", tmp_path / "corpus", "--merges", 50, "--bpe", "subword-nmt"]
     run("prepare_iwslt16.sh", tmp_path / "out", *where)
     assert counts(tmp_path / "out", "en", "de") == {"train": 100, "valid": 3, "test": 4}

@@ -1,43 +1,18 @@
 """Documents, sentences and byte-level BPE of text for masked language modelling."""
 
-import gzip
-import hashlib
 import json
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
 from fairseq.data import Dictionary
-from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
+from fairseq_bpe import STRANGE, assert_as_fairseq
+from files import hash_files, write_text
 from nltk.tokenize.punkt import PunktSentenceTokenizer
 
-from fairseq_ext.data.vocabulary import load_bpe
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import byte_bpe, documents
 
 RECIPE = ROOT / "scripts/prepare_mlm.sh"
-STRANGE = [
-    "I'll don't 'S  two  spaces , ½ ① a\u00adb",
-    "",
-    "日本語 🙂 \u0130\u0345 naïve\u00a0x\u3000y",
-    " <mask> <|endoftext|> ",
-]
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = text.encode("utf-8", "surrogateescape")
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    """Of all files but logs, which name folders and times."""
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix != ".log"
-    }
 
 
 # Forms and parts.
@@ -65,7 +40,7 @@ GUTENBERG = (
     ],
 )
 def test_forms(tmp_path, form, text, expected):
-    source = documents.Source("train", form, write(tmp_path / "a.txt", text))
+    source = documents.Source("train", form, write_text(tmp_path / "a.txt", text))
     assert list(documents.read_paragraphs([source])) == expected
 
 
@@ -76,7 +51,7 @@ def test_documents_without_text_leave_nothing():
 
 
 def test_a_file_without_text_is_named(tmp_path, caplog):
-    path = write(tmp_path / "a.txt", "no marker\n")
+    path = write_text(tmp_path / "a.txt", "no marker\n")
     assert list(documents.read_paragraphs([documents.Source("train", "gutenberg", path)])) == [""]
     assert str(path) in caplog.text and "gutenberg" in caplog.text
 
@@ -102,7 +77,7 @@ def test_files_of_a_folder(tmp_path):
         "test_1/a.txt": "test",
     }
     for name in [*names, "c.md", ".d.txt"]:
-        write(tmp_path / name, "text")
+        write_text(tmp_path / name, "text")
     found = documents.find_sources("named", "file", tmp_path)
     assert {s.path.relative_to(tmp_path).as_posix(): s.part for s in found} == names
     assert [s.path.name for s in found][:2] == ["A.txt.gz", "b.txt"]
@@ -121,7 +96,7 @@ def test_files_of_a_folder(tmp_path):
     ],
 )
 def test_hold_out(tmp_path, text, wanted, held):
-    train = write(tmp_path / "train", "".join(f"{line}\n" for line in text))
+    train = write_text(tmp_path / "train", "".join(f"{line}\n" for line in text))
     documents.hold_out(train, tmp_path / "valid", wanted)
     assert list(documents.read_lines(tmp_path / "valid")) == held
     kept = list(documents.read_lines(train))
@@ -134,7 +109,7 @@ def test_hold_out(tmp_path, text, wanted, held):
 )
 def test_too_much_held_out(tmp_path, text, wanted, said):
     with pytest.raises(UsageError, match=said):
-        documents.hold_out(write(tmp_path / "train", text), tmp_path / "valid", wanted)
+        documents.hold_out(write_text(tmp_path / "train", text), tmp_path / "valid", wanted)
 
 
 # Byte-level BPE.
@@ -154,21 +129,10 @@ def stop_within(patch: pytest.MonkeyPatch, name: str, *, skipped: bool) -> None:
             raise KeyboardInterrupt
 
     def save(bpe, folder):
-        write(folder / "vocab.bpe", "half")
+        write_text(folder / "vocab.bpe", "half")
         raise KeyboardInterrupt
 
     patch.setattr(byte_bpe, name, save if name == "save" else lines)
-
-
-def stock(folder: Path) -> GPT2BPE:
-    encoder, merges = str(folder / "encoder.json"), str(folder / "vocab.bpe")
-    return GPT2BPE(GPT2BPEConfig(gpt2_encoder_json=encoder, gpt2_vocab_bpe=merges))
-
-
-def assert_as_fairseq(folder: Path, lines: list[str]) -> None:
-    theirs, ours = stock(folder), list(byte_bpe.encode(lines, load_bpe(folder)))
-    assert ours == [theirs.encode(line) for line in lines]
-    assert [theirs.decode(line) for line in ours] == lines
 
 
 def test_bpe_is_fairseqs(tmp_path, english, monkeypatch):
@@ -207,11 +171,11 @@ def test_dictionary_is_sorted_as_fairseqs(tmp_path):
 def test_encoding_goes_on_where_it_was(tmp_path, english, monkeypatch, step):
     """Stopped after half of each step; then the same files as in one go."""
     for part, lines in (("train", english), ("valid", english[:9])):
-        write(tmp_path / "text" / part, "".join(f"{line}\n" for line in lines))
+        write_text(tmp_path / "text" / part, "".join(f"{line}\n" for line in lines))
 
     def run(name: str) -> dict[str, str]:
         byte_bpe.prepare(tmp_path / "text", tmp_path / name / "bpe", tmp_path / name / "out", 400)
-        return hashes(tmp_path / name)
+        return hash_files(tmp_path / name)
 
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()
@@ -221,5 +185,5 @@ def test_encoding_goes_on_where_it_was(tmp_path, english, monkeypatch, step):
         stop_within(patch, name, skipped=part.strip() == "valid")
         with pytest.raises(KeyboardInterrupt):
             run("parts")
-    assert hashes(tmp_path / "parts") != whole
+    assert hash_files(tmp_path / "parts") != whole
     assert run("parts") == whole

@@ -19,7 +19,7 @@ from fairseq import tasks
 from fairseq.logging import metrics
 from fairseq_cli.train import cli_main
 from omegaconf import OmegaConf
-from test_scripts import bash
+from shell import bash
 from tokenizers import BertWordPieceTokenizer
 from torch import nn
 
@@ -254,13 +254,7 @@ def test_predictions_are_those_of_validation(trained, data, encoder, tmp_path, n
     for example in (examples := read(data / name / "valid.jsonl")):
         remove_target(example)
     write(tmp_path / "new.jsonl", examples)
-    verb = [
-        sys.executable,
-        "-m",
-        "fairseq_ext.cli",
-        "predict",
-        trained(name) / "checkpoint_last.pt",
-    ]
+    verb = ["python", "-m", "fairseq_ext.cli", "predict", trained(name) / "checkpoint_last.pt"]
     subprocess.run(
         [*verb, *"--cpu --json --examples --input new.jsonl --output said".split()],
         check=True,

@@ -16,6 +16,7 @@ from labelled import (
     items_of,
     rows_of,
     task_on,
+    write_encoder,
     write_examples,
     write_vocabulary,
 )
@@ -24,9 +25,7 @@ from omegaconf import OmegaConf
 from fairseq_ext import safe_loading
 from fairseq_ext.data.examples import Example
 from fairseq_ext.data.rows import IGNORED
-from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.pretrained import DIGEST
 from fairseq_ext.prepare import byte_bpe
 
 SENTENCES = [{"text": "the cats", "label": "b"}, {"text": "", "label": "a"}]
@@ -59,20 +58,6 @@ EVERY = {
     "sequence_tagging": TAGGED,
     "span_extraction": SPANS,
 }
-
-
-def write_encoder(path, positions=24, segments=0, words=WORDS, known=True):
-    """A checkpoint with no more than what a task reads of it; some do not know their words."""
-    symbols = ["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"]
-    rows = {"tokens": len(symbols), "positions": positions + 2, "segments": segments}
-    state = {
-        "model": {f"encoder.embed_{name}.weight": torch.zeros(n, 1) for name, n in rows.items()},
-        "optimizer_history": [],
-        "cfg": {"model": {}},
-        "extra_state": {DIGEST: digest(symbols)} if known else {},
-    }
-    torch.save(state, path)
-    return str(path)
 
 
 # Sentences and pairs.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import find_free_port, read_parameters
 from conftest import PLUGIN, ROOT, TRAIN, train
-from test_commands import free_port, parameters
 
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
@@ -136,11 +136,11 @@ FLAGS = [flag for flag in TRAIN if flag not in ("--user-dir", str(PLUGIN), "--cp
 FLAGS += ["--arch", "transformer_hna_tiny", "--dropout", 0, "--disable-validation"]
 
 
-def launch(options, data, folder, *args):
+def launch(options, data, folder, *args, python="python"):
     """`fairseq-ext launch`, started."""
     command = ["fairseq-train", data, *FLAGS, "--save-dir", folder, *args]
     return subprocess.Popen(
-        [sys.executable, "-m", "fairseq_ext.cli", "launch", *options.split(), "--"]
+        [python, "-m", "fairseq_ext.cli", "launch", *options.split(), "--"]
         + list(map(str, command)),
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -161,24 +161,26 @@ def one(data_bin, tmp_path_factory):
     """The parameters of one process with two batches an update."""
     folder = tmp_path_factory.mktemp("one")
     args = ["--dropout", 0, "--disable-validation", "--update-freq", 2]
-    return parameters(train(data_bin, "transformer_hna_tiny", folder, 3, *args))
+    return read_parameters(train(data_bin, "transformer_hna_tiny", folder, 3, *args))
 
 
 def test_one_process_is_fairseq_itself(one, data_bin, tmp_path):
     finish(launch("", data_bin, tmp_path, "--cpu", "--max-update", 3, "--update-freq", 2))
-    torch.testing.assert_close(parameters(tmp_path / "checkpoint_last.pt"), one, atol=0, rtol=0)
+    torch.testing.assert_close(
+        read_parameters(tmp_path / "checkpoint_last.pt"), one, atol=0, rtol=0
+    )
 
 
 def test_two_processes_equal_one(one, data_bin, tmp_path):
     finish(launch("--cpu-processes 2", data_bin, tmp_path, "--max-update", 3))
-    trained = parameters(tmp_path / "checkpoint_last.pt")
+    trained = read_parameters(tmp_path / "checkpoint_last.pt")
     torch.testing.assert_close(trained, one, atol=2e-4, rtol=1e-3)
 
 
 def test_two_nodes_equal_one(one, data_bin, tmp_path):
-    options = f"--cpu-processes 1 --nodes 2 --master 127.0.0.1:{free_port()} --node-rank"
+    options = f"--cpu-processes 1 --nodes 2 --master 127.0.0.1:{find_free_port()} --node-rank"
     finish(*(launch(f"{options} {r}", data_bin, tmp_path, "--max-update", 3) for r in (0, 1)))
-    trained = parameters(tmp_path / "checkpoint_last.pt")
+    trained = read_parameters(tmp_path / "checkpoint_last.pt")
     torch.testing.assert_close(trained, one, atol=2e-4, rtol=1e-3)
 
 
@@ -202,7 +204,8 @@ def alive(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_no_process(number, data_bin, tmp_path):
-    started = launch("--cpu-processes 2", data_bin, tmp_path, "--max-update", 100000)
+    options, more = "--cpu-processes 2", ["--max-update", 100000]
+    started = launch(options, data_bin, tmp_path, *more, python=sys.executable)
     while '"num_updates": "2"' not in started.stdout.readline():
         assert started.poll() is None
     assert len(alive(tmp_path)) == 3

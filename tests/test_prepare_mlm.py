@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from fairseq.data import Dictionary, TokenBlockDataset, data_utils
-from test_documents import STRANGE, assert_as_fairseq, hashes, stock, write
-from test_scripts import assert_refused, bash
+from fairseq_bpe import STRANGE, assert_as_fairseq, load_fairseq_bpe
+from files import hash_files, write_text
+from shell import assert_refused, bash
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import byte_bpe, documents, fetch
@@ -49,8 +50,8 @@ def texts(tmp_path_factory, english) -> Path:
     """Five documents for training, one for validation."""
     folder = tmp_path_factory.mktemp("corpus") / "some texts"
     for n in range(5):
-        write(folder / f"{n}.txt", "\n\n".join(english[n::6]))
-    write(folder / "more" / "valid.txt.gz", "\n".join([*english[5::6], *STRANGE]))
+        write_text(folder / f"{n}.txt", "\n\n".join(english[n::6]))
+    write_text(folder / "more" / "valid.txt.gz", "\n".join([*english[5::6], *STRANGE]))
     return folder
 
 
@@ -76,7 +77,7 @@ def test_what_is_prepared(prepared):
         [line for line in (prepared / "text/train").read_text("utf-8").split("\n") if line]
     )
     names.append("manifest.json")
-    assert [*hashes(prepared)] == sorted(
+    assert [*hash_files(prepared)] == sorted(
         [*names, *(f"{part}.{end}" for part in ("train", "valid") for end in ("bin", "idx"))]
     )
     assert not prepared.with_name("data.partial").exists()
@@ -91,7 +92,7 @@ def test_fairseq_reads_what_was_written(prepared, part, count):
     assert [i for i, size in enumerate(lines.sizes) if size == 1] == [
         i for i, line in enumerate(text) if not line
     ]
-    bpe = stock(prepared / "bpe")
+    bpe = load_fairseq_bpe(prepared / "bpe")
     assert [bpe.decode(words.string(line)) for line in lines] == text
 
 
@@ -105,10 +106,10 @@ def test_counts_are_those_of_the_training_text(prepared):
 
 
 def test_second_run_repeats_nothing(prepared, texts):
-    before = hashes(prepared)
+    before = hash_files(prepared)
     done = prepare(texts, prepared, *SMALL)
     assert done.returncode == 0 and "is there already" in done.stdout
-    assert hashes(prepared) == before
+    assert hash_files(prepared) == before
 
 
 KILLER = """#!/bin/sh
@@ -132,14 +133,14 @@ def test_interrupted_at_every_step(prepared, texts, tmp_path):
     """Killed in each, then begun again: the same files as in one go; work of others forgotten."""
     out, folder, bin = tmp_path / "data", tmp_path / "bin", Path(sys.executable).parent
     for name in ("python", "fairseq-preprocess"):
-        path = write(folder / name, KILLER.format(out=out, folder=folder, bin=bin))
+        path = write_text(folder / name, KILLER.format(out=out, folder=folder, bin=bin))
         path.chmod(0o755)
-    write(tmp_path / "data.partial" / "source", f"--source named file {texts} 500 \n")
-    write(tmp_path / "data.partial" / "text" / "train", "old\n")
-    path = f"{folder}:{bin}:{os.environ['PATH']}"
+    write_text(tmp_path / "data.partial" / "source", f"--source named file {texts} 500 \n")
+    write_text(tmp_path / "data.partial" / "text" / "train", "old\n")
+    path = f"{folder}:{os.environ['PATH']}"
     codes = [prepare(texts, out, *SMALL, PATH=path).returncode for _ in range(4)]
     assert codes == [-signal.SIGKILL] * 3 + [0]
-    assert {**hashes(out), "manifest.json": ""} == {**hashes(prepared), "manifest.json": ""}
+    assert {**hash_files(out), "manifest.json": ""} == {**hash_files(prepared), "manifest.json": ""}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ BAD = [
 @pytest.mark.parametrize(("files", "form", "options", "said"), BAD)
 def test_bad_corpora(tmp_path, files, form, options, said):
     for name, text in files.items():
-        write(tmp_path / "corpus" / name, text)
+        write_text(tmp_path / "corpus" / name, text)
     source = ["--source", "named", form, str(tmp_path / "corpus")]
     with pytest.raises(UsageError, match=said):
         documents.main([str(tmp_path / "out"), *source, *options])
@@ -193,8 +194,8 @@ def test_output_within_the_corpus(texts):
     ("text", "said"), [("A\nb\udcfc\n", "a.txt, line 2"), ("Text. Text.", "--vocabulary is 8000")]
 )
 def test_what_is_refused_leaves_no_work(tmp_path, text, said):
-    write(tmp_path / "corpus" / "a.txt", text)
-    write(tmp_path / "corpus" / "b.txt", "Text.")
+    write_text(tmp_path / "corpus" / "a.txt", text)
+    write_text(tmp_path / "corpus" / "b.txt", "Text.")
     assert_refused(prepare(tmp_path / "corpus", tmp_path / "out"), said)
     assert not list(tmp_path.glob("out*"))
 
@@ -230,7 +231,7 @@ def small(tmp_path, english) -> Path:
     folder = tmp_path / "given"
     folder.mkdir()
     byte_bpe.learn(english, 400, folder)
-    write(folder / "dict.txt", "".join(f"{n} 1\n" for n in range(50260)))
+    write_text(folder / "dict.txt", "".join(f"{n} 1\n" for n in range(50260)))
     with zipfile.ZipFile(folder / FILES["wikitext-103"], "w") as file:
         for part in documents.PARTS:
             file.writestr(f"wikitext-103-raw/wiki.{part}.raw", ARTICLES.format(part))
@@ -241,11 +242,10 @@ def small(tmp_path, english) -> Path:
 def known(small, tmp_path) -> dict[str, str]:
     """An environment in which these files have the right checksums."""
     sums = {key: fetch.checksum_of(small / name, "sha256") for key, name in FILES.items()}
-    write(tmp_path / "bin" / "fetch.py", FETCH.format(sums=sums))
+    write_text(tmp_path / "bin" / "fetch.py", FETCH.format(sums=sums))
     text = PYTHON.format(python=sys.executable, folder=tmp_path / "bin")
-    write(tmp_path / "bin" / "python", text).chmod(0o755)
-    path = (tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"])
-    return {"PATH": ":".join(map(str, path))}
+    write_text(tmp_path / "bin" / "python", text).chmod(0o755)
+    return {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
 
 
 def test_wikitext_and_gpt2(small, known, tmp_path):
@@ -270,7 +270,7 @@ def test_wikitext_and_gpt2(small, known, tmp_path):
 def test_wikitext_of_plain_files(tmp_path):
     """The recipe of its own passes options on."""
     for part in documents.PARTS:
-        write(tmp_path / "given" / f"wiki.{part}.raw", ARTICLES.format(part))
+        write_text(tmp_path / "given" / f"wiki.{part}.raw", ARTICLES.format(part))
     done = bash(WIKITEXT, tmp_path / "out", "--offline", tmp_path / "given", "--vocabulary", 259)
     assert done.returncode == 0, done.stderr
     assert [documents_seen(tmp_path / "out", part) for part in documents.PARTS] == [2, 2, 2]
@@ -300,7 +300,7 @@ def test_a_folder_of_corpora_is_not_written_to(tmp_path):
     for name in ("wikitext-103", "gpt2_bpe"):
         (tmp_path / "corpora" / name).mkdir(parents=True)
     for part in documents.PARTS:
-        write(tmp_path / "corpora/wikitext-103" / f"wiki.{part}.raw", ARTICLES.format(part))
+        write_text(tmp_path / "corpora/wikitext-103" / f"wiki.{part}.raw", ARTICLES.format(part))
     done = prepare(*GPT2, tmp_path / "out", FAIRSEQ_EXT_CORPORA=str(tmp_path / "corpora"))
     assert_refused(done, "gpt2_bpe has no encoder.json")
     assert not list((tmp_path / "corpora/gpt2_bpe").iterdir())
@@ -318,7 +318,7 @@ def test_a_corpus_that_is_missing(tmp_path):
 
 def shortened(source: Path, target: Path, lines: int) -> None:
     with gzip.open(source, "rt", encoding="utf-8", newline="\n") as text:
-        write(target, "".join(line for line, _ in zip(text, range(lines), strict=False)))
+        write_text(target, "".join(line for line, _ in zip(text, range(lines), strict=False)))
 
 
 @pytest.fixture(scope="module")

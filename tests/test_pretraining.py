@@ -12,8 +12,8 @@ from fairseq.data import Dictionary, ListDataset, MaskTokensDataset
 from fairseq.models import build_model
 from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
+from variants import PRETRAINING
 
-from fairseq_ext.criterions.composite import OBJECTIVES
 from fairseq_ext.data.sampled import PairDataset, ReplacedDataset, cut, unigram
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import plain_text
@@ -255,11 +255,7 @@ def sample(name, rows=(0, 1, 2)):
     return {"net_input": inputs, "target": target, "pair": LABELS[list(rows)], **counts}
 
 
-OBJECTIVES_HERE = [name for name in OBJECTIVES if name.startswith(("masked_lm", "replaced"))]
-EVERY = [name + more for name in OBJECTIVES_HERE for more in ("", "_ag")]
-
-
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", PRETRAINING)
 def test_a_batch_is_the_sum_of_its_sentences(name):
     """So that batching, --update-freq and the number of processes change nothing."""
     model, criterion = setup(name)
@@ -304,7 +300,7 @@ def test_the_logistic_loss_over_all_real_tokens():
     assert (log["correct"], log["replaced"], size) == (correct, 6, 19)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", PRETRAINING)
 def test_evaluation_knows_nothing_of_guidance(name):
     model, criterion = setup(name)
     model.eval()

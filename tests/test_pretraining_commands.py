@@ -9,8 +9,8 @@ import pytest
 import torch
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import checkpoint_utils
-from test_pretraining import EVERY
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
+from variants import PRETRAINING
 
 from fairseq_ext.training_logs import parse_line
 
@@ -72,7 +72,7 @@ def saved(folder):
     return torch.load(folder / "checkpoint_last.pt", weights_only=False)
 
 
-@pytest.mark.parametrize("objective", [name for name in EVERY if name.endswith("_ag")])
+@pytest.mark.parametrize("objective", [name for name in PRETRAINING if name.endswith("_ag")])
 def test_objectives(text_bin, tmp_path, objective):
     """The log holds the loss of the objective, what belongs to it, and its average."""
     run(text_bin, tmp_path, 3, objective, arch="roberta_hna_tiny")

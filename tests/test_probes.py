@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, train_encoder
-from test_coreference import FIXTURES, HEADER, gap_row, write
-from test_scripts import assert_refused, bash
+from corpora import format_gap_row
+from files import write_lines
+from shell import assert_refused, bash
 
 from fairseq_ext import cli
 from fairseq_ext.analysis.coreference.antecedents import (
@@ -21,7 +22,7 @@ from fairseq_ext.analysis.coreference.antecedents import (
     MentionBatch,
     ask_heads,
 )
-from fairseq_ext.analysis.coreference.corpus_readers import read_corpus
+from fairseq_ext.analysis.coreference.corpus_readers import HEADER, read_corpus
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, make_phrase
 from fairseq_ext.analysis.coreference.probe import name_models, read_loss
 from fairseq_ext.analysis.coreference.sieves import previous_word
@@ -30,7 +31,7 @@ from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.errors import UsageError
 
-CONLL = FIXTURES / "two_parts.v4_gold_conll"
+CONLL = ROOT / "tests/fixtures/coreference/two_parts.v4_gold_conll"
 REFLEXIVES = [
     "our prince will love himself\t4\t0 1\t",
     "my girl could kick our mother by herself\t7\t0 1\t4 5",
@@ -52,18 +53,18 @@ def subject(checkpoint) -> ModelInspector:
 
 @pytest.fixture(scope="module")
 def reflexives(tmp_path_factory) -> Path:
-    return write(tmp_path_factory.mktemp("corpora") / "refl.5", *REFLEXIVES)
+    return write_lines(tmp_path_factory.mktemp("corpora") / "refl.5", *REFLEXIVES)
 
 
 @pytest.fixture(scope="module")
 def gap(tmp_path_factory) -> Path:
     rows = [
-        gap_row(text, "She", "Mary Ann", "Jane", true)
+        format_gap_row(text, "She", "Mary Ann", "Jane", true)
         for text in ("Mary Ann met Jane's aunt. She left.", "Jane saw Mary Ann. Then She ran.")
         for true in ("A", "B", "neither")
     ]
     header = "\t".join(HEADER)
-    return write(tmp_path_factory.mktemp("corpora") / "gap-test.tsv", header, *rows)
+    return write_lines(tmp_path_factory.mktemp("corpora") / "gap-test.tsv", header, *rows)
 
 
 # The measure.
@@ -386,7 +387,7 @@ def test_what_cannot_be_probed(runs, reflexives, tmp_path, change, says):
 
 def test_a_model_that_reads_too_little(runs, tmp_path):
     sentence = " ".join(["word"] * 70)
-    file = write(tmp_path / "refl.0", f"{sentence}\t69\t0 0\t1 1")
+    file = write_lines(tmp_path / "refl.0", f"{sentence}\t69\t0 0\t1 1")
     with pytest.raises(UsageError, match="reads at most 64 tokens, and no mention of refl.0 has"):
         cli.main(["probe", str(runs[0]), "--coreference", str(file), "--out", str(tmp_path / "o")])
 

@@ -8,6 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import build_model
 from omegaconf import OmegaConf
+from worked_sentence import HEADS, IDF, RELATIONS, make_sentence
 
 from fairseq_ext.attention import (
     Attention,
@@ -25,8 +26,6 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.plan import find_guidable_heads
 from fairseq_ext.roles.pieces import read_pieces
 from fairseq_ext.roles.role_masks import (
-    EXACT,
-    MAJOR,
     NEVER_RARE,
     NO_WORD,
     ROLES,
@@ -37,31 +36,7 @@ from fairseq_ext.roles.role_masks import (
 from fairseq_ext.roles.symbols import SymbolTable
 from fairseq_ext.training_checks import check_empty_rows
 
-# The quick fox never chased dogs !, between START and END
-HEADS = [3, 3, 5, 5, 0, 5, 5]  # from 1, 0: the root
-RELATIONS = [0, MAJOR | EXACT, MAJOR | EXACT, 0, 0, MAJOR | EXACT, 0]
-IDF = [10, 30, 40, 20, 35, 35, 0]  # in tenths
 PAIR = "rare", "separator", "relative"
-
-
-def sentence(separators=(7,), idf=IDF, cut=None, padding=2, left=False):
-    """The worked sentence, cut short to so many positions, padded."""
-    n = cut or len(IDF) + 2
-    parse = [(NO_WORD, NO_WORD, 0)]
-    parse += [(i, HEADS[i] - 1, RELATIONS[i]) for i in range(len(IDF))] + [(NO_WORD, NO_WORD, 0)]
-    columns = {
-        "real": [True] * n,
-        "ends": [place in (0, 8) for place in range(n)],
-        "begins": [1 <= place <= 7 for place in range(n)],
-        "separators": [place in separators for place in range(n)],
-        "rarity": [NEVER_RARE, *idf, NEVER_RARE][:n],
-        "parse": parse[:n],
-    }
-    blank = {"rarity": NEVER_RARE, "parse": (NO_WORD, NO_WORD, 0)}
-    for name, column in columns.items():
-        pads = [blank.get(name, False)] * padding
-        columns[name] = torch.tensor([pads + column if left else column + pads])
-    return TokenFeatures(**columns)
 
 
 def looks(role, view, definitions="paper"):
@@ -87,7 +62,7 @@ WORKED = {
 @pytest.mark.parametrize(("padding", "left"), [(0, False), (2, False), (3, True)])
 def test_worked_sentence(role, padding, left):
     """papers.md, section 3."""
-    assert looks(role, sentence(padding=padding, left=left)) == WORKED[role]
+    assert looks(role, make_sentence(padding=padding, left=left)) == WORKED[role]
 
 
 CODE = {
@@ -112,8 +87,8 @@ SHORT = [*IDF[:-1], NEVER_RARE]  # a symbol is never rare there
 @pytest.mark.parametrize("role", CODE)
 def test_worked_sentence_of_the_code(role):
     """asa_and_roles.md, B8."""
-    assert looks(role, sentence((), SHORT), "code") == CODE[role]
-    assert looks(role, sentence((), SHORT, cut=5), "code") == CUT[role]
+    assert looks(role, make_sentence((), SHORT), "code") == CODE[role]
+    assert looks(role, make_sentence((), SHORT, cut=5), "code") == CUT[role]
 
 
 def read(text, count=lambda symbol: 1, definitions="paper", around=True):
@@ -222,7 +197,7 @@ def test_marks_are_those_of_most_symbols():
 @pytest.mark.parametrize("role", ["dependency", "major", "rare"])
 def test_a_row_without_a_key_looks_at_itself(role):
     """No parse, no word: the diagonal, and nothing is added to other rows."""
-    view = sentence(idf=[NEVER_RARE] * 7)
+    view = make_sentence(idf=[NEVER_RARE] * 7)
     view = TokenFeatures(
         **{**vars(view), "parse": torch.full_like(view.parse, NO_WORD) * torch.tensor([1, 1, 0])}
     )
@@ -247,7 +222,7 @@ def softmax(n):
 @pytest.mark.parametrize("names", [PAIR, ("major", "dependency")])
 def test_outputs_and_gradients_are_those_of_the_naive_twin(names, heard):
     """Whichever kernel computes it: observed heads are on another path."""
-    view, n = sentence(), len(names)
+    view, n = make_sentence(), len(names)
     view = TokenFeatures(
         **{name: torch.cat([value, value.flip(1)]) for name, value in vars(view).items()}
     )
@@ -424,7 +399,7 @@ def test_no_second_pass_looks_past_the_masks():
 def test_magnitude_counts_what_a_head_may_look_at():
     """Of three neighbours two thirds are two: the third one keeps all the weight."""
     roles = HeadGroup(4, normaliser=softmax(4), masks=(*DEFAULT_MASKS, RoleMask(("relative",) * 4)))
-    module, view = attention([roles]), sentence(padding=0)
+    module, view = attention([roles]), make_sentence(padding=0)
     x = torch.randn(9, 1, 16, dtype=torch.double)
     second = MagnitudePass(2 / 3)
     inputs = Inputs(None, token_features=view, passes=(second,))

@@ -3,14 +3,13 @@
 import json
 import shutil
 import subprocess
-import sys
 from argparse import Namespace
 
 import pytest
 from conftest import PLUGIN, ROOT, TASK, TRAIN, fairseq, train
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import word_vocabulary
@@ -34,7 +33,7 @@ def conllu(lines):
 
 
 def annotate(data, split, *flags, lang=("--lang", "de")):
-    verb = [sys.executable, "-m", "fairseq_ext.cli", "annotate"]
+    verb = ["python", "-m", "fairseq_ext.cli", "annotate"]
     given = [*verb, data, "--split", split, *lang, *flags]
     return subprocess.run([*map(str, given)], capture_output=True, text=True)
 
@@ -96,7 +95,7 @@ def test_labelled_text_needs_no_other_task(labelled, tmp_path):
     assert "done training" in done.stdout
     (tmp_path / "checkpoint_last.pt").unlink()
     fairseq("train", *given)
-    verb = [sys.executable, "-m", "fairseq_ext.cli", "predict", tmp_path / "checkpoint_last.pt"]
+    verb = ["python", "-m", "fairseq_ext.cli", "predict", tmp_path / "checkpoint_last.pt"]
     done = subprocess.run([*map(str, verb)], input="a dog\n", capture_output=True, text=True)
     said = done.stderr.split("\n")[-2]
     assert (

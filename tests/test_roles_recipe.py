@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from conftest import ROOT
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
 
 from fairseq_ext.safe_loading import load_checkpoint
 

@@ -1,6 +1,5 @@
 """The shell scripts: their help, what they refuse, and the recipes on a few real lines."""
 
-import gzip
 import json
 import os
 import re
@@ -11,37 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import fairseq
+from conftest import ROOT, fairseq
+from corpora import LINES, write_corpus
+from shell import assert_refused, bash, lib
 
-ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
 LIBRARIES = sorted((ROOT / "scripts" / "lib").glob("*.sh"))
-SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
-LINES = {"train": 300, "valid": 20, "test": 9}
-
-
-def bash(*command: object, **env: str) -> subprocess.CompletedProcess:
-    """bash with the commands of this environment on PATH, and nothing to install."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    settings = {"PATH": path, "PYTHONPATH": str(ROOT), "FAIRSEQ_EXT_SKIP_INSTALL": "1", **env}
-    ours = ("FAIRSEQ_EXT_CORPORA", "FAIRSEQ_EXT_CALLER")
-    inherited = {k: v for k, v in os.environ.items() if k not in ours}
-    return subprocess.run(
-        ["bash", *map(str, command)], env=inherited | settings, capture_output=True, text=True
-    )
-
-
-def lib(code: str, library: str = "data", **env: str) -> subprocess.CompletedProcess:
-    """Shell code after a library of the scripts was sourced."""
-    return bash("-c", f'. "{ROOT}/scripts/lib/{library}.sh"; {code}', **env)
-
-
-def assert_refused(done: subprocess.CompletedProcess, *said: str, code: int = 1) -> None:
-    """An exit code, and one sentence on standard error that says all of `said`."""
-    assert done.returncode == code, done
-    assert done.stderr.count("\n") == 1, done.stderr
-    for part in said:
-        assert part in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -355,31 +329,6 @@ def test_newer_than_its_inputs(tmp_path):
 
 
 # The quickstart, shrunk.
-
-
-def write_corpus(folder: Path, change=lambda split, language, lines: lines) -> Path:
-    """Some lines in the layout of Multi30k: real ones if there are any, else built-in ones."""
-    target = folder / "multi30k-en-de"
-    target.mkdir(parents=True)
-    real = os.environ.get("FAIRSEQ_EXT_CORPORA")
-    for split, name in SPLITS.items():
-        for language in ("en", "de"):
-            lines = real_lines(Path(real), name, language) if real else builtin(split, language)
-            text = "".join(change(split, language, lines[: LINES[split]]))
-            file = gzip.compress(text.encode("utf-8", "surrogateescape"))
-            (target / f"{name}.{language}.gz").write_bytes(file)
-    return folder
-
-
-def real_lines(corpora: Path, name: str, language: str) -> list[str]:
-    with gzip.open(corpora / "multi30k-en-de" / f"{name}.{language}.gz", "rb") as file:
-        return [line.decode() for line in file]
-
-
-def builtin(split: str, language: str) -> list[str]:
-    from fairseq_ext.prepare.toy.corpus import corpus
-
-    return [f"{pair[language == 'de']}\n" for pair in corpus()[split]]
 
 
 def drop_last(split: str, language: str, lines: list[str]) -> list[str]:

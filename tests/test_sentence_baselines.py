@@ -6,10 +6,17 @@ import sys
 import pytest
 import torch
 from conftest import PLUGIN, fairseq
-from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq_cli.train import cli_main
-from labelled import WORDS, batch_of, task_on, write_examples, write_vocabulary
-from omegaconf import OmegaConf
+from labelled import (
+    CLASSIFY,
+    ORDERED,
+    WORDS,
+    batch_of,
+    build_model,
+    task_on,
+    write_examples,
+    write_vocabulary,
+)
 from torch import nn
 
 from fairseq_ext import cli
@@ -18,21 +25,6 @@ from fairseq_ext.training_logs import read_log
 
 ARCHS = ["sentence_cnn", "sentence_bilstm"]
 EVERY = pytest.mark.parametrize("arch", ARCHS)
-ORDERED = [
-    {"text": text, "label": label}
-    for label, texts in {
-        "cat": ("the cat sat !", "a dog ran the cat", "the cat ran ."),
-        "dog": ("the dog sat !", "a cat ran the dog", "the dog ran ."),
-    }.items()
-    for text in texts
-]
-
-
-def build(task, arch, **options):
-    torch.manual_seed(1)
-    cfg = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[arch]())
-    cfg.update({"_name": arch, "encoder_embed_dim": 12, **options})
-    return task.build_model(cfg)
 
 
 @pytest.fixture
@@ -41,7 +33,7 @@ def task(tmp_path):
 
 
 def encoder_of(task, arch, **options):
-    return build(task, arch, **options).encoder.double().eval()
+    return build_model(task, arch, **options).encoder.double().eval()
 
 
 def rows(task, *lengths, left=False, to=0):
@@ -106,7 +98,7 @@ def test_a_bilstm_reads_in_both_directions(task):
 @pytest.mark.parametrize("pooling", ["max", "mean", "first", "attention"])
 def test_every_pooling_has_the_width_of_features(tmp_path, arch, pooling):
     task = task_on("sentence_classification", tmp_path, ORDERED, pooling=pooling)
-    model, batch = build(task, arch), batch_of(task)
+    model, batch = build_model(task, arch), batch_of(task)
     scores, extra = model(**batch["net_input"], task_head=True)
     assert scores.shape == (6, 2)
     width = {"sentence_cnn": 300, "sentence_bilstm": 300}[arch]
@@ -119,7 +111,7 @@ def test_every_pooling_has_the_width_of_features(tmp_path, arch, pooling):
 def test_pairs(tmp_path, arch, pairs):
     train = [{"text": "a cat", "pair": "the dog ran", "label": label} for label in "ab"]
     task = task_on("sentence_classification", tmp_path, train, pooling="max", pairs=pairs)
-    model, batch = build(task, arch), batch_of(task)
+    model, batch = build_model(task, arch), batch_of(task)
     assert len(batch["net_input"]["src_tokens"]) == {"joint": 2, "apart": 4}[pairs]
     scores, _ = model(**batch["net_input"], task_head=True)
     assert scores.shape == (2, 2)
@@ -128,7 +120,7 @@ def test_pairs(tmp_path, arch, pairs):
 @EVERY
 def test_what_depends_on_order_is_learned(task, arch):
     """Both classes have the same words; no embedding alone tells them apart."""
-    model, batch = build(task, arch), batch_of(task)
+    model, batch = build_model(task, arch), batch_of(task)
     optimiser = torch.optim.Adam(model.parameters(), 0.01)
     for _ in range(40):
         scores, _ = model(**batch["net_input"], task_head=True)
@@ -153,24 +145,17 @@ def test_what_depends_on_order_is_learned(task, arch):
 )
 def test_options_that_are_none(task, arch, options, says):
     with pytest.raises(UsageError, match=says):
-        build(task, arch, **options)
+        build_model(task, arch, **options)
 
 
 @EVERY
 def test_they_are_not_fine_tuned(task, arch):
     task.pretrained = "encoder.pt"
     with pytest.raises(UsageError, match=f"--arch {arch} is trained from scratch; leave --fine"):
-        build(task, arch)
+        build_model(task, arch)
 
 
 # Through the commands.
-
-
-FLAGS = [
-    *("--task sentence_classification --criterion sentence_classification --cpu").split(),
-    *"--num-workers 0 --seed 1 --optimizer adam --lr 0.01 --batch-size 3 --pooling max".split(),
-    *"--log-format json --log-interval 1 --no-epoch-checkpoints".split(),
-]
 
 
 @pytest.fixture
@@ -184,7 +169,7 @@ def data(tmp_path):
 @EVERY
 def test_training_goes_on_and_its_checkpoint_predicts(data, tmp_path, arch, capsys):
     run = tmp_path / "run"
-    given = [data, "--user-dir", PLUGIN, *FLAGS, "--arch", arch, "--save-dir", run]
+    given = [data, "--user-dir", PLUGIN, *CLASSIFY, "--arch", arch, "--save-dir", run]
     fairseq("train", *given, "--max-update", 2)
     done = fairseq("train", *given, "--max-update", 16)
     (run / "train.log").write_text(done.stdout + done.stderr)
@@ -210,7 +195,7 @@ def test_training_goes_on_and_its_checkpoint_predicts(data, tmp_path, arch, caps
     ],
 )
 def test_what_changes_attention_is_refused(data, tmp_path, monkeypatch, criterion, says):
-    flags = [*FLAGS, "--arch", "sentence_cnn", "--max-update", 2, "--save-dir", tmp_path]
+    flags = [*CLASSIFY, "--arch", "sentence_cnn", "--max-update", 2, "--save-dir", tmp_path]
     flags[flags.index("--criterion") + 1] = criterion
     monkeypatch.setattr(sys, "argv", ["fairseq-train", str(data), *map(str, flags)])
     with pytest.raises(UsageError, match=says):

@@ -1,9 +1,9 @@
 """Real corpora from text to a score, shrunk: news test sets as a small WMT, parts of IWSLT 2014."""
 
 import pytest
+from commands import generate, read_hypotheses
 from conftest import train
-from test_commands import generate, hypotheses
-from test_data_recipes import run
+from shell import run
 
 from fairseq_ext import cli
 from fairseq_ext.files import read_lines
@@ -32,7 +32,7 @@ def test_from_text_to_a_score(corpora, tmp_path, capsys, corpus, source, target,
     run("prepare_parallel.sh", *prepare, *flags)
     checkpoint = train(data, "transformer_dna_tiny", tmp_path / "run", 4, *languages)
     said = generate(data, checkpoint, "--gen-subset", "test", "--remove-bpe", *languages)
-    assert len(hypotheses(said)) == SIZES["test"]
+    assert len(read_hypotheses(said)) == SIZES["test"]
     (tmp_path / "said").write_text(said, encoding="utf-8")
     reference = data / "text" / f"test.{target}"
     cli.main(["score", str(tmp_path / "said"), "--reference", str(reference), "--confidence"])

@@ -10,6 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fairseq_ext"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted(Path(__file__).parent.glob("*.py"))
 FRAGMENTS = "What Of Those As That Which How Where In From By For".split()
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 TWO_LEVELS = {  # one thing as a task and as a criterion, as a library and as a step, ...
@@ -49,3 +50,16 @@ def test_files_have_names_of_their_own():
     for path in MODULES:
         named[path.stem].append(path)
     assert {name for name, paths in named.items() if len(paths) > 1} <= TWO_LEVELS
+
+
+def test_tests_do_not_import_each_other():
+    """Tests share modules that hold no tests, and fixtures of conftest.py."""
+    imported = {}
+    for path in TESTS:
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        names = [
+            alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+        ]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        imported[path.name] = [name for name in names if name.startswith("test_")]
+    assert not {name: modules for name, modules in imported.items() if modules}

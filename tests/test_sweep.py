@@ -5,7 +5,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def sweep(out: Path, *variants: str, **rest: str) -> None:
 
 
 def start(out: Path, *variants: str, **rest: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fairseq_ext.cli", *arguments(out, *variants, **rest)]
+    command = ["python", "-m", "fairseq_ext.cli", *arguments(out, *variants, **rest)]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

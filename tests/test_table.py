@@ -3,7 +3,6 @@
 import csv
 import math
 import subprocess
-import sys
 from argparse import Namespace
 from fractions import Fraction
 from pathlib import Path
@@ -588,7 +587,7 @@ def test_failure_leaves_no_file_and_one_sentence(tmp_path):
     output.write_text("before")
     make(tmp_path / "a", end=False)
     done = subprocess.run(
-        [sys.executable, "-m", "fairseq_ext.cli", "table", tmp_path / "a", "--output", output],
+        ["python", "-m", "fairseq_ext.cli", "table", tmp_path / "a", "--output", output],
         capture_output=True,
         text=True,
     )

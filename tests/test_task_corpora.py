@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import corpora as prepared

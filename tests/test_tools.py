@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from commands import generate, read_hypotheses
 from conftest import PLUGIN, train
-from test_commands import generate, hypotheses
 
 from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.cli import main
@@ -173,7 +173,7 @@ def test_the_average_is_the_mean_and_translates(trained, data_bin, tmp_path):
     assert averaged["extra_state"]["averaged"] == [str(file) for file in files]
     assert output.stat().st_size < files[0].stat().st_size / 2  # no optimizer, embeddings once
     assert list(tmp_path.iterdir()) == [output]
-    assert len(hypotheses(generate(data_bin, output, "--gen-subset", "valid"))) == 100
+    assert len(read_hypotheses(generate(data_bin, output, "--gen-subset", "valid"))) == 100
 
 
 def test_of_fewer_checkpoints_at_most_those(trained):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PLUGIN, ROOT, fairseq, start
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
 
 from fairseq_ext.data.wordpiece import Pieces, decode
 from fairseq_ext.prepare import wordpiece

@@ -2,7 +2,9 @@
 
 import re
 
-from test_scripts import ROOT, bash, write_corpus
+from conftest import ROOT
+from corpora import write_corpus
+from shell import bash
 
 
 def test_averaged_models_in_a_table(tmp_path):

@@ -6,10 +6,17 @@ import logging
 import pytest
 import torch
 from conftest import PLUGIN, fairseq
-from labelled import WORDS, build, task_on, write_examples, write_vocabulary
-from test_labelled_tasks import write_encoder
-from test_sentence_baselines import FLAGS, ORDERED
-from test_sentence_baselines import build as build_model
+from labelled import (
+    CLASSIFY,
+    ORDERED,
+    WORDS,
+    build,
+    build_model,
+    task_on,
+    write_encoder,
+    write_examples,
+    write_vocabulary,
+)
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.word_vectors import read_vectors
@@ -138,7 +145,8 @@ def test_training_goes_on_without_the_file(tmp_path):
     for split in ("train", "valid"):
         write_examples(data / f"{split}.jsonl", ORDERED)
     path = vectors(tmp_path / "glove.txt", f"cat{' 5' * 12}\n")
-    given = [data, "--user-dir", PLUGIN, *FLAGS, "--arch", "sentence_cnn", "--word-vectors", path]
+    given = [data, "--user-dir", PLUGIN, *CLASSIFY, "--arch", "sentence_cnn"]
+    given += ["--word-vectors", path]
     given += ["--encoder-embed-dim", 12, "--save-dir", tmp_path / "run", "--disable-validation"]
 
     def cat(updates):

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import ROOT
 from labelled import WORDS, build, write_examples, write_vocabulary
-from test_scripts import assert_refused, bash
+from shell import assert_refused, bash
 
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
