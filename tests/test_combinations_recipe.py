@@ -45,9 +45,10 @@ def test_a_plain_model_and_all_mechanisms_in_a_table(data, tmp_path):
 def test_the_default_is_all_pairs():
     """Those that are tested."""
     text = SCRIPT.read_text()
-    [names] = re.findall("^MECHANISMS='(.*)'$", text, re.M)
+    library = (ROOT / "scripts" / "lib" / "study.sh").read_text()
+    [names] = re.findall("^MECHANISMS='(.*)'$", library, re.M)
     assert names.split() == sorted(MECHANISMS, key=names.split().index)
-    function = text[text.index("print_pairs() {") : text.index("# print_variant NAME")]
+    function = text[text.index("print_pairs() {") : text.index("print_variant()")]
     said = bash("-c", f"MECHANISMS='{names}'\nsay() {{ echo \"$*\"; }}\n{function}print_pairs")
     pairs = {frozenset(pair.split("+")) for pair in said.stdout.split()}
     assert pairs == set(map(frozenset, PAIRS)) and len(said.stdout.split()) == len(PAIRS)

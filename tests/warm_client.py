@@ -1,7 +1,8 @@
 # A template: tests/warm.py puts #!, BIN, SOCKET and PATHS in the place of this line.
 """Hand a command to the warm server, pass signals on to it, and end as it ends."""
 
-# ruff: noqa: F821, PTH (settings stand at the top; pathlib takes long to import)
+# Settings stand at the top, which ruff does not see; pathlib takes long to import.
+# ruff: noqa: F821, PTH109, PTH118, PTH119
 
 import json
 import os
