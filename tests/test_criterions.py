@@ -14,6 +14,7 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention import normalisers
+from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.training_logs import parse_line
 
 PAD, EOS = 1, 2
@@ -340,3 +341,13 @@ def test_hydra(data_bin, tmp_path):
     saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
     assert saved["cfg"]["criterion"]["max_update"] == 2
     assert saved["task_state"]["ag_alpha"] in (1, 10, 100)
+
+
+@pytest.mark.parametrize("names", [["module"], ["_fsdp_wrapped_module", "_fpw_module"], []])
+def test_the_model_inside_wrappers(names):
+    model = inside = torch.nn.Linear(1, 1)
+    for name in reversed(names):
+        wrapper = torch.nn.Module()
+        wrapper.add_module(name, model)
+        model = wrapper
+    assert unwrap(model) is inside

@@ -14,7 +14,7 @@ from fairseq_ext.safe_loading import load_checkpoint
 
 WORKERS = 1
 ROOT = Path(__file__).parents[2]
-UPDATES = 6
+UPDATES, PORT = 6, 29517
 EXACT, SUMMED = 0.0, 1e-4  # largest difference of parameters; sums of gradients in another order
 COMMON = f"""--user-dir {ROOT / "fairseq_ext"} --task translation --seed 1 --num-workers 0
     --share-decoder-input-output-embed --optimizer adam --lr 1e-3 --lr-scheduler fixed --dropout 0
@@ -33,9 +33,15 @@ def plan(options: Options) -> list[Item]:
     families = ["ag"] if options.dry else [*FAMILIES]
     items = [Item("resume", family, resume, (family,)) for family in families]
     items += [Item("one process by launch", family, launch_one, (family,)) for family in families]
+    items += [Item("one process in a group", family, group_one, (family,)) for family in families]
     if count > 1:
         items += [
             Item(f"{count} processes against one", family, launch_many, (family, count))
+            for family in families
+        ]
+    if count > 1 and not options.dry:  # without GPUs fairseq starts no process itself
+        items += [
+            Item(f"{count} processes started by fairseq", family, spawn, (family, count))
             for family in families
         ]
     items += [Item("sweep", "two runs side by side", sweep)]
@@ -90,6 +96,22 @@ def launch_one(options: Options, family: str) -> dict[str, Any]:
     how = "--cpu-processes 1" if options.dry else "--gpus 1"
     launched = train(options, family, "launched", UPDATES, launch=how)
     return compare(launched, train(options, family, "whole", UPDATES), EXACT)
+
+
+def group_one(options: Options, family: str) -> dict[str, Any]:
+    """Compare a process that meets itself, by NCCL on a GPU, with one that meets nobody."""
+    flags = ["--distributed-init-method", f"tcp://127.0.0.1:{PORT}", "--distributed-no-spawn"]
+    if options.dry:
+        flags += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    met = train(options, family, "group", UPDATES, *flags)
+    return compare(met, train(options, family, "whole", UPDATES), EXACT)
+
+
+def spawn(options: Options, family: str, count: int) -> dict[str, Any]:
+    """Compare processes that fairseq-train starts with those that launch starts."""
+    started = train(options, family, "spawned", UPDATES, "--distributed-world-size", str(count))
+    many = train(options, family, "many", UPDATES, launch=f"--gpus {count}")
+    return compare(started, many, SUMMED)
 
 
 def launch_many(options: Options, family: str, count: int) -> dict[str, Any]:

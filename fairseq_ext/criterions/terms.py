@@ -77,11 +77,15 @@ class Term:
         raise NotImplementedError
 
 
+WRAPPED = ("module", "_fsdp_wrapped_module", "_fpw_module")
+"""Names under which wrappers have the model."""
+
+
 def unwrap(model: Any) -> Any:
-    """Return the model inside wrappers such as DistributedDataParallel.
+    """Return the model inside wrappers such as DistributedDataParallel, or fairscale's for FSDP.
 
     Its parameters have the same names in any number of processes.
     """
-    while "module" in dict(model.named_children()):
-        model = model.module
+    while inside := next((x for name, x in model.named_children() if name in WRAPPED), None):
+        model = inside
     return model
