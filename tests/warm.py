@@ -7,7 +7,10 @@ end as the forked process ends. What is none of those commands is run as usual. 
 a forked process is such a client too, so that a sweep's trainings are forked as well.
 """
 
+import atexit
 import os
+import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -26,6 +29,7 @@ COMMANDS = ("train", "generate", "preprocess", "interactive", "validate", "hydra
 def activate() -> Path:
     """Put the clients in front of PATH, and return their folder; the server starts when asked."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / "socket"))
     listener.listen(64)
@@ -48,8 +52,6 @@ def python_path() -> list[str]:
 
 def _serve_when_asked(listener: socket.socket, folder: Path) -> None:
     """Start the server once a client connects; it ends with this process, when its stdin does."""
-    import select
-
     select.select([listener], [], [])
     # a process with threads cannot be forked safely
     single = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(python_path())}
