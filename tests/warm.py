@@ -22,7 +22,7 @@ from threading import Thread
 
 HERE, BIN = Path(__file__).parent, Path(sys.executable).parent
 ROOT = HERE.parent
-COMMANDS = ("train", "generate", "preprocess", "interactive", "validate", "hydra-train", "eval-lm")
+COMMANDS = "train generate preprocess interactive validate hydra-train eval-lm score".split()
 
 
 @cache

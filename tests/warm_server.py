@@ -15,7 +15,7 @@ from pathlib import Path
 
 IDLE = 300  # seconds without any use of a CPU, after which a command hangs
 LOOK = 15  # seconds between looks at it
-COMMANDS = "train generate preprocess interactive validate eval_lm hydra_train".split()
+COMMANDS = "train generate preprocess interactive validate hydra_train eval_lm score".split()
 
 
 def serve(listener: socket.socket, folder: Path) -> None:
