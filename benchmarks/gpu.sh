@@ -5,7 +5,7 @@
 # Usage: bash benchmarks/gpu.sh --out DIR [--wheels DIR] [OPTION...]
 #        bash benchmarks/gpu.sh --collect DIR
 #
-#   --out      folder of the results: STAGE.json and STAGE.md of each stage, and work/
+#   --out      folder of the results: STAGE.json and STAGE.md of each stage, and runs/
 #   --wheels   folder of wheels, which are installed in OUT/env beside the machine's torch
 #              (default: the environment as it is)
 #   --stages   of right (kernels and training steps), fast (benchmarks), real (Multi30k and masked
@@ -51,6 +51,7 @@ enter_gpu_environment() {
 
 [ -z "$wheels" ] || enter_gpu_environment
 export FAIRSEQ_EXT_SKIP_INSTALL=1 PYTHONPATH=$ROOT:$ROOT/benchmarks:$ROOT/benchmarks/gpu
+export FAIRSEQ_EXT_TRUST_TRITON=1  # what a version gets wrong is to be seen
 if [ -n "$dry" ]; then
   export CUDA_VISIBLE_DEVICES=
 else
@@ -62,8 +63,8 @@ fi
 # Data. Those in the package are small enough to try with; a result needs real ones.
 merges=10000 corpus=multi30k books=books
 if [ -n "$dry" ] || [ ! -d "${FAIRSEQ_EXT_CORPORA:-}/multi30k-en-de" ]; then corpus=builtin merges=800; fi
-if [ -n "$dry" ] || [ ! -d "${FAIRSEQ_EXT_CORPORA:-}/gutenberg" ]; then books=$out/work/text; fi
-data=$out/work/$corpus.en-de text=$out/work/running-text
+if [ -n "$dry" ] || [ ! -d "${FAIRSEQ_EXT_CORPORA:-}/gutenberg" ]; then books=$out/runs/text; fi
+data=$out/runs/$corpus.en-de text=$out/runs/running-text
 [ -e "$data" ] || bash "$ROOT/scripts/prepare_$corpus.sh" "$data" --merges $merges >"$out/data.log" 2>&1 ||
   die "The data could not be prepared: see $out/data.log."
 if [ ! -e "$text" ]; then

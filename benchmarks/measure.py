@@ -27,6 +27,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import atomic_writer
 
 AGAIN = "again"
 ABSENT = "–"  # a ratio that has no meaning, or of work that does not fit into memory
@@ -297,7 +298,6 @@ def report(
     print("\n\n".join([*blocks, "\n".join(lines)]))
     if args.json:
         content = {"facts": facts, "tables": [asdict(x) for x in tables], "verdict": lines}
-        partial = args.json.with_name(args.json.name + ".part")
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(args.json)
+        with atomic_writer(args.json) as file:
+            file.write(json.dumps(content, indent=1) + "\n")
     return code

@@ -39,6 +39,11 @@ def hang(options):
     time.sleep(60)
 
 
+def doze(options):
+    time.sleep(1)
+    return {}
+
+
 def refuse(options):
     raise ValueError("not | right")
 
@@ -111,9 +116,15 @@ def test_a_second_run_does_what_is_left(options):
 
 def test_a_process_that_hangs_is_killed(options, monkeypatch):
     monkeypatch.setattr(run, "HANGS", 5)
+    monkeypatch.setattr(run, "MARGIN", -100)
     results = proceed(Stage(("hangs", hang), ("two", double, (2,))), options)
     assert results["hangs"]["why"] == "no answer in 5 s"
     assert results["two"]["status"] == "ok"
+
+
+def test_an_item_may_take_all_the_time_there_is(options, monkeypatch):
+    monkeypatch.setattr(run, "HANGS", 0.1)
+    assert proceed(Stage(("slow", doze)), options)["slow"]["status"] == "ok"
 
 
 def test_nothing_is_begun_after_the_deadline(options, tmp_path):

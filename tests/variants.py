@@ -1,4 +1,4 @@
-"""What trainings can have: mechanisms of attention, two at a time, and objectives on text."""
+"""Variants of trainings: mechanisms of attention, two at a time, and objectives on text."""
 
 from itertools import combinations
 

@@ -53,7 +53,7 @@ def train(
     options: Options, family: str, name: str, updates: int, *flags: str, launch: str = ""
 ) -> dict[str, torch.Tensor]:
     """Train, unless that was done before, and return the parameters of the last checkpoint."""
-    folder = options.work / "distributed" / f"{family}-{name}"
+    folder = options.runs / "distributed" / f"{family}-{name}"
     done = folder / f"{updates}.done"
     line = ["fairseq-train", str(options.data), *COMMON, *FAMILIES[family].split(), *flags]
     line += ["--max-update", str(updates), "--save-dir", str(folder)]
@@ -124,7 +124,7 @@ def launch_many(options: Options, family: str, count: int) -> dict[str, Any]:
 
 def sweep(options: Options) -> dict[str, Any]:
     """Train two variants side by side by `fairseq-ext sweep`, and compare one with a training."""
-    out = options.work / "distributed" / "sweep"
+    out = options.runs / "distributed" / "sweep"
     variants = [
         word for name in ("dna", "ag") for word in ("--variant", f"{name}={FAMILIES[name]}")
     ]

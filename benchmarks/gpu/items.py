@@ -1,4 +1,4 @@
-"""Items of a stage, and what they get and raise.
+"""Items of a stage, their settings and what they raise.
 
 They have a module of their own, since `run` is another module in worker processes.
 """
@@ -15,7 +15,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What a stage gets: where to write, what to read, and how long it may take."""
+    """Settings of a stage: where to write, what to read, and how long it may take."""
 
     out: Path
     data: Path
@@ -28,9 +28,9 @@ class Options:
         return "cpu" if self.dry else "cuda"
 
     @property
-    def work(self) -> Path:
-        """Folder of runs, checkpoints and logs."""
-        return self.out / "work"
+    def runs(self) -> Path:
+        """Folder of data, checkpoints and logs."""
+        return self.out / "runs"
 
     def seconds_left(self) -> float:
         return max(1.0, self.deadline - time.time())

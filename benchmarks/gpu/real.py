@@ -1,6 +1,5 @@
 """Stage 3, *real*: Multi30k at the settings of the published model; masked LM of 12 layers."""
 
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -15,16 +14,16 @@ SIDE_BY_SIDE = 8  # trainings of tiny models on one GPU
 
 
 def plan(options: Options) -> list[Item]:
-    seeds, variants, updates = (1, 2, 3), VARIANTS, 8000
+    seeds, variants, updates, jobs, flags = (1, 2, 3), VARIANTS, 8000, SIDE_BY_SIDE, ""
     if options.dry:
-        seeds, variants, updates = (1,), "dna+gaussian", 2
+        seeds, variants, updates, jobs = (1,), "dna+gaussian", 2, 1
+        flags = "--cpu --train-subset valid"
     multi30k = (
         f"train_multi30k.sh --data {options.data} --variants '{variants}' --updates {updates} "
-        f"--jobs {1 if options.dry else SIDE_BY_SIDE} --out {options.work}/multi30k"
+        f"--jobs {jobs}"
     )
-    flags = " -- --cpu --train-subset valid" if options.dry else ""
     items = [
-        Item("Multi30k", f"{n} seeds", follow, (f"{multi30k} --seeds {n}{flags}", "table.txt"))
+        Item("Multi30k", f"{n} seeds", follow, ("multi30k", f"{multi30k} --seeds {n}", flags))
         for n in seeds
     ]
     return [*items, *masked_lm(options)]
@@ -40,24 +39,22 @@ def masked_lm(options: Options) -> list[Item]:
             f"{experiment}, {size.strip('_')}, {updates} updates",
             follow,
             (
+                experiment,
                 f"pretrain.sh {experiment} --data {options.text} --size {size} --seeds 1 "
-                f"--updates {updates} --out {options.work}/{experiment} -- {flags}",
-                "table.txt",
+                f"--updates {updates}",
+                flags,
             ),
         )
         for experiment in ("normalisers", "convergence")[: 1 if options.dry else None]
     ]
 
 
-def follow(options: Options, line: str, result: str) -> dict[str, Any]:
+def follow(options: Options, name: str, line: str, flags: str) -> dict[str, Any]:
     """Run a recipe until it is done or the time is up; it resumes by itself."""
-    words = line.split(" --out ")[1].split()
-    log = options.work / "real.log"
-    env = os.environ | {"FAIRSEQ_EXT_SKIP_INSTALL": "1", "FAIRSEQ_EXT_TRUST_TRITON": "1"}
+    out, log = options.runs / name, options.runs / "real.log"
+    command = f"exec bash {SCRIPTS}/{line} --out {out} -- {flags}"
     with log.open("a") as output:
-        process = subprocess.Popen(
-            f"exec bash {SCRIPTS}/{line}", shell=True, env=env, stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command, shell=True, stdout=output, stderr=output)
         try:
             code = process.wait(options.seconds_left())
         except subprocess.TimeoutExpired:
@@ -66,4 +63,4 @@ def follow(options: Options, line: str, result: str) -> dict[str, Any]:
             raise Unfinished(f"the time was up; see {log}") from None
     if code:
         raise RuntimeError(f"exit code {code}, see {log}: {log.read_text()[-1500:]}")
-    return {"markdown": f"```\n{Path(words[0], result).read_text('utf-8').strip()}\n```"}
+    return {"markdown": f"```\n{(out / 'table.txt').read_text('utf-8').strip()}\n```"}

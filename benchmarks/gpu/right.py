@@ -84,9 +84,9 @@ def prepare(options: Options) -> None:
     if options.dry:
         os.environ["TRITON_INTERPRET"] = "1"  # of the worker, before it imports Triton
     for module in (training, pretraining, asa):
-        folder = options.work / module.__name__
+        folder = options.runs / module.__name__
         if not folder.exists():
-            with TemporaryDirectory(dir=options.work) as partial:
+            with TemporaryDirectory(dir=options.runs) as partial:
                 module.write_synthetic(Path(partial), 500, 1)
                 if module is pretraining:
                     with Path(partial, "dict.txt").open("a") as symbols:
@@ -97,14 +97,13 @@ def prepare(options: Options) -> None:
 def run_tests(options: Options) -> dict[str, Any]:
     """Run the tests of the kernels on the GPU."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    env = os.environ | {"FAIRSEQ_EXT_TRUST_TRITON": "1"}
     done = subprocess.run(
-        [*command, "tests/test_triton.py"], cwd=ROOT, env=env, capture_output=True, text=True
+        [*command, "tests/test_triton.py"], cwd=ROOT, capture_output=True, text=True
     )
-    (options.work / "test_triton.log").write_text(done.stdout + done.stderr, "utf-8")
+    (options.runs / "test_triton.log").write_text(done.stdout + done.stderr, "utf-8")
     last = done.stdout.rstrip().split("\n")[-1]
     if done.returncode:
-        raise AssertionError(f"{last} ({options.work / 'test_triton.log'})")
+        raise AssertionError(f"{last} ({options.runs / 'test_triton.log'})")
     return {name: int(number) for number, name in re.findall(r"(\d+) (passed|skipped)", last)}
 
 
@@ -115,7 +114,8 @@ def check_kernel(
     options: Options, name: str, dtype: str, length: int, width: int
 ) -> dict[str, Any]:
     """Compare outputs and gradients, without padding and with it on both sides."""
-    prepare_kernels(options)
+    if options.dry:
+        differentiate_flex_attention()
     worst: dict[str, float] = {}
     for side in SIDES if length > 2 else SIDES[:1]:
         for part, error in errors(name, dtype, length, width, side, options).items():
@@ -126,13 +126,11 @@ def check_kernel(
     return {part: f"{error:.1e}" for part, error in worst.items()}
 
 
-def prepare_kernels(options: Options) -> None:
-    """Try Triton whatever its version; without a GPU let torch differentiate flex_attention."""
-    os.environ["FAIRSEQ_EXT_TRUST_TRITON"] = "1"
-    if options.dry:
-        doubly_flex.torch_flex._validate_device = lambda *inputs: None
-        doubly_flex._compiled = lambda: doubly_flex._attend
-        doubly_flex.supports = lambda q, k, mask: doubly_triton.fits(q, k, mask)
+def differentiate_flex_attention() -> None:
+    """Let torch differentiate the plain form of flex_attention, which a CPU has no kernel for."""
+    doubly_flex.torch_flex._validate_device = lambda *inputs: None
+    doubly_flex._compiled = lambda: doubly_flex._attend
+    doubly_flex.supports = lambda q, k, mask: doubly_triton.fits(q, k, mask)
 
 
 def errors(
@@ -227,26 +225,24 @@ def check_dropout(options: Options) -> dict[str, Any]:
 # Families.
 
 AG = "--ag-alpha 10 --ag-decay-updates 1000"
-TRANSLATION = " ".join(training.FLAGS)
 GUIDED = "--criterion label_smoothed_cross_entropy_ag --ag-encoder-heads next:1,prev:1 " + AG
 FAMILIES = {  # data, flags
-    "stock": (training, f"{TRANSLATION} --arch transformer {' '.join(training.TINY)}"),
-    "una": (training, f"{TRANSLATION} --arch transformer_una_tiny"),
-    "dna": (training, f"{TRANSLATION} --arch transformer_dna_tiny"),
-    "dna, flex": (training, f"{TRANSLATION} --arch transformer_dna_tiny --doubly-kernel flex"),
-    "hna": (training, f"{TRANSLATION} --arch transformer_hna_tiny"),
+    "stock": (training, f"--arch transformer {' '.join(training.TINY)}"),
+    "una": (training, "--arch transformer_una_tiny"),
+    "dna": (training, "--arch transformer_dna_tiny"),
+    "dna, flex": (training, "--arch transformer_dna_tiny --doubly-kernel flex"),
+    "hna": (training, "--arch transformer_hna_tiny"),
     "sinkhorn": (
         training,
-        f"{TRANSLATION} --arch transformer_una_tiny --encoder-normaliser sinkhorn "
-        "--sinkhorn-sweeps 3",
+        "--arch transformer_una_tiny --encoder-normaliser sinkhorn --sinkhorn-sweeps 3",
     ),
-    "gaussian": (training, f"{TRANSLATION} --arch transformer_gaussian_tiny"),
-    "roles": (training, f"{TRANSLATION} --arch transformer_roles_tiny"),
-    "gates": (training, f"{TRANSLATION} --arch transformer_una_tiny --head-gate"),
-    "ag": (training, f"{TRANSLATION} --arch transformer_una_tiny {GUIDED}"),
+    "gaussian": (training, "--arch transformer_gaussian_tiny"),
+    "roles": (training, "--arch transformer_roles_tiny"),
+    "gates": (training, "--arch transformer_una_tiny --head-gate"),
+    "ag": (training, f"--arch transformer_una_tiny {GUIDED}"),
     "translation asa": (
         training,
-        f"{TRANSLATION} --arch transformer_asa_tiny --criterion label_smoothed_cross_entropy_asa",
+        "--arch transformer_asa_tiny --criterion label_smoothed_cross_entropy_asa",
     ),
     "masked_lm": (pretraining, "--arch roberta_una_tiny --criterion masked_lm"),
     "masked_lm dna": (pretraining, "--arch roberta_dna_tiny --criterion masked_lm"),
@@ -289,9 +285,9 @@ def check_step(options: Options, family: str, mode: str) -> dict[str, Any]:
 
 def common(module: Any, options: Options) -> list[str]:
     """Return data and flags of a family's task."""
-    folder = options.work / module.__name__
+    folder = options.runs / module.__name__
     if module is training:
-        return [str(folder)]
+        return [str(folder), *training.FLAGS]
     if module is pretraining:
         return [str(folder), *pretraining.FLAGS, "--tokens-per-sample", "64"]
     return [

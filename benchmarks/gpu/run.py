@@ -25,9 +25,12 @@ import torch
 from items import Item, Options, Result, Skipped, Unfinished
 from tqdm import tqdm
 
+from fairseq_ext.files import atomic_writer
+
 STAGES = ("right", "fast", "real", "distributed")
 UNFINISHED = 75  # exit code: the same command goes on
-STARTS, HANGS = 300, 540  # seconds that a process may take to begin an item, and to do it
+STARTS, HANGS = 300, 540  # seconds that a process may take to begin an item, and at least to do it
+MARGIN = 120  # seconds after the deadline, which an item may end itself
 
 # Workers.
 
@@ -36,18 +39,21 @@ def serve(requests: Connection, options: Options) -> None:
     """Do the items that arrive, until a CUDA error leaves the process unusable."""
     torch.set_num_threads(1)
     logging.disable(logging.INFO)
-    while True:
+    result: Result = {}
+    while not breaks_process(result):
         item = requests.recv()
         requests.send("begun")
-        result, usable = do(item, options)
+        result = do(item, options)
         requests.send(result)
-        if not usable:
-            return
 
 
-def do(item: Item, options: Options) -> tuple[Result, bool]:
-    """Return the result of an item, and whether the process can do another."""
-    begin, error = time.time(), None
+def breaks_process(result: Result) -> bool:
+    """Return whether a CUDA error leaves the process of a result unusable."""
+    return "CUDA error" in result.get("why", "")
+
+
+def do(item: Item, options: Options) -> Result:
+    begin = time.time()
     try:
         result: Result = {"status": "ok", **item.do(options, *item.arguments)}
         if options.device == "cuda":
@@ -57,10 +63,10 @@ def do(item: Item, options: Options) -> tuple[Result, bool]:
     except Unfinished as why:
         result = {"status": "unfinished", "why": str(why)}
     except Exception as failure:
-        error = f"{type(failure).__name__}: {failure}"
-        result = {"status": "failed", "why": error, "traceback": traceback.format_exc()}
+        why = f"{type(failure).__name__}: {failure}"
+        result = {"status": "failed", "why": why, "traceback": traceback.format_exc()}
     result["seconds"] = round(time.time() - begin, 2)
-    return result, "CUDA error" not in (error or "")
+    return result
 
 
 class Worker:
@@ -79,16 +85,16 @@ class Worker:
             theirs.close()
         try:
             self.pipe.send(item)
-            for seconds in (STARTS, HANGS):
+            for seconds in (STARTS, max(HANGS, self.options.seconds_left() + MARGIN)):
                 if not self.pipe.poll(seconds):
                     self.stop()
-                    why = f"no answer in {seconds} s"
-                    return {"status": "crashed", "why": why, "seconds": seconds}
+                    why = f"no answer in {seconds:.0f} s"
+                    return {"status": "crashed", "why": why, "seconds": round(seconds)}
                 result = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
             return {"status": "crashed", "why": f"exit code {self.process.exitcode}", "seconds": 0}
-        if "CUDA error" in result.get("why", ""):
+        if breaks_process(result):
             self.process.join()
         return result
 
@@ -124,18 +130,13 @@ class Record:
             self.write()
 
     def write(self, conclusion: Sequence[str] = ()) -> None:
-        replace(self.path, json.dumps(self.content, indent=1) + "\n")
-        replace(self.out / f"{self.stage}.md", page(self.stage, self.content, conclusion))
+        with atomic_writer(self.path) as file:
+            file.write(json.dumps(self.content, indent=1) + "\n")
+        with atomic_writer(self.out / f"{self.stage}.md") as file:
+            file.write(page(self.stage, self.content, conclusion))
 
     def count(self, *statuses: str) -> int:
         return sum(result["status"] in statuses for result in self.items.values())
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file that is never seen half-written."""
-    partial = path.with_name(f"{path.name}.part")
-    partial.write_text(text, "utf-8")
-    partial.replace(path)
 
 
 def page(stage: str, content: Mapping[str, Any], conclusion: Sequence[str]) -> str:
@@ -211,7 +212,7 @@ def main() -> int:
     out = args.out.resolve()
     deadline = time.time() + 60 * args.minutes
     options = Options(out, args.data.resolve(), args.text.resolve(), args.dry, deadline)
-    options.work.mkdir(parents=True, exist_ok=True)
+    options.runs.mkdir(parents=True, exist_ok=True)
     record, stage = Record(args.stage, out), import_module(args.stage)
     device = argparse.Namespace(device=options.device, threads=1, clock="wall", rounds=0, seed=1)
     facts = measure.machine(device)

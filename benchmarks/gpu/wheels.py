@@ -2,8 +2,8 @@
 
 `collect FOLDER` downloads what fairseq_ext needs, for Python 3.12 on x86-64 Linux, with the
 versions of constraints.txt: all but torch, and the large packages of GPU_IMAGE, which an image with
-torch has. `install FOLDER` installs those that the environment lacks. `check` names what is not
-there.
+torch has. `install FOLDER` installs those that the environment lacks in that version. `check` names
+requirements that are not met.
 """
 
 import re
@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 TORCH = {"torch", "torchaudio", "triton"}
 GPU_IMAGE = {"contourpy", "cython", "fonttools", "lxml", "matplotlib", "numpy", "pillow"}
 GPU_IMAGE |= {"scikit-learn", "scipy", "setuptools"}
-BESIDES = ("fairscale", "pytest")
+BESIDES = {"fairscale", "iniconfig", "pluggy", "pygments", "pytest"}  # for FSDP and tests
+NEEDLESS = {"cython", "torchaudio", "torch"}  # not imported; torch is the machine's
 ABI = {"python_version": "3.12", "python_full_version": "3.12.3", "extra": ""}
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (34, 28, 27, 17)] + ["manylinux2014_x86_64"]
 PLATFORMS.append("manylinux1_x86_64")
@@ -50,7 +51,7 @@ def collect(folder: Path) -> None:
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     names = {canonicalize_name(requirement.name) for requirement in needed(["fairseq_ext"])}
-    for name in sorted(names | {*BESIDES, "iniconfig", "pluggy", "pygments"} - TORCH - GPU_IMAGE):
+    for name in sorted((names | BESIDES) - TORCH - GPU_IMAGE):
         wanted = f"{name}=={pins[name]}" if name in pins else name
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         target = ["--python-version", "3.12", "--implementation", "cp", "--only-binary", ":all:"]
@@ -72,7 +73,7 @@ def collect(folder: Path) -> None:
 
 
 def install(folder: Path) -> None:
-    """Install wheels of distributions that the environment lacks, and check the result."""
+    """Install fairseq_ext, and wheels that the environment lacks in their version."""
     wheels = [path for path in sorted(folder.glob("*.whl")) if not is_installed(path)]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     if wheels:
@@ -82,37 +83,39 @@ def install(folder: Path) -> None:
 
 
 def is_installed(wheel: Path) -> bool:
+    name, version = wheel.name.split("-")[:2]
+    return installed_version(name) == version
+
+
+def installed_version(name: str) -> str | None:
     try:
-        metadata.version(wheel.name.split("-")[0])
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
-def check() -> None:
+def check(folder: None = None) -> None:
     """Exit with a sentence that names requirements which are not met."""
-    missing = []
+    missing = set()
     for requirement in needed(["fairseq_ext"]):
-        name = canonicalize_name(requirement.name)
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            missing += [str(requirement)] * (name not in {"torchaudio", "cython"})
+        version = installed_version(requirement.name)
+        if canonicalize_name(requirement.name) in NEEDLESS:
             continue
-        if name in ("fairseq-fixed", "numpy", "scikit-learn", "scipy") and not (
-            requirement.specifier.contains(version, prereleases=True)
-        ):
-            missing.append(f"{requirement} (there is {version})")
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            missing.add(f"{requirement} (there is {version or 'none'})")
     if missing:
-        sys.exit(f"error: this machine lacks {', '.join(sorted({*missing}))}; add wheels of them")
+        sys.exit(f"error: this machine lacks {', '.join(sorted(missing))}; add wheels of them")
+
+
+VERBS = {"collect": collect, "install": install, "check": check}
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("verb", choices=("collect", "install", "check"))
+    parser.add_argument("verb", choices=VERBS)
     parser.add_argument("folder", type=Path, nargs="?")
     args = parser.parse_args()
-    check() if args.verb == "check" else globals()[args.verb](args.folder)
+    VERBS[args.verb](args.folder)
 
 
 if __name__ == "__main__":

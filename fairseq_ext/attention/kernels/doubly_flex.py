@@ -1,4 +1,4 @@
-"""Doubly-normalised and hybrid attention on a GPU by torch's flex_attention, as a rival of Triton.
+"""Doubly-normalised and hybrid attention on a GPU by torch's flex_attention, instead of Triton.
 
 DNAS is softmax attention in which each key j has a bias, minus the log-sum-exp of its scores over
 the queries:
@@ -38,16 +38,7 @@ def attend(
     query_padding: Tensor | None,
     u: Tensor | None = None,
 ) -> Tensor:
-    """Return DNAS or HNAS, [B, H, T, D], with scores q k^T / sqrt(D); zero for padded queries.
-
-    Args:
-        q: [B, H, T, D].
-        k: [B, H, S, D].
-        v: [B, H, S, D].
-        masked: [B or 1, 1, 1, S] bool, padded keys.
-        query_padding: [B, T] bool.
-        u: [H], the share of DNAS in HNAS; None for DNAS.
-    """
+    """Return what `doubly_cpu.attend` returns, for inputs of any floating type."""
     batch, width = q.size(0), q.size(-1)
     queries = q.new_ones(batch, q.size(2), dtype=torch.bool)
     if query_padding is not None:

@@ -102,16 +102,7 @@ def attend(
     query_padding: Tensor | None,
     u: Tensor | None = None,
 ) -> Tensor:
-    """Return DNAS or HNAS, [B, H, T, D], with scores q k^T / sqrt(D); zero for padded queries.
-
-    Args:
-        q: [B, H, T, D].
-        k: [B, H, S, D].
-        v: [B, H, S, D].
-        masked: [B, 1, 1, S] bool, padded keys.
-        query_padding: [B, T] bool.
-        u: [H], the share of DNAS in HNAS; None for DNAS.
-    """
+    """Return what `doubly_cpu.attend` returns, for inputs of any floating type."""
     batch, heads = q.shape[:2]
     q, k, v = (_time_first(x) for x in (q, k, v))
     keys = None if masked is None else masked[:, 0, 0]
