@@ -519,3 +519,17 @@ def test_a_refusal_of_a_process_that_was_started_is_one_sentence(monkeypatch):
     text = "-- Process 1 terminated:\nTraceback\nValueError: no\n"
     with pytest.raises(ProcessRaisedException, match="ValueError: no"):
         distributed_utils.call_main(cfg, print)
+
+
+def test_what_one_command_is_configured_with_does_not_reach_the_next(monkeypatch):
+    """hydra reads its store in place, and changes copies of what it reads."""
+    copied = []
+    monkeypatch.setattr(libraries.LazyNode, "__deepcopy__", lambda self, memo: copied.append(self))
+
+    def configure(*flags):
+        line = [*"data --arch transformer --optimizer adam".split(), *flags]
+        parsed = options.parse_args_and_arch(options.get_training_parser(), line)
+        return convert_namespace_to_omegaconf(parsed).common.seed
+
+    assert [configure("--seed", "7"), configure()] == [7, 1]
+    assert copied == []  # a model's node, which nobody asked for

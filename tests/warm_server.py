@@ -3,6 +3,7 @@
 Usage: warm_server.py LISTENER FOLDER: file descriptor of the socket, and folder of the clients.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -13,6 +14,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+LATE = "fairseq.libbleu hydra._internal.hydra torch._dynamo torch.profiler".split()
+"""Modules that commands import when they first need them."""
 IDLE = 300  # seconds without any use of a CPU, after which a command hangs
 LOOK = 15  # seconds between looks at it
 COMMANDS = "train generate preprocess interactive validate hydra_train eval_lm score".split()
@@ -107,6 +110,7 @@ def become(name: str, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    for name in COMMANDS:
-        import_module(f"fairseq_cli.{name}")
+    for name in (*(f"fairseq_cli.{command}" for command in COMMANDS), *LATE):
+        import_module(name)
+    gc.freeze()  # so that no child visits, and so copies, what they all share
     serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))

@@ -19,6 +19,7 @@ PATCHES = (
     libraries.fix_length_buckets,
     libraries.avoid_cudnn_attention,
     libraries.make_nodes_lazily,
+    libraries.share_configurations,
     batches.keep_last_batch,
     batches.repeat_batches,
     batches.refresh_cached_items,
