@@ -6,6 +6,7 @@ Usage: warm_server.py LISTENER FOLDER: file descriptor of the socket, and folder
 import gc
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -13,6 +14,8 @@ import socket
 import sys
 from importlib import import_module
 from pathlib import Path
+
+import fairseq_ext
 
 LATE = "fairseq.libbleu hydra._internal.hydra torch._dynamo torch.profiler".split()
 """Modules that commands import when they first need them."""
@@ -106,11 +109,20 @@ def become(name: str, arguments: list[str]) -> None:
     if module.startswith("fairseq_cli."):
         sys.argv[0] = f"{Path(sys.executable).parent}/{name}"
         sys.exit(import_module(module).cli_main())
+    sys.modules.pop(module, None)  # or runpy would warn
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-if __name__ == "__main__":
+def import_everything() -> None:
+    """Import fairseq's commands, which set up logging, and then all of our package."""
     for name in (*(f"fairseq_cli.{command}" for command in COMMANDS), *LATE):
         import_module(name)
+    for module in pkgutil.walk_packages(fairseq_ext.__path__, "fairseq_ext."):
+        if not module.name.endswith(".__main__"):
+            import_module(module.name)
+
+
+if __name__ == "__main__":
+    import_everything()
     gc.freeze()  # so that no child visits, and so copies, what they all share
     serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))
