@@ -18,7 +18,8 @@ def read_hypotheses(output):
     return {int(n): (float(s), text, [float(x) for x in scores[n].split()]) for n, s, text in found}
 
 
-GENERATE = "-s de -t en --beam 3 --cpu --num-workers 0 --max-len-b 20".split()
+GENERATE = "-s de -t en --beam 3 --cpu --num-workers 0 --max-len-b 12".split()
+GENERATE += ["--gen-subset", "valid"]
 
 
 def generate(data, checkpoint, *args, plugin=PLUGIN, **options):

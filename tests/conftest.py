@@ -22,6 +22,19 @@ warm.activate()
 pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "shell")
 
 
+MARKED_BY_FIXTURE = {"corpora": "corpora", "quickstart": "recipe", "device": "gpu", "kernel": "gpu"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for fixture in MARKED_BY_FIXTURE.keys() & {*item.fixturenames}:
+            item.add_marker(MARKED_BY_FIXTURE[fixture])
+
+
+def pytest_runtest_logstart(nodeid):
+    warm.say_what_is_covered(nodeid)
+
+
 @pytest.fixture(params=["as chosen", "fused"])
 def every_form(request, monkeypatch):
     """Normalisers as they are used on inputs of this size, and their kernels."""
@@ -41,7 +54,7 @@ def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT):
 def start(command: str, *args: object, cwd: Path = ROOT, stdin=None):
     """`fairseq-<command>`, started."""
     return subprocess.Popen(
-        [Path(sys.executable).parent / f"fairseq-{command}", *map(str, args)],
+        [warm.activate() / f"fairseq-{command}", *map(str, args)],
         cwd=cwd,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdin=stdin,
@@ -49,6 +62,12 @@ def start(command: str, *args: object, cwd: Path = ROOT, stdin=None):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Let commands that this process starts by `sys.executable` be forked."""
+    monkeypatch.setattr(sys, "executable", str(warm.activate() / "python"))
 
 
 def train_in_two_processes(data: Path, *flags: object) -> None:

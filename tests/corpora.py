@@ -17,9 +17,13 @@ UD = [
     (CORPORA / "ud-english-ewt/en_ewt-ud-dev.conllu.gz", 2001, 25147),
     (CORPORA / "ud-german-gsd/de_gsd-ud-dev.conllu.gz", 799, 12480),
 ]
-needs_corpora = pytest.mark.skipif(
-    not UD[0][0].is_file(), reason="FAIRSEQ_EXT_CORPORA has no ud-english-ewt"
-)
+
+
+def needs_corpora(test):
+    """Mark a test that reads real corpora, and skip it where there are none."""
+    absent = not UD[0][0].is_file()
+    skipped = pytest.mark.skipif(absent, reason="FAIRSEQ_EXT_CORPORA has no ud-english-ewt")
+    return pytest.mark.corpora(skipped(test))
 
 
 def write_corpus(folder: Path, change=lambda split, language, lines: lines) -> Path:

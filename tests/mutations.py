@@ -1,12 +1,13 @@
 """Break the package in many small ways, one at a time, and see whether the tests notice.
 
 A seed chooses the places: at least one in each room, and no two in one module before every module
-had one. Each mutation is made in a copy of the repository, where the tests that name the module run
-first and stop at the first failure. Results are lines of JSON; a second run of the same command
-continues.
+had one. Each mutation is made in a copy of the repository. There the tests run that reach the line,
+which a measurement of coverage knows, and then the files that they are in, up to the first failure;
+slow ones last. Results are lines of JSON; a second run of the same command continues.
 
 Example:
-  python tests/mutations.py --count 60 --seed 1 --out mutations.jsonl
+  COVERAGE_PROCESS_START=$PWD/pyproject.toml bash scripts/test.sh --all; coverage combine
+  python tests/mutations.py --count 60 --seed 1 --coverage .coverage --out mutations.jsonl
   python tests/mutations.py --list --count 5
 """
 
@@ -22,9 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from coverage import CoverageData
+from pytest import ExitCode
 
 ROOT = Path(__file__).parent.parent
 ROOMS = "attention criterions guidance roles models patches evaluation prepare".split()
@@ -48,7 +52,8 @@ SWAPS = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-FAST = ["-m", "not slow"]
+FAST, SLOW = ["-m", "not slow"], ["-m", "slow"]
+FEW = 40  # tests that run before whole files
 
 
 class Mutation(NamedTuple):
@@ -143,46 +148,60 @@ def choose(count: int, seed: int) -> list[Mutation]:
     return chosen
 
 
-def order_tests(checkout: Path, module: str) -> list[str]:
-    """Return the test files, those first that name the module most often."""
-    name = Path(module).stem
-    dotted = module.removesuffix(".py").replace("/", ".")
-    words = re.compile(rf"\b{re.escape(name)}\b|{re.escape(dotted)}")
-    files = sorted((checkout / "tests").glob("test_*.py"))
-    counts = {file: len(words.findall(file.read_text("utf-8"))) for file in files}
-    return [str(file.relative_to(checkout)) for file in sorted(files, key=lambda f: -counts[f])]
+def find_tests(coverage: CoverageData, mutation: Mutation) -> list[str]:
+    """Return tests that reach a line or, if it runs when its module is imported, the module."""
+    lines = coverage.contexts_by_lineno(mutation.path)
+    last = mutation.line + mutation.before.count("\n")
+    reached = {test for at in range(mutation.line, last + 1) for test in lines.get(at, ())}
+    if not any(reached):
+        reached = {test for tests in lines.values() for test in tests}
+    return sorted({test.partition(" (")[0] for test in reached} - {""})
 
 
-def run_tests(checkout: Path, mutation: Mutation, arguments: list[str]) -> tuple[str, float]:
-    """Return the first test that fails, or an empty text, and the seconds."""
+def order_files(checkout: Path, module: str, tests: list[str]) -> list[str]:
+    """Return the files of tests, those first that name the module most often."""
+    words = re.compile(rf"\b{re.escape(Path(module).stem)}\b")
+    files = {test.partition("::")[0] for test in tests}
+    counts = {file: len(words.findall((checkout / file).read_text("utf-8"))) for file in files}
+    return sorted(files, key=lambda file: (-counts[file], file))
+
+
+def run_tests(checkout: Path, arguments: Sequence[str]) -> str:
+    """Return the first test that fails, or an empty text."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
-    begin = time.time()
     done = subprocess.run(
-        [*command, *order_tests(checkout, mutation.path)],
+        command,
         cwd=checkout,
         env=os.environ | {"PYTHONPATH": str(checkout)},
         capture_output=True,
         text=True,
     )
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
-    name = failures[0] if failures else "" if done.returncode == 0 else done.stdout[-300:]
-    return name, round(time.time() - begin, 1)
+    passed = done.returncode in (ExitCode.OK, ExitCode.NO_TESTS_COLLECTED)
+    return failures[0] if failures else "" if passed else done.stdout[-300:]
 
 
-def try_out(checkout: Path, mutation: Mutation) -> dict[str, object]:
-    """Make a mutation, run the quick tests and, if they pass, all."""
-    path = checkout / mutation.path
+def try_out(checkout: Path, mutation: Mutation, coverage: CoverageData) -> dict[str, object]:
+    """Make a mutation, and run the tests that reach it."""
+    path, begin = checkout / mutation.path, time.time()
+    tests = find_tests(coverage, mutation)
+    files = order_files(checkout, mutation.path, tests)
+    few = random.Random(1).sample(tests, min(FEW, len(tests)))
     text = path.read_bytes()
     path.write_bytes(text[: mutation.start] + mutation.after.encode() + text[mutation.end :])
+    result = {"mutation": mutation.key(), "suite": "none", "failed": ""}
     try:
-        failed, seconds = run_tests(checkout, mutation, FAST)
-        suite = "fast"
-        if not failed:
-            failed, more = run_tests(checkout, mutation, [])
-            suite, seconds = ("all" if failed else "none"), seconds + more
+        for suite, arguments in (
+            ("fast", [*FAST, *few]),
+            ("fast", [*FAST, *files]),
+            ("all", [*SLOW, *files]),
+        ):
+            if tests and (failed := run_tests(checkout, arguments)):
+                result |= {"suite": suite, "failed": failed}
+                break
     finally:
         path.write_bytes(text)
-    return {"mutation": mutation.key(), "suite": suite, "failed": failed, "seconds": seconds}
+    return result | {"tests": len(tests), "seconds": round(time.time() - begin)}
 
 
 def main() -> None:
@@ -190,6 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kept)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--coverage", type=Path, default=Path(".coverage"))
     parser.add_argument("--out", type=Path, default=Path("mutations.jsonl"))
     parser.add_argument("--list", action="store_true", help="only print the mutations")
     args = parser.parse_args()
@@ -197,6 +217,8 @@ def main() -> None:
     if args.list:
         print("\n".join(mutation.key() for mutation in chosen))
         return
+    coverage = CoverageData(str(args.coverage))
+    coverage.read()
     text = args.out.read_text("utf-8") if args.out.exists() else ""
     done = {json.loads(line)["mutation"] for line in text.splitlines()}
     with tempfile.TemporaryDirectory() as folder:
@@ -205,7 +227,7 @@ def main() -> None:
         (checkout / "data-bin").mkdir()
         for mutation in chosen:
             if mutation.key() not in done:
-                result = try_out(checkout, mutation)
+                result = try_out(checkout, mutation, coverage)
                 with args.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(result) + "\n")
                 print(

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import slow_but_first
 from corpora import UD, format_conllu, needs_corpora
 from fairseq.data import Dictionary, indexed_dataset
 from files import read_files
@@ -282,7 +283,7 @@ def test_model_with_other_relations(data, monkeypatch):
 
 
 @needs_corpora
-@pytest.mark.parametrize(("path", "sentences", "words"), UD)
+@pytest.mark.parametrize(("path", "sentences", "words"), slow_but_first(reversed(UD)))
 def test_universal_dependencies(tmp_path, capsys, path, sentences, words):
     """Their words, one token each, and parted by a small BPE."""
     lines = [" ".join(s.words) for s in read(path) if not any(" " in word for word in s.words)]

@@ -118,6 +118,7 @@ def test_pretraining(pretrained):
     assert len(biases) == 3 and all(bias.abs().max() > 1e-3 for bias in biases)
 
 
+@pytest.mark.processes
 def test_two_processes_equal_one(place, tmp_path):
     """Which has the updates of two batches, and checkpoints activations."""
     same = "--dropout 0 --attention-dropout 0 --disable-validation --optimizer sgd --lr 0.05"
@@ -373,6 +374,7 @@ def recipe(out, *arguments):
     return bash(ROOT / "scripts" / "asa.sh", *arguments[:-1], "--out", out, *arguments[-1])
 
 
+@pytest.mark.recipe
 def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
     out, spaced = tmp_path / "its runs", tmp_path / "an encoder"
     spaced.symlink_to(pretrained)
@@ -400,6 +402,8 @@ def test_the_recipe_of_fine_tuning(place, pretrained, tmp_path):
     assert f"asa: {share:.3f} of all; from the lowest layer " in done.stdout
 
 
+@pytest.mark.recipe
+@pytest.mark.slow
 def test_the_recipe_of_tau(place, pretrained, tmp_path):
     checkpoint = pretrained / "checkpoint_last.pt"
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
@@ -413,6 +417,7 @@ def test_the_recipe_of_tau(place, pretrained, tmp_path):
     assert (tmp_path / "masked.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.recipe
 def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
     checkpoint = pretrained / "checkpoint_last.pt"
     few = ["--seeds", 1, "--updates", 2, "--", "--cpu", "--batch-size", 8]

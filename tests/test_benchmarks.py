@@ -194,6 +194,7 @@ def test_candidates_in_pretraining(tmp_path):
     assert type(guided.model) is type(built["una"].model)
 
 
+@pytest.mark.slow
 def test_candidates_in_finetuning(tmp_path):
     """They share the encoder's parameters, and differ in blocks of attention alone."""
     finetuning.write_synthetic(tmp_path, 50, 1)
@@ -212,6 +213,7 @@ def test_candidates_in_finetuning(tmp_path):
         assert trained and all(name.startswith("task_head.") for name in trained)
 
 
+@pytest.mark.slow
 def test_baselines_of_adversaries(tmp_path):
     """They share the encoder's parameters and are trained by the criterions that they are named
     after."""
@@ -240,7 +242,7 @@ def test_baselines_of_adversaries(tmp_path):
 
 def benchmark(script, *arguments):
     return subprocess.run(
-        [sys.executable, f"benchmarks/{script}.py", *map(str, arguments)],
+        ["python", ROOT / "benchmarks" / f"{script}.py", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -272,6 +274,7 @@ def test_attention(tmp_path):
     assert "| memory at 64 |" in done.stdout
 
 
+@pytest.mark.slow
 def test_training(tmp_path):
     path = tmp_path / "results.json"
     done = benchmark(*"training --sizes tiny --max-tokens 128 --rounds 1 --json".split(), path)
@@ -282,6 +285,7 @@ def test_training(tmp_path):
     assert_report(done, path, found)
 
 
+@pytest.mark.slow
 def test_pretraining(tmp_path):
     path = tmp_path / "results.json"
     done = benchmark(
@@ -295,6 +299,7 @@ def test_pretraining(tmp_path):
     assert_report(done, path, found)
 
 
+@pytest.mark.slow
 def test_finetuning(tmp_path):
     path = tmp_path / "results.json"
     done = benchmark(*"finetuning --sizes tiny --max-tokens 256 --rounds 1 --json".split(), path)
@@ -307,6 +312,7 @@ def test_finetuning(tmp_path):
     assert_report(done, path, found)
 
 
+@pytest.mark.slow
 def test_asa(tmp_path):
     path = tmp_path / "results.json"
     names = ["asa", "upper", "freelb_2"]

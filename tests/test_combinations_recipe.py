@@ -10,6 +10,8 @@ from variants import MECHANISMS, PAIRS
 
 from fairseq_ext.safe_loading import load_checkpoint
 
+pytestmark = pytest.mark.recipe
+
 SCRIPT = ROOT / "scripts" / "combinations.sh"
 
 

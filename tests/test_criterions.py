@@ -257,6 +257,7 @@ def test_resuming_is_exact(data_bin, tmp_path):
     torch.testing.assert_close(state["model"], expected, atol=0, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_average_loss_of_a_run(data_bin, tmp_path):
     """Over epochs, also when training goes on from the end of one (4 updates) or from within."""
     options = ["--max-tokens", "3000", "--criterion", "label_smoothed_cross_entropy"]
@@ -273,6 +274,7 @@ def test_the_average_loss_of_a_run(data_bin, tmp_path):
         assert values(folder, "nll_avg", "train")[-1] == values(tmp_path, "nll_avg", "train")[-1]
 
 
+@pytest.mark.processes
 def test_two_processes_equal_one(data_bin, tmp_path):
     """They agree on the weight, each sees half of the sentences, the sum is the same."""
     options = "--ag-alpha auto --dropout 0 --disable-validation".split()

@@ -16,6 +16,8 @@ from shell import assert_refused, bash, run
 
 from fairseq_ext.files import read_lines
 
+pytestmark = pytest.mark.recipe
+
 PAIRS = {language: read_builtin("train", language) for language in ("en", "de")}
 CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
 

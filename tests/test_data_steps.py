@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from corpora import CORPORA, needs_corpora
+from hangs import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from sacremoses.util import xml_unescape
@@ -26,15 +27,13 @@ from fairseq_ext.prepare import bitext, check, gigaword, step, subwords, tokenis
 from fairseq_ext.prepare import manifest as summary
 from fairseq_ext.prepare.step import map_lines
 
-CORPORA = os.environ.get("FAIRSEQ_EXT_CORPORA")
-needs_corpora = pytest.mark.skipif(not CORPORA, reason="FAIRSEQ_EXT_CORPORA is not set")
 needs_fastbpe = pytest.mark.skipif(
     subwords.best_tool() != "fastbpe", reason="fastBPE is not installed"
 )
 
 
 def real(name: str, count: int) -> list[str]:
-    return list(islice(read_lines(Path(CORPORA or "") / "newstest-en-de" / name), count))
+    return list(islice(read_lines(CORPORA / "newstest-en-de" / name), count))
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -91,10 +90,7 @@ def test_processes_end_with_the_one_that_started_them():
     """However it ends; else they would wait for more lines for ever."""
     done = subprocess.run([sys.executable, "-c", PROCESSES], stdout=subprocess.PIPE, text=True)
     assert done.returncode == -signal.SIGTERM and len(done.stdout.split()) == 2
-    deadline = time.monotonic() + 60
-    while left := [pid for pid in map(int, done.stdout.split()) if running(pid)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(running, map(int, done.stdout.split()))))
 
 
 def running(pid: int) -> bool:
@@ -493,7 +489,7 @@ def test_iwslt14_of_the_well_known_recipe(part, language):
     Lower-casing hides abbreviations (`Nr.`, `Dr.`), whose periods become tokens; and apostrophes
     of English that begin a word are put to the word before, as they were in raw text.
     """
-    folder = Path(CORPORA or "") / "iwslt14-de-en"
+    folder = CORPORA / "iwslt14-de-en"
     path = next(folder.glob(f"{part}.{language}*"))
     tokens = list(read_lines(path))
     words = [xml_unescape(line) for line in tokens]

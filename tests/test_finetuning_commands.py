@@ -376,6 +376,7 @@ def test_hydra_and_the_command_line_agree(trained, data, encoder, tmp_path):
     assert ours["cfg"]["model"]["encoder_layers"] == 2
 
 
+@pytest.mark.processes
 def test_two_processes_have_the_metrics_of_one(data, encoder, tmp_path):
     """Of 11 examples, so that one has less to do than the other."""
     name = "sequence_tagging"
@@ -391,7 +392,8 @@ def test_two_processes_have_the_metrics_of_one(data, encoder, tmp_path):
 # Cross-validation and the recipe.
 
 
-def test_folds_and_seeds(data, encoder, tmp_path, capsys):
+@pytest.mark.slow
+def test_folds_and_seeds(data, encoder, tmp_path, capsys, forked):
     """Every example is held out once for each seed, which has its own encoder."""
     for seed in (1, 2):
         shutil.copytree(encoder, tmp_path / f"seed-{seed}")
@@ -425,6 +427,7 @@ def test_folds_and_seeds(data, encoder, tmp_path, capsys):
     assert float(row["accuracy"]) == pytest.approx(mean, abs=0.01)
 
 
+@pytest.mark.recipe
 def test_the_recipe(corpora, encoder, tmp_path):
     """scripts/finetune.sh on a part of CR; its encoder lies in a folder with a space."""
     spaced = tmp_path / "an encoder"
@@ -478,6 +481,7 @@ def test_recipes_take_over_the_attention_of_an_encoder(given, tmp_path):
     assert done.stdout.split("\n")[:-1] == expected, done.stderr
 
 
+@pytest.mark.recipe
 def test_the_recipe_of_task_attention(encoder, tmp_path):
     """scripts/task_attention.sh: each variant with its own flags, and the sum of their times."""
     for name, example in (("sst-5", classification), ("sts", regression)):

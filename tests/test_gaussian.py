@@ -8,6 +8,7 @@ import pytest
 import restore
 import torch
 import torch.nn.functional as F
+from cases import slow_but_first
 from conftest import PLUGIN, TASK, fairseq, train
 from fairseq.data import Dictionary
 from fairseq.models import build_model
@@ -388,12 +389,14 @@ def test_architectures_that_are_not_ours_go_on(tmp_path):
 
 @pytest.mark.parametrize(
     "arch",
-    [
-        "transformer_gaussian_tiny",
-        "transformer_gaussian_all_tiny --gaussian-ratio 1.04",
-        "transformer_gaussian_shx_tiny",
-        "transformer_una_tiny --encoder-gaussian-heads 2 --encoder-gaussian-offsets=-1,1",
-    ],
+    slow_but_first(
+        [
+            "transformer_gaussian_all_tiny --gaussian-ratio 1.04",
+            "transformer_gaussian_tiny",
+            "transformer_gaussian_shx_tiny",
+            "transformer_una_tiny --encoder-gaussian-heads 2 --encoder-gaussian-offsets=-1,1",
+        ]
+    ),
 )
 def test_training_and_translating(arch, data_bin, tmp_path):
     name, *flags = arch.split()

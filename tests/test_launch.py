@@ -5,13 +5,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but_first
 from commands import find_free_port, read_parameters
 from conftest import PLUGIN, ROOT, TRAIN, train
+from hangs import communicate, wait_until
 
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
@@ -151,7 +152,7 @@ def launch(options, data, folder, *args, python="python"):
 
 
 def finish(*started):
-    said = [each.communicate(timeout=200)[0] for each in started]
+    said = [communicate(each)[0] for each in started]
     assert not any(each.returncode for each in started), said
     return said
 
@@ -171,12 +172,15 @@ def test_one_process_is_fairseq_itself(one, data_bin, tmp_path):
     )
 
 
+@pytest.mark.processes
 def test_two_processes_equal_one(one, data_bin, tmp_path):
     finish(launch("--cpu-processes 2", data_bin, tmp_path, "--max-update", 3))
     trained = read_parameters(tmp_path / "checkpoint_last.pt")
     torch.testing.assert_close(trained, one, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_two_nodes_equal_one(one, data_bin, tmp_path):
     options = f"--cpu-processes 1 --nodes 2 --master 127.0.0.1:{find_free_port()} --node-rank"
     finish(*(launch(f"{options} {r}", data_bin, tmp_path, "--max-update", 3) for r in (0, 1)))
@@ -187,7 +191,7 @@ def test_two_nodes_equal_one(one, data_bin, tmp_path):
 @pytest.mark.parametrize("options", ["--cpu-processes 1", "--cpu-processes 2"])
 def test_a_failure_is_passed_on(options, data_bin):
     done = launch(options, data_bin, "/proc/none")
-    said, _ = done.communicate(timeout=200)
+    said, _ = communicate(done)
     assert done.returncode == 1 and "cannot write checkpoints to /proc/none" in said
 
 
@@ -202,7 +206,8 @@ def alive(folder):
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.processes
+@pytest.mark.parametrize("number", slow_but_first([signal.SIGINT, signal.SIGTERM]))
 def test_an_interruption_leaves_no_process(number, data_bin, tmp_path):
     options, more = "--cpu-processes 2", ["--max-update", 100000]
     started = launch(options, data_bin, tmp_path, *more, python=sys.executable)
@@ -210,8 +215,6 @@ def test_an_interruption_leaves_no_process(number, data_bin, tmp_path):
         assert started.poll() is None
     assert len(alive(tmp_path)) == 3
     started.send_signal(number)
-    started.communicate(timeout=60)
-    until = time.monotonic() + 10
-    while alive(tmp_path) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert started.returncode and not alive(tmp_path)
+    communicate(started)
+    wait_until(lambda: not alive(tmp_path))
+    assert started.returncode

@@ -399,6 +399,8 @@ def test_other_errors_keep_their_traceback(capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this is how CPUs train")
 def test_torchrun_trains_one_model_on_cpus(data, tmp_path):
     torchrun = "torch.distributed.run --standalone --nproc_per_node 2 -m fairseq_cli.train".split()

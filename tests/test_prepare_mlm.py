@@ -18,6 +18,8 @@ from shell import assert_refused, bash
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import byte_bpe, documents, fetch
 
+pytestmark = pytest.mark.recipe
+
 RECIPE = ROOT / "scripts/prepare_mlm.sh"
 WIKITEXT = RECIPE.with_name("prepare_wikitext103.sh")
 

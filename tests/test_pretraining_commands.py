@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but_first
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import checkpoint_utils
 from shell import assert_refused, bash
@@ -108,7 +109,8 @@ def test_validation_is_pure_masked_lm(text_bin, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("objective", "cuts"), [("masked_lm_sop_ag", [1, 8]), ("replaced_token_detection_ag", [8])]
+    ("objective", "cuts"),
+    slow_but_first([("replaced_token_detection_ag", [8]), ("masked_lm_sop_ag", [1, 8])]),
 )
 def test_resuming_is_exact(text_bin, tmp_path, objective, cuts):
     """From within the first epoch and within the third: dropout, masks, pairs, weight, average."""
@@ -127,7 +129,8 @@ def test_resuming_is_exact(text_bin, tmp_path, objective, cuts):
         torch.testing.assert_close(saved(folder)["model"], saved(whole)["model"], atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("objective", ["masked_lm_ag", "masked_lm_nsp"])
+@pytest.mark.processes
+@pytest.mark.parametrize("objective", slow_but_first(["masked_lm_ag", "masked_lm_nsp"]))
 def test_two_processes_equal_one(text_bin, tmp_path, objective):
     options = "--dropout 0 --attention-dropout 0 --disable-validation --optimizer sgd".split()
     options += ["--lr", "0.1"]
@@ -190,7 +193,7 @@ def test_hydra_and_the_command_line_agree(text_bin, tmp_path):
     assert last.startswith("error: Key 'encodr_layers' not in 'RobertaUnaTinyConfig'; correct")
 
 
-@pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16", "--amp"])
+@pytest.mark.parametrize("flag", slow_but_first(["--bf16", "--memory-efficient-bf16", "--amp"]))
 def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
     run(text_bin, tmp_path, 2, "masked_lm_sop_ag", flag, arch="roberta_dna_tiny")
     assert values(tmp_path, "loss")[-1] < 13
@@ -291,6 +294,7 @@ def pretrain(text_bin, out, *arguments):
     return bash(ROOT / "scripts" / "pretrain.sh", *arguments[:1], *places, *arguments[1:])
 
 
+@pytest.mark.recipe
 def test_the_recipe(text_bin, tmp_path):
     done = pretrain(text_bin, tmp_path, "convergence", "--updates", 3, "--seeds", 1, "--jobs", 2)
     assert done.returncode == 0, done.stderr

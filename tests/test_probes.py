@@ -395,6 +395,7 @@ def test_a_model_that_reads_too_little(runs, tmp_path):
 # The recipe.
 
 
+@pytest.mark.recipe
 def test_the_recipe(runs, reflexives, gap, tmp_path):
     study = tmp_path / "study"
     for variant in ("plain", "ag-0.5", "ag-1"):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from cases import slow_but_first
 from conftest import PLUGIN, ROOT, fairseq
 from labelled import write_examples, write_vocabulary
 
@@ -54,13 +55,14 @@ except ModuleNotFoundError:
 }
 
 
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("first", slow_but_first(FIRST))
 def test_order_of_imports(first):
     assert python(FIRST[first] + "\n" + ASK) == REGISTERED
 
 
 @pytest.mark.parametrize(
-    "line", ["import fairseq_ext", "from fairseq_ext.attention import Attention"]
+    "line",
+    slow_but_first(["import fairseq_ext", "from fairseq_ext.attention import Attention"]),
 )
 def test_a_users_package_registers_ours(line, tmp_path):
     (tmp_path / "mine").mkdir()
@@ -105,6 +107,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_that_unpickles_something_of_ours(tmp_path):
     (tmp_path / "script.py").write_text(SPAWN)
     assert python(str(tmp_path / "script.py"), "--user-dir") == "True True True"
@@ -134,7 +137,9 @@ print(type(models[0]).__name__, cfg.task._name, cfg.criterion._name)
 """
 
 
-@pytest.mark.parametrize("first", ["import fairseq_ext", "import fairseq_ext.models.transformer"])
+@pytest.mark.parametrize(
+    "first", slow_but_first(["import fairseq_ext", "import fairseq_ext.models.transformer"])
+)
 def test_a_model_is_loaded_in_a_notebook(checkpoint, first):
     loaded = python(first + LOAD.format(str(checkpoint)))
     assert loaded == "RobertaUnaTiny sentence_classification sentence_classification_ag"

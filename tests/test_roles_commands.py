@@ -220,6 +220,8 @@ def translate(data, out, *more):
     return bash(ROOT / "scripts" / "roles.sh", "translate", *given)
 
 
+@pytest.mark.recipe
+@pytest.mark.slow
 def test_the_recipe_of_translation_reads_parses(annotated, real_lines, tmp_path):
     """All of its models are of one task."""
     data = shutil.copytree(annotated, tmp_path / "data")

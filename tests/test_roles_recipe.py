@@ -9,6 +9,8 @@ from shell import assert_refused, bash
 
 from fairseq_ext.safe_loading import load_checkpoint
 
+pytestmark = pytest.mark.recipe
+
 FEW = ["--updates", 2, "--", "--cpu"]
 
 
@@ -75,6 +77,7 @@ def test_cross_validation_and_flags_of_the_user(data, tmp_path):
         assert found["roles"]["encoder_roles"] == "relative/none"
 
 
+@pytest.mark.slow
 def test_ablation(data, tmp_path):
     own = [
         "--data",

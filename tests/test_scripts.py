@@ -452,6 +452,7 @@ def test_flags_are_refused_before_the_first_training(quickstart, name, arguments
     assert not (quickstart[0] / name).exists()
 
 
+@pytest.mark.recipe
 def test_table7(quickstart):
     done = recipe("table7", quickstart, "--seeds", 2, "--jobs", 2, "--", "--warmup-updates", 2)
     assert done.returncode == 0, done.stderr
@@ -468,6 +469,7 @@ def test_table7(quickstart):
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.recipe
 def test_asa(quickstart):
     """Its experiment with translation; the others are where encoders are."""
     done = recipe("asa", quickstart, "--seeds", 1, "--jobs", 2, experiment=["translate"])
@@ -483,6 +485,7 @@ def test_asa(quickstart):
         assert ("| asa_masked_3 " in log) == (variant == "asa")
 
 
+@pytest.mark.recipe
 def test_ag_patterns(quickstart):
     assignments = ["none", "encoder=next:1,prev:1+decoder=prev:1"]
     done = recipe("ag_patterns", quickstart, "--jobs", 2, "--alpha", 5, *assignments)

@@ -1,12 +1,15 @@
 """Real corpora from text to a score, shrunk: news test sets as a small WMT, parts of IWSLT 2014."""
 
 import pytest
+from cases import slow_but_first
 from commands import generate, read_hypotheses
 from conftest import train
 from shell import run
 
 from fairseq_ext import cli
 from fairseq_ext.files import read_lines
+
+pytestmark = pytest.mark.recipe
 
 SIZES = {"train": 300, "valid": 40, "test": 30}
 NEWS = dict(zip(SIZES, ("newstest2009", "newstest2013", "newstest2014"), strict=True))
@@ -15,10 +18,12 @@ TALKS = dict(zip(SIZES, ("train-lr", "valid", "tst2012"), strict=True))
 
 @pytest.mark.parametrize(
     ("corpus", "source", "target", "names", "flags"),
-    [
-        ("newstest-en-de", "en", "de", NEWS, ["--hyphens"]),
-        ("iwslt14-de-en", "de", "en", TALKS, ["--tokenised"]),
-    ],
+    slow_but_first(
+        [
+            ("iwslt14-de-en", "de", "en", TALKS, ["--tokenised"]),
+            ("newstest-en-de", "en", "de", NEWS, ["--hyphens"]),
+        ]
+    ),
 )
 def test_from_text_to_a_score(corpora, tmp_path, capsys, corpus, source, target, names, flags):
     for part, name in names.items():

@@ -324,6 +324,7 @@ def test_a_log_of_epochs_alone_has_weights(hybrid_run, tmp_path):
     assert {weight.update for weight in epochs} < {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_the_full_stop_of_a_byte_level_vocabulary(encoder_data, tmp_path):
     from conftest import train_encoder
 
@@ -355,6 +356,7 @@ def test_what_cannot_be_analysed(streamed, tmp_path, verb, change, said):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_model_without_such_weights(encoder_data, tmp_path):
     from conftest import train_encoder
 

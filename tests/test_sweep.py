@@ -5,11 +5,11 @@ import os
 import shlex
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from hangs import communicate, wait_until
 
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
@@ -97,13 +97,6 @@ def calls(run: Path, program: str = "train") -> list[dict]:
     file = run / "calls"
     entries = map(json.loads, file.read_text().split("\n")[:-1]) if file.exists() else []
     return [entry for entry in entries if entry["program"] == program]
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:
@@ -305,11 +298,11 @@ def test_no_flag_is_added_where_there_is_at_most_one_gpu(monkeypatch):
 def test_a_signal_ends_the_training_which_goes_on_later(out, number):
     run = out / "a/seed-1"
     runner = start(out, "a=--do hang-first", "b=", options="--generate ''")
-    wait_for((run / "checkpoint_last.pt").exists)
+    wait_until((run / "checkpoint_last.pt").exists)
     with pytest.raises(UsageError, match="a/seed-1: another process"):
         sweep(out, "a=--do hang-first", options="--generate ''")
     runner.send_signal(number)
-    _, err = runner.communicate(timeout=30)
+    _, err = communicate(runner)
     assert runner.returncode == 128 + number and err.startswith("interrupted") and "\n" in err
     assert len(calls(run)) == 1 and not is_alive(calls(run)[0]["pid"])
     assert not (out / "b").exists()
@@ -320,14 +313,14 @@ def test_a_signal_ends_the_training_which_goes_on_later(out, number):
 def test_a_training_whose_runner_was_killed_is_not_begun_twice(out):
     run = out / "a/seed-1"
     runner = start(out, "a=--do hang-first")
-    wait_for((run / "checkpoint_last.pt").exists)
+    wait_until((run / "checkpoint_last.pt").exists)
     runner.kill()
     runner.communicate()
     (call,) = calls(run)
     with pytest.raises(UsageError, match="another process"):
         sweep(out, "a=--do hang-first")
     os.kill(call["pid"], signal.SIGKILL)
-    wait_for(lambda: not is_alive(call["pid"]))
+    wait_until(lambda: not is_alive(call["pid"]))
     sweep(out, "a=--do hang-first")
     assert len(calls(run)) == 2
 
@@ -397,7 +390,7 @@ def test_an_unwritable_folder(out):
         sweep(out, "a=")
 
 
-def test_on_fairseq(data_bin, tmp_path, capsys):
+def test_on_fairseq(data_bin, tmp_path, capsys, forked):
     flags = "-s de -t en --cpu --num-workers 0 --max-tokens 600 --max-update 2 --optimizer adam"
     flags += " --share-all-embeddings --disable-validation --log-interval 1 --no-epoch-checkpoints"
     generate = "-s de -t en --cpu --num-workers 0 --max-len-b 3 --max-len-a 0 --beam 1"

@@ -347,6 +347,7 @@ def test_pairs_are_the_same_in_either_order():
 # The recipe.
 
 
+@pytest.mark.recipe
 def test_recipe(tmp_path):
     out = tmp_path / "data" / "squad"
     done = bash(RECIPE, "squad-2.0", out, FAIRSEQ_EXT_CORPORA=str(FIXTURES))

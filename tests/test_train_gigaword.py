@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from conftest import PLUGIN, ROOT, fairseq, start
+from hangs import communicate
 from shell import assert_refused, bash
 
 from fairseq_ext.data.wordpiece import Pieces, decode
 from fairseq_ext.prepare import wordpiece
 from fairseq_ext.safe_loading import load_checkpoint
+
+pytestmark = pytest.mark.recipe
 
 LINES = {"train": 40, "valid": 8, "test": 8}
 ARTICLE = "the {} of {} said {} that its ##-year-old {} sold #,###.# billion shares ."
@@ -135,7 +138,7 @@ def test_headlines_of_text_that_is_typed_in(study, data):
     flags += ["--bpe", "wordpiece", "--wordpiece-vocab", data / "wordpiece.txt"]
     with (data / "text" / "test.article").open() as text:
         command = start("interactive", data, *flags, stdin=text)
-        out, err = command.communicate(timeout=300)
+        out, err = communicate(command)
     assert command.returncode == 0, err
     written = (run / "generate-test.txt").read_text("utf-8")
     assert lines(out, "D") == lines(written, "D")

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
 from conftest import ROOT
 from corpora import write_corpus
 from shell import bash
+
+pytestmark = pytest.mark.recipe
 
 
 def test_averaged_models_in_a_table(tmp_path):

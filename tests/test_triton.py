@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from cases import slow_but_first
 from naive import normalise
 
 from fairseq_ext.attention import build_normaliser
@@ -32,9 +33,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the tests below run in this process")
-def test_in_the_interpreter():
+@pytest.mark.parametrize("chosen", slow_but_first(["test_outputs_and", "not test_outputs_and"]))
+def test_in_the_interpreter(chosen):
     pytest.importorskip("triton", reason="Triton is not installed")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        chosen,
+        __file__,
+    ]
     env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -302,7 +314,7 @@ def test_products_of_float32_are_rounded_only_if_the_user_says_so():
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize(
     ("capability", "dtype", "d"),
-    [(80, torch.float32, 64), (80, torch.float16, 128), (90, torch.bfloat16, 64)],
+    slow_but_first([(90, torch.bfloat16, 64), (80, torch.float32, 64), (80, torch.float16, 128)]),
 )
 def test_they_compile_without_a_gpu(hybrid, capability, dtype, d, monkeypatch, tmp_path):
     """And leave enough shared memory on the smallest GPUs, which have 99 KiB for a program."""

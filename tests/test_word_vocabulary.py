@@ -137,6 +137,7 @@ def test_the_recipe_without_a_training_part(tmp_path):
     assert_refused(done, "final' has no train.jsonl", "leave --words out")
 
 
+@pytest.mark.recipe
 def test_the_recipe(tmp_path):
     """A folder that is there without a vocabulary gets one."""
     recipe, out = ROOT / "scripts/prepare_task.sh", tmp_path / "subj"

@@ -1,4 +1,6 @@
-"""Commands of fairseq and of this package, run by processes forked from one that has imported them.
+"""Commands of fairseq, of this package and of its benchmarks, run by forked processes.
+
+The process that they are forked from has imported everything.
 
 Importing torch and fairseq takes longer than most of what tests do with them. `activate` puts a
 folder in front of PATH whose `python` and `fairseq-…` are clients (warm_client.py): they hand
@@ -35,6 +37,7 @@ def activate() -> Path:
     listener.listen(64)
     text = (HERE / "warm_client.py").read_text("utf-8").partition("\n")[2]
     settings = {"BIN": str(BIN), "SOCKET": str(folder / "socket"), "PATHS": python_path()}
+    settings["PROGRAMS"] = [str(ROOT / name) for name in ("benchmarks", "benchmarks/gpu")]
     head = f"#!{BIN / 'python'} -SE\n" + "".join(f"{k} = {v!r}\n" for k, v in settings.items())
     names = [f"fairseq-{name}" for name in (*COMMANDS, "ext")]
     for name in ("python", *names):
@@ -43,6 +46,14 @@ def activate() -> Path:
     Thread(target=_serve_when_asked, args=(listener, folder), daemon=True).start()
     os.environ["PATH"] = f"{folder}:{BIN}:{os.environ['PATH']}"
     return folder
+
+
+def say_what_is_covered(test: str) -> None:
+    """Tell coverage, if it runs, which test runs the lines that follow."""
+    if coverage := sys.modules.get("coverage"):
+        measurement = coverage.Coverage.current()
+        if measurement is not None:
+            measurement.switch_context(test.split(" (")[0])
 
 
 def python_path() -> list[str]:
@@ -55,6 +66,7 @@ def _serve_when_asked(listener: socket.socket, folder: Path) -> None:
     select.select([listener], [], [])
     # a process with threads cannot be forked safely
     single = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(python_path())}
+    single.pop("PYTEST_CURRENT_TEST", None)  # of whoever asked first
     subprocess.Popen(
         [BIN / "python", HERE / "warm_server.py", str(listener.fileno()), str(folder)],
         env=single,

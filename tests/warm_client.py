@@ -2,7 +2,7 @@
 """Hand a command to the warm server, pass signals on to it, and end as it ends."""
 
 # Settings stand at the top, which ruff does not see; pathlib takes long to import.
-# ruff: noqa: F821, PTH109, PTH118, PTH119
+# ruff: noqa: F821, PTH109, PTH118, PTH119, PTH120
 
 import json
 import os
@@ -16,11 +16,14 @@ WARM = ("fairseq_cli.", "fairseq_ext.cli", "fairseq_ext.tools.")  # modules
 def main():
     name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
     if name == "python":
-        if arguments[:1] != ["-m"] or not arguments[1].startswith(WARM):
+        if arguments[:1] == ["-m"] and arguments[1].startswith(WARM):
+            name, *arguments = arguments[1:]
+        elif os.path.dirname(arguments[0] if arguments else "") in PROGRAMS:
+            name, *arguments = arguments
+        else:
             leave(name, arguments)
-        name, *arguments = arguments[1:]
     folders = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
-    if not set(folders) <= set(PATHS):
+    if not set(folders) <= {*PATHS, *PROGRAMS}:
         leave(os.path.basename(sys.argv[0]), sys.argv[1:])
     server = socket.socket(socket.AF_UNIX)
     server.connect(SOCKET)

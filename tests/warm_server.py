@@ -15,6 +15,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import warm
+from hangs import cpu_time
+
 import fairseq_ext
 
 LATE = "fairseq.libbleu hydra._internal.hydra torch._dynamo torch.profiler".split()
@@ -55,6 +58,7 @@ def handle(client: socket.socket, folder: Path) -> None:
         os.environ.update(environment)
         os.chdir(cwd)
         sys.executable = str(folder / "python")
+        warm.say_what_is_covered(environment.get("PYTEST_CURRENT_TEST", ""))
         return become(name, arguments)
     for file in files:
         os.close(file)
@@ -80,26 +84,19 @@ def wait(child: int, client: socket.socket) -> None:
             return
 
 
-def cpu_time(session: int) -> float:
-    """Return the CPU time that all processes of a session have used."""
-    total = 0.0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        if int(fields[3]) == session:
-            total += sum(map(int, fields[11:13]))
-    return total
-
-
 def become(name: str, arguments: list[str]) -> None:
-    """Run a command, fairseq-NAME or a module, as its own process would."""
+    """Run a command, fairseq-NAME, a module or a file, as its own process would."""
     if threads := os.environ.get("OMP_NUM_THREADS"):
         import torch
 
         torch.set_num_threads(int(threads))
+    folders = os.environ.get("PYTHONPATH", "").split(":")
+    sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
     module = name
+    if name.endswith(".py"):
+        sys.argv, sys.path[0] = [name, *arguments], str(Path(name).parent)
+        runpy.run_path(name, run_name="__main__")
+        return
     if name.startswith("fairseq-"):
         module = f"fairseq_cli.{name.removeprefix('fairseq-').replace('-', '_')}"
         if name == "fairseq-ext":

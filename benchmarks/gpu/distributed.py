@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def train(
 def run(options: Options, line: list[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     module = {"fairseq-train": "fairseq_cli.train", "fairseq-ext": "fairseq_ext.cli"}[line[0]]
-    command = [sys.executable, "-m", module, *line[1:]]
+    command = ["python", "-m", module, *line[1:]]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ)
     (folder / "log").write_text(done.stdout + done.stderr, "utf-8")
     if done.returncode:
