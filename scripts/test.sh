@@ -25,5 +25,5 @@ ruff format --check .
 mypy
 lint-imports
 # a file of tests at a time on each core, since what its tests share is made once
-python -m pytest --numprocesses "$((CORES < 8 ? CORES : 8))" --dist loadfile --durations 20 \
+python -m pytest --numprocesses "$((CORES < 8 ? CORES : 8))" --dist loadfile --no-loadscope-reorder --durations 20 \
   "${chosen[@]}" "$@"

@@ -26,9 +26,13 @@ MARKED_BY_FIXTURE = {"corpora": "corpora", "quickstart": "recipe", "device": "gp
 
 
 def pytest_collection_modifyitems(items):
+    """Mark tests by their fixtures, and begin with the files that take longest."""
     for item in items:
         for fixture in MARKED_BY_FIXTURE.keys() & {*item.fixturenames}:
             item.add_marker(MARKED_BY_FIXTURE[fixture])
+    kinds = {"recipe", "processes", "slow"}
+    long = {item.path for item in items if kinds & {mark.name for mark in item.iter_markers()}}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_runtest_logstart(nodeid):

@@ -118,6 +118,7 @@ def test_pretraining(pretrained):
     assert len(biases) == 3 and all(bias.abs().max() > 1e-3 for bias in biases)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_two_processes_equal_one(place, tmp_path):
     """Which has the updates of two batches, and checkpoints activations."""
@@ -417,6 +418,7 @@ def test_the_recipe_of_tau(place, pretrained, tmp_path):
     assert (tmp_path / "masked.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.recipe
 def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
     checkpoint = pretrained / "checkpoint_last.pt"

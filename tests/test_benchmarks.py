@@ -264,6 +264,7 @@ def assert_report(done, path, candidates):
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_attention(tmp_path):
     path = tmp_path / "results.json"
     done = benchmark(

@@ -69,7 +69,7 @@ def translations(diverse, data_bin):
 
 
 def test_generate_and_interactive_agree(diverse, translations, data_bin, real_lines):
-    common = ["--user-dir", PLUGIN, "--path", diverse, *GENERATE]
+    common = ["--user-dir", PLUGIN, "--path", diverse, *GENERATE, "--buffer-size", 40]
     with (real_lines / "valid.de").open() as lines:
         command = start("interactive", data_bin, *common, stdin=lines)
         out, err = communicate(command)

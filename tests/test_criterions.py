@@ -274,6 +274,7 @@ def test_the_average_loss_of_a_run(data_bin, tmp_path):
         assert values(folder, "nll_avg", "train")[-1] == values(tmp_path, "nll_avg", "train")[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_two_processes_equal_one(data_bin, tmp_path):
     """They agree on the weight, each sees half of the sentences, the sum is the same."""

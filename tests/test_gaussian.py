@@ -400,7 +400,7 @@ def test_architectures_that_are_not_ours_go_on(tmp_path):
 )
 def test_training_and_translating(arch, data_bin, tmp_path):
     name, *flags = arch.split()
-    path = train(data_bin, name, tmp_path, 20, *flags)
+    path = train(data_bin, name, tmp_path, 3, *flags)
     common = ["--user-dir", PLUGIN, *TASK, "--path", path, "--beam", 3, "--max-len-b", 8]
     together, alone = (
         fairseq("generate", data_bin, *common, "--gen-subset", "valid", *size.split()).stdout

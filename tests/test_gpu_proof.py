@@ -7,7 +7,6 @@ import sys
 import time
 
 import pytest
-from cases import slow_but_first
 from conftest import ROOT
 
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]
@@ -85,6 +84,7 @@ def proceed(stage, options):
     return {key.removeprefix("things: "): result for key, result in record.items.items()}
 
 
+@pytest.mark.slow
 def test_items_are_recorded_one_by_one(options, capfd):
     stage = Stage(
         ("two", double, (2,)),
@@ -108,12 +108,14 @@ def test_items_are_recorded_one_by_one(options, capfd):
     assert "things: dead: crashed, exit code 7" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_second_run_does_what_is_left(options):
     assert proceed(Stage(("two", double, (2,)), ("on", go_on)), options)["on"]["status"] != "ok"
     again = proceed(Stage(("two", die), ("on", double, (3,))), options)
     assert again["two"]["twice"] == 4 and again["on"]["twice"] == 6
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_killed(options, monkeypatch):
     monkeypatch.setattr(run, "HANGS", 2)
     monkeypatch.setattr(run, "MARGIN", -100)
@@ -122,6 +124,7 @@ def test_a_process_that_hangs_is_killed(options, monkeypatch):
     assert results["two"]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_an_item_may_take_all_the_time_there_is(options, monkeypatch):
     monkeypatch.setattr(run, "HANGS", 0.1)
     assert proceed(Stage(("slow", doze)), options)["slow"]["status"] == "ok"
@@ -171,7 +174,8 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("gpu") / "out"
 
 
-@pytest.mark.parametrize("stage", slow_but_first(sorted(run.STAGES, key="fast".__ne__)))
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", run.STAGES)
 def test_it_runs_dry(stage, out):
     done = gpu("--dry", "--out", out, "--stages", stage, "--minutes", 60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but_first
 from commands import find_free_port, read_parameters
 from conftest import PLUGIN, ROOT, TRAIN, train
 from hangs import communicate, wait_until
@@ -206,8 +205,9 @@ def alive(folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("number", slow_but_first([signal.SIGINT, signal.SIGTERM]))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_no_process(number, data_bin, tmp_path):
     options, more = "--cpu-processes 2", ["--max-update", 100000]
     started = launch(options, data_bin, tmp_path, *more, python=sys.executable)

@@ -450,6 +450,7 @@ torch.load = counted
 """
 
 
+@pytest.mark.slow
 def test_each_process_reads_a_checkpoint_once(data, tmp_path):
     """Two processes resume; the second is sent the state too, as a stream without a name."""
     (tmp_path / "counter").mkdir()

@@ -106,8 +106,10 @@ def test_translation(data_bin, real_lines, tmp_path_factory, tmp_path):
     """What was trained with roles also translates without."""
     data = tmp_path_factory.mktemp("translation") / "data"
     shutil.copytree(data_bin, data)
+    for valid in data.glob("valid.*"):  # which is shorter than the test part
+        shutil.copy(valid, data / valid.name.replace("valid", "test"))
     (data / "text").mkdir()
-    shutil.copy(real_lines / "test.en", data / "text")
+    shutil.copy(real_lines / "valid.en", data / "text" / "test.en")
     own = ["--data", data, "--out", tmp_path, "--seeds", 1, "--updates", 2]
     said = roles("translate", *own, "--", "--cpu", "--max-tokens", 600)
     names = ["transformer", "roles", "training-only"]

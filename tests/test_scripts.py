@@ -469,6 +469,7 @@ def test_table7(quickstart):
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.recipe
 def test_asa(quickstart):
     """Its experiment with translation; the others are where encoders are."""

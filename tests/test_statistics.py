@@ -252,7 +252,7 @@ def test_heads(streamed):
 
 
 def test_analyse(streamed, capsys):
-    out = streamed("analyse", "--limit", "10", "--sentence", "ein mann .", "--sentence", "ein hund")
+    out = streamed("analyse", "--limit", "3", "--sentence", "ein mann .", "--sentence", "ein hund")
     assert names(out) == sorted(
         [
             *("column_sums.csv", "column_sums.json", "heads.csv", "heads.json", "maps.html"),
@@ -264,7 +264,7 @@ def test_analyse(streamed, capsys):
         ]
     )
     assert (out / "maps.html").read_text("utf-8").count("data-maps>") == 2
-    assert "10 sentences of valid" in capsys.readouterr().out
+    assert "3 sentences of valid" in capsys.readouterr().out
 
 
 def test_weights(streamed, hybrid_run, data_bin, tmp_path):

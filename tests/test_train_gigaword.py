@@ -144,6 +144,7 @@ def test_headlines_of_text_that_is_typed_in(study, data):
     assert lines(out, "D") == lines(written, "D")
 
 
+@pytest.mark.slow
 def test_headlines_may_be_longer_than_those_that_models_are_trained_on(data, tmp_path):
     """Positions are those that the data were made with; references are not cut."""
     made = shutil.copytree(data, tmp_path / "made")
