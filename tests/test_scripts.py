@@ -87,6 +87,27 @@ def test_bad_arguments(arguments, said):
     assert_refused(bash(ROOT / "scripts" / script, *rest), *said)
 
 
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ([], ["-m", "not slow"]),
+        (["-m", "recipe", "tests/x.py"], ["-m", "not slow", "-m", "recipe", "tests/x.py"]),
+        (["--all"], []),
+        (["--all", "-k", "a b"], ["-k", "a b"]),
+    ],
+)
+def test_the_tests_that_are_run(given, chosen, tmp_path):
+    for name in ("python", "ruff", "mypy", "lint-imports"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = bash(ROOT / "scripts" / "test.sh", *given, PATH=path)
+    said = done.stdout.split("\n")
+    assert done.returncode == 0 and {"ruff", "mypy", "lint-imports"} <= {*said}
+    assert said[said.index("pytest") :][-1 - len(chosen) : -1] == chosen
+    assert ("not slow" in said) == ("not slow" in chosen)
+
+
 def test_kinds_of_arguments():
     code = (
         "b=no; read_options '--a= --b -- WORD' x --a -1 encoder=next:1 --b -- --c y;"
