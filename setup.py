@@ -1,12 +1,34 @@
 """Metadata and allowed version ranges; constraints.txt pins one set known to work together."""
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 INIT = (ROOT / "fairseq_ext" / "__init__.py").read_text("utf-8")
+
+
+class BuildWithRecipes(build_py):
+    """Put scripts/ into the package, where `fairseq-ext recipe` finds them once it is installed."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            for script in self.find_scripts():
+                target = Path(self.build_lib, "fairseq_ext", "recipes", script)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / "scripts" / script, target)
+
+    def find_scripts(self):
+        scripts = ROOT / "scripts"
+        paths = (
+            path for pattern in ("*.sh", "lib/*.sh", "configs/*") for path in scripts.glob(pattern)
+        )
+        return [path.relative_to(scripts) for path in paths if path.name != "test.sh"]
+
 
 # 3.2 to 3.6 crash on H100 in kernels such as ours (flash-linear-attention #734)
 TRITON = "triton>=3.7"
@@ -47,6 +69,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
+    cmdclass={"build_py": BuildWithRecipes},
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={

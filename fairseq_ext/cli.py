@@ -18,13 +18,18 @@ from fairseq_ext.errors import plain_errors
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
-    "tools": "doctor launch sweep average predict annotate import-hf export-hf",
+    "tools": "doctor recipe launch sweep average predict annotate import-hf export-hf",
     "evaluation": "score table",
     "analysis": "curves masking map analyse report columns heads weights align",
     "analysis.coreference": "probe",
     "analysis.demos": "collapse boxes",
 }
-MODULES = {"import-hf": "import_hf", "export-hf": "export_hf", "map": "maps"}
+MODULES = {
+    "recipe": "run_recipe",
+    "import-hf": "import_hf",
+    "export-hf": "export_hf",
+    "map": "maps",
+}
 VERBS = {
     verb: f"fairseq_ext.{room}.{MODULES.get(verb, verb)}"
     for room, verbs in ROOMS.items()
@@ -32,7 +37,7 @@ VERBS = {
 }
 
 # Verbs that build no model of fairseq, and so start without it.
-QUICK = ("doctor", "launch", "sweep", "score", "table", "curves")
+QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves")
 
 
 def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:

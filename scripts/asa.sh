@@ -167,11 +167,11 @@ pretrain)
   setup_environment
   set_encoder "$checkpoint"
   ENCODER[-1]+=$size
-  [ -n "$data" ] || bash "$ROOT/scripts/prepare_mlm.sh" books "$ROOT/data-bin/books"
-  data=${data:-$ROOT/data-bin/books}
+  [ -n "$data" ] || bash "$SCRIPTS/prepare_mlm.sh" books "$PLACE/data-bin/books"
+  data=${data:-$PLACE/data-bin/books}
   [ -e "$data/train.idx" ] ||
     die "--data is '$data', which has no train.idx: give a folder of scripts/prepare_mlm.sh."
-  out=${out:-$ROOT/checkpoints/asa/pretrain/$(basename "$data")$size}
+  out=${out:-$PLACE/checkpoints/asa/pretrain/$(basename "$data")$size}
   ;;
 *)
   setup_environment
@@ -181,7 +181,7 @@ pretrain)
   data=${data:-$DATA} vocabulary=${vocabulary:-$(dirname "$checkpoint")}
   [ -e "$data/train.jsonl" ] ||
     die "--data is '$data', which has no train.jsonl: give a folder of scripts/prepare_task.sh."
-  count=$(count_examples "$data") out=${out:-$ROOT/checkpoints/asa/$experiment/${WORDS[1]}}
+  count=$(count_examples "$data") out=${out:-$PLACE/checkpoints/asa/$experiment/${WORDS[1]}}
   set_finetuning_flags
   ;;
 esac

@@ -100,7 +100,7 @@ require_positive --folds ${folds:+"$folds"}
 setup_environment
 set_task "$corpus"
 [ -n "$data" ] || prepare_corpus "$corpus"
-data=${data:-$DATA} out=${out:-$ROOT/checkpoints/finetune/$corpus}
+data=${data:-$DATA} out=${out:-$PLACE/checkpoints/finetune/$corpus}
 count=$(count_examples "$data")
 [ -z "$folds" ] || count=$((count - count / folds))
 first=${encoders[0]#*=}

@@ -39,7 +39,7 @@ read_options "WORD --words=" "$@"
 [ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
   die "${#WORDS[@]} words are given, which are to be CORPUS and OUT: see 'bash $0 --help'."
 [[ "$words" =~ ^[0-9]*$ ]] || die "--words is '$words' and must be a number, 0 for all words."
-OUT=${WORDS[1]:-$ROOT/data-bin/${WORDS[0]}}
+OUT=${WORDS[1]:-$PLACE/data-bin/${WORDS[0]}}
 OUT=${OUT%/}
 require_train
 if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; then

@@ -154,14 +154,14 @@ set_flags "$size"
 require_positive --seeds "$seeds"
 require_positive --jobs "$jobs"
 setup_environment
-[ -n "$data" ] || bash "$ROOT/scripts/prepare_mlm.sh" books "$ROOT/data-bin/books"
-data=${data:-$ROOT/data-bin/books}
+[ -n "$data" ] || bash "$SCRIPTS/prepare_mlm.sh" books "$PLACE/data-bin/books"
+data=${data:-$PLACE/data-bin/books}
 [ -e "$data/train.idx" ] && [ -e "$data/bpe/encoder.json" ] ||
   die "--data is '$data', which has no train.idx or no bpe/encoder.json: give a folder that" \
     "scripts/prepare_mlm.sh wrote."
 grep -q '^<mask> ' "$data/dict.txt" ||
   die "$data/dict.txt has no <mask>: add the line '<mask> 0' at its end."
-out=${out:-$ROOT/checkpoints/$experiment/$(basename "$data")$size-$objective}
+out=${out:-$PLACE/checkpoints/$experiment/$(basename "$data")$size-$objective}
 require_room "$out" 500
 
 period="'$(python -m fairseq_ext.tools.recipes period-ids "$data/bpe/encoder.json")'"

@@ -40,8 +40,8 @@ runs='' coreference=${FAIRSEQ_EXT_CORPORA:-} among=words distractors=8 limit='' 
 read_options "WORD --runs= --coreference= --among= --distractors= --limit= --random= --out=" "$@"
 require_positive --limit ${limit:+"$limit"}
 setup_environment
-runs=${runs:-$ROOT/checkpoints/fraction/books_tiny-masked_lm}
-out=${out:-$ROOT/checkpoints/probe}
+runs=${runs:-$PLACE/checkpoints/fraction/books_tiny-masked_lm}
+out=${out:-$PLACE/checkpoints/probe}
 shopt -s nullglob
 
 checkpoints=()

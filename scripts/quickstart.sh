@@ -3,24 +3,28 @@
 # scored test set and pictures of its loss and attention.
 #
 # Paper: Attention that does not Explain Away (Ding et al. 2020), its attention in a small model.
-# Needs: Python 3.11 or 3.12; installs the rest.
+# Needs: Python 3.11 or 3.12. An active environment that has fairseq_ext is used as it is; without
+# one, the rest is installed into .venv of this repository.
 #
-# Usage: bash scripts/quickstart.sh [--corpus multi30k|builtin] [--compare] [--updates N] [--dir DIR]
+# Usage: bash scripts/quickstart.sh [OPTION...]
 #
-#   --corpus   default: multi30k, from $FAIRSEQ_EXT_CORPORA or downloaded; builtin if that fails
-#   --compare  also train the softmax Transformer, side by side
-#   --updates  length of the training (default: 1800, builtin 1200)
-#   --dir      folder of data-bin/ and checkpoints/ (default: this repository)
+#   --corpus multi30k|builtin  default: multi30k, from $FAIRSEQ_EXT_CORPORA or downloaded; builtin
+#                              if that fails
+#   --compare                  also train the softmax Transformer, side by side
+#   --updates N                length of the training (default: 1800, builtin 1200)
+#   --dir DIR                  folder of data-bin/ and checkpoints/ (default: this repository, or
+#                              the current folder if fairseq-ext recipe runs this)
+#   --install-here             install into the active environment what it lacks
 #
 # A second run continues where the first was interrupted.
 #
 # Expected: on Multi30k 31.88 BLEU, with softmax 31.24 (means of 3 seeds, docs/results.md).
 # Cost: on two cores up to 8 minutes of set-up, then 10 minutes (builtin: 5).
 
-. "$(dirname "$0")/lib/common.sh"
+. "$(dirname "$0")/lib/install.sh"
 
-corpus='' compare='' updates='' dir=$ROOT
-read_options '--corpus= --compare --updates= --dir=' "$@"
+corpus='' compare='' updates='' dir=$PLACE
+read_options '--corpus= --compare --updates= --dir= --install-here' "$@"
 case "$corpus" in
 '' | multi30k) corpus_folder multi30k-en-de >/dev/null ;;
 builtin) ;;
@@ -30,9 +34,9 @@ require_positive --updates ${updates:+"$updates"}
 require_room "$dir" 1000
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
-setup_environment
+install_environment ''
 
-prepare() { bash "$ROOT/scripts/prepare_$1.sh" "$dir/data-bin/$1.en-de"; }
+prepare() { bash "$SCRIPTS/prepare_$1.sh" "$dir/data-bin/$1.en-de"; }
 status=0
 prepare "${corpus:-multi30k}" || status=$?
 if [ "$status" = 69 ] && [ -z "$corpus" ]; then

@@ -90,9 +90,9 @@ without() { sed -E "s/(^|[,\/])$1\b/\1none/g" <<<"$names"; }
 set_corpus() {
   local name=$1${words:+-$words}
   set_task "$1"
-  data=${given_data:-$ROOT/data-bin/$name} out=${given_out:-$ROOT/checkpoints/roles}/$name
+  data=${given_data:-$PLACE/data-bin/$name} out=${given_out:-$PLACE/checkpoints/roles}/$name
   [ -n "$given_data" ] || [ -e "$data/dict.txt" ] ||
-    bash "$ROOT/scripts/prepare_task.sh" "$1" "$data" --words "${words:-0}"
+    bash "$SCRIPTS/prepare_task.sh" "$1" "$data" --words "${words:-0}"
   [ -e "$data/dict.txt" ] ||
     die "--data is '$data', which has no dict.txt: give a folder of scripts/prepare_task.sh --words."
   require_room "$out" 2000
@@ -158,7 +158,7 @@ translate_without_roles() {
     say "training-only/seed-$number: translating"
     # shellcheck disable=SC2086 # words
     produce "$bare/generate-test.txt" foreground fairseq-generate "$data" \
-      --user-dir "$ROOT/fairseq_ext" --path "$run/checkpoint_last.pt" \
+      --user-dir "$PACKAGE" --path "$run/checkpoint_last.pt" \
       --model-overrides "{'encoder_roles': 'none'}" $GENERATE 2>"$bare/generate-test.log" ||
       die "Translating failed: the reason is at the end of $bare/generate-test.log."
   done

@@ -94,11 +94,11 @@ done
 for variant in $variants; do variant_flags "$variant" sts >/dev/null; done
 for mode in $modes; do [[ "$mode" =~ ^(frozen|full)$ ]] || set_mode_flags "$mode"; done
 setup_environment
-vocabulary=${vocabulary:-$(dirname "${WORDS[0]}")} out=${out:-$ROOT/checkpoints/task_attention}
+vocabulary=${vocabulary:-$(dirname "${WORDS[0]}")} out=${out:-$PLACE/checkpoints/task_attention}
 set_encoder "${WORDS[0]}"
 require_room "$out" 2000
 for corpus in "${corpora[@]}"; do [ -n "$data" ] || prepare_corpus "$corpus"; done
-data=${data:-$ROOT/data-bin} ALL_RUNS=()
+data=${data:-$PLACE/data-bin} ALL_RUNS=()
 
 for corpus in "${corpora[@]}"; do
   set_task "$corpus"

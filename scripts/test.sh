@@ -1,25 +1,36 @@
 #!/usr/bin/env bash
-# Sets up the environment with the test extras, then lints, checks types and runs the tests.
+# Lints, checks types and runs the tests of the repository that it lies in.
 #
-# Usage: bash scripts/test.sh [--all] [PYTEST ARGUMENT...]
+# An active environment that has fairseq_ext and the tools is used as it is; without one, everything
+# is installed into .venv of this repository.
 #
-#   --all  slow tests, too: every mechanism, command and recipe in more cases (25 minutes on two
-#          cores; without it 8)
+# Usage: bash scripts/test.sh [--install-here] [--all] [PYTEST ARGUMENT...]
+#
+#   --install-here  install into the active environment what it lacks
+#   --all           slow tests, too: every mechanism, command and recipe in more cases (25 minutes on
+#                   two cores; without it 8)
 #
 # Tests on real text need FAIRSEQ_EXT_CORPORA, a folder with corpora; they are skipped without it.
 # Markers choose tests: `-m recipe`, or processes, corpora, browser, gpu, slow, and 'not' of them.
 
-. "$(dirname "$0")/lib/common.sh"
+. "$(dirname "$0")/lib/install.sh"
 chosen=(-m 'not slow')
-case "${1:-}" in
--h | --help) usage ;;
---all)
-  chosen=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+  -h | --help) usage ;;
+  --all) chosen=() ;;
+  --install-here) install_here=yes ;;
+  *) break ;;
+  esac
   shift
-  ;;
-esac
-setup_environment test
+done
+install_environment test pytest xdist hypothesis mypy importlinter
 cd "$ROOT"
+# whatever package the environment has, this one is tested
+export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+tested=$(cd / && python -c 'import fairseq_ext; print(*fairseq_ext.__path__)')
+[ "$tested" = "$PACKAGE" ] || die "The tests would import '$tested' and not '$PACKAGE'."
+say "Testing $PACKAGE with $(command -v python)."
 ruff check .
 ruff format --check .
 mypy

@@ -37,8 +37,8 @@ read_study_options 3 '--variants=' --updates 8000 "$@"
 set_variants $variants
 if [ -z "$data" ]; then
   setup_environment
-  data=$ROOT/data-bin/multi30k-10k.en-de
-  [ -e "$data" ] || bash "$ROOT/scripts/prepare_multi30k.sh" "$data" --merges 10000
+  data=$PLACE/data-bin/multi30k-10k.en-de
+  [ -e "$data" ] || bash "$SCRIPTS/prepare_multi30k.sh" "$data" --merges 10000
 fi
 prepare_study multi30k test
 set_translation_flags "$updates" test # for GENERATE

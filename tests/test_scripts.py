@@ -98,20 +98,35 @@ def test_bad_arguments(arguments, said):
 )
 def test_the_tests_that_are_run(given, chosen, tmp_path):
     for name in ("python", "ruff", "mypy", "lint-imports"):
-        (tmp_path / name).write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@"\n')
+        imported = f'[ "$1" = -c ] && echo "{ROOT}/fairseq_ext" && exit'
+        (tmp_path / name).write_text(f'#!/bin/sh\n{imported}\nprintf "%s\\n" {name} "$@"\n')
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = bash(ROOT / "scripts" / "test.sh", *given, PATH=path)
+    assert f"Testing {ROOT}/fairseq_ext with {tmp_path}/python.\n" in done.stdout
     said = done.stdout.split("\n")
     assert done.returncode == 0 and {"ruff", "mypy", "lint-imports"} <= {*said}
     assert said[said.index("pytest") :][-1 - len(chosen) : -1] == chosen
     assert ("not slow" in said) == ("not slow" in chosen)
 
 
+def test_the_tests_are_those_of_the_checkout(tmp_path):
+    """Whatever package the environment has; the last one is installed so that it comes first."""
+    shadow = tmp_path / "elsewhere" / "fairseq_ext"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text("")
+    hook = f"import sys; sys.path.insert(0, {str(shadow.parent)!r})"
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{hook}; $2"\n')
+    (tmp_path / "python").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = bash(ROOT / "scripts" / "test.sh", PATH=path)
+    assert_refused(done, f"would import '{shadow}' and not '{ROOT}/fairseq_ext'")
+
+
 def test_kinds_of_arguments():
     code = (
-        "b=no; read_options '--a= --b -- WORD' x --a -1 encoder=next:1 --b -- --c y;"
-        'printf "%s\n" "$a" "$b" "${WORDS[*]}" "${REST[*]}"'
+        "b=no; read_options '--a-x= --b -- WORD' x --a-x -1 encoder=next:1 --b -- --c y;"
+        'printf "%s\n" "$a_x" "$b" "${WORDS[*]}" "${REST[*]}"'
     )
     assert lib(code).stdout == "-1\nyes\nx encoder=next:1\n--c y\n"
     for refused in ("--c", "-- x", "--a=1", "--b=", "x", "-x"):
@@ -253,8 +268,8 @@ def test_one_command_at_a_time(tmp_path):
 # Environment.
 
 
-def fake_python(path: Path, version: str) -> Path:
-    """An interpreter that claims a version, and writes down what it is asked to install."""
+def fake_python(path: Path, version: str = "3.12.1", lacks: str = "none") -> Path:
+    """An interpreter that claims a version, lacks a module, and writes down what it installs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     supported = "0" if version.startswith(("3.11", "3.12")) else "1"
     path.write_text(
@@ -262,7 +277,11 @@ def fake_python(path: Path, version: str) -> Path:
 case "$*" in
 --version) echo "Python {version}" ;;
 *"(3, 11) <="*) exit {supported} ;;
-"-m pip"*) echo "$*" >> "$0.log" ;;
+"-c import platform"*) exit {int(version.startswith("3.12"))} ;;
+"-m pip"*) echo pip; echo "$*" >> "$0.log" ;;
+"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+"-c import {lacks}"*) echo "Traceback:" >&2; echo "No module named {lacks}" >&2; exit 1 ;;
+"-c import fairseq_ext"* | "-c import pytest"*) ;;
 *) exec {sys.executable} "$@" ;;
 esac
 """
@@ -271,12 +290,26 @@ esac
     return path
 
 
+CLEAN = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", "FAIRSEQ_EXT_SKIP_INSTALL": ""}
+
+
+def checkout(folder: Path) -> Path:
+    """The scripts, beside a package, in a folder of their own."""
+    for name in ("scripts", "setup.py", "constraints.txt"):
+        (shutil.copytree if name == "scripts" else shutil.copy)(ROOT / name, folder / name)
+    (folder / "fairseq_ext").symlink_to(ROOT / "fairseq_ext")
+    return folder
+
+
 @pytest.mark.parametrize("version", ["3.10.13", "3.13.0"])
 def test_unsupported_python(tmp_path, version):
     python = fake_python(tmp_path / "bin" / "python", version)
     assert_refused(lib("find_python", PYTHON=str(python)), str(python), "3.11 or 3.12")
-    active = {"VIRTUAL_ENV": str(tmp_path), "FAIRSEQ_EXT_SKIP_INSTALL": ""}
-    assert_refused(lib("setup_environment", **active), f"Python {version}", "3.11 or 3.12")
+    active = CLEAN | {"VIRTUAL_ENV": str(tmp_path)}
+    said = f"Python {version}", "3.11"
+    assert_refused(lib("setup_environment", **active), *said)
+    assert_refused(lib("install_environment ''", "install", **active), *said)
+    assert_refused(lib("install_here=yes; install_environment ''", "install", **active), *said)
 
 
 def test_supported_python_is_found():
@@ -284,26 +317,108 @@ def test_supported_python_is_found():
     assert (done.returncode, done.stdout.strip()) == (0, sys.executable)
 
 
-def test_set_up_once_for_each_set_of_extras(tmp_path):
-    python = fake_python(tmp_path / "bin" / "python", "3.12.1")
-    active = {"VIRTUAL_ENV": str(tmp_path), "FAIRSEQ_EXT_SKIP_INSTALL": ""}
+SETUPS = [("setup_environment", "common"), ("install_environment test pytest", "install")]
+
+
+@pytest.mark.parametrize(("command", "library"), SETUPS)
+@pytest.mark.parametrize("kind", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_an_active_environment_is_used_as_it_is(tmp_path, kind, command, library):
+    """Where its package comes from does not matter; scripts that are called do not look again."""
+    python = fake_python(tmp_path / "bin" / "python")
+    code = f'{command}; command -v python; say "$FAIRSEQ_EXT_SKIP_INSTALL"'
+    done = lib(code, library, **CLEAN | {kind: str(tmp_path)})
+    assert (done.stdout, done.stderr) == (f"{python}\n1\n", "")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["python"]
+
+
+@pytest.mark.parametrize(("command", "library"), SETUPS)
+@pytest.mark.parametrize("kind", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_an_active_environment_is_left_as_it_is(tmp_path, kind, command, library):
+    fake_python(tmp_path / "bin" / "python", lacks="fairseq_ext.registry")
+    done = lib(command, library, **CLEAN | {kind: str(tmp_path)})
+    extras = "[test]" if "test" in command else ""
+    assert_refused(
+        *(done, f"'{tmp_path}'", "No module named fairseq_ext.registry", "left as it is"),
+        f"'python -m pip install -c {ROOT}/constraints.txt torch numpy cython setuptools wheel'",
+        f"{ROOT}/constraints.txt --no-build-isolation -e {ROOT}{extras}'",
+        "deactivate it",
+    )
+    assert ("--install-here" in done.stderr) == bool(extras)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["python"]
+
+
+def test_a_tool_that_is_missing_counts(tmp_path):
+    fake_python(tmp_path / "bin" / "python", lacks="pytest")
+    active = CLEAN | {"VIRTUAL_ENV": str(tmp_path)}
+    assert lib("setup_environment", **active).returncode == 0
+    done = lib("install_environment test pytest", "install", **active)
+    assert_refused(done, "No module named pytest", "[test]'")
+
+
+def test_install_here_once_for_each_set_of_extras(tmp_path):
+    python = fake_python(tmp_path / "bin" / "python", lacks="fairseq_ext.registry")
+    active = CLEAN | {"VIRTUAL_ENV": str(tmp_path)}
     log = Path(f"{python}.log")
-    for extras, installs in [("", 2), ("", 2), ("test", 4), ("", 4), ("test", 4), ("spacy", 6)]:
-        assert lib(f"setup_environment {extras}", **active).returncode == 0
-        assert len(log.read_text().splitlines()) == installs
+    said = (
+        f"Installing into {tmp_path}; what pip prints is in {tmp_path}/fairseq_ext-install.log.\n"
+    )
+    for extras, installs in [("''", 2), ("''", 2), ("test", 4), ("''", 4), ("test", 4)]:
+        done = lib(f"install_here=yes; install_environment {extras}", "install", **active)
+        new = not log.exists() or len(log.read_text().splitlines()) != installs
+        assert (done.returncode, done.stderr) == (0, "") and not new
+        assert set(done.stdout.splitlines(keepends=True)) <= {said}
+    assert "pip\n" in (tmp_path / "fairseq_ext-install.log").read_text()
     torch_first, package, _, with_extras, *_ = log.read_text().splitlines()
     assert "constraints.txt torch " in torch_first and "--no-build-isolation" not in torch_first
     assert "constraints.txt --no-build-isolation" in package and package.endswith(str(ROOT))
     assert with_extras.endswith(f"{ROOT}[test]")
     (tmp_path / ".fairseq_ext.none").unlink()
-    assert lib("setup_environment", **active).returncode == 0
-    assert len(log.read_text().splitlines()) == 6
+    assert lib("install_here=yes; install_environment ''", "install", **active).returncode == 0
+    assert len(log.read_text().splitlines()) == 4  # every set includes it
+
+
+def test_without_an_environment_one_is_made_in_the_checkout(tmp_path):
+    """As on a fresh machine, by the scripts that install; other recipes say how."""
+    python = fake_python(tmp_path / "machine" / "python3", lacks="fairseq_ext.registry")
+    (python.parent / "python").symlink_to(python)
+    path = f"{python.parent}:{os.environ['PATH']}"
+    machine = CLEAN | {"PATH": path, "PYTHON": str(python)}
+    here = checkout(tmp_path)
+    library = f'. "{here}/scripts/lib/'
+    refused = bash("-c", f'{library}common.sh"; setup_environment', **machine)
+    assert_refused(refused, "not installed", "'bash scripts/quickstart.sh' installs it into .venv")
+    assert not (here / ".venv").exists()
+    command = f'{library}install.sh"; install_environment test pytest; command -v python'
+    done = bash("-c", command, **machine)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Creating .venv with Python 3.12.1.\nInstalling into ")
+    assert done.stdout.endswith(f"{here}/.venv/bin/python\n")
+    installed = Path(f"{here}/.venv/bin/python.log").read_text().splitlines()
+    assert len(installed) == 2 and installed[1].endswith(f"{here}[test]")
+    # .venv of the checkout may be active, and is the scripts' own all the same
+    active = machine | {"VIRTUAL_ENV": f"{here}/.venv"}
+    for environment in (machine, active):
+        assert bash("-c", command, **environment).stdout == f"{here}/.venv/bin/python\n"
+
+
+def test_an_installation_that_fails(tmp_path):
+    python = fake_python(tmp_path / "bin" / "python", lacks="fairseq_ext.registry")
+    text = python.read_text().replace("echo pip;", "echo no torch; exit 1;")
+    python.write_text(text)
+    active = CLEAN | {"VIRTUAL_ENV": str(tmp_path)}
+    done = lib("install_here=yes; install_environment ''", "install", **active)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"no torch\nThe installation failed: the reason is in {tmp_path}/fairseq_ext-install.log.\n"
+    )
+    assert not (tmp_path / ".fairseq_ext.none").exists()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="fairseq has a wheel for this Python")
 def test_missing_compiler_is_said_before_the_installation(tmp_path):
     (tmp_path / "python").symlink_to(fake_python(tmp_path / "bin" / "python", "3.11.7"))
-    assert_refused(lib(f'PATH="{tmp_path}"; require_compiler'), "C++ compiler", "Python 3.12")
+    done = lib(f'PATH="{tmp_path}"; require_compiler', "install")
+    assert_refused(done, "C++ compiler", "Python 3.12")
 
 
 # Files.

@@ -1,5 +1,6 @@
 """`fairseq-ext doctor` and `fairseq-ext average`."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -87,6 +88,26 @@ def test_doctor_names_a_part_of_fairseq_that_was_not_built(examine, monkeypatch)
     found, said = examine()
     assert found["fairseq.libbleu"][0] == "WRONG" and "fairseq-fixed" in found["fairseq.libbleu"][1]
     assert said.endswith("are mended: fairseq.libbleu")
+
+
+def test_doctor_knows_a_torchaudio_of_another_torch(examine, tmp_path, monkeypatch):
+    """It is built for GPUs where torch is built for CPUs, and takes transformers along."""
+    (tmp_path / "torchaudio-2.11.0.dist-info").mkdir()
+    (tmp_path / "torchaudio-2.11.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torchaudio\nVersion: 2.11.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchaudio", raising=False)
+    (tmp_path / "torchaudio.py").write_text("raise OSError('Could not load this library: x.so')\n")
+    found, said = examine()
+    mark, text = found["torchaudio"]
+    assert mark == "note" and "does not import (Could not load this library: x.so)" in text
+    assert "-> pip uninstall torchaudio: nothing here needs it" in text
+    assert said == "Training can run."
+    (tmp_path / "torchaudio.py").write_text("")
+    importlib.invalidate_caches()
+    assert examine()[0]["torchaudio"] == ("", "2.11.0")
+    monkeypatch.delitem(sys.modules, "torchaudio", raising=False)
 
 
 def test_doctor_advises_about_threads_and_an_old_torch(examine, monkeypatch):

@@ -6,19 +6,24 @@ score, from 0 to 100, of statistics summed over sentences, [numbers]. `signature
 after `statistics`, returns how the score is computed.
 """
 
-import importlib
+import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import ESCAPED
+from fairseq_ext.files import write_lines
 
 KINDS = {"1": "rouge1", "2": "rouge2", "l": "rougeL"}  # our name -> that of rouge-score
 MODEL = "Unbabel/wmt22-comet-da"
@@ -129,64 +134,90 @@ def _porter_stemmer() -> SimpleNamespace:
 
 
 class Comet(SentenceMean):
-    """COMET score x 100, by a checkpoint or by a published model.
+    """COMET score x 100, by the command `comet-score`, which lives in an environment of its own.
 
     Args:
         model: the path of a .ckpt, or the name of a published model.
 
     Raises:
-        UsageError: COMET is not installed, there is no such model, or its file could run code.
+        UsageError: there is no such command or checkpoint, or the checkpoint could run code.
     """
 
     def __init__(self, model: str = MODEL) -> None:
-        from fairseq_ext import safe_loading  # slow, as torch is
-
-        comet = _import_comet()
-        checkpoint = _find_checkpoint(comet, model)
-        # COMET unpickles the file; a file that passes here holds nothing that runs.
-        safe_loading.load(str(checkpoint), map_location="meta")
-        self.name = model
-        self.model = comet.load_from_checkpoint(str(checkpoint))
+        self.program, self.name = _find_comet(), model
+        if model.endswith(".ckpt"):
+            _check_checkpoint(model)
+            model = str(Path(model).resolve())
+        self.model = model
 
     def score_sentences(self, *texts: Sequence[str]) -> Sequence[float]:
         """Return the model's score of each hypothesis, given reference and source."""
-        import torch
+        with TemporaryDirectory() as folder:
+            for name, lines in zip(("mt", "ref", "src"), texts, strict=True):
+                write_lines(Path(folder, name), lines)
+            self._run(folder)
+            scores = json.loads(Path(folder, "scores.json").read_text("utf-8"))
+        return [sentence["COMET"] for sentence in scores["mt"]]
 
-        samples = [{"mt": mt, "ref": ref, "src": src} for mt, ref, src in zip(*texts, strict=True)]
+    def _run(self, folder: str) -> None:
+        import torch  # slow
+
         gpus = int(torch.cuda.is_available())
-        return self.model.predict(samples, batch_size=16, gpus=gpus).scores
+        flags = ["--quiet", f"--model={self.model}", f"--gpus={gpus}"]
+        files = ["-s", "src", "-t", "mt", "-r", "ref", "--to_json", "scores.json"]
+        # without the packages of this environment
+        theirs = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        done = subprocess.run(
+            [self.program, *files, *flags],
+            cwd=folder,
+            env=theirs,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            reason = (done.stderr.strip() or "it says nothing").rpartition("\n")[2]
+            raise UsageError(
+                f"{self.program} cannot score with --comet-model {self.name} ({reason}); give the "
+                f"name of a model as {MODEL}, or the path of its .ckpt, or leave comet out"
+            )
 
     def signature(self) -> str:
         """Return the model and COMET's version."""
-        try:
-            number = version(PACKAGE)
-        except PackageNotFoundError:  # a copy of its source on the path
-            number = "unknown"
-        return f"nrefs:1|case:mixed|model:{self.name}|scale:100|version:{number}"
+        version = _find_version(self.program)
+        return f"nrefs:1|case:mixed|model:{self.name}|scale:100|version:{version}"
 
 
 Scorer = Sacrebleu | Rouge | Comet
 
 
-def _import_comet() -> ModuleType:
-    try:
-        return importlib.import_module("comet")
-    except ImportError as error:
+def _find_comet() -> str:
+    program = shutil.which("comet-score")
+    if program is None:
         raise UsageError(
-            f"comet needs the package {PACKAGE}, which cannot be imported ({error}); install it "
-            f"with pip install {PACKAGE}, or leave comet out"
-        ) from error
+            "comet needs the command comet-score, which is not on PATH; install it in an "
+            f"environment of its own, as by pipx install {PACKAGE} and pipx inject {PACKAGE} "
+            "'setuptools<81', or leave comet out"
+        )
+    return program
 
 
-def _find_checkpoint(comet: ModuleType, model: str) -> Path:
-    if model.endswith(".ckpt"):
-        if not Path(model).is_file():
-            raise UsageError(f"--comet-model is {model}, and there is no such file; correct it")
-        return Path(model)
-    try:
-        return Path(comet.download_model(model))
-    except KeyError as error:
-        raise UsageError(
-            f"--comet-model is {model}, which is not known to COMET or cannot be downloaded; give "
-            f"the name of a model as {MODEL}, or the path of its .ckpt"
-        ) from error
+def _check_checkpoint(model: str) -> None:
+    """Raise UsageError if a checkpoint does not exist, or could run code: COMET unpickles it."""
+    from fairseq_ext import safe_loading  # slow, as torch is
+
+    if not Path(model).is_file():
+        raise UsageError(f"--comet-model is {model}, and there is no such file; correct it")
+    safe_loading.load(model, map_location="meta")
+
+
+def _find_version(program: str) -> str:
+    """Return the version of COMET that a command belongs to, by the interpreter that it names."""
+    with Path(program).open("rb") as script:
+        start = script.readline().decode("utf-8", "replace")
+    ask = f"from importlib.metadata import version; print(version({PACKAGE!r}))"
+    command = [*start.removeprefix("#!").split(), "-c", ask]
+    if not start.startswith("#!"):
+        return "unknown"
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"

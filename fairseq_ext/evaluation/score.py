@@ -10,8 +10,8 @@ tokenised-bleu is the BLEU of older papers. It compares tokens, if they are know
 lines; T- lines without unknown words, or a tokenised --reference). compound-split-bleu, usual for
 WMT14 into German, splits these tokens at hyphens first. rouge is rouge-1, rouge-2 and rouge-l, each
 the mean F1 of sentences x 100. It compares stems, rouge-unstemmed words; all characters but a-z and
-0-9, such as #, only separate words. comet needs the package unbabel-comet and source sentences, of
---source or S- lines.
+0-9, such as #, only separate words. comet runs the command comet-score of COMET (pipx install
+unbabel-comet: an environment of its own) and needs source sentences, of --source or S- lines.
 
 Example:
   fairseq-ext score checkpoints/mine/generate-test.txt --reference test.de
@@ -55,8 +55,7 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
     add("--target-lang", metavar="LANG", help=f"for detokenisation; {default}")
     add("--lowercase", action="store_true", help="ignore case")
     add("--source", type=Path, metavar="FILE", help="for comet; default: S- lines, if complete")
-    needed = "downloaded if need be, and refused if its file holds anything that could run code"
-    known = f"name, or path of a .ckpt; default: {MODEL}; it is {needed}"
+    known = f"name, or path of a .ckpt that holds nothing that could run code; default: {MODEL}"
     add("--comet-model", default=MODEL, metavar="MODEL", help=known)
 
 

@@ -68,14 +68,14 @@ def run(args: argparse.Namespace) -> None:
     print("Training can run.")
 
 
-def _try_import(module: str, remedy: str) -> Finding | None:
+def _try_import(module: str, remedy: str, required: bool = True) -> Finding | None:
     """Return why a module does not import, or None if it does."""
     logging.disable(logging.INFO)  # fairseq recommends packages that it does without
     try:
         importlib.import_module(module)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        return Finding(module, f"does not import ({reason})", remedy, required=True)
+        return Finding(module, f"does not import ({reason})", remedy, required)
     finally:
         logging.disable(logging.NOTSET)
     return None
@@ -173,6 +173,16 @@ def check_fairseq() -> Iterator[Finding]:
         yield _try_import(module, REBUILD) or Finding(module, f"imports (for {use})")
 
 
+def check_torchaudio() -> Iterator[Finding]:
+    """Import torchaudio, which fairseq asks for and nothing needs, if it is installed."""
+    try:
+        version = metadata.version("torchaudio")
+    except metadata.PackageNotFoundError:
+        return
+    remedy = "pip uninstall torchaudio: nothing here needs it, and transformers fails with it"
+    yield _try_import("torchaudio", remedy, required=False) or Finding("torchaudio", version)
+
+
 def check_plugin() -> Iterator[Finding]:
     """Import this package, which registers its architectures and patches fairseq."""
     if failure := _try_import("fairseq_ext.registry", "mend what is wrong above"):
@@ -188,7 +198,7 @@ def check_plugin() -> Iterator[Finding]:
     yield Finding("plugin", f"{ours} architectures, {len(PATCHES)} patches for fairseq")
 
 
-CHECKS = (check_versions, check_devices, check_fairseq, check_plugin)
+CHECKS = (check_versions, check_devices, check_fairseq, check_torchaudio, check_plugin)
 
 if __name__ == "__main__":
     sys.path[0] = str(PACKAGE.parent)

@@ -1,11 +1,22 @@
 # Functions of all scripts. Every other file of scripts/lib/ reads this one first; a script sources
 # one of them.
 # Environment: PYTHON (interpreter for a new .venv), FAIRSEQ_EXT_CORPORA (folder with corpora),
-# FAIRSEQ_EXT_SKIP_INSTALL=1 (use the commands on PATH as they are), OMP_NUM_THREADS (default 1).
+# FAIRSEQ_EXT_SKIP_INSTALL=1 (use the commands on PATH as they are, without a look at them),
+# FAIRSEQ_EXT_PLACE (folder of data-bin/ and checkpoints/), OMP_NUM_THREADS (default 1).
 
 set -euo pipefail
 unset CDPATH # with it, cd prints
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+ROOT=$(cd "$SCRIPTS/.." && pwd)
+# PACKAGE is the plugin; PLACE holds data-bin/ and checkpoints/. Scripts lie beside the package in a
+# checkout, and in it where it was installed.
+if [ -d "$ROOT/fairseq_ext" ]; then
+  PACKAGE=$ROOT/fairseq_ext PLACE=$ROOT
+else
+  PACKAGE=$ROOT PLACE=$PWD
+fi
+export FAIRSEQ_EXT_PLACE=${FAIRSEQ_EXT_PLACE:-$PLACE}
+PLACE=$FAIRSEQ_EXT_PLACE
 
 # Two OpenMP threads next to other work can make training and decoding many times slower.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONUTF8=1
@@ -23,7 +34,11 @@ die() {
 
 # The comment at the top of the calling script is its help.
 usage() {
-  sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+  local text
+  text=$(sed -n '2,/^$/s/^# \{0,1\}//p' "$0")
+  [ -d "$ROOT/fairseq_ext" ] || # installed
+    text=$(sed -E 's/bash scripts\/(\w+)\.sh/fairseq-ext recipe \1/g' <<<"$text")
+  say "$text"
   exit
 }
 
@@ -32,10 +47,11 @@ usage() {
 # WORD if other words are accepted (they become WORDS), and -- if anything may follow a -- (it
 # becomes REST).
 read_options() {
-  local accepted=" $1 " help="see 'bash ${0#"$PWD/"} --help'"
+  local accepted=" $1 " help="see 'bash ${0#"$PWD/"} --help'" name
   shift
   WORDS=() REST=()
   while [ $# -gt 0 ]; do
+    name=${1#--} name=${name//-/_}
     if [[ "$1" =~ ^(-h|--help)$ ]]; then
       usage
     elif [[ "$1" = -- && "$accepted" == *" -- "* ]]; then
@@ -43,10 +59,10 @@ read_options() {
       return
     elif [[ "$accepted" == *" $1= "* ]]; then
       [ $# -gt 1 ] || die "$1 needs a value: $help."
-      printf -v "${1#--}" %s "$2"
+      printf -v "$name" %s "$2"
       shift
-    elif [[ "$accepted" == *" $1 "* && "$1" =~ ^--[a-z]+$ ]]; then
-      printf -v "${1#--}" yes
+    elif [[ "$accepted" == *" $1 "* && "$1" =~ ^--[a-z-]+$ ]]; then
+      printf -v "$name" yes
     elif [[ "$accepted" == *" WORD "* && "$1" != -* ]]; then
       WORDS+=("$1")
     else
@@ -84,60 +100,51 @@ find_python() {
     "install one, or set PYTHON to its path."
 }
 
-# enter_environment: put the active virtual environment on PATH, or .venv, made if it is missing.
-enter_environment() {
-  local python
-  if [ -z "${VIRTUAL_ENV:-}" ]; then
-    VIRTUAL_ENV=$ROOT/.venv
-    if [ ! -x "$VIRTUAL_ENV/bin/pip" ]; then
-      python=$(find_python)
-      require_room "$ROOT" 6000 # a CUDA build of torch takes 5 GB
-      say "Creating .venv with $("$python" --version)."
-      "$python" -m venv "$VIRTUAL_ENV" ||
-        die "'$python -m venv' failed: install its venv module or activate an environment."
-    fi
-  fi
-  is_supported "$VIRTUAL_ENV/bin/python" ||
-    die "The environment '$VIRTUAL_ENV' has $("$VIRTUAL_ENV/bin/python" --version)" \
-      "and Python 3.11 or 3.12 is needed: deactivate it or make another."
-  export VIRTUAL_ENV PATH="$VIRTUAL_ENV/bin:$PATH"
+# find_environment: set ENVIRONMENT to the folder of the active environment, virtual or of conda,
+# or to .venv if that exists; empty if there is none. Put its commands first on PATH.
+find_environment() {
+  ENVIRONMENT=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
+  [ -n "$ENVIRONMENT" ] || [ ! -x "$ROOT/.venv/bin/python" ] || ENVIRONMENT=$ROOT/.venv
+  [ -z "$ENVIRONMENT" ] || export PATH="$ENVIRONMENT/bin:$PATH"
 }
 
-# require_compiler: refuse a machine that cannot build fairseq where it has no wheel.
-require_compiler() {
-  python -c 'import platform, sys
-sys.exit(sys.version_info >= (3, 12) and platform.machine() == "x86_64")' || return 0
-  local include
-  include=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')
-  { command -v c++ && [ -e "$include/Python.h" ]; } >/dev/null ||
-    die "fairseq has a wheel for Python 3.12 only and its source needs a C++ compiler and Python.h:" \
-      "use Python 3.12, or install g++ and python3-dev."
-  say "fairseq is built from source for $(python --version), which takes a few minutes."
+# is_active: whether ENVIRONMENT is the user's, and not the .venv of this checkout.
+is_active() { [ -n "$ENVIRONMENT" ] && [ ! "$ENVIRONMENT" -ef "$ROOT/.venv" ]; }
+
+# find_problem [MODULE...]: print why `python` cannot import the package or other modules that a
+# script needs, nothing if it can.
+find_problem() {
+  local module said
+  command -v python >/dev/null || { say "there is no python" && return; }
+  is_supported python || { say "$(python --version) is neither 3.11 nor 3.12" && return; }
+  for module in fairseq_ext.registry "$@"; do
+    said=$(python -c "import $module" 2>&1) || { say "$(tail -n 1 <<<"$said")" && return; }
+  done
 }
 
-# install_package [EXTRAS]: install this repository. The build of fairseq needs the torch that it
-# will run with, so torch is installed first, and build isolation, which would fetch another torch,
-# is off. With CUDA_HOME it would build kernels that we do not use.
-install_package() {
-  local pip=(python -m pip --disable-pip-version-check install -c "$ROOT/constraints.txt")
-  "${pip[@]}" torch numpy cython setuptools wheel &&
-    env -u CUDA_HOME "${pip[@]}" --no-build-isolation --editable "$ROOT${1:+[$1]}"
+# Build isolation is off, so that fairseq is built with the torch that it will run with.
+CONSTRAINTS=$ROOT/constraints.txt
+TORCH_FIRST=(torch numpy cython setuptools wheel)
+
+# refuse_environment PROBLEM [EXTRAS]: end the script, and say which two commands would install.
+refuse_environment() {
+  local pip="python -m pip install -c $CONSTRAINTS"
+  local commands="'$pip ${TORCH_FIRST[*]}' and '$pip --no-build-isolation -e $ROOT${2:+[$2]}'"
+  is_active || die "fairseq_ext is not installed ($1): 'bash scripts/quickstart.sh' installs it" \
+    "into .venv; in an environment of yours, $commands do."
+  die "The active environment '$ENVIRONMENT' cannot run this ($1) and is left as it is: $commands" \
+    "would install what is missing; or deactivate it."
 }
 
-# setup_environment [EXTRAS]: make `python` and fairseq's commands those of the environment, which
-# is installed if need be. A stamp for each set of extras records the installed versions; every set
-# includes the package without extras.
+# setup_environment: make `python` and fairseq's commands those of the environment. Nothing is
+# installed. The scripts that this one calls need not look again.
 setup_environment() {
   [ -z "${FAIRSEQ_EXT_SKIP_INSTALL:-}" ] || return 0
-  local stamp checksum
-  enter_environment
-  stamp=$VIRTUAL_ENV/.fairseq_ext
-  checksum="$(cat "$ROOT/setup.py" "$ROOT/constraints.txt" | cksum) $ROOT"
-  if ! grep -qsxF "$checksum" "$stamp".${1:-*}; then
-    require_compiler
-    install_package "${1:-}" || die "The installation failed: the reason stands above."
-    printf '%s\n' "$checksum" >"$stamp.${1:-none}"
-  fi
+  local problem
+  find_environment
+  problem=$(find_problem)
+  [ -z "$problem" ] || refuse_environment "$problem"
+  export FAIRSEQ_EXT_SKIP_INSTALL=1
 }
 
 # Files.
@@ -145,10 +152,10 @@ setup_environment() {
 # workspace COMMAND ARGUMENT...: run fairseq_ext.prepare.workspace. It needs no package, so that it
 # runs before there is an environment.
 workspace() {
-  local python=python
-  [ -n "${FAIRSEQ_EXT_SKIP_INSTALL:-}" ] || python=${VIRTUAL_ENV:-$ROOT/.venv}/bin/python
-  is_supported "$python" || python=$(find_python)
-  PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} "$python" -m fairseq_ext.prepare.workspace "$@"
+  local python=python folder
+  folder=$(dirname "$PACKAGE")
+  is_supported python || python=$(find_python)
+  PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH} "$python" -m fairseq_ext.prepare.workspace "$@"
 }
 
 # require_room FOLDER MB [--corpus FOLDER] [--work FOLDER]: refuse a folder, which need not exist

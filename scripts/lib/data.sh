@@ -19,7 +19,7 @@ data_recipe() {
   -h | --help) usage ;;
   -*) die "Unknown option '$2': the only argument is the output folder (default: $1)." ;;
   esac
-  OUT=${2:-$ROOT/$1}
+  OUT=${2:-$PLACE/$1}
   OUT=${OUT%/}
   [ ! -L "$OUT" ] || OUT=$(realpath -m "$OUT") # which is renamed in the end
   WORK=$OUT.partial

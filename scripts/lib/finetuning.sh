@@ -18,8 +18,8 @@ set_task() {
 
 # prepare_corpus NAME: set DATA, the folder of a corpus in data-bin, and make it if it is missing.
 prepare_corpus() {
-  DATA=$ROOT/data-bin/$1
-  [ -e "$DATA" ] || bash "$ROOT/scripts/prepare_task.sh" "$1" "$DATA"
+  DATA=$PLACE/data-bin/$1
+  [ -e "$DATA" ] || bash "$SCRIPTS/prepare_task.sh" "$1" "$DATA"
 }
 
 # count_examples FOLDER: print the number of training examples.

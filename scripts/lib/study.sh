@@ -26,11 +26,11 @@ prepare_study() {
   local corpus=${3:-multi30k.en-de}
   [ -z "$data" ] || find_references "$2"
   setup_environment
-  [ -n "$data" ] || bash "$ROOT/scripts/prepare_${corpus%%.*}.sh" "$ROOT/data-bin/$corpus"
-  data=${data:-$ROOT/data-bin/$corpus}
+  [ -n "$data" ] || bash "$SCRIPTS/prepare_${corpus%%.*}.sh" "$PLACE/data-bin/$corpus"
+  data=${data:-$PLACE/data-bin/$corpus}
   find_references "$2"
   [ -z "$REFERENCE" ] || python -m fairseq_ext.tools.recipes check-references "$REFERENCE"
-  out=${out:-$ROOT/checkpoints/$1/$(basename "$data")$size}
+  out=${out:-$PLACE/checkpoints/$1/$(basename "$data")$size}
   require_room "$out" 500
 }
 

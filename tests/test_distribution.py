@@ -1,0 +1,139 @@
+"""Archives for installation: what is in them, and that an installed wheel does all the work."""
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+IGNORED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build")
+FOLDERS = ("fairseq_ext", "scripts", "docs", "tests", "benchmarks", "data-bin", ".ci", "examples")
+
+
+def copy_repository(out: Path) -> Path:
+    """What git would hold, without what else lies around."""
+    out.mkdir()
+    for path in ROOT.iterdir():
+        if path.name in FOLDERS:
+            shutil.copytree(path, out / path.name, ignore=IGNORED)
+        elif path.is_file() and path.name != ".git" and not path.name.startswith(".cov"):
+            shutil.copy(path, out / path.name)
+    for made in (out / "data-bin").iterdir():
+        if made.name != ".gitkeep":
+            shutil.rmtree(made)
+    return out
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory) -> tuple[Path, Path, Path]:
+    """The repository, its source archive, and the wheel that is built from that archive."""
+    folder = tmp_path_factory.mktemp("dist")
+    repository = copy_repository(folder / "repository")
+    source = folder / build("sdist", repository, folder)
+    with tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+    unpacked = folder / source.name.removesuffix(".tar.gz")
+    return repository, source, folder / build("wheel", unpacked, folder)
+
+
+def build(kind: str, source: Path, out: Path) -> str:
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
+    done = subprocess.run(
+        [Path(sysconfig.get_path("scripts"), "python"), "-c", code],
+        cwd=source,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_the_source_archive_is_the_repository(archives):
+    repository, source, _ = archives
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    made = {name for name in files(repository) if ".egg-info/" in name}
+    assert files(repository) - made - names == {".gitignore"}
+    for needed in ("constraints.txt", "docs/data.md", "tests/fixtures/old_checkpoints/dna.tar.xz"):
+        assert needed in names
+
+
+@pytest.mark.slow
+def test_the_wheel_is_the_package_and_its_recipes(archives):
+    repository, _, wheel = archives
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        executed = archive.read("fairseq_ext/recipes/quickstart.sh")
+    package = {f"fairseq_ext/{name}" for name in files(repository / "fairseq_ext")}
+    scripts = {name for name in files(repository / "scripts") if name != "test.sh"}
+    assert names == package | {f"fairseq_ext/recipes/{name}" for name in scripts}
+    assert executed == (ROOT / "scripts" / "quickstart.sh").read_bytes()
+
+
+def install(wheel: Path, folder: Path) -> dict[str, str]:
+    """A new environment that holds the wheel and sees the packages that it requires; its PATH."""
+    venv.create(folder, symlinks=True, with_pip=True)
+    python, ours = folder / "bin" / "python", Path(sysconfig.get_path("scripts"))
+    packages = subprocess.check_output(
+        [python, "-c", "import site; print(*site.getsitepackages())"], text=True
+    ).strip()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        there = Path(packages, path.name)
+        if not there.exists() and not re.match("fairseq|__editable__|pip", path.name):
+            there.symlink_to(path)
+    for path in Path(sysconfig.get_path("purelib")).glob("fairseq*"):
+        if path.name in ("fairseq", "fairseq_cli"):  # it finds plugins that lie beside it
+            shutil.copytree(path, Path(packages, path.name), copy_function=os.symlink)
+    for script in ours.glob("fairseq-*"):
+        if script.name != "fairseq-ext":
+            text = re.sub(r"^#!.*", f"#!{python}", script.read_text())
+            (folder / "bin" / script.name).write_text(text)
+            (folder / "bin" / script.name).chmod(0o755)
+    command = [python, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    subprocess.run([*command, "--ignore-installed", wheel], check=True)
+    ours = ("PYTHONPATH", "VIRTUAL_ENV", "FAIRSEQ_EXT_SKIP_INSTALL", "FAIRSEQ_EXT_CORPORA")
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
+    return clean | {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.recipe
+def test_an_installed_wheel_trains_generates_and_scores(archives, tmp_path):
+    """In an empty folder, by recipes and by the commands of the README."""
+    environment = install(archives[2], tmp_path / "env")
+    place = tmp_path / "empty"
+    place.mkdir()
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert str(tmp_path / "env") in run("python", "-c", "import fairseq_ext as f; print(f)")
+    assert "prepare_wmt14 " in run("fairseq-ext", "recipe")
+    said = run("fairseq-ext", "recipe", "quickstart", "--help")
+    assert "Usage: fairseq-ext recipe quickstart [" in said
+    said = run("fairseq-ext", "recipe", "quickstart", "--corpus", "builtin", "--updates", "2")
+    assert re.search(r"^transformer_dna_tiny +1 +[\d,]+ +2 ", said, re.M)
+    assert sorted(path.name for path in place.iterdir()) == ["checkpoints", "data-bin"]
+    flags = "--user-dir fairseq_ext --arch transformer_hna_tiny --optimizer adam --lr 1e-3"
+    rest = "--max-tokens 500 --max-update 1 --save-dir run --disable-validation --num-workers 0"
+    run("fairseq-train", "data-bin/builtin.en-de", *flags.split(), *rest.split())
+    path = "--user-dir fairseq_ext --path run/checkpoint_last.pt --max-len-b 5 --results-path out"
+    run("fairseq-generate", "data-bin/builtin.en-de", *path.split(), "--remove-bpe")
+    scored = run("fairseq-ext", "score", "out/generate-test.txt")
+    assert re.search(r"^out/generate-test.txt +500 ", scored, re.M)
