@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairseq_ext import __version__
-from fairseq_ext.errors import plain_errors
+from fairseq_ext.errors import UsageError, plain_errors
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
@@ -85,6 +85,12 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
         import_module("fairseq_ext.registry")
     module = import_module(VERBS[verb])
     module.add_arguments(parser)
+    if verb not in QUICK:
+        parser.add_argument(
+            "--user-dir",
+            metavar="FOLDER",
+            help="your package with mechanisms that checkpoints need, as for fairseq-train",
+        )
     parser.set_defaults(run=module.run, refuse=parser.error)
 
 
@@ -96,7 +102,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     refuse = vars(args).pop("refuse")  # with the usage of the verb
     if unknown:
         refuse(f"unrecognized arguments: {' '.join(unknown)}")
+    if user_dir := vars(args).pop("user_dir", None):
+        import_user_dir(user_dir)
     args.run(args)
+
+
+def import_user_dir(folder: str) -> None:
+    """Import a user's package as fairseq's commands do; raise UsageError if there is none."""
+    if not Path(folder).is_dir():
+        raise UsageError(f"--user-dir is {folder}, and there is no such folder; give a package's")
+    module = import_module("fairseq.utils")
+    module.import_user_module(argparse.Namespace(user_dir=folder))
 
 
 if __name__ == "__main__":

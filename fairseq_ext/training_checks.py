@@ -20,7 +20,7 @@ from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import head_options
+from fairseq_ext.models import head_options, origins
 from fairseq_ext.models.config import check_requirements, default_options, to_dict
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTION_REQUIREMENTS, OPTIONS
@@ -185,13 +185,15 @@ def _relative_to(*models: Mapping[str, Any]) -> set[str]:
         all(_value(options, f"{site}_normaliser") == "hybrid" for options in models)
         for site in SITES
     )
-    gated = all(_value(options, "head_gate") for options in models)
+    gated = all(_value(options, "head_gate") == "static" for options in models)
     return {*(HYBRID if hybrid else ()), *(HEADS if hybrid or gated else ())}
 
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
     """Return an option as text or number; its default if the checkpoint is older, or fairseq's."""
     value = options.get(name, DEFAULTS.get(name))
+    if name == "head_gate":
+        return head_options.parse_gate(value)
     return value if isinstance(value, int | float) else str(value)
 
 
@@ -202,6 +204,8 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
         encoder = sizes["encoder_layers"]
         adversaries = head_options.parse_adversary_layers(values["asa_layers"], encoder)
         parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
+        parts.append(sorted(head_options.parse_gate_sites(values)))
+        parts += origins.read_options(values)
         two_sided = "decoder_layers" in sizes
         if two_sided:
             decoder = sizes["decoder_layers"]

@@ -10,7 +10,7 @@ import pytest
 import warm
 
 import fairseq_ext.registry  # noqa: F401
-from fairseq_ext.attention import normalisers
+from fairseq_ext.attention import softmax
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.prepare.toy.corpus import corpus
@@ -43,7 +43,7 @@ def pytest_runtest_logstart(nodeid):
 def every_form(request, monkeypatch):
     """Normalisers as they are used on inputs of this size, and their kernels."""
     if request.param == "fused":
-        monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
+        monkeypatch.setattr(softmax, "MIN_SCORES", 0)
         monkeypatch.setattr(doubly_cpu, "MIN_SCORES", 0)
 
 

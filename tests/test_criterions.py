@@ -13,7 +13,7 @@ from fairseq.models import build_model
 from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import normalisers
+from fairseq_ext.attention import softmax as softmax_module
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.training_logs import parse_line
 
@@ -124,8 +124,8 @@ def test_dropped_layers_are_left_out():
 
 
 def test_only_guided_heads_leave_the_fused_kernel(monkeypatch):
-    monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
-    fused, plain, softmax = [], [], normalisers.Softmax
+    monkeypatch.setattr(softmax_module, "MIN_SCORES", 0)
+    fused, plain, softmax = [], [], softmax_module.Softmax
     for name, seen in (("fused", fused), ("weights", plain)):
         original = getattr(softmax, name)
 

@@ -457,7 +457,7 @@ def test_the_recipe(corpora, encoder, tmp_path):
 ATTENTION = {
     ("roberta_asa_tiny", "asa_layers", "all", "head_gate", False): ["--arch", "roberta_una"],
     ("roberta_roles_tiny", "encoder_roles", "relative", "head_gate", True): [
-        *("--encoder-roles=relative", "--head-gate", "--arch", "roberta_una")
+        *("--encoder-roles=relative", "--head-gate=static", "--arch", "roberta_una")
     ],
     ("roberta_dna", "encoder_gaussian_heads", "2", "encoder_gaussian_offsets", "-1,0"): [
         *("--encoder-gaussian-heads=2", "--encoder-gaussian-offsets=-1,0", "--arch", "roberta_dna")

@@ -150,7 +150,7 @@ def test_a_flag_that_is_on_by_default_stays_on_when_it_is_given():
     parser = ArgumentParser()
     ARCH_MODEL_REGISTRY["transformer_dna_gigaword"].add_args(parser)
     assert parser.parse_args(["--share-all-embeddings"]).share_all_embeddings is True
-    assert parser.parse_args(["--head-gate"]).head_gate is True
+    assert parser.parse_args(["--head-gate"]).head_gate == "static"
     parser = ArgumentParser()
     ARCH_MODEL_REGISTRY["roberta_una_12"].add_args(parser)
     assert parser.parse_args(["--layernorm-embedding"]).layernorm_embedding is True

@@ -46,7 +46,7 @@ def checkpoint(path, **model):
         ({"arch": "roberta_base"}, ["--arch", "roberta_una"]),
         (
             {"_name": "roberta_asa", "asa_layers": "all", "head_gate": True},
-            ["--head-gate", "--arch", "roberta_una"],
+            ["--head-gate=static", "--arch", "roberta_una"],
         ),
         (
             {"_name": "roberta_una", "encoder_gaussian_heads": "2"},

@@ -17,8 +17,9 @@ from fairseq_ext.attention import (
     Inputs,
     build_gaussian_heads,
     build_normaliser,
-    normalisers,
 )
+from fairseq_ext.attention import softmax as softmax_module
+from fairseq_ext.attention.gates import build_static_gate
 from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.second_pass import MagnitudePass, SecondPass
@@ -209,9 +210,9 @@ def test_parsed_roles_need_parses():
         allowed_keys("major", read("a b c"))
 
 
-def attention(groups, gated=False):
+def attention(groups, gate=None):
     torch.manual_seed(2)
-    return Attention(16, 4, site="encoder", groups=groups, gated=gated).double()
+    return Attention(16, 4, site="encoder", groups=groups, gate=gate).double()
 
 
 def softmax(n):
@@ -227,7 +228,9 @@ def test_outputs_and_gradients_are_those_of_the_naive_twin(names, heard):
         **{name: torch.cat([value, value.flip(1)]) for name, value in vars(view).items()}
     )
     roles = HeadGroup(n, normaliser=softmax(n), masks=(*DEFAULT_MASKS, RoleMask(names)))
-    module = attention([roles, HeadGroup(4 - n, normaliser=softmax(4 - n))], gated=True)
+    module = attention(
+        [roles, HeadGroup(4 - n, normaliser=softmax(4 - n))], gate=build_static_gate(4, 16)
+    )
     module.gate.data.normal_()
     x = torch.randn(11, 2, 16, dtype=torch.double, requires_grad=True)
     inputs = Inputs(
@@ -366,7 +369,7 @@ def test_guidance_takes_heads_without_a_role():
 @pytest.mark.parametrize("kind", ["softmax", "doubly", "hybrid"])
 def test_kernels_know_the_masks(kind, monkeypatch):
     """Long rows, where nothing makes a map unless somebody listens."""
-    monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
+    monkeypatch.setattr(softmax_module, "MIN_SCORES", 0)
     monkeypatch.setattr(doubly_cpu, "MIN_SCORES", 0)
     model = build(encoder_normaliser=kind, encoder_roles="relative,rare,separator").eval()
     tokens = torch.randint(4, 12, (2, 80))

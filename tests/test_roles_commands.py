@@ -206,7 +206,7 @@ def test_a_run_goes_on_only_with_its_roles(checkpoint, annotated):
     common = [*TRAIN, *PARSED, "--arch", "transformer_roles_tiny", "--save-dir", checkpoint.parent]
     for flags, said in [
         (["--encoder-roles", "rare", "--head-gate"], "(now rare)"),
-        (ROLES, "head_gate True (now False)"),
+        (ROLES, "head_gate static (now none)"),
     ]:
         done = fairseq("train", annotated, *common, "--max-update", 21, *flags, check=False)
         assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch.nn import Parameter
 
 from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.inspector import ModelInspector
@@ -152,8 +153,9 @@ def _head_weights(module: Attention) -> Iterator[tuple[str, int, float]]:
             for head, value in enumerate(group.normaliser.u().tolist(), first):
                 yield "u", head, value
         first += group.num_heads
-    for head, offset in enumerate([] if module.gate is None else module.gate.tolist()):
-        yield "gate", head, 1 + offset
+    if isinstance(module.gate, Parameter):
+        for head, offset in enumerate(module.gate.tolist()):
+            yield "gate", head, 1 + offset
 
 
 def draw(weights: Sequence[Weight], title: str) -> Figure:

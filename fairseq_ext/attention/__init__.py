@@ -11,17 +11,24 @@ import warnings
 from typing import Any
 
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
+from fairseq_ext.attention.gates import GATES, HeadGate
 from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
+from fairseq_ext.attention.masks import MASKS
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
+from fairseq_ext.attention.scorers import SCORERS
 from fairseq_ext.attention.second_pass import Adversary, SecondPass
 
 __all__ = [
+    "GATES",
+    "MASKS",
     "NORMALISERS",
+    "SCORERS",
     "Adversary",
     "Attention",
     "AttentionContext",
     "AttentionRecorder",
+    "HeadGate",
     "HeadGroup",
     "Inputs",
     "SecondPass",

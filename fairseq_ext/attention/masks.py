@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.attention.context import AttentionContext
+from fairseq_ext.attention.parts import Parts
 
 MaskFunction = Callable[[AttentionContext], Tensor | None]
 """AttentionContext -> bool, broadcastable to [B, h, T, S], True = may not be attended; or None."""
@@ -48,6 +49,9 @@ def caller_mask(context: AttentionContext) -> Tensor | None:
 
 BASIC_MASKS: Masks = (padding_mask, causal_mask)
 DEFAULT_MASKS: Masks = (*BASIC_MASKS, caller_mask)
+
+MASKS: Parts[MaskFunction] = Parts("mask", None)
+"""Masks beside the default ones, by name; see `fairseq_ext.registry.register_mask`."""
 
 
 def combined_mask(masks: Masks, context: AttentionContext, heads: slice) -> Mask:

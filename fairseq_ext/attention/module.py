@@ -10,13 +10,14 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, ExtraPass, HeadCall, Inputs, as_inputs
+from fairseq_ext.attention.gates import HeadGate, gate_heads
 from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
 from fairseq_ext.errors import UsageError
 
-OWN_PARAMETERS = r"(adversary\.|gate$|groups\.\d+\.normaliser\.)"
+OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.)"
 
 
 class Attention(CachedProjections):
@@ -30,7 +31,7 @@ class Attention(CachedProjections):
         groups: the heads, in order; all softmax by default. Hard-coded heads have no part in the
             query and key projections, which are absent (None) if all heads are hard-coded.
         adversary: what an adversarial second pass asks for masks (self-attention).
-        gated: each head's output is multiplied by a weight that starts at 1.
+        gate: of the heads' outputs: a module, or a weight for each head, as an offset from 1.
         stock: further arguments of fairseq's MultiheadAttention.
 
     Attributes:
@@ -52,7 +53,7 @@ class Attention(CachedProjections):
         layer: int = 0,
         groups: Sequence[HeadGroup] | None = None,
         adversary: nn.Module | None = None,
-        gated: bool = False,
+        gate: HeadGate | nn.Parameter | None = None,
         **stock: Any,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
@@ -66,8 +67,7 @@ class Attention(CachedProjections):
         kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
         super().__init__(embed_dim, num_heads, **kind, **stock)
         self.site, self.layer, self.adversary = site, layer, adversary
-        # an offset from 1: in 16 bits a weight near 1 would hardly move
-        self.gate = nn.Parameter(torch.zeros(num_heads)) if gated else None
+        self.gate = gate
         # the name that --retain-dropout-modules knows
         self.dropout_module.module_name = MultiheadAttention.__name__
         groups = groups or [HeadGroup(num_heads, normaliser=Softmax())]
@@ -140,8 +140,7 @@ class Attention(CachedProjections):
                 some = maps if recorded == observed else maps[:, places]
                 inputs.recorder.record(self.site, self.layer, some)
         # gate heads, and output
-        if self.gate is not None:
-            out = out * (1 + self.gate)[:, None, None]
+        out = gate_heads(self.gate, out, query)
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
         if maps is None or not need_weights:
             return output, None
@@ -179,9 +178,13 @@ class Attention(CachedProjections):
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the normalisers' statistics and the weights of heads, by site, layer and name."""
         names = dict.fromkeys(name for g in self.groups for name in g.normaliser.statistics())
-        statistics = {name: partial(self._mean_statistic, name) for name in names}
-        for head, offset in enumerate(() if self.gate is None else self.gate):
-            statistics[f"gate{head}"] = partial(_gate_weight, offset)
+        statistics: dict[str, Callable[[], float]] = {
+            name: partial(self._mean_statistic, name) for name in names
+        }
+        if isinstance(self.gate, nn.Parameter):
+            statistics |= {f"gate{h}": partial(_gate_weight, x) for h, x in enumerate(self.gate)}
+        elif self.gate is not None:
+            statistics |= self.gate.statistics()
         return {f"{self.site}{self.layer}_{name}": value for name, value in statistics.items()}
 
     def _mean_statistic(self, name: str) -> float:

@@ -1,254 +1,32 @@
-"""Normalisers: functions from scores to attention weights whose rows sum to one.
+"""Normalisers: functions from scores to attention weights, registered in one table.
 
-Ding et al. 2020, "Attention that does not Explain Away", call them upper-normalised (UNAS,
-softmax), doubly-normalised (DNAS) and hybrid (HNAS) attention schemes.
+Each stands in a module of its own; all names are importable from here.
 """
 
-import math
-from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from fairseq_ext.attention.doubly import GPU_KERNELS, Hybrid, Sinkhorn
+from fairseq_ext.attention.softmax import NORMALISERS, Normaliser, Softmax, Unnormalised
 
-from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import doubly_cpu, doubly_flex, doubly_triton
-from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
-from fairseq_ext.errors import UsageError
-
-MIN_SCORES = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
-
-
-class Normaliser(nn.Module):
-    """Base of the normalisers of a group of h heads.
-
-    Attributes:
-        across_queries: a row depends on the other queries. Such a normaliser is refused where
-            queries must not see each other.
-    """
-
-    across_queries = False
-
-    def weights(
-        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
-    ) -> Tensor:
-        """Return the attention weights, with the shape and dtype of `scores`.
-
-        Args:
-            scores: [B, heads, T, S], float32 or float64.
-            bias: the mask, to be added to the scores; see `masks.combined_bias`.
-            query_padding: [B, T] bool, queries that do not exist; None if all do.
-            heads: which heads of the group these are.
-        """
-        raise NotImplementedError
-
-    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
-        """Return dropout(weights) @ v, [B, h, T, D], without a map in memory, or None to decline.
-
-        The scores are q k^T / sqrt(D).
-        """
-        return None
-
-    def statistics(self) -> dict[str, Callable[[], float]]:
-        """Return what a training log shows, by name; called when a line is written."""
-        return {}
-
-
-class Softmax(Normaliser):
-    """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
-
-    def weights(
-        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
-    ) -> Tensor:
-        """Return the softmax of each row."""
-        return add_bias(scores, bias).softmax(-1)
-
-    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
-        """Return the output of torch's fused attention, or None where that is slower."""
-        q, k, v, dropout = call.q, call.k, call.v, call.dropout
-        small = q.size(2) * k.size(2) <= MIN_SCORES
-        if q.device.type == "cpu" and (small or dropout):  # torch draws random numbers slowly there
-            return None
-        allowed = None if mask.masked is None else ~mask.masked
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
-        )
-
-
-class Unnormalised(Normaliser):
-    """W_ij = exp(s_ij), for scores that are logarithms of the weights already."""
-
-    def weights(
-        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
-    ) -> Tensor:
-        """Return exp(scores)."""
-        return add_bias(scores, bias).exp()
-
-
-GPU_KERNELS = {"triton": doubly_triton, "flex": doubly_flex, "none": None}
-"""Ways to compute DNAS and HNAS on a GPU, by name; none is the plain form, with maps in memory."""
-
-
-class Sinkhorn(Normaliser):
-    """k sweeps, each over the columns (queries) first and the rows (keys) last.
-
-    One sweep is DNAS (Ding et al., Eq. 5): C_ij = exp(s_ij) / sum_i' exp(s_i'j), then
-    W_ij = C_ij / sum_j' C_ij'. Many sweeps approach a doubly stochastic matrix (Eq. 9, 10).
-    The sweeps run on logarithms, where nothing underflows: log C is the log-softmax of the scores
-    over the queries. Padded queries do not enter the columns.
-
-    Args:
-        sweeps: k >= 1.
-        kernel: a name of GPU_KERNELS, for one sweep.
-
-    Raises:
-        UsageError: k < 1.
-    """
-
-    across_queries = True
-
-    def __init__(self, sweeps: int = 1, *, kernel: str = "triton") -> None:
-        super().__init__()
-        if sweeps < 1:
-            raise UsageError(f"sinkhorn_sweeps is {sweeps}; give a whole number from 1 (DNA) on.")
-        self.sweeps, self.kernel = sweeps, kernel
-
-    def weights(
-        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
-    ) -> Tensor:
-        """Return the weights after all sweeps."""
-        absent = None
-        if query_padding is not None:
-            absent = mask_to_bias(query_padding[:, None, :, None], scores.dtype)
-        # a mask of a key that is the same for all queries changes nothing in the key's column
-        column_bias = bias if bias is not None and bias.size(-2) > 1 else None
-        for sweep in range(self.sweeps):
-            if sweep:
-                scores = scores.log_softmax(-1)
-            scores = add_bias(add_bias(scores, absent), column_bias).log_softmax(-2)
-            if column_bias is not None:  # masked scores stay masked, the gradient counts once
-                column_bias = bias = column_bias.detach()
-            scores = add_bias(scores, bias)
-        return scores.softmax(-1)
-
-    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
-        """Return the output of a kernel for one sweep, or None."""
-        return None if self.sweeps > 1 else _fused_doubly(call, mask, self.kernel)
-
-    def extra_repr(self) -> str:
-        """Return the options for the printed module."""
-        return f"sweeps={self.sweeps}"
-
-
-class Hybrid(Normaliser):
-    """HNAS: W = u * DNAS + (1 - u) * UNAS with one trainable u per head (Ding et al., Eq. 12).
-
-    u is stored as an offset that starts at zero: in 16 bits a stored logit(u0) would never move.
-
-    Args:
-        heads: h, how many heads the group has.
-        init: u0, 0.5 in the paper's VQA model, 0.1 for headlines.
-        weight: how u stays in [0, 1].
-            "sigmoid": u = sigmoid(logit(u0) + offset).
-            "raw": u = u0 + offset, unbounded, the paper's form.
-            "clamp": raw, clamped; the gradient passes through, so that a u at a bound can return.
-        kernel: a name of GPU_KERNELS.
-
-    Raises:
-        UsageError: u0 outside [0, 1], or 0 or 1 with "sigmoid", or an unknown `weight`.
-    """
-
-    across_queries = True
-    WEIGHTS = ("sigmoid", "raw", "clamp")
-
-    def __init__(
-        self, heads: int, *, init: float = 0.5, weight: str = "sigmoid", kernel: str = "triton"
-    ) -> None:
-        super().__init__()
-        if weight not in self.WEIGHTS:
-            raise UsageError(f"hna_weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}.")
-        if not 0 <= init <= 1:
-            raise UsageError(f"hna_init is {init}; give a number from 0 (softmax) to 1 (DNA).")
-        if weight == "sigmoid" and init in (0, 1):
-            raise UsageError(
-                f"hna_init {init} takes hna_weight raw or clamp; sigmoid needs one between 0 and 1"
-            )
-        self.init, self.weight = init, weight
-        self.doubly, self.softmax = Sinkhorn(kernel=kernel), Softmax()
-        self.offset = nn.Parameter(torch.zeros(heads))
-
-    def u(self) -> Tensor:
-        """Return the share of the doubly-normalised weights: [h], float32 or wider."""
-        offset = self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
-        if self.weight == "sigmoid":
-            return torch.sigmoid(math.log(self.init / (1 - self.init)) + offset)
-        raw = self.init + offset
-        return raw if self.weight == "raw" else raw + (raw.clamp(0, 1) - raw).detach()
-
-    def weights(
-        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
-    ) -> Tensor:
-        """Return the mix of both weights."""
-        softmax = self.softmax.weights(scores, bias, query_padding, heads)
-        doubly = self.doubly.weights(scores, bias, query_padding, heads)
-        return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
-
-    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
-        """Return the output of a kernel, or None."""
-        return _fused_doubly(call, mask, self.doubly.kernel, self.u()[call.heads])
-
-    def statistics(self) -> dict[str, Callable[[], float]]:
-        """Return the mean of u over the heads."""
-        return {"u": lambda: round(self.u().mean().item(), 4)}
-
-    def extra_repr(self) -> str:
-        """Return the options for the printed module."""
-        return f"init={self.init}, weight={self.weight}"
-
-
-def _fused_doubly(
-    call: HeadCall, mask: Mask, gpu_kernel: str, u: Tensor | None = None
-) -> Tensor | None:
-    """Return DNAS, or with u [h] HNAS, of the first kernel that supports the call.
-
-    No kernel supports dropout.
-    """
-    if call.dropout:
-        return None
-    for kernel in (doubly_cpu, GPU_KERNELS[gpu_kernel]):
-        if kernel and kernel.supports(call.q, call.k, mask):
-            try:
-                return kernel.attend(
-                    call.q, call.k, call.v, mask.masked, call.context.query_padding, u
-                )
-            except doubly_cpu.Inexact:
-                return None
-    return None
-
-
-NORMALISERS: dict[str, Callable[..., Normaliser]] = {
-    "softmax": lambda heads, **_: Softmax(),
-    "doubly": lambda heads, doubly_kernel="triton", **_: Sinkhorn(kernel=doubly_kernel),
-    "hybrid": lambda heads, hna_init, hna_weight, doubly_kernel="triton", **_: Hybrid(
-        heads, init=hna_init, weight=hna_weight, kernel=doubly_kernel
-    ),
-    "sinkhorn": lambda heads, sinkhorn_sweeps, doubly_kernel="triton", **_: Sinkhorn(
-        sinkhorn_sweeps, kernel=doubly_kernel
-    ),
-}
+__all__ = [
+    "GPU_KERNELS",
+    "NORMALISERS",
+    "Hybrid",
+    "Normaliser",
+    "Sinkhorn",
+    "Softmax",
+    "Unnormalised",
+    "build_normaliser",
+]
 
 
 def build_normaliser(name: str, heads: int, **options: Any) -> Normaliser:
     """Build the normaliser `name` for a group of `heads` heads.
 
     Args:
-        options: hna_init, hna_weight (hybrid), sinkhorn_sweeps (sinkhorn) and doubly_kernel (all
-            but softmax); others ignore them.
+        options: a value for each option of this normaliser; others are ignored.
 
     Raises:
         UsageError: the name is unknown or an option has no meaning.
     """
-    if name not in NORMALISERS:
-        raise UsageError(f"normaliser is {name!r}; choose from {', '.join(NORMALISERS)}.")
-    return NORMALISERS[name](heads, **options)
+    return NORMALISERS.build(name, heads, **options)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.kernels import toeplitz
+from fairseq_ext.attention.parts import Parts
 from fairseq_ext.errors import UsageError
 
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
@@ -21,6 +22,16 @@ Scorer = Callable[[HeadCall], Tensor]
 def dot_product(call: HeadCall) -> Tensor:
     """Return q k^T / sqrt(D) (Vaswani et al. 2017, Eq. 1), which the fused kernels compute too."""
     return (call.q * call.q.size(-1) ** -0.5) @ call.k.transpose(-1, -2)
+
+
+SCORERS: Parts[Scorer] = Parts("scorer", None)
+"""Scorers of heads that are not hard-coded, by name; see `registry.register_scorer`."""
+
+
+@SCORERS.register("dot")
+def build_dot_product(heads: int) -> Scorer:
+    """Return the scaled dot product."""
+    return dot_product
 
 
 class Gaussian(nn.Module):

@@ -15,6 +15,7 @@ from fairseq import criterions
 from torch import Tensor
 from torch.func import functional_call
 
+from fairseq_ext.attention.parts import check_name
 from fairseq_ext.criterions.adversarial.adversarial_attention import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
 from fairseq_ext.criterions.logging_outputs import Log, Sample
@@ -60,9 +61,7 @@ class TappedModel:
 
 
 REGULARISERS: dict[str, type[Term]] = {"ag": AttentionGuidance, "asa": AdversarialSelfAttention}
-"""Terms that any objective can have, in every combination."""
-
-COMBINATIONS = [c for n in range(len(REGULARISERS) + 1) for c in combinations(REGULARISERS, n)]
+"""Terms that any objective can have; see `fairseq_ext.registry.register_regulariser`."""
 
 TERMS: dict[str, type[Term]] = {"nsp": NextSentence, "sop": SentenceOrder, **REGULARISERS}
 
@@ -173,16 +172,43 @@ def _register(name: str, kind: type, configs: Sequence[type], **members: Any) ->
     criterions.register_criterion(name, dataclass=config)(type(class_name, (kind,), members))
 
 
-for _name, _objective in OBJECTIVES.items():
-    for _more in COMBINATIONS:
-        if _terms := (*_objective.terms, *_more):
-            _configs = [*filter(None, (TERMS[term].config for term in reversed(_terms)))]
-            _configs.append(criterions.CRITERION_DATACLASS_REGISTRY[_objective.base])
-            _full = "_".join((_name, *_more))
-            _register(_full, CompositeCriterion, _configs, objective=_objective, terms=_terms)
+def _register_composites(combination: Sequence[str]) -> None:
+    """Register every objective with a combination of regularisers, and fairseq's names of them."""
+    for name, objective in OBJECTIVES.items():
+        if terms := (*objective.terms, *combination):
+            configs = [*filter(None, (TERMS[term].config for term in reversed(terms)))]
+            configs.append(criterions.CRITERION_DATACLASS_REGISTRY[objective.base])
+            full = "_".join((name, *combination))
+            _register(full, CompositeCriterion, configs, objective=objective, terms=terms)
+    for name, tasks in ALIASES.items() if combination else ():
+        choices = {task: "_".join((task, *combination)) for task in tasks}
+        configs = [criterions.CRITERION_DATACLASS_REGISTRY[each] for each in choices.values()]
+        _register("_".join((name, *combination)), AliasCriterion, configs, choices=choices)
 
-for _more in COMBINATIONS[1:]:
-    for _name, _tasks in ALIASES.items():
-        _choices = {task: "_".join((task, *_more)) for task in _tasks}
-        _configs = [criterions.CRITERION_DATACLASS_REGISTRY[choice] for choice in _choices.values()]
-        _register("_".join((_name, *_more)), AliasCriterion, _configs, choices=_choices)
+
+def _combine(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return every combination of regularisers of which at most one makes a second pass."""
+    chosen = (c for n in range(len(names) + 1) for c in combinations(names, n))
+    return [c for c in chosen if sum(REGULARISERS[name].second_pass for name in c) <= 1]
+
+
+def add_regulariser(name: str, term: type[Term]) -> None:
+    """Register a regulariser, and the criterions `<objective>_…_<name>` with it.
+
+    Raises:
+        UsageError: the name is taken or none, or `term` is no subclass of Term.
+    """
+    check_name("regulariser", name, TERMS)
+    if not (isinstance(term, type) and issubclass(term, Term)):
+        raise UsageError(
+            f"the regulariser {name!r} is {term!r}; register a subclass of "
+            "fairseq_ext.criterions.terms.Term"
+        )
+    REGULARISERS[name] = TERMS[name] = term
+    for combination in _combine([*REGULARISERS]):
+        if name in combination:
+            _register_composites(combination)
+
+
+for _combination in _combine([*REGULARISERS]):
+    _register_composites(_combination)

@@ -45,12 +45,15 @@ class Term:
         config: the dataclass of the options that the term adds to a criterion, if any.
         in_evaluation: whether the term belongs to the task, and is computed in evaluation too.
         uses_adversaries: whether the term trains the adversaries of the model.
+        second_pass: whether the term sends the sentences through the model twice; a criterion has
+            one such term at most.
         cfg, task: the criterion's configuration and its task.
     """
 
     config: type[FairseqDataclass] | None = None
     in_evaluation = False
     uses_adversaries = False
+    second_pass = False
 
     def __init__(self, cfg: Any, task: Any) -> None:
         self.cfg, self.task = cfg, task

@@ -4,14 +4,24 @@ A size is part of the registered dataclass, not an architecture function: hydra 
 and would build the base size.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from fairseq.models import register_model
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
 from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
+from hydra.core.config_store import ConfigStore
 
+from fairseq_ext.attention.parts import check_name
+from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained
-from fairseq_ext.models.config import Option, flat_config, preset, stock_options
+from fairseq_ext.models.config import (
+    Option,
+    flat_config,
+    preset,
+    preset_config,
+    stock_options,
+)
 from fairseq_ext.models.options import OPTIONS, ROBERTA_OPTIONS
 from fairseq_ext.models.roberta import RobertaModel
 from fairseq_ext.models.transformer import TransformerModel
@@ -77,29 +87,80 @@ ROBERTA_SIZES: dict[str, dict[str, Any]] = {
 
 
 class Family(NamedTuple):
-    """Models of one kind, in every combination of mechanism and size."""
+    """Models of one kind, in every combination of mechanism and size.
+
+    Attributes:
+        base: the class of all.
+        options: lists their options; these may become more.
+        mechanisms: name -> options that a mechanism presets.
+        sizes: end of a name -> options that a size presets.
+    """
 
     base: type
-    options: list[Option]
+    options: Callable[[], list[Option]]
     mechanisms: dict[str, dict[str, Any]]
     sizes: dict[str, dict[str, Any]]
 
 
 FAMILIES = {
-    "transformer": Family(TransformerModel, [*stock_options(), *OPTIONS], MECHANISMS, SIZES),
-    "roberta": Family(RobertaModel, ROBERTA_OPTIONS, ONE_SIDED, ROBERTA_SIZES),
+    "transformer": Family(
+        TransformerModel, lambda: [*stock_options(), *OPTIONS], MECHANISMS, SIZES
+    ),
+    "roberta": Family(RobertaModel, lambda: ROBERTA_OPTIONS, ONE_SIDED, ROBERTA_SIZES),
 }
 
 
-def _register(kind: str, mechanism: str, size: str) -> None:
-    name, family = f"{kind}_{mechanism}{size}", FAMILIES[kind]
-    class_name = "".join(part.capitalize() for part in name.split("_"))
-    defaults = {**family.sizes[size], **family.mechanisms[mechanism]}
-    config = flat_config(class_name + "Config", family.options, defaults)
-    register_model(name, dataclass=config)(type(class_name, (family.base,), {}))
+def _list_architectures(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the preset options of every architecture of a family."""
+    for mechanism, preset_options in FAMILIES[kind].mechanisms.items():
+        for size, sizes in FAMILIES[kind].sizes.items():
+            yield f"{kind}_{mechanism}{size}", {**sizes, **preset_options}
 
 
-for _kind, _family in FAMILIES.items():
-    for _mechanism in _family.mechanisms:
-        for _size in _family.sizes:
-            _register(_kind, _mechanism, _size)
+def update() -> None:
+    """Register the architectures that are not there yet, and give all of them all options."""
+    for kind, family in FAMILIES.items():
+        base = flat_config(f"{kind.capitalize()}Config", family.options())
+        for name, defaults in _list_architectures(kind):
+            class_name = "".join(part.capitalize() for part in name.split("_"))
+            config = preset_config(class_name + "Config", base, defaults)
+            if name not in MODEL_REGISTRY:
+                register_model(name, dataclass=config)(type(class_name, (family.base,), {}))
+            else:
+                _replace_config(name, config)
+
+
+def _replace_config(name: str, config: type) -> None:
+    """Put another configuration in the place of the one with which a model was registered."""
+    setattr(MODEL_REGISTRY[name], "__dataclass", config)
+    MODEL_DATACLASS_REGISTRY[name] = config
+    node = config()
+    node._name = name
+    ConfigStore.instance().store(name=name, group="model", node=node, provider="fairseq")
+
+
+def add_mechanism(name: str, options: dict[str, Any]) -> list[str]:
+    """Register a mechanism in all sizes of the families that have all of its options.
+
+    Returns:
+        the names of the architectures.
+
+    Raises:
+        UsageError: the name is taken or none, or no family has all options.
+    """
+    check_name("mechanism", name, MECHANISMS)
+    known = {kind: {each[0] for each in family.options()} for kind, family in FAMILIES.items()}
+    fitting = [kind for kind, names in known.items() if options.keys() <= names]
+    if not fitting:
+        unknown = min((options.keys() - names for names in known.values()), key=len)
+        raise UsageError(
+            f"the mechanism {name!r} presets {', '.join(sorted(unknown))}, which no --arch of ours "
+            "has; give names of options with _ in the place of -, as in encoder_normaliser"
+        )
+    for kind in fitting:
+        FAMILIES[kind].mechanisms[name] = options
+    update()
+    return [f"{kind}_{name}{size}" for kind in fitting for size in FAMILIES[kind].sizes]
+
+
+update()

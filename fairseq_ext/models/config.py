@@ -1,16 +1,15 @@
 """Flat fairseq configurations, generated from fairseq's own `TransformerConfig`."""
 
-import re
 from argparse import Namespace, _StoreFalseAction
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, make_dataclass
-from inspect import getdoc
 from typing import Any, NamedTuple, Optional, TypeVar
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
 
+from fairseq_ext.attention.parts import read_help
 from fairseq_ext.errors import UsageError
 
 T = TypeVar("T")
@@ -116,8 +115,8 @@ def help_from_docstring(config: type[T]) -> type[T]:
 
     An entry of its list of attributes is such a help; lines that go on are indented further.
     """
-    for name, text in re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", getdoc(config) or "", re.M):
-        setattr(config, name, described(vars(config)[name], " ".join(text.split())))
+    for name, text in read_help(config).items():
+        setattr(config, name, described(vars(config)[name], text))
     return config
 
 
@@ -139,14 +138,35 @@ def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterato
             yield name, stock.type, field(default=default, metadata=dict(stock.metadata))
 
 
-def flat_config(name: str, options: Iterable[Option], defaults: dict[str, Any]) -> type:
-    """Make a dataclass of these options, with its own defaults."""
-    table = {option[0]: option for option in options}
+class FlatConfig(FairseqDataclass):
+    """Base of the configurations that are made here by the hundred.
+
+    It has the one `__init__` of all, since to write and compile one for each takes longer than
+    everything else in the registration of a model.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        for option in fields(self):
+            setattr(self, option.name, values.get(option.name, option.default))
+
+
+def flat_config(name: str, options: Iterable[Option]) -> type:
+    """Make a dataclass of these options."""
+    return _make(name, FlatConfig, options)
+
+
+def preset_config(name: str, base: type, defaults: Mapping[str, Any]) -> type:
+    """Make a dataclass with the options of another one and some defaults of its own."""
+    table = {option.name: option for option in fields(base)}
+    changed = []
     for key, value in defaults.items():
-        _, kind, old = table[key]
-        kind = kind if value is not None else Optional[kind]
-        table[key] = key, kind, field(default=value, metadata=dict(old.metadata))
-    return make_dataclass(name, list(table.values()), bases=(FairseqDataclass,))
+        kind = table[key].type if value is not None else Optional[table[key].type]
+        changed.append((key, kind, field(default=value, metadata=dict(table[key].metadata))))
+    return _make(name, base, changed)
+
+
+def _make(name: str, base: type, options: Iterable[Option]) -> type:
+    return make_dataclass(name, list(options), bases=(base,), init=False, repr=False, eq=False)
 
 
 def keep_true_flags(actions: Iterable[Any], config: type) -> None:

@@ -9,11 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairseq.data import Dictionary
+from torch import nn
 
-from fairseq_ext.attention import HeadGroup, build_gaussian_heads, build_normaliser
+from fairseq_ext.attention import (
+    GATES,
+    MASKS,
+    SCORERS,
+    HeadGate,
+    HeadGroup,
+    build_gaussian_heads,
+    build_normaliser,
+)
+from fairseq_ext.attention.gates import FORMER_VALUES
 from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.plan import ALL_LAYERS, choose_layers
+from fairseq_ext.guidance.plan import ALL_LAYERS, SITES, choose_layers
 from fairseq_ext.models import config
 from fairseq_ext.roles.role_masks import NO_ROLE, PARSED_ROLES, ROLES, RoleMask
 from fairseq_ext.roles.symbols import SymbolTable, check_symbols
@@ -42,8 +52,12 @@ def build_heads(
     """
 
     def group(count: int, *masks: MaskFunction) -> HeadGroup:
-        normaliser = build_normaliser(options[f"{site}_normaliser"], count, **options)
-        return HeadGroup(count, normaliser=normaliser, masks=(*DEFAULT_MASKS, *masks))
+        return HeadGroup(
+            count,
+            normaliser=build_normaliser(options[f"{site}_normaliser"], count, **options),
+            scorer=SCORERS.build(options[f"{site}_scorer"], count, **options),
+            masks=(*DEFAULT_MASKS, *build_masks(site, count, options), *masks),
+        )
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
@@ -53,6 +67,44 @@ def build_heads(
         groups.append(group(len(names), RoleMask(names, str(options["role_definitions"]))))
         rest -= len(names)
     return [*groups, group(rest)] if rest else groups
+
+
+def build_masks(site: str, heads: int, options: Mapping[str, Any]) -> list[MaskFunction]:
+    """Build the masks of a site beside the default ones.
+
+    Raises:
+        UsageError: a mask is not known.
+    """
+    names = [name.strip() for name in options[f"{site}_masks"].split(",")]
+    if unknown := [name for name in names if name not in MASKS and names != ["none"]]:
+        choices = ", ".join(MASKS) or "no other, since none is registered"
+        raise UsageError(f"--{site}-masks has '{unknown[0]}'; give none, or some of: {choices}")
+    return [MASKS.build(name, heads, **options) for name in names if name in MASKS]
+
+
+def parse_gate(value: Any) -> str:
+    """Return the name of a gate; checkpoints from when --head-gate took no value have a bool."""
+    return FORMER_VALUES.get(str(value), str(value))
+
+
+def parse_gate_sites(options: Mapping[str, Any]) -> list[str]:
+    """Return the sites of heads with gates; raise UsageError for other words."""
+    text = options.get("head_gate_sites", "encoder")
+    sites = [site.strip() for site in text.split(",")]
+    if not set(sites) <= set(SITES):
+        raise UsageError(
+            f"--head-gate-sites is '{text}'; give some of {', '.join(SITES)}, as in encoder,decoder"
+        )
+    return [] if parse_gate(options["head_gate"]) == "none" else sites
+
+
+def build_gate(
+    site: str, heads: int, width: int, options: Mapping[str, Any]
+) -> HeadGate | nn.Parameter | None:
+    """Build the gate of a layer's heads, or return None if they have none."""
+    if site not in parse_gate_sites(options):
+        return None
+    return GATES.build(parse_gate(options["head_gate"]), heads, width=width, **options)
 
 
 def build_hard_coded_heads(

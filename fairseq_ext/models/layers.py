@@ -33,7 +33,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         layer=layer,
         groups=head_options.build_heads(site, layer, heads, side.layers, options),
         adversary=build_adversary(site, layer, cfg),
-        gated=cfg.head_gate and site == "encoder",
+        gate=head_options.build_gate(site, heads, side.embed_dim, options),
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,

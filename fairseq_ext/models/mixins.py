@@ -16,6 +16,7 @@ from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass
 from fairseq_ext.attention.model_report import ModelReport, get_model_report
 from fairseq_ext.guidance.plan import find_guidable_heads
 from fairseq_ext.models.config import keep_true_flags
+from fairseq_ext.models.options import LISTS, SLOTS
 
 SIDES = ("encoder", "decoder")
 
@@ -31,10 +32,16 @@ class AttentionModel(BaseFairseqModel):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add the options of the architecture, which are flat, to a parser."""
+        """Add the options of the architecture, which are flat, to a parser.
+
+        Choices are the parts that are registered then.
+        """
         config = getattr(cls, "__dataclass")
         gen_parser_from_dataclass(parser, config(), delete_default=True)
         keep_true_flags(parser._actions, config)
+        for action in parser._actions:
+            if action.dest in SLOTS and action.dest not in LISTS:
+                action.choices = SLOTS[action.dest]
 
     def set_num_updates(self, num_updates: int) -> None:
         """Log the statistics; fairseq calls this before each training step."""

@@ -3,16 +3,18 @@
 # The values of choices are types for fairseq, made at run time.
 # mypy: disable-error-code="valid-type"
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
 
-from fairseq_ext.attention import NORMALISERS
-from fairseq_ext.attention.normalisers import GPU_KERNELS, Hybrid
+from fairseq_ext.attention import GATES, MASKS, NORMALISERS, SCORERS
+from fairseq_ext.attention.parts import Part, Parts
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.plan import SITES
 from fairseq_ext.models.config import (
+    Option,
     Requirements,
     described,
     flag,
@@ -22,10 +24,18 @@ from fairseq_ext.models.config import (
 )
 from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 
-Normalisers = ChoiceEnum(list(NORMALISERS))
-Weights = ChoiceEnum(list(Hybrid.WEIGHTS))
 Definitions = ChoiceEnum(list(DEFINITIONS))
-Kernels = ChoiceEnum(list(GPU_KERNELS))
+
+SLOTS: dict[str, Parts] = {
+    **{f"{site}_normaliser": NORMALISERS for site in SITES},
+    **{f"{site}_scorer": SCORERS for site in SITES},
+    **{f"{site}_masks": MASKS for site in SITES},
+    "head_gate": GATES,
+}
+"""Option -> the parts that it can name; parts may be registered at any time."""
+
+LISTS = [name for name in SLOTS if name.endswith("_masks")]
+"""Options that name several parts, separated by commas."""
 
 
 def _gaussian_heads(kind: str) -> Any:
@@ -45,6 +55,14 @@ def _gaussian_offsets(site: str, default: str) -> Any:
     )
 
 
+def _head_gate() -> Any:
+    text = (
+        "gates of heads: none, or a weight for each head, which begins as 1 (static, "
+        "also without a value; Wang et al. 2020 announce it without a formula)"
+    )
+    return field(default="none", metadata={"help": text, "argparse_const": "static"})
+
+
 @dataclass
 @help_from_docstring
 class AttentionOptions:
@@ -55,20 +73,19 @@ class AttentionOptions:
         decoder_normaliser: normaliser of decoder self-attention; only softmax keeps the future
             hidden
         cross_normaliser: normaliser of encoder-decoder attention; only softmax works token by token
-        hna_init: initial weight u of doubly-normalised attention in the hybrid (paper: 0.5 for VQA,
-            0.1 for headlines, none given for other tasks)
-        hna_weight: how u is kept between 0 and 1: sigmoid (ours), raw (not at all, the paper's) or
-            clamp
-        sinkhorn_sweeps: sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention
-        doubly_kernel: kernel of doubly-normalised and hybrid attention on GPUs: ours in Triton,
-            torch's flex_attention, or none (slower, and maps in memory)
+        encoder_scorer: scorer of encoder self-attention; dot is the scaled dot product
+        decoder_scorer: scorer of decoder self-attention
+        cross_scorer: scorer of encoder-decoder attention
+        encoder_masks: masks of encoder self-attention beside padding, as in NAME,NAME, or none
+        decoder_masks: masks of decoder self-attention beside padding and the future
+        cross_masks: masks of encoder-decoder attention beside padding
         gaussian_sigma: standard deviation of hard-coded heads, in tokens: one, or one for each head
         gaussian_ratio: source tokens per target token, for hard-coded heads of encoder-decoder
             attention
         role_definitions: definitions of the roles: the paper's, or its released code's, where they
             differ
-        head_gate: learn a weight for each head of the encoder, which begins as 1 (Wang et al. 2020
-            announce it without a formula)
+        head_gate_sites: attention whose heads have gates: some of encoder, decoder, cross, as in
+            encoder,decoder
         asa_layers: encoder layers with an adversary (Wu et al. 2023), for a criterion with _asa:
             none, all, upper (the upper half; layers below are computed once for both passes), or
             numbers, as in 3,5
@@ -81,13 +98,15 @@ class AttentionOptions:
         cross_attention_heads: heads of encoder-decoder attention; 0: as many as the decoder has
     """
 
-    encoder_normaliser: Normalisers = "softmax"
-    decoder_normaliser: Normalisers = "softmax"
-    cross_normaliser: Normalisers = "softmax"
-    hna_init: float = 0.5
-    hna_weight: Weights = "sigmoid"
-    sinkhorn_sweeps: int = 1
-    doubly_kernel: Kernels = "triton"
+    encoder_normaliser: str = "softmax"
+    decoder_normaliser: str = "softmax"
+    cross_normaliser: str = "softmax"
+    encoder_scorer: str = "dot"
+    decoder_scorer: str = "dot"
+    cross_scorer: str = "dot"
+    encoder_masks: str = "none"
+    decoder_masks: str = "none"
+    cross_masks: str = "none"
     encoder_gaussian_heads: str = _gaussian_heads("encoder self-attention")
     decoder_gaussian_heads: str = _gaussian_heads("decoder self-attention")
     cross_gaussian_heads: str = _gaussian_heads("encoder-decoder attention")
@@ -102,7 +121,8 @@ class AttentionOptions:
         f"{', '.join(ROLES)} (an ordinary head); / separates layers",
     )
     role_definitions: Definitions = "paper"
-    head_gate: bool = False
+    head_gate: str = _head_gate()
+    head_gate_sites: str = "encoder"
     asa_layers: str = "none"
     asa_per_head: bool = False
     share_encoder_decoder_layers: bool = False
@@ -110,12 +130,7 @@ class AttentionOptions:
     cross_attention_heads: int = 0
 
 
-OPTIONS = list_options(AttentionOptions)
-
 _TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
-
-ENCODER_OPTIONS = [option for option in OPTIONS if not option[0].startswith(_TWO_SIDED)]
-"""Options of a model that is an encoder alone."""
 
 _ROBERTA_SHARED = {
     *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
@@ -155,32 +170,86 @@ class RobertaOptions:
     spectral_norm_classification_head: bool = False
 
 
-ROBERTA_OPTIONS = [
-    *(option for option in stock_options() if option[0] in _ROBERTA_SHARED),
-    *list_options(RobertaOptions),
-    *ENCODER_OPTIONS,
-]
-"""Options of fairseq's RoBERTa, with its names and meanings, and options of our attention."""
-
 HYBRID = ("hna_init", "hna_weight")
 """Options that the parameters of hybrid weights are stored relative to."""
 
-DEFAULTS = {name: field.default for name, _, field in OPTIONS}
+CROSS = ("gaussian_heads", "layers", "attention_heads", "normaliser", "scorer", "masks")
 
-CROSS = ("cross_gaussian_heads", "cross_layers", "cross_attention_heads", "cross_normaliser")
-
-OPTION_REQUIREMENTS: Requirements = {
-    **dict.fromkeys(HYBRID, (["encoder_normaliser"], ["hybrid"])),
-    "sinkhorn_sweeps": (["encoder_normaliser"], ["sinkhorn"]),
-    "doubly_kernel": (["encoder_normaliser"], ["doubly", "hybrid", "sinkhorn"]),
+OWN_REQUIREMENTS: Requirements = {
     **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in SITES},
     "gaussian_sigma": ([f"{site}_gaussian_heads" for site in SITES], []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),
-    **dict.fromkeys(CROSS, (["no_cross_attention"], ["False"])),
+    **{f"cross_{name}": (["no_cross_attention"], ["False"]) for name in CROSS},
     "role_definitions": (["encoder_roles"], []),
     "asa_per_head": (["asa_layers"], []),
+    "head_gate_sites": (["head_gate"], []),
 }
 
+OPTIONS: list[Option] = []
+"""Options of our attention and of its parts."""
+
+ENCODER_OPTIONS: list[Option] = []
+"""Those of a model that is an encoder alone."""
+
+ROBERTA_OPTIONS: list[Option] = []
+"""Options of fairseq's RoBERTa, with its names and meanings, and options of our attention."""
+
+DEFAULTS: dict[str, Any] = {}
+
+OPTION_REQUIREMENTS: dict[str, tuple[list[str], list[str]]] = {}
+
+
+def list_parts() -> list[tuple[Parts, Part]]:
+    """Return all parts that have options, each with its table."""
+    tables = {id(table): table for table in SLOTS.values()}.values()
+    return [(table, part) for table in tables for part in table.parts().values() if part.options]
+
+
+def update() -> None:
+    """Fill the tables above, at first and when a part was registered."""
+    parts = list_parts()
+    of_parts: dict[str, Option] = {}
+    for _, part in parts:
+        for name, option in part.options.items():
+            of_parts[name] = name, option.type, described(option.default, option.help)
+    own = list_options(AttentionOptions)
+    OPTIONS[:] = [*own, *(each for name, each in of_parts.items())]
+    ENCODER_OPTIONS[:] = [option for option in OPTIONS if not option[0].startswith(_TWO_SIDED)]
+    shared = [option for option in stock_options() if option[0] in _ROBERTA_SHARED]
+    ROBERTA_OPTIONS[:] = [*shared, *list_options(RobertaOptions), *ENCODER_OPTIONS]
+    DEFAULTS.update((name, field.default) for name, _, field in OPTIONS)
+    OPTION_REQUIREMENTS.update(_require(parts), **OWN_REQUIREMENTS)
+
+
+def _require(parts: Iterable[tuple[Parts, Part]]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the requirement of each option of a part: a slot where such a part stands."""
+    requirements: dict[str, tuple[list[str], list[str]]] = {}
+    for table, part in parts:
+        one_sided = getattr(part.default(), "across_queries", False)
+        flags = [name for name, slot in SLOTS.items() if slot is table]
+        for name in part.options:
+            needed, names = requirements.setdefault(name, ([], []))
+            needed += [each for each in flags[: 1 if one_sided else None] if each not in needed]
+            names += [] if table is MASKS else [part.name]
+    return requirements
+
+
+def check_part_options(options: Mapping[str, Any]) -> None:
+    """Raise UsageError if options of a new part are taken by something else."""
+    for name, option in options.items():
+        taken = [kind for known, kind, _ in _known() if known == name]
+        if taken and not any(part.options.get(name) == option for _, part in list_parts()):
+            raise UsageError(
+                f"there is an option {name} already, another one; choose a name that begins with "
+                "that of the part"
+            )
+
+
+def _known() -> list[Option]:
+    return [*stock_options(), *list_options(RobertaOptions), *OPTIONS]
+
+
+update()
 
 UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
 

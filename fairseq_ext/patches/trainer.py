@@ -43,20 +43,24 @@ def check_before_training() -> None:
 
 
 def save_all() -> None:
-    """Save a fingerprint of the dictionary, and options that the model filled in by itself.
+    """Save the dictionary's fingerprint, options that the model filled in, and others' packages.
 
-    Fault: Checkpoints do not say which dictionary they were trained with.
+    Fault: Checkpoints do not say which dictionary and whose parts they were trained with.
     Since: always.
-    Until: Trainer.state_dict has a fingerprint of the dictionary.
+    Until: Trainer.state_dict has a fingerprint of the dictionary, and the packages.
     """
     from fairseq_ext import training_checks
     from fairseq_ext.data.vocabulary import digest
+    from fairseq_ext.models.config import to_dict
+    from fairseq_ext.models.origins import KEY, find_origins
     from fairseq_ext.models.pretrained import DIGEST
 
     def state_dict(original: Callable, trainer: Any) -> State:
         state = original(trainer)
         if words := getattr(trainer.task, "source_dictionary", None):
             state["extra_state"][DIGEST] = digest(words.symbols)
+        if origins := find_origins(to_dict(trainer.cfg.model)):
+            state["extra_state"][KEY] = origins
         if options := training_checks.adopted_options(trainer.get_model()):
             state["cfg"]["model"] = {**state["cfg"]["model"], **options}
         return state
@@ -118,6 +122,10 @@ def _read(original: Callable, *args: Any, **kwargs: Any) -> State:
     state = original(*args, **kwargs)
     for examine in _examiners:
         examine(state)
+    if not _examiners:  # else a training has its own options
+        from fairseq_ext.models.origins import check_origins
+
+        check_origins(str(args[0] if args else kwargs["path"]), state)
     return state
 
 

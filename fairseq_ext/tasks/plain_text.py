@@ -36,7 +36,7 @@ REPLACE_PROB = config.described(
 _NAMES = ("data", "tokens_per_sample", "seed", *BLOCKS)
 _OPTIONS = [option for option in config.list_options(MaskedLMConfig) if option[0] in _NAMES]
 ReplacedTokenDetectionConfig = config.flat_config(
-    "ReplacedTokenDetectionConfig", [*_OPTIONS, ("replace_prob", float, REPLACE_PROB)], {}
+    "ReplacedTokenDetectionConfig", [*_OPTIONS, ("replace_prob", float, REPLACE_PROB)]
 )
 
 

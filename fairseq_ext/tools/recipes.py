@@ -21,10 +21,8 @@ from typing import NoReturn
 from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
 
-KEPT = """
-    encoder_normaliser sinkhorn_sweeps encoder_gaussian_heads encoder_gaussian_offsets
-    gaussian_sigma encoder_roles role_definitions head_gate
-""".split()
+TAKEN_OVER = ("hna_init", "hna_weight")  # by fine-tuning, from its checkpoint
+UNLIKE = ("asa_", "doubly_kernel")  # of options that the encoder does not depend on
 
 PERIODS = (".", "\u0120.")  # after a letter, after a space
 
@@ -102,7 +100,8 @@ def read_encoder_flags(path: str) -> list[str]:
         UsageError: there is no such checkpoint, or it cannot be read.
     """
     from fairseq_ext.models.architectures import MECHANISMS
-    from fairseq_ext.models.options import DEFAULTS
+    from fairseq_ext.models.head_options import parse_gate
+    from fairseq_ext.models.options import DEFAULTS, ENCODER_OPTIONS
     from fairseq_ext.models.pretrained import saved_options
     from fairseq_ext.safe_loading import read_checkpoint
 
@@ -111,9 +110,10 @@ def read_encoder_flags(path: str) -> list[str]:
     mechanism = words[0] if family == "roberta" and words[:1] in (["dna"], ["hna"]) else "una"
     preset = DEFAULTS | MECHANISMS[mechanism]
     flags = []
-    for name in KEPT:
+    for name, *_ in ENCODER_OPTIONS:
         value, flag = options.get(name, preset[name]), "--" + name.replace("_", "-")
-        if str(value) != str(preset[name]):
+        value = parse_gate(value) if name == "head_gate" else value
+        if str(value) != str(preset[name]) and not name.startswith(UNLIKE + TAKEN_OVER):
             flags.append(flag if value is True else f"{flag}={value}")
     return [*flags, "--arch", f"roberta_{mechanism}"]
 

@@ -157,6 +157,7 @@ class AdversarialSelfAttention(Term):
     """The term "asa", built as adversaries or as the baseline that --asa-baseline names."""
 
     config = asa_options.AdversarialConfig
+    second_pass = True
 
     @classmethod
     def build(cls, cfg: Any, task: Any) -> Term:

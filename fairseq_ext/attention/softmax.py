@@ -1,0 +1,86 @@
+"""The base of normalisers, their table, and softmax."""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.masks import Mask, add_bias
+from fairseq_ext.attention.parts import Parts
+
+MIN_SCORES = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
+
+
+class Normaliser(nn.Module):
+    """Base of the normalisers of a group of h heads.
+
+    Attributes:
+        across_queries: a row depends on the other queries. Such a normaliser is refused where
+            queries must not see each other.
+    """
+
+    across_queries = False
+
+    def __init__(self, heads: int = 1) -> None:
+        super().__init__()
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return the attention weights, with the shape and dtype of `scores`.
+
+        Args:
+            scores: [B, heads, T, S], float32 or float64.
+            bias: the mask, to be added to the scores; see `masks.combined_bias`.
+            query_padding: [B, T] bool, queries that do not exist; None if all do.
+            heads: which heads of the group these are.
+        """
+        raise NotImplementedError
+
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return dropout(weights) @ v, [B, h, T, D], without a map in memory, or None to decline.
+
+        The scores are q k^T / sqrt(D).
+        """
+        return None
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return what a training log shows, by name; called when a line is written."""
+        return {}
+
+
+NORMALISERS: Parts[Normaliser] = Parts("normaliser", Normaliser)
+"""Normalisers by name; see `fairseq_ext.registry.register_normaliser`."""
+
+
+@NORMALISERS.register("softmax")
+class Softmax(Normaliser):
+    """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return the softmax of each row."""
+        return add_bias(scores, bias).softmax(-1)
+
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of torch's fused attention, or None where that is slower."""
+        q, k, v, dropout = call.q, call.k, call.v, call.dropout
+        small = q.size(2) * k.size(2) <= MIN_SCORES
+        if q.device.type == "cpu" and (small or dropout):  # torch draws random numbers slowly there
+            return None
+        allowed = None if mask.masked is None else ~mask.masked
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
+        )
+
+
+class Unnormalised(Normaliser):
+    """W_ij = exp(s_ij), for scores that are logarithms of the weights already."""
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return exp(scores)."""
+        return add_bias(scores, bias).exp()
