@@ -357,7 +357,7 @@ def test_a_refusal_is_one_sentence(place, tmp_path):
     refused = fairseq("train", *text, "--asa-tau=-0.5", check=False)
     assert refused.returncode == 1 and "Traceback" not in refused.stderr
     last = refused.stderr.strip().split("\n")[-1]
-    assert last == "error: --asa-tau is -0.5; give a number from 0 upwards"
+    assert last.startswith("error: --asa-tau is -0.5; give a number from 0 upwards")
     assert not list(tmp_path.glob("run/*.pt"))
 
 

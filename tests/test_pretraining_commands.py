@@ -213,7 +213,7 @@ def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
         ("masked_lm_nsp", ["--segments", "0"], "embeddings for 0; give --segments 2"),
         ("masked_lm_sop", ["--arch", "roberta_base"], "with an --arch like roberta_una_8"),
         ("replaced_token_detection", ["--arch", "roberta_base"], "a model with heads for tokens"),
-        ("replaced_token_detection", ["--replace-prob", "0"], "--replace-prob is 0; give a share"),
+        ("replaced_token_detection", ["--replace-prob", "0"], "--replace-prob is 0; give a number"),
         ("masked_lm_nsp", ["--valid-subset", "dev"], "dev.idx is not there"),
         ("masked_lm_nsp", ["--sample-break-mode", "eos"], "--sample-break-mode eos has no effect"),
         ("masked_lm_nsp", ["--criterion", "masked_lm_ag"], "is not for --task masked_lm_nsp"),

@@ -11,7 +11,15 @@ import re
 from collections.abc import Callable
 
 from fairseq_ext.errors import plain_errors
-from fairseq_ext.patches import batches, checkpoints, libraries, messages, processes, trainer
+from fairseq_ext.patches import (
+    batches,
+    checkpoints,
+    flags,
+    libraries,
+    messages,
+    processes,
+    trainer,
+)
 
 PATCHES = (
     libraries.silence_stock_warnings,
@@ -30,6 +38,7 @@ PATCHES = (
     checkpoints.unpack_safely,
     checkpoints.override_model_name,
     messages.refuse_plainly,
+    flags.check_ranges,
     processes.check_every_start,
     processes.gather_objects,
     processes.run_torchrun_on_cpu,

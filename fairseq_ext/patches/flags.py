@@ -1,0 +1,76 @@
+"""Patches of how flags and configurations are read: what means nothing is refused at start."""
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.patches.ranges import check_configuration, check_flags
+from fairseq_ext.wrapping import find_owner, replace, wrap
+
+
+def check_ranges() -> None:
+    """Refuse numbers out of range when a command starts, before it reads anything.
+
+    fairseq-preprocess parses its flags itself. fairseq-hydra-train imports the plugin only in
+    `main`, which then calls `add_defaults`.
+
+    Fault: Numbers that mean nothing end in a traceback, or train all the same.
+    Since: always.
+    Until: fairseq checks ranges.
+    """
+
+    def add_arguments(original: Callable, parser: ArgumentParser) -> ArgumentParser:
+        parser.parse_args = partial(_parse, parser.parse_args)  # type: ignore[method-assign]
+        return original(parser)
+
+    def add_defaults(original: Callable, cfg: Any) -> None:
+        original(cfg)
+        check_configuration(cfg)
+
+    wrap("fairseq.options", "parse_args_and_arch", _parse)
+    wrap("fairseq.options", "add_preprocess_args", add_arguments)
+    wrap("fairseq.dataclass.utils", "eval_str_list", _read_list)
+    wrap("fairseq.dataclass.initialize", "add_defaults", add_defaults)
+    loaded = [name for name in sys.modules if name.startswith("fairseq_cli.")]
+    readers = [name for name in loaded if hasattr(sys.modules[name], "add_defaults")]
+    replace(readers, "add_defaults", find_owner("fairseq.dataclass.initialize").add_defaults)
+
+
+def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Parse a command line and check its numbers.
+
+    Raises:
+        UsageError: one is out of range, or the task or architecture is unknown where fairseq's
+            parser has no list of them.
+    """
+    try:
+        parsed = original(*args, **kwargs)
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        raise UsageError(
+            "there is no --task; give the one that the model was trained for, such as "
+            "--task translation"
+        ) from None
+    except RuntimeError as error:
+        if error.args:
+            raise
+        raise UsageError(
+            "--arch is the name of no architecture; leave it out, or give that of the model"
+        ) from None
+    check_flags(parsed if isinstance(parsed, Namespace) else parsed[0])
+    return parsed
+
+
+def _read_list(original: Callable, text: Any, x_type: type = float) -> Any:
+    """Read a list of numbers or words; argparse prints the sentence of its ArgumentTypeError."""
+    try:
+        return original(text, x_type)
+    except (ArithmeticError, SyntaxError, ValueError, MemoryError, RecursionError):
+        kind = {int: "whole numbers", float: "numbers"}.get(x_type, "words in quotes")
+        raise ArgumentTypeError(
+            f"{text[:80]!r} cannot be read; give {kind} with commas between them"
+        ) from None
