@@ -207,3 +207,11 @@ def test_a_number_of_nobodys_has_to_be_finite():
         ranges.check_number("--mine", math.nan, "mine")
     for value in (5, -1e30, True, None, "nan", "1e999", "x", [], ["a"]):
         ranges.check_number("--mine", value, "mine")
+
+
+def test_text_of_a_pattern_is_not_read():
+    """Such as --cross-layers 0,2 and --encoder-gaussian-heads all, beside --encoder-layers."""
+    for text in ("0,2", "-1", "all", "nan"):
+        ranges.check_number("--my-layers", text, "my_layers")
+    with pytest.raises(UsageError):
+        ranges.check_number("--my-layers", -1, "my_layers")

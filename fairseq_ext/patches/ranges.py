@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from math import isfinite
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +128,14 @@ def check_number(given: str, value: Any, *names: str) -> None:
 
     Args:
         given: how the option was given, as in "--dropout" or "model.dropout".
-        value: anything; what is no number is refused for an option of `AS_TEXT` alone.
+        value: anything; what is no number is refused for an option of `AS_TEXT` alone, and text is
+            not read for an option that the table has by a pattern.
         names: of the option in the table; the first that it has counts.
     """
     accepted = find_range(*names)
-    if accepted is None and not isinstance(value, Real):
+    if isinstance(value, str) and not any(name in _read() or name in AS_TEXT for name in names):
+        return
+    if accepted is None and not isinstance(value, int | float):
         return
     numbers = _read_numbers(value)
     if numbers is None and (value is None or AS_TEXT.isdisjoint(names) or REFERENCE.match(value)):
@@ -142,7 +144,7 @@ def check_number(given: str, value: Any, *names: str) -> None:
     right_length = bool(numbers) if accepted.length is None else len(numbers) == accepted.length
     if not right_length or not all(map(accepted.accepts, numbers)):
         too_high = any(number > accepted.high for number in numbers)
-        shown = _write(value) if isinstance(value, Real) else f"'{value}'"[:80]
+        shown = _write(value) if isinstance(value, int | float) else f"'{value}'"[:80]
         raise UsageError(f"{given} is {shown}; give {accepted.describe(too_high)}")
 
 
@@ -156,7 +158,7 @@ def _read_numbers(value: Any) -> list[float] | None:
         except UsageError:
             return None
     values = list(value) if isinstance(value, Sequence) else [value]
-    if all(isinstance(number, Real) and not isinstance(number, bool) for number in values):
+    if all(isinstance(number, int | float) and not isinstance(number, bool) for number in values):
         return values
     return None
 
