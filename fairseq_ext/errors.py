@@ -1,8 +1,11 @@
-"""Exceptions that a user sees as one plain sentence."""
+"""Exceptions that a user sees as one plain sentence, and a last net for all others."""
 
 import os
+import re
 import sys
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 
 
@@ -18,11 +21,24 @@ class Unfinished(UsageError):
     """Error of the machine, like a full disk, after which the same command may continue."""
 
 
+TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"  # environment variable: 1 shows tracebacks
+COMMANDS = ("fairseq-", "fairseq_cli.", "fairseq_ext.")
+USAGE_ERROR = re.compile(r"^fairseq_ext\.errors\.(?:UsageError|Unfinished): (.+)\Z", re.M | re.S)
+NO_MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory", re.I)
+
+explanations: list[Callable[[BaseException], str | None]] = []
+"""Functions that return a sentence for exceptions that others raise, or None."""
+
+
 @cache
 def plain_errors() -> None:
-    """Print a UsageError that nobody caught as one line.
+    """Print an exception that nobody caught as one line.
 
-    Fault: A UsageError prints a traceback.
+    For a UsageError the line is its message. Any other exception of a command is a fault: the line
+    says what, where and how to report it, and names a file that has the traceback. With
+    FAIRSEQ_EXT_TRACEBACK=1, and in programs of others, tracebacks are printed as usual.
+
+    Fault: A UsageError prints a traceback, as any fault does.
     Since: always.
     Until: fairseq's commands have a way to print a sentence.
     """
@@ -30,9 +46,76 @@ def plain_errors() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, UsageError):
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {read_message(error)}", file=sys.stderr)
+        elif _is_caught(error):
+            print(describe(error), file=sys.stderr)
         else:
             previous(kind, error, trace)
 
     sys.excepthook = hook
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else hydra prints a traceback of its own
+
+
+def read_message(error: BaseException) -> str:
+    """Return the message of a UsageError, without the traceback of a process that raised it."""
+    inner = USAGE_ERROR.search(str(error))
+    return inner[1].strip() if inner else str(error)
+
+
+def _is_caught(error: BaseException) -> bool:
+    """Tell whether the net catches an exception: of a command of fairseq or ours, not of users."""
+    if not isinstance(error, Exception) or isinstance(error, BrokenPipeError):
+        return False
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    program = spec.name if spec else Path(sys.argv[0]).name
+    return os.environ.get(TRACEBACK) != "1" and program.startswith(COMMANDS)
+
+
+def describe(error: BaseException) -> str:
+    """Return the line for an exception that is no UsageError; keep the traceback of a fault."""
+    for explain in explanations:
+        if sentence := explain(error):
+            return f"error: {sentence}"
+    if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+        return (
+            f"error: there is not enough memory ({to_line(error)}); give smaller batches "
+            "(--max-tokens, --batch-size), shorter texts or a smaller model"
+        )
+    return _report(error)
+
+
+def to_line(text: object, length: int = 200) -> str:
+    """Return a text, or the text of an exception, as one line of a limited length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= length else f"{line[:length]} ..."
+
+
+def _report(error: BaseException) -> str:
+    import traceback
+
+    text = "".join(traceback.format_exception(error)).rstrip()
+    places = re.findall(r'File "(.+)", line (\d+), in (\S+)', text)
+    where = " at {}:{}, in {}".format(*places[-1]) if places else ""
+    inner = "Traceback (most recent call last)" in str(error)  # of another process
+    what = text.rpartition("\n")[2] if inner else f"{type(error).__name__}: {error}"
+    found = (
+        f"unexpected error: {to_line(what)}{where}; this is a fault of ours: please report it with"
+    )
+    try:
+        path = _write_report(text)
+    except OSError:
+        return f"{text}\n{found} the traceback above"
+    return (
+        f"{found} the file {path}, which has the command and the traceback ({TRACEBACK}=1 shows it)"
+    )
+
+
+def _write_report(text: str) -> str:
+    """Write the command and a traceback to a new file of the temporary folder; return its path."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="fairseq_ext-", suffix=".txt", delete=False
+    ) as file:
+        file.write(f"{' '.join(sys.argv)}\n\n{text}\n")
+    return file.name

@@ -1,10 +1,14 @@
 """Patches of errors: one sentence instead of a traceback where a user can mend the fault."""
 
+import re
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext import errors
+from fairseq_ext.errors import UsageError, to_line
 from fairseq_ext.wrapping import wrap
 
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
@@ -54,6 +58,28 @@ def refuse_plainly() -> None:
         return original(task, split, epoch, combine)
 
     wrap("fairseq.tasks.masked_lm:MaskedLMTask", "_load_dataset_split", load)
+    errors.explanations.append(explain)
+
+
+FOR_USERS = re.compile(r"(?<!\S)--[a-z]|^\s*please (install|run)", re.I)
+CONFIGURATION = ("hydra", "omegaconf")
+
+
+def explain(error: BaseException) -> str | None:
+    """Return a sentence for an error of a configuration, or of fairseq if it is meant for users.
+
+    Only messages that fairseq writes for its users name a flag, or a package to install.
+    """
+    packages = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
+    if not packages.isdisjoint(CONFIGURATION):
+        causes = [str(error), str(error.__cause__ or "")]
+        reason = " ".join(cause.split(FULL_KEY)[0].strip() for cause in causes)
+        return f"{to_line(reason)}; correct that key of the configuration, or leave it out"
+    steps = traceback.extract_tb(error.__traceback__)
+    raised = Path(steps[-1].filename).parts if steps else ()
+    if {"fairseq", "fairseq_cli"}.isdisjoint(raised) or not FOR_USERS.search(str(error)):
+        return None
+    return to_line(error)
 
 
 def _wrapper(start: str, sentence: str) -> Callable:

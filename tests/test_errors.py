@@ -1,0 +1,144 @@
+"""Exceptions that nobody caught end a command with one line, and a file with the traceback."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import hydra
+import pytest
+import torch
+from conftest import fairseq as run_fairseq
+from fairseq import utils as fairseq_utils
+from fairseq.data import data_utils
+from omegaconf import OmegaConf
+
+from fairseq_ext.errors import UsageError
+
+
+@pytest.fixture
+def end(monkeypatch, capsys, tmp_path):
+    """The lines that a command prints which an exception ends."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["/bin/fairseq-train", "DATA"])
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=None))
+
+    def end(function, *args):
+        try:
+            function(*args)
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        return capsys.readouterr().err.splitlines()
+
+    return end
+
+
+def fail(error):
+    raise error
+
+
+def test_a_fault_is_one_line_with_a_file(end):
+    (line,) = end(fail, ValueError("mine\nand more"))
+    assert re.fullmatch(
+        r"unexpected error: ValueError: mine and more at \S+test_errors.py:\d+, in fail; this "
+        r"is a fault of ours: please report it with the file (\S+), which has the command and the "
+        r"traceback \(FAIRSEQ_EXT_TRACEBACK=1 shows it\)",
+        line,
+    )
+    report = Path(re.search(r"the file (\S+),", line)[1]).read_text("utf-8")
+    assert report.startswith("/bin/fairseq-train DATA\n\nTraceback (most recent call last):\n")
+    assert report.endswith("ValueError: mine\nand more\n")
+
+
+def test_a_fault_in_another_process_says_where(end):
+    text = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\nKeyError: 1\n'
+    (line,) = end(fail, RuntimeError(f"-- Process 0 terminated:\n\n{text}"))
+    assert line.startswith("unexpected error: KeyError: 1 at /x/y.py:3, in f; this is")
+
+
+def test_a_traceback_is_shown_where_no_file_can_be_written(end, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    first, *_, last = end(fail, KeyError("mine"))
+    assert first.startswith("Traceback")
+    assert last.endswith("please report it with the traceback above")
+
+
+def test_the_environment_shows_the_traceback(end, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAIRSEQ_EXT_TRACEBACK", "1")
+    first, *_, last = end(fail, KeyError("mine"))
+    assert first.startswith("Traceback") and last == "KeyError: 'mine'"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenPipeError(32, "Broken pipe")])
+def test_what_is_no_fault_is_not_reported(end, error, tmp_path):
+    assert end(fail, error)[0].startswith("Traceback")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("argv", "spec", "ours"),
+    [
+        ("/bin/fairseq-ext", None, True),
+        ("/x/cli.py", "fairseq_ext.cli", True),
+        ("/x/step.py", "fairseq_ext.prepare.step", True),
+        ("/x/train.py", "fairseq_cli.train", True),
+        ("/home/me/mine.py", None, False),
+        ("/x/mine.py", "mine.program", False),
+    ],
+)
+def test_programs_of_users_keep_their_tracebacks(end, monkeypatch, argv, spec, ours):
+    monkeypatch.setattr(sys, "argv", [argv])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec and SimpleNamespace(name=spec))
+    assert end(fail, KeyError("mine"))[0].startswith("unexpected error: " if ours else "Traceback")
+
+
+def test_a_usage_error_of_a_worker_is_its_sentence(end):
+    text = "Caught UsageError in DataLoader worker process 0.\nOriginal Traceback ...\n"
+    error = UsageError(f"{text}fairseq_ext.errors.UsageError: --x is 1; give 2\n")
+    assert end(fail, error) == ["error: --x is 1; give 2"]
+    assert end(fail, UsageError("--x is 1")) == ["error: --x is 1"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    ],
+)
+def test_memory(end, error):
+    (line,) = end(fail, error)
+    assert line.startswith("error: there is not enough memory (") and "--max-tokens" in line
+
+
+def test_configurations(end):
+    node = OmegaConf.create({"lr": 1})
+    OmegaConf.set_struct(node, True)
+    (line,) = end(lambda: node.lrr)
+    assert line.startswith("error: Key 'lrr' is not in struct; correct that key of the config")
+    error = hydra.errors.ConfigCompositionException("Error merging override dataset.x=1")
+    error.__cause__ = ValueError("Value '1'\n    full_key: dataset.x")
+    (line,) = end(fail, error)
+    assert line.startswith("error: Error merging override dataset.x=1 Value '1'; correct that key")
+
+
+def test_messages_of_fairseq_that_name_a_flag(end):
+    """They are meant for users; others are faults."""
+    (line,) = end(fairseq_utils.get_activation_fn, "nope")
+    assert line == "error: --activation-fn nope not supported"
+    (line,) = end(data_utils.collate_tokens, [], 1)
+    assert line.startswith("unexpected error: ")
+
+
+def test_a_command_ends_so(tmp_path):
+    """A user directory that fails when it is imported."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import fairseq_ext.registry\nlen(5)\n")
+    done = run_fairseq("preprocess", "--user-dir", tmp_path / "mine", check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("unexpected error: TypeError: object of type 'int' has no len() at ")
+    Path(re.search(r"the file (\S+),", line)[1]).unlink()
