@@ -1,0 +1,1 @@
+"""Bad options and bad files for every command: see run.py."""

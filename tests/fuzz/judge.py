@@ -1,0 +1,126 @@
+"""What is a failure of a command."""
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, deserialize
+
+from .options import REFUSED, WORKS
+from .process import Ended
+
+NET = "unexpected error:"  # how errors begin that nobody foresaw
+TRACEBACK = "Traceback (most recent call last)"
+OUT_OF_RANGE = "; give a"
+EXCEPTION = re.compile(r"^\w[\w.]*(?::.*)?$", re.M)
+LENGTH = 300  # of what is shown of a line
+SAID = 2  # characters at least, of one that is refused
+
+State = Mapping[str, bytes]
+"""Files of a folder -> their content."""
+
+
+def read_state(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder, without links, large ones and what begins with a dot."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 5_000_000
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
+
+
+def find_failures(
+    ended: Ended, expected: str, before: State, after: State, writes: list[str], whole: State
+) -> list[str]:
+    """Return what is wrong about a command that has ended; nothing if all is well.
+
+    Args:
+        ended: what it said, and its exit code.
+        expected: what it was to do.
+        before: the files beforehand.
+        after: the files that there are now.
+        writes: patterns of files and folders (with a slash at the end) that it makes.
+        whole: what its base case writes.
+    """
+    said = ended.out + ended.err
+    failures = []
+    if ended.hung:
+        failures.append("hangs")
+    if TRACEBACK in said:
+        raised = EXCEPTION.findall(said.rpartition(TRACEBACK)[2])
+        failures.append(f"traceback: {raised[0][:LENGTH] if raised else ''}")
+    if NET in said:
+        failures.append(f"net: {said.partition(NET)[2].partition(chr(10))[0][1:LENGTH]}")
+    if ended.code is not None and ended.code < 0:
+        failures.append(f"ended by signal {-ended.code}")
+    if ended.code == 0 and expected == REFUSED:
+        failures.append("exit 0 from bad input")
+    if ended.code is None and expected == REFUSED and not ended.hung:
+        failures.append("works on bad input")
+    if (ended.code or 0) > 0 and len(ended.err.strip()) < SAID:
+        failures.append(f"exit {ended.code} without a word")
+    if ended.code and expected == WORKS and OUT_OF_RANGE in _last_line(ended):
+        failures.append(f"refused within its range: {_last_line(ended)}")
+    if ended.code:
+        new = {name for name in after if after[name] != before.get(name)}
+        for name in sorted(new):
+            if any(_matches(name, written) for written in writes) and not is_complete(
+                name, after[name], whole.get(name)
+            ):
+                failures.append(f"half-written {name}")
+    return failures
+
+
+def _last_line(ended: Ended) -> str:
+    lines = [line for line in ended.err.splitlines() if line.strip()]
+    return lines[-1][:LENGTH] if lines else ""
+
+
+def _matches(name: str, written: str) -> bool:
+    return name.startswith(written) if written.endswith("/") else name == written
+
+
+def is_complete(name: str, data: bytes, whole: bytes | None) -> bool:
+    """Tell whether a file that a failed command wrote is a whole one.
+
+    Args:
+        name: of the file, whose ending says its format.
+        data: its content.
+        whole: what a command that works writes there, if that is known.
+    """
+    if data == whole:
+        return True
+    if whole is not None and whole.startswith(data):
+        return False
+    check = CHECKS.get(Path(name).suffix)
+    try:
+        return bool(check(data)) if check else bool(data)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, SafetensorError):
+        return False
+
+
+def _is_checkpoint(data: bytes) -> bool:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return archive.testzip() is None
+
+
+def _is_array(data: bytes) -> bool:
+    return np.load(io.BytesIO(data), allow_pickle=False) is not None
+
+
+CHECKS: dict[str, Callable[[bytes], object]] = {
+    ".pt": _is_checkpoint,
+    ".json": lambda data: json.loads(data) is not None,
+    ".png": lambda data: data.endswith(b"IEND\xaeB`\x82"),
+    ".svg": lambda data: data.rstrip().endswith(b"</svg>"),
+    ".html": lambda data: data.rstrip().endswith(b"</html>"),
+    ".npy": _is_array,
+    ".safetensors": deserialize,
+    ".idx": lambda data: len(data) > 26,
+}
+"""Ending of a file -> whether data are a whole one."""
