@@ -1,5 +1,6 @@
 """Exceptions that a user sees as one plain sentence, and a last net for all others."""
 
+import errno
 import os
 import re
 import sys
@@ -25,6 +26,13 @@ TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"  # environment variable: 1 shows tracebacks
 COMMANDS = ("fairseq-", "fairseq_cli.", "fairseq_ext.")
 USAGE_ERROR = re.compile(r"^fairseq_ext\.errors\.(?:UsageError|Unfinished): (.+)\Z", re.M | re.S)
 NO_MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory", re.I)
+
+MACHINE = frozenset(
+    getattr(errno, name)
+    for name in "EACCES EDQUOT EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENOENT ENOSPC "
+    "ENOTDIR ENOTEMPTY EPERM EROFS ETXTBSY".split()
+)
+"""Errors of files and disks that a user can mend."""
 
 explanations: list[Callable[[BaseException], str | None]] = []
 """Functions that return a sentence for exceptions that others raise, or None."""
@@ -76,12 +84,24 @@ def describe(error: BaseException) -> str:
     for explain in explanations:
         if sentence := explain(error):
             return f"error: {sentence}"
+    if isinstance(error, OSError) and error.errno in MACHINE:
+        return f"error: {_explain_machine(error)}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"error: {to_line(ascii(error.object))} cannot be written as text; give valid UTF-8"
     if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
         return (
             f"error: there is not enough memory ({to_line(error)}); give smaller batches "
             "(--max-tokens, --batch-size), shorter texts or a smaller model"
         )
     return _report(error)
+
+
+def _explain_machine(error: OSError) -> str:
+    """Return a sentence for a file that cannot be had, or a disk that cannot be written."""
+    if error.filename is None:
+        return f"the disk cannot be written ({error.strerror}); make room and run the same again"
+    files = [to_line(name) for name in (error.filename, error.filename2) if name is not None]
+    return f"{' -> '.join(files)}: {error.strerror}; correct the path or make room for it"
 
 
 def to_line(text: object, length: int = 200) -> str:

@@ -114,6 +114,29 @@ def test_memory(end, error):
     assert line.startswith("error: there is not enough memory (") and "--max-tokens" in line
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Path("/dev/null/x").mkdir(), "/dev/null/x: Not a directory; correct the path"),
+        (lambda: Path("n" * 999).read_text(), f"{'n' * 200} ...: File name too long; correct"),
+        (lambda: Path("nowhere").rename("x"), "nowhere -> x: No such file or directory; correct"),
+        (lambda: Path("/dev/full").write_text("x"), "the disk cannot be written (No space left"),
+    ],
+)
+def test_files_and_disks(end, call, said):
+    (line,) = end(call)
+    assert line.startswith(f"error: {said}")
+
+
+def test_words_that_are_no_text(end):
+    (line,) = end("x\udcff".encode)
+    assert line == r"error: 'x\udcff' cannot be written as text; give valid UTF-8"
+
+
+def test_other_errors_of_the_system_are_faults(end):
+    assert end(fail, ConnectionError(111, "refused"))[0].startswith("unexpected error: ")
+
+
 def test_configurations(end):
     node = OmegaConf.create({"lr": 1})
     OmegaConf.set_struct(node, True)

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "checkpoints", nargs=1)
     arguments.add(parser, *arguments.OF_A_SPLIT[1:])
     parser.add_argument("--sentence", action="append", metavar="TEXT", help="for maps; repeatable")
-    parser.add_argument("--sentences", type=int, metavar="N", help="default: 1")
+    parser.add_argument("--sentences", type=arguments.number, metavar="N", help="default: 1")
     arguments.add(parser, "--tokens")
 
 

@@ -13,7 +13,17 @@ from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
 
-NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+MOST = 10**15
+
+
+def number(text: str) -> int:
+    """Return a whole number that counts something; raise ArgumentTypeError for a larger one."""
+    if abs(int(text)) > MOST:
+        raise argparse.ArgumentTypeError(f"{text} is too large; give a number up to {MOST}")
+    return int(text)
+
+
+NUMBER: dict[str, Any] = {"type": number, "metavar": "N"}
 SHOWN_TOKENS = f"show the first N tokens of a longer sentence; default: {LABELS}"
 SENTENCE = "source text to draw maps of, instead of a split"
 

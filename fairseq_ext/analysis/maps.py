@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_sentence(parser, "test")
     arguments.add(parser, "--site")
     add = parser.add_argument
-    add("--layer", type=int, metavar="N", help="default: the last one")
+    add("--layer", type=arguments.number, metavar="N", help="default: the last one")
     add("--head", default="mean", metavar="N|mean|all|all:N", help="default: mean of all")
-    add("--columns", type=int, metavar="N", help="default: all in one row")
+    add("--columns", type=arguments.number, metavar="N", help="default: all in one row")
     add("--initial", action="store_true", help="draw them also as they were before training")
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer, list_files
+from fairseq_ext.files import atomic_writer, list_files, rename_when_complete
 from fairseq_ext.prepare.check import read_parallel
 from fairseq_ext.prepare.step import step_parser
 
@@ -99,7 +99,8 @@ def filter_parts(
         out.mkdir(parents=True, exist_ok=True)
         for path in list_files(folder):
             if path.stem not in existing:
-                shutil.copy(path, out)
+                with rename_when_complete(out.resolve() / path.name) as copy:
+                    shutil.copy(path, copy)
     return {part: filter_part(part, languages, views, limits, every) for part in existing}
 
 

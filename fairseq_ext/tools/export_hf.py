@@ -33,7 +33,9 @@ ACCEPTED: dict[str, list] = {
     "--encoder-normaliser": ["softmax"],
     "--encoder-gaussian-heads": ["0"],
     "--encoder-roles": ["none"],
-    "--head-gate": [False],
+    "--encoder-scorer": ["dot"],
+    "--encoder-masks": ["none"],
+    "--head-gate": ["none", False],  # False in older checkpoints
     "--encoder-normalize-before": [False],
     "--layernorm-embedding": [True],
     "--encoder-layers-to-keep": [None],

@@ -15,6 +15,7 @@ import logging
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -119,8 +120,16 @@ def read_encoder_flags(path: str) -> list[str]:
 
 
 def read_period_ids(encoder: str) -> list[str]:
-    """Print the ids of the tokens of a byte-level BPE that are a period, for --ag-period."""
-    ids = json.loads(Path(encoder).read_text("utf-8"))
+    """Print the ids of the tokens of a byte-level BPE that are a period, for --ag-period.
+
+    Raises:
+        UsageError: the file is no JSON object.
+    """
+    ids = None
+    with suppress(OSError, ValueError):
+        ids = json.loads(Path(encoder).read_text("utf-8"))
+    if not isinstance(ids, dict):
+        raise UsageError(f"{encoder} holds no JSON object; give DATA/bpe/encoder.json")
     return [" ".join(str(ids[period]) for period in PERIODS if period in ids)]
 
 
@@ -132,6 +141,9 @@ def compare_times(runs: Sequence[str]) -> Iterator[str]:
     is left out, since its sum would not compare.
     """
     folders = list(map(Path, runs))
+    for run in folders:
+        if len(run.parts) < 4:
+            raise UsageError(f"{run} is no folder CORPUS/MODE/VARIANT/seed-N of a run; give one")
     return summarise_times((run, read_facts(run / CHECKPOINT).seconds) for run in folders)
 
 

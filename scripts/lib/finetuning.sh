@@ -23,7 +23,11 @@ prepare_corpus() {
 }
 
 # count_examples FOLDER: print the number of training examples.
-count_examples() { awk 'END { print NR }' "$1/train.jsonl"; }
+count_examples() {
+  [ -f "$1/train.jsonl" ] ||
+    die "--data is '$1', which has no train.jsonl: give a folder of scripts/prepare_task.sh."
+  awk 'END { print NR }' "$1/train.jsonl"
+}
 
 # set_encoder CHECKPOINT: set ENCODER, the flags of a fine-tuning that starts from an encoder, with
 # its attention but without adversaries; the last one is the architecture. The path may have $SEED

@@ -8,13 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-try:
-    from fairseq_ext.patches.ranges import find_range
-except ImportError:  # TODO remove
-
-    def find_range(name):
-        return None
-
+from fairseq_ext.patches.ranges import find_range
 
 from .commands import COMMANDS, Command
 from .files import PRINTED, Fault, list_read, list_written

@@ -17,6 +17,7 @@ NET = "unexpected error:"  # how errors begin that nobody foresaw
 TRACEBACK = "Traceback (most recent call last)"
 OUT_OF_RANGE = "; give a"
 EXCEPTION = re.compile(r"^\w[\w.]*(?::.*)?$", re.M)
+OTHERS = re.compile(r"^(?:awk|basename|cat|dirname|find|grep|ls|mv|rm|sed|\S+: line \d+):.*", re.M)
 LENGTH = 300  # of what is shown of a line
 SAID = 2  # characters at least, of one that is refused
 
@@ -58,6 +59,8 @@ def find_failures(
         failures.append(f"net: {said.partition(NET)[2].partition(chr(10))[0][1:LENGTH]}")
     if ended.code is not None and ended.code < 0:
         failures.append(f"ended by signal {-ended.code}")
+    if said_by_others := OTHERS.search(ended.err):
+        failures.append(f"words of another program: {said_by_others[0][:LENGTH]}")
     if ended.code == 0 and expected == REFUSED:
         failures.append("exit 0 from bad input")
     if ended.code is None and expected == REFUSED and not ended.hung:

@@ -161,6 +161,7 @@ def _become(process: Process, pipes: list[int]) -> None:
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, encoding="utf-8", closefd=False)
     os.environ.update(process.environment)
+    sys.modules["__main__"].__spec__ = None  # what tells which program this is
     sys.executable = str(warm.activate() / "python")
     if process.most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (process.most_bytes,) * 2)

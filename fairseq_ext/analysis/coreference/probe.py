@@ -75,8 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--coreference", nargs="+", type=Path, required=True, metavar="CORPUS")
     arguments.add(parser, "--out")
     add("--among", choices=AMONG, default="words", help="default: words")
-    add("--distractors", type=int, default=0, metavar="N", help="of synthetic corpora; default: 0")
-    add("--random", type=int, default=3, metavar="N", help="seeds of random models; default: 3")
+    count = arguments.NUMBER
+    add("--distractors", **count, default=0, help="of synthetic corpora; default: 0")
+    add("--random", **count, default=3, help="seeds of random models; default: 3")
     arguments.add(parser, "--limit", help="texts of a corpus; default: all")
     arguments.add(parser, "--lowercase", "--data", "--max-tokens")
 

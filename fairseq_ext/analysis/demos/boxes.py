@@ -79,9 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "--out")
     add = parser.add_argument
     add("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="default: 1 2 3")
-    add("--steps", type=int, default=300, metavar="N", help="default: 300")
+    add("--steps", type=arguments.number, default=300, metavar="N", help="default: 300")
     copies = "further boxes in each view, of two of the objects; default: 30"
-    add("--copies", type=int, default=30, metavar="N", help=copies)
+    add("--copies", type=arguments.number, default=30, metavar="N", help=copies)
     add("--noise", type=float, default=0.5, help="its deviation; default: 0.5")
 
 
