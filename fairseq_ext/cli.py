@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fairseq_ext import __version__
 from fairseq_ext.errors import UsageError, plain_errors
+from fairseq_ext.files import guard_standard_output
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
@@ -97,6 +98,7 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the verb of a command line; exit with an error of the verb's parser if it is wrong."""
     plain_errors()
+    guard_standard_output()
     arguments = sys.argv[1:] if arguments is None else arguments
     args, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
     refuse = vars(args).pop("refuse")  # with the usage of the verb

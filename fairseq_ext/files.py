@@ -1,28 +1,36 @@
-"""Text files: strict reading line by line, atomic writing, and checks of the room on a disk."""
+"""Files: strict reading line by line, atomic writing, room on a disk, and standard output."""
 
+import atexit
 import gzip
+import io
 import logging
+import os
 import shutil
+import signal
+import sys
 import tempfile
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from io import BufferedIOBase
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from fairseq_ext.errors import Unfinished, UsageError
 
 logger = logging.getLogger(__name__)
 
 MB = 1_000_000
+SETTINGS = ("encoding", "errors", "line_buffering", "write_through")  # of an output
+STANDARD_OUTPUT = (
+    "error: standard output cannot be written ({reason}); make room, or send it elsewhere"
+)
 
 T = TypeVar("T")
 
 
-def open_binary(path: Path) -> BufferedIOBase:
+def open_binary(path: Path) -> io.BufferedIOBase:
     """Open a file, plain or .gz, for reading bytes; raise UsageError if there is none."""
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}; correct the path")
@@ -113,37 +121,89 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def atomic_writer(path: Path) -> Iterator[TextIO]:
     """Open a text file to write, which gets the name `path` only when it is complete.
 
-    The encoding is UTF-8 and line feeds stay as they are. A link stays, and the file that it points
-    to is replaced; devices and pipes are written directly.
-
-    Raises:
-        Unfinished: the file cannot be written, as on a full disk; nothing of it is left.
+    The encoding is UTF-8 and line feeds stay as they are. See `rename_when_complete`.
     """
-    try:
-        is_device = path.exists() and not path.is_file() and not path.is_dir()
-        path.resolve().parent.mkdir(parents=True, exist_ok=True)
-        with (
-            nullcontext(path) if is_device else rename_when_complete(path.resolve()) as part,
-            part.open("w", encoding="utf-8", newline="") as file,
-        ):
-            yield file
-    except OSError as error:
-        raise Unfinished(
-            f"{path} cannot be written ({error.strerror}); make room or give another place, and "
-            "run the same command again"
-        ) from error
+    with (
+        rename_when_complete(path) as part,
+        part.open("w", encoding="utf-8", newline="") as file,
+    ):
+        yield file
 
 
 @contextmanager
-def rename_when_complete(path: Path) -> Iterator[Path]:
-    """Yield a hidden path beside `path` to write to, and rename it at the end or remove it."""
-    part = path.with_name(f".{path.name}.part")
+def rename_when_complete(path: Path, keep_link: bool = True) -> Iterator[Path]:
+    """Yield a hidden path to write a file or folder to, which gets the name `path` at the end.
+
+    What had the name before is replaced then, and only then. If it is a link, what it points to is
+    replaced, or with `keep_link` False the link. Devices and pipes are written directly. Folders
+    above are made.
+
+    Raises:
+        Unfinished: it cannot be written, as on a full disk; nothing of it is left.
+    """
+    target = path.resolve() if keep_link else path.absolute()
+    is_device = target.exists() and not target.is_file() and not target.is_dir()
+    part = target if is_device else target.with_name(f".{target.name}.part")
+    with explain_disk_errors(path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield part
+            if not is_device:
+                _put(part, target)
+        finally:
+            if not is_device:
+                remove(part)
+
+
+@contextmanager
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Raise Unfinished, with the name of `path`, if it cannot be written in this context.
+
+    torch raises RuntimeError while it handles the error of the disk.
+    """
     try:
-        yield part
-        part.replace(path)
-    finally:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError) or isinstance(cause, BrokenPipeError):
+            raise
+        device = path.exists() and not path.is_file() and not path.is_dir()
+        kept = "what was there before is kept" if path.exists() else "nothing of it is left"
+        raise Unfinished(
+            f"{path} cannot be written ({cause.strerror or cause})"
+            f"{'' if device else f', {kept}'}; make room or give another place, and run the same "
+            "command again"
+        ) from error
+
+
+def _put(part: Path, target: Path) -> None:
+    """Rename a file or folder; a folder that has the name already is removed afterwards."""
+    if not (part.is_dir() and target.is_dir()):
+        part.replace(target)
+        return
+    old = target.with_name(f".{target.name}.old")
+    remove(old)
+    target.replace(old)
+    part.replace(target)
+    remove(old)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if there is one and that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill, which gets its name by `rename_when_complete`."""
+    with rename_when_complete(path) as part:
+        remove(part)  # of a command that was killed
+        part.mkdir()
+        yield part
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -179,3 +239,53 @@ def check_writable(folder: Path, needed_bytes: int) -> int:
             "make room or give another folder"
         )
     return free
+
+
+class _StandardOutput(io.FileIO):
+    """The file of standard output; an error ends the command, also within logging.
+
+    Attributes:
+        code: the exit code, after an error.
+    """
+
+    code = 0
+
+    def write(self, data: Any) -> int:
+        """Write bytes; raise SystemExit if the reader has gone away, or the disk is full."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            with Path(os.devnull).open("wb") as nothing:
+                os.dup2(nothing.fileno(), self.fileno())  # for what is written afterwards
+            self.code = 1
+            if isinstance(error, BrokenPipeError):
+                self.code = 128 + signal.SIGPIPE  # as a shell reports it
+            else:
+                print(STANDARD_OUTPUT.format(reason=error.strerror), file=sys.stderr, flush=True)
+            raise SystemExit(self.code) from None
+
+    def end(self, buffered: io.TextIOBase) -> None:
+        """Write what is left; end the process with its code, which Python's own end loses."""
+        with suppress(SystemExit):
+            buffered.flush()
+        if self.code:
+            os._exit(self.code)
+
+
+def guard_standard_output() -> None:
+    """Let a command whose output cannot be written end without a traceback.
+
+    It ends quietly if its reader has gone away, and with a sentence if a disk is full. Only the
+    output of a process is guarded, not what takes its place in a notebook or a test.
+    """
+    before: Any = sys.__stdout__
+    if before is None or sys.stdout is not before:
+        return
+    before.flush()
+    file = _StandardOutput(before.fileno(), "wb", closefd=False)
+    settings = {name: getattr(before, name) for name in SETTINGS}
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(file), **settings)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+            handler.setStream(sys.stdout)
+    atexit.register(file.end, sys.stdout)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairseq_ext.checkpoint_contents import check_contents
 from fairseq_ext.errors import UsageError
 
 
@@ -145,6 +146,7 @@ def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
             f"{_name(file)} is a PyTorch file but no fairseq checkpoint (no 'model' with its "
             "'optimizer_history'); give a file that fairseq-train saved"
         )
+    check_contents(_name(file), state)
     return state
 
 

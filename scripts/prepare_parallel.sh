@@ -35,6 +35,8 @@ while [ $# -gt 0 ] && [[ "$1" != -* ]] && [ ${#languages[@]} -lt 2 ]; do
 done
 [ ${#languages[@]} = 2 ] && [[ "${1:-}" == [!-]* ]] ||
   die "SOURCE, TARGET and OUT are needed: see 'bash scripts/prepare_parallel.sh --help'."
+[ "${languages[0]}" != "${languages[1]}" ] ||
+  die "SOURCE and TARGET are both '${languages[0]}': give two languages."
 SETTINGS=("languages ${languages[*]}")
 EXTRA='--train= --valid= --test= --every= --tokenised --hyphens --lowercase --longest= --ratio='
 corpus_recipe parallel 10000 500 "$@"

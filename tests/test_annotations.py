@@ -81,10 +81,38 @@ def test_cut_short(written, name):
         Annotations.open(written, SYMBOLS, LENGTHS)
 
 
+@pytest.mark.parametrize("name", ["values.npy", "offsets.npy"])
+def test_a_byte_that_was_changed(written, name):
+    content = bytearray((written / name).read_bytes())
+    content[-1] ^= 1
+    (written / name).write_bytes(content)
+    with pytest.raises(UsageError, match="cannot be read .*damaged or foreign.*annotate"):
+        Annotations.open(written, SYMBOLS, LENGTHS)
+
+
+def test_files_of_another_folder_of_the_same_shape(written):
+    write(written.with_name("other"), [RECORDS[0], RECORDS[1], RECORDS[2] + 1], SYMBOLS, "")
+    (written.with_name("other") / "values.npy").replace(written / "values.npy")
+    with pytest.raises(UsageError, match="damaged or foreign"):
+        Annotations.open(written, SYMBOLS, LENGTHS)
+
+
+def test_a_folder_of_an_older_version_is_noted_once(written, caplog):
+    about = json.loads((written / "about.json").read_text())
+    del about["crc32"]
+    (written / "about.json").write_text(json.dumps(about))
+    caplog.set_level("INFO")
+    for _ in range(2):
+        assert len(Annotations.open(written, SYMBOLS, LENGTHS)) == 3
+    (note,) = caplog.messages
+    assert "has no checksum" in note and str(written) in note
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("about.json", None),
+        ("about.json", "[" * 99_999),
         ("values.npy", None),
         ("about.json", "{"),
         ("about.json", "[]"),

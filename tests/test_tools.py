@@ -1,5 +1,6 @@
 """`fairseq-ext doctor` and `fairseq-ext average`."""
 
+import errno
 import importlib
 import os
 import re
@@ -161,7 +162,11 @@ def save(path, updates=1, value=None, maximise=False, metric="loss", model=None,
     checkpoint = {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": maximise}
     state = {
         "args": None,
-        "cfg": {"model": {"_name": "transformer", **config}, "checkpoint": checkpoint},
+        "cfg": {
+            "model": {"_name": "transformer", **config},
+            "task": {"_name": "translation"},
+            "checkpoint": checkpoint,
+        },
         "model": model or {"w": torch.full((2, 3), float(updates))},
         "optimizer_history": [{"num_updates": updates}],
         "extra_state": {"val_loss": value, "ema": {"w": torch.ones(9)}},
@@ -351,9 +356,9 @@ def test_what_cannot_be_averaged_is_refused(said, tmp_path, monkeypatch):
 
 
 def test_an_average_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
-    def full(state, path):
-        path.write_bytes(b"half")
-        raise OSError("No space left on device")
+    def full(state, file):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     one = save(tmp_path / "one.pt")
     monkeypatch.setattr(torch, "save", full)

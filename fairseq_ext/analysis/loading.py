@@ -58,12 +58,7 @@ def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
         _check_data(data, state["cfg"].task)
         _set(state["cfg"].task, {"data": str(data)})
     strict, paths = not _headless(state["model"]), [str(checkpoint)]
-    try:
-        (model,), cfg, task = load_model_ensemble_and_task(paths, strict=strict, state=state)
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"{error.filename} is missing; give --data the folder with which the model was trained"
-        ) from error
+    (model,), cfg, task = load_model_ensemble_and_task(paths, strict=strict, state=state)
     return name, model.eval(), task, cfg
 
 

@@ -1,13 +1,14 @@
 """Annotations on disk: for each token its word, the head of this word and their relation.
 
 A folder has values.npy, int16 [tokens, 3] of all sentences, one after another without their ends;
-offsets.npy, int64 [sentences + 1], where each begins; and about.json. A sentence
-without annotations has NO_WORD, NO_WORD, 0 for each token.
+offsets.npy, int64 [sentences + 1], where each begins; and about.json, with their
+checksum. A sentence without annotations has NO_WORD, NO_WORD, 0 for each token.
 """
 
 import hashlib
 import json
-import shutil
+import logging
+import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -21,12 +22,17 @@ from torch import Tensor
 
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
-from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import new_folder
 from fairseq_ext.roles.role_masks import EXACT, MAJOR, NO_PARSE, NO_WORD
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 MOST = np.iinfo(np.int16).max  # words of a sentence
 RELATIONS = {"nsubj", "obj", "dobj", "amod", "advmod"}
+FILES, CHECKSUM = ("values", "offsets"), "crc32"
+CHUNK = 1 << 24  # bytes
 AGAIN = "make it again with fairseq-ext annotate"
 
 
@@ -81,21 +87,22 @@ def write(
     Raises:
         Unfinished: it cannot be written.
     """
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
+    with new_folder(folder) as part:
         about = _fill(part, records)
         about = {"version": VERSION, **about, "dictionary": _fingerprint(symbols), "parser": parser}
+        about |= {CHECKSUM: _checksum(part)}
         (part / "about.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
-        _replace(part, folder)
-    except OSError as error:
-        raise Unfinished(
-            f"{folder} cannot be written ({error.strerror}); make room and run the command again"
-        ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return about
+
+
+def _checksum(folder: Path) -> str:
+    """Return the checksum of the values and offsets in a folder, by CRC-32: 1 GB a second."""
+    checksum = 0
+    for name in FILES:
+        with (folder / f"{name}.npy").open("rb") as file:
+            while part := file.read(CHUNK):
+                checksum = zlib.crc32(part, checksum)
+    return f"{checksum:08x}"
 
 
 def _fill(part: Path, records: Iterable[np.ndarray]) -> dict[str, Any]:
@@ -127,18 +134,14 @@ def _hash_lengths(lengths: Sequence[int] | np.ndarray) -> str:
     return hashlib.sha256(np.asarray(lengths, np.int64).tobytes()).hexdigest()
 
 
-def _replace(part: Path, folder: Path) -> None:
-    old = folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.replace(old)
-    part.replace(folder)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _fingerprint(symbols: Iterable[str]) -> str:
     """Return the fingerprint of a dictionary without <mask>, which some tasks add."""
     return digest(symbol for symbol in symbols if symbol != "<mask>")
+
+
+@cache
+def _note_unchecked(folder: Path) -> None:
+    logger.info("%s has no checksum, as older versions wrote it, and was not checked", folder)
 
 
 class Annotations:
@@ -154,14 +157,18 @@ class Annotations:
             if about["version"] != VERSION:
                 raise ValueError(f"of version {about['version']}, not {VERSION}")
             self.values, self.offsets = (
-                np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-                for name in ("values", "offsets")
+                np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in FILES
             )
             shapes = (about["tokens"], 3), (about["sentences"] + 1,)
-            if (self.values.shape, self.offsets.shape) != shapes:
+            types = self.values.dtype, self.offsets.dtype
+            if (self.values.shape, self.offsets.shape) != shapes or types != (np.int16, np.int64):
                 raise ValueError("its files do not belong together")
             self.dictionary, self.lengths = about["dictionary"], about["lengths"]
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            if about.setdefault(CHECKSUM) is None:
+                _note_unchecked(folder)
+            elif about[CHECKSUM] != _checksum(folder):
+                raise ValueError("its files are not those that were written: damaged or foreign")
+        except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
             reason = str(error).partition("\n")[0]
             raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
 

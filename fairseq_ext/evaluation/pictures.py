@@ -97,14 +97,10 @@ def save(figure: "Figure", out: Path, numbers: Sequence[Mapping[str, Any]] = ())
     """Write a figure, whose type the path's suffix decides, and maybe its numbers beside it.
 
     Raises:
-        UsageError: the file cannot be written.
+        Unfinished: the file cannot be written.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with rename_when_complete(out) as part:
-            part.write_bytes(render(figure, out.suffix.removeprefix(".").lower()))
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written ({error.strerror}); give another") from error
+    with rename_when_complete(out) as part:
+        part.write_bytes(render(figure, out.suffix.removeprefix(".").lower()))
     if numbers:
         save_numbers(numbers, out)
 

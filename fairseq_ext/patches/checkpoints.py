@@ -1,5 +1,6 @@
 """Patches of how checkpoints are copied, read and unpacked."""
 
+import os
 import sys
 import tarfile
 import types
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import rename_when_complete
 from fairseq_ext.wrapping import replace, wrap
 
 
@@ -25,11 +27,31 @@ def copy_whole() -> None:
 
         if PathManager.path_requires_pathmanager(target):
             return original(source, target, overwrite)
-        copied = original(source, f"{target}.tmp", True)
-        Path(f"{target}.tmp").replace(target)
-        return copied
+        with rename_when_complete(Path(target), keep_link=False) as part:
+            return original(source, str(part), True)
 
     wrap("fairseq.file_io:PathManager", "copy", copy)
+
+
+def save_whole() -> None:
+    """Save a checkpoint under a hidden name, then give it its final one.
+
+    Fault: On a full disk torch.save is tried three times into one file, and a traceback is logged;
+        what was written stays.
+    Since: fairseq 0.12.
+    Until: torch_persistent_save removes what it could not complete.
+    """
+    import torch
+    from fairseq.file_io import PathManager
+
+    def save(original: Callable, state: Any, name: str, async_write: bool = False) -> None:
+        if async_write or not PathManager.supports_rename(name):
+            original(state, name, async_write)
+            return
+        with rename_when_complete(Path(name), keep_link=False) as part, part.open("wb") as file:
+            torch.save(state, file)
+
+    wrap("fairseq.checkpoint_utils", "torch_persistent_save", save)
 
 
 def load_safely() -> None:
@@ -104,3 +126,44 @@ def override_model_name() -> None:
                 cfg.model._name = overrides["_name"]
 
     wrap("fairseq.checkpoint_utils", "overwrite_args_by_name", overwrite)
+
+
+def explain_loading() -> None:
+    """Name the checkpoint that cannot be loaded, and the reason.
+
+    Fault: A checkpoint that fits neither its own settings nor the data ends in a traceback.
+    Since: always.
+    Until: load_model_ensemble_and_task prints a sentence.
+    """
+
+    def load(original: Callable, files: list[str], *args: Any, **kwargs: Any) -> Any:
+        if folder := next(filter(os.path.isdir, files), None):
+            raise UsageError(
+                f"{folder} is a folder; give a checkpoint in it, such as checkpoint_best.pt"
+            )
+        try:
+            return original(files, *args, **kwargs)
+        except Exception as error:
+            raise _explain(error, ", ".join(files)) from error
+
+    wrap("fairseq.checkpoint_utils", "load_model_ensemble_and_task", load)
+
+
+def _explain(error: Exception, files: str) -> UsageError:
+    """Return the error that a user sees for what the loading of models raised."""
+    reason = " ".join(str(error).split())[:200]
+    if isinstance(error, UsageError):
+        return error if files in str(error) else UsageError(f"{files}: {error}")
+    if reason.startswith("Model file not found"):
+        return UsageError(f"there is no checkpoint {reason.rpartition(': ')[2]}; correct its path")
+    if reason.startswith("Error(s) in loading"):
+        return UsageError(
+            f"{files} does not fit the model that its options and this data make ({reason} ...); "
+            "give the data that it was trained on, with its dictionary, and leave out "
+            "--model-overrides"
+        )
+    return UsageError(
+        f"{files} cannot be loaded: its settings, with this data, make no model "
+        f"({type(error).__name__}: {reason}); give another checkpoint, or correct "
+        "--model-overrides"
+    )

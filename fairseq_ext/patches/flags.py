@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import guard_standard_output
 from fairseq_ext.patches.ranges import check_configuration, check_flags
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
@@ -14,10 +15,13 @@ from fairseq_ext.wrapping import find_owner, replace, wrap
 def check_ranges() -> None:
     """Refuse numbers out of range when a command starts, before it reads anything.
 
+    Standard output is guarded from then on: see `guard_standard_output`.
+
     fairseq-preprocess parses its flags itself. fairseq-hydra-train imports the plugin only in
     `main`, which then calls `add_defaults`.
 
-    Fault: Numbers that mean nothing end in a traceback, or train all the same.
+    Fault: Numbers that mean nothing end in a traceback, or train all the same; so does a reader of
+        standard output that goes away.
     Since: always.
     Until: fairseq checks ranges.
     """
@@ -46,6 +50,7 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         UsageError: one is out of range, or the task or architecture is unknown where fairseq's
             parser has no list of them.
     """
+    guard_standard_output()
     try:
         parsed = original(*args, **kwargs)
     except KeyError as error:

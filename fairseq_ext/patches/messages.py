@@ -14,12 +14,6 @@ from fairseq_ext.wrapping import wrap
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
 REFUSALS = {
-    ("fairseq.checkpoint_utils", "load_model_ensemble_and_task"): (
-        "Error(s) in loading",
-        "{argument} does not fit the model that its options and this data make ({reason} ...); "
-        "give the data that it was trained on, with its dictionary, and leave out "
-        "--model-overrides",
-    ),
     ("fairseq.checkpoint_utils", "verify_checkpoint_directory"): (
         "[Errno",
         "cannot write checkpoints to {argument} ({reason}); choose another --save-dir",

@@ -13,10 +13,10 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -183,6 +183,7 @@ def extract(
     paths = {part: [out / f"{part}.{language}" for language in languages] for part in parts}
     if all(path.exists() for each in paths.values() for path in each):
         return
+    check_patterns(languages, parts)
     patterns = {
         part: [[name.replace("@", language) for language in languages] for name in text.split("+")]
         for part, text in parts.items()
@@ -202,11 +203,33 @@ def extract(
         archives = unpack(folder, unpacked, [*names, inner])
         unpack(unpacked, unpacked, names)
         files = find_all(folder, unpacked)
+    for each in chain(*files.values()):
+        _check_distinct(each)
     for part, sources in files.items():
         if not all(path.exists() for path in paths[part]):
             _write_part(paths[part], sources, part)
     read = (path for each in files.values() for path in chain(*zip(*each, strict=True)))
     record_inputs(out, [*archives, *(path for path in read if path.is_relative_to(folder))])
+
+
+def check_patterns(languages: Sequence[str], parts: Mapping[str, str]) -> None:
+    """Raise UsageError if a language is given twice, or a name stands for all languages."""
+    if len(set(languages)) < len(languages):
+        raise UsageError(f"the languages are {' and '.join(languages)}; give different ones")
+    for part, text in parts.items() if len(languages) > 1 else ():
+        for name in re.split(r"[+|]", text):
+            if name and "@" not in name:
+                raise UsageError(
+                    f"'{name}' of {part} would be read as {' and as '.join(languages)}; put @ in "
+                    f"the place of the language, as in {part}.@"
+                )
+
+
+def _check_distinct(paths: Sequence[Path]) -> None:
+    """Raise UsageError if one file, perhaps through a link, would be several languages."""
+    for one, other in combinations(paths, 2):
+        if one.samefile(other):
+            raise UsageError(f"{one} and {other} are one file; give one for each language")
 
 
 def _write_part(paths: Sequence[Path], sources: Sequence[Sequence[Path]], part: str) -> None:

@@ -24,7 +24,13 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import batched, list_files, read_lines, write_lines
+from fairseq_ext.files import (
+    batched,
+    guard_standard_output,
+    list_files,
+    read_lines,
+    write_lines,
+)
 
 logger = logging.getLogger("fairseq_ext.prepare")
 
@@ -121,6 +127,7 @@ def _end_with_parent() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a step; exit with code 65 if it raises UsageError, unless that is Unfinished."""
+    guard_standard_output()
     module, *rest = sys.argv[1:] if arguments is None else arguments
     try:
         import_module(module).main(rest)

@@ -11,6 +11,7 @@ from fairseq import data, utils
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
+from fairseq_ext.data.binarised import check_files, describe_subsets
 from fairseq_ext.data.sampled import PairDataset, ReplacedDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import config
@@ -51,11 +52,16 @@ def find_split(task: Any, split: str, epoch: int) -> str:
     folders = utils.split_paths(task.cfg.data)
     path = Path(folders[(epoch - 1) % len(folders)]) / split
     index, text = path.with_name(f"{split}.idx"), path.with_name(f"{split}.bin")
-    missing = not (index.exists() and text.exists())
-    if missing or not text.stat().st_size:
+    if not check_files(str(path)):
         raise UsageError(
-            f"{index} {'is not there' if missing else 'has no text'}; binarise some with "
-            "fairseq-preprocess --only-source, or scripts/prepare_mlm.sh"
+            f"{index} is not there: {describe_subsets(path.parent)}; give one of these, "
+            "or binarise text with fairseq-preprocess "
+            "--only-source or scripts/prepare_mlm.sh"
+        )
+    if not text.stat().st_size:
+        raise UsageError(
+            f"{index} has no text; binarise some with fairseq-preprocess --only-source, or "
+            "scripts/prepare_mlm.sh"
         )
     return str(path)
 

@@ -247,9 +247,5 @@ def _read_settings(state: dict) -> dict[str, Any]:
 
 def write_checkpoint(state: dict, output: Path) -> None:
     """Save a checkpoint under its name only when it is complete."""
-    try:
-        with rename_when_complete(output.resolve()) as part:  # a link stays
-            torch.save(state, part)
-    except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{output} cannot be written ({reason}); give another --output") from None
+    with rename_when_complete(output) as part, part.open("wb") as file:
+        torch.save(state, file)

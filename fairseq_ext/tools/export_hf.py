@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
+from fairseq_ext.files import new_folder
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
@@ -57,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
-    with hf.new_folder(args.out) as work:
+    hf.check_new(args.out)
+    with new_folder(args.out) as work:
         left_out = convert(args.checkpoint, args.vocabulary, work)
     print(f"{args.out} has config.json, model.safetensors and the tokeniser")
     if left_out:

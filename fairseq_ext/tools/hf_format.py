@@ -5,9 +5,8 @@ the linear layers.
 """
 
 import json
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,22 +132,7 @@ def write_json(content: dict[str, Any], file: Path) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Give a folder to fill, which gets its name when all has gone well.
-
-    Raises:
-        UsageError: there is something of that name, or it cannot be made.
-    """
+def check_new(path: Path) -> None:
+    """Raise UsageError if there is something of this name."""
     if path.exists():
         raise UsageError(f"{path} exists already; give the name of a folder to be made")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        holder = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be made ({error.strerror}); give another place") from None
-    with holder as name:
-        work = Path(name) / path.name
-        work.mkdir()
-        yield work
-        work.rename(path)

@@ -180,6 +180,6 @@ def write_tokenizer(
         folder: where the files go.
     """
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest}
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), "utf-8")
     write_json(special, folder / "special_tokens_map.json")
     write_json(settings | special, folder / "tokenizer_config.json")

@@ -29,6 +29,7 @@ from torch import Tensor
 from fairseq_ext import safe_loading
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import new_folder
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools import hf_vocabulary
@@ -69,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
-    with hf.new_folder(args.out) as work:
+    hf.check_new(args.out)
+    with new_folder(args.out) as work:
         state, unused = convert(args.path, work, args.out)
     print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
     if unused:
@@ -97,11 +99,12 @@ def convert(path: Path, work: Path, out: Path) -> tuple[dict[str, Tensor], list[
     order = hf_vocabulary.sort_for_dictionary(names)
     untied, words = rearrange(state, config, order), [names[i] for i in order]
     hf_vocabulary.write_dictionary(words, work / "dict.txt")
-    tokenizer.save(str(work / "tokenizer.json"))
+    (work / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), "utf-8")
     model = make_options(config, state) | {"untie_weights_roberta": untied}
     checkpoint = make_checkpoint(model, state, out.absolute())
     checkpoint["extra_state"][DIGEST] = digest(words)
-    torch.save(checkpoint, work / "model.pt")
+    with (work / "model.pt").open("wb") as file:  # so that an error of the disk is Python's
+        torch.save(checkpoint, file)
     return state, unused
 
 

@@ -15,7 +15,6 @@ Example:
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -204,11 +203,8 @@ def format_text(answer: Mapping[str, Any]) -> str:
 def write_answers(output: Path | None, lines: Iterable[str]) -> None:
     """Write lines to standard output as they come, or to a file that appears when complete."""
     if output is None:
-        try:
-            for line in lines:
-                print(line, flush=True)
-        except BrokenPipeError:  # the reader has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for line in lines:
+            print(line, flush=True)
         return
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"--output is {output}, which cannot be a file; give one in a folder")

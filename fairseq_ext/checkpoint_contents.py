@@ -1,0 +1,110 @@
+"""Contents of a checkpoint, checked before any of them is used; every reading of one passes here.
+
+The unpickler says that nothing in a file runs, and not that the file holds a model.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from fairseq_ext.errors import UsageError
+
+SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+SIDES = ("encoder", "decoder")
+NAMES = {"model": ("_name", "arch"), "task": ("_name", "task")}
+"""Part of the settings -> its entries, one of which is a registered name."""
+
+
+def check_contents(file: str, state: Mapping[str, Any]) -> None:
+    """Raise UsageError, which names the file and what in it, unless a checkpoint holds a model."""
+    problem = next(_find_problems(state), None)
+    if problem is not None:
+        raise UsageError(
+            f"{file} is no whole checkpoint: {problem}; give one that fairseq-train saved"
+        )
+
+
+def _find_problems(state: Mapping[str, Any]) -> Iterator[str]:
+    yield from _check_parameters(state.get("model"))
+    if state.get("args") is not None:
+        yield from _check_old_settings(state["args"])
+    else:
+        yield from _check_settings(state.get("cfg"))
+    history = state.get("optimizer_history", [{}])  # older ones have none
+    if not (isinstance(history, list) and history and _all(Mapping, history)):
+        yield f"optimizer_history is {_show(history)} instead of a list of records"
+    for name in ("extra_state", "task_state"):
+        if not isinstance(state.get(name), Mapping | None):
+            yield f"{name} is {_show(state[name])} instead of entries by name"
+    iterator = (state.get("extra_state") or {}).get("train_iterator")
+    if not isinstance(iterator, Mapping | None):
+        yield f"train_iterator is {_show(iterator)} instead of entries by name"
+
+
+def _check_parameters(model: Any) -> Iterator[str]:
+    if not isinstance(model, Mapping) or not model:
+        yield f"model is {_show(model)} instead of parameters by name"
+        return
+    yield from _check_keys("model", model)
+    for name, value in model.items():
+        if not (isinstance(value, torch.Tensor) or name.endswith("_extra_state")):
+            yield f"the parameter {name} is {_show(value)}"
+
+
+def _check_keys(part: str, values: Mapping) -> Iterator[str]:
+    for key in values:
+        if not isinstance(key, str):
+            yield f"{part} has an entry named {_show(key)}, and names are text"
+
+
+def _check_old_settings(args: Any) -> Iterator[str]:
+    """Check the settings of a checkpoint from before fairseq 0.11."""
+    if not isinstance(args, Namespace):
+        yield f"args is {_show(args)} instead of a Namespace"
+    elif not isinstance(name := getattr(args, "arch", None), str):
+        yield f"arch in its args is {_show(name)} instead of a name"
+    else:
+        yield from _check_sizes("args", vars(args))
+
+
+def _check_settings(cfg: Any) -> Iterator[str]:
+    if not isinstance(cfg, Mapping):
+        yield f"its settings, cfg, are {_show(cfg)} instead of entries by name"
+        return
+    yield from _check_keys("cfg", cfg)
+    for part, names in NAMES.items():
+        options = cfg.get(part)
+        options = vars(options) if isinstance(options, Namespace) else options
+        if not isinstance(options, Mapping):
+            yield f"cfg.{part} is {_show(options)} instead of entries by name"
+            return
+        yield from _check_keys(f"cfg.{part}", options)
+        given = [options[name] for name in names if options.get(name) is not None]
+        if not given or not isinstance(given[0], str):
+            yield f"cfg.{part} has {_show(given[0]) if given else 'nothing'} as its _name"
+        yield from _check_sizes(f"cfg.{part}", options)
+
+
+def _check_sizes(part: str, options: Mapping[str, Any]) -> Iterator[str]:
+    """Check the sizes of a Transformer; other models have numbers as text, such as "[(512, 3)]"."""
+    for side in SIDES:
+        if options.get(f"{side}_attention_heads") is None:
+            continue
+        for size in SIZES:
+            value = options.get(f"{side}_{size}")
+            least = int(size != "layers")
+            if isinstance(value, str | float | bool) or (isinstance(value, int) and value < least):
+                yield f"{part}.{side}_{size} is {_show(value)} instead of a number from {least}"
+
+
+def _all(kind: Any, values: list) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _show(value: Any) -> str:
+    """Return a short description of what stands where something else belongs."""
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)[:60]
+    return f"a {type(value).__name__}" if value else f"an empty {type(value).__name__}"

@@ -1,0 +1,166 @@
+"""Patches of what fairseq's commands read: it is checked when it is opened, and refused by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.wrapping import wrap
+
+PLUGIN = Path(__file__).parents[1]
+
+
+def check_user_dir() -> None:
+    """Say which paths were tried for a --user-dir, and what it has to be.
+
+    Fault: A --user-dir that is not there, or no package, ends in a traceback.
+    Since: always.
+    Until: import_user_module prints a sentence.
+    """
+    import fairseq.utils
+
+    def import_module(original: Callable, args: Any) -> None:
+        given = getattr(args, "user_dir", None)
+        if given is not None:
+            library = Path(fairseq.utils.__file__).parent
+            tried = [Path(given).absolute(), library / given, library.parent / given]
+            folder = next((path for path in tried if path.exists()), None)
+            if folder is None:
+                paths = ", ".join(map(str, dict.fromkeys(tried)))
+                raise UsageError(
+                    f"--user-dir is {given}, which is not there (tried: {paths}); give the folder "
+                    f"of a package, such as {PLUGIN}"
+                )
+            if not folder.is_dir():
+                raise UsageError(
+                    f"--user-dir is {given}, a file; give the folder of a package, such as {PLUGIN}"
+                )
+        original(args)
+
+    wrap("fairseq.utils", "import_user_module", import_module)
+
+
+def check_data() -> None:
+    """Refuse a folder of data that is not there, a task that is unknown, and unknown subsets.
+
+    Fault: Data, tasks and subsets that are not there end in a traceback.
+    Since: always.
+    Until: fairseq prints a sentence for them.
+    """
+    from fairseq import utils
+    from fairseq.tasks import TASK_REGISTRY
+
+    from fairseq_ext.data.binarised import describe_subsets
+
+    def setup(original: Callable, cfg: Any, **kwargs: Any) -> Any:
+        name = getattr(cfg, "_name", None) or getattr(cfg, "task", None)
+        if name not in TASK_REGISTRY:
+            raise UsageError(
+                f"there is no --task {name}; give the --user-dir of the package that has it"
+            )
+        folders = [Path(path) for path in utils.split_paths(getattr(cfg, "data", None) or "")]
+        if not kwargs.get("from_checkpoint"):  # which may hold all that the task needs
+            for folder in folders:
+                _check_folder(folder)
+        try:
+            return original(cfg, **kwargs)
+        except Exception as error:
+            if str(error).startswith("Could not infer language pair"):
+                raise UsageError(
+                    f"{folders[0]} has no text in two languages, such as train.de-en.de.idx, which "
+                    f"--task {name} needs; give the folder of a translation, or another --task"
+                ) from None
+            raise
+
+    def load_dataset(original: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(task, split, *args, **kwargs)
+        except FileNotFoundError as error:
+            if not str(error).startswith("Dataset not found"):
+                raise
+            folder = Path(utils.split_paths(task.cfg.data)[0])
+            raise UsageError(
+                f"there is no subset {split} of this --task and its languages: "
+                f"{describe_subsets(folder)}; give one of these, as --train-subset, "
+                "--valid-subset, --gen-subset or --split"
+            ) from None
+        except AssertionError as error:
+            if not str(error).startswith("Source and target must contain the same number"):
+                raise
+            raise UsageError(
+                f"the two sides of {split} in {task.cfg.data} have different numbers of sentences; "
+                "binarise parallel text again with fairseq-preprocess"
+            ) from None
+
+    wrap("fairseq.tasks", "setup_task", setup)
+    for task in {task for task in TASK_REGISTRY.values() if "load_dataset" in vars(task)}:
+        wrap(f"{task.__module__}:{task.__qualname__}", "load_dataset", load_dataset)
+
+
+def _check_folder(folder: Path) -> None:
+    if ":/" in str(folder) or folder.is_dir():  # an address, for fairseq's PathManager
+        return
+    problem = "is a file" if folder.exists() else "is not there"
+    tried = "" if folder.is_absolute() else f" (tried: {folder.absolute()})"
+    raise UsageError(
+        f"DATA is {folder}, which {problem}{tried}; give a folder, such as fairseq-preprocess or a "
+        "script of scripts/ makes"
+    )
+
+
+def check_dictionaries() -> None:
+    """Name the file and line of a dictionary that cannot be read.
+
+    Fault: A dictionary that is missing or damaged ends in a traceback, mostly without its name; one
+        without symbols is accepted.
+    Since: always.
+    Until: Dictionary.add_from_file prints a sentence.
+    """
+    from fairseq_ext.data import dictionaries
+
+    def add(original: Callable, dictionary: Any, file: Any) -> None:
+        if not isinstance(file, str):
+            original(dictionary, file)
+            return
+        path, special = Path(file), list(dictionary.symbols)
+        dictionaries.check_file(path)
+        try:
+            original(dictionary, file)
+        except Exception as error:
+            raise dictionaries.explain(path, error, special) from None
+        dictionaries.check_symbols(path, dictionary.symbols, len(special))
+
+    wrap("fairseq.data:Dictionary", "add_from_file", add)
+
+
+def check_binarised_text() -> None:
+    """Check binarised text when it is opened; see `fairseq_ext.data.binarised`.
+
+    Fault: Text that is cut short, of another dictionary or not text at all is noticed late, by a
+        traceback, or never. A .bin that is missing is reported as its .idx, or not at all.
+    Since: always.
+    Until: fairseq compares .idx, .bin and dictionary.
+    """
+    from fairseq.data import indexed_dataset
+
+    from fairseq_ext.data.binarised import check_files, check_text
+
+    def infer(original: Callable, path: str) -> str | None:
+        if not indexed_dataset.IndexedRawTextDataset.exists(path) and check_files(path):
+            check_text(path, None)
+        return original(path)
+
+    def make(original: Callable, path: str, impl: str, *args: Any, **kwargs: Any) -> Any:
+        if impl not in ("raw", "fasta") and check_files(path):
+            words = kwargs.get("dictionary")
+            check_text(path, None if words is None else len(words))
+        return original(path, impl, *args, **kwargs)
+
+    def exists(original: Callable, path: str, impl: str) -> bool:
+        if impl not in ("raw", "fasta"):
+            check_files(path)
+        return original(path, impl)
+
+    wrap("fairseq.data.indexed_dataset", "infer_dataset_impl", infer)
+    wrap("fairseq.data.indexed_dataset", "make_dataset", make)
+    wrap("fairseq.data.indexed_dataset", "dataset_exists", exists)

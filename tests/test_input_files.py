@@ -1,0 +1,275 @@
+"""Files that fairseq's commands read: what is missing, damaged or foreign is refused by name."""
+
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import PLUGIN, TRAIN, fairseq
+from fairseq import tasks, utils
+from fairseq.data import Dictionary, data_utils, indexed_dataset
+
+from fairseq_ext.data import binarised
+from fairseq_ext.errors import UsageError
+
+ROWS = [[5, 6, 2], [7, 2], [9, 8, 7, 2]]
+SYMBOLS = 10
+
+
+def write(prefix: Path, kind: str = "mmap", rows=ROWS) -> Path:
+    """Binarise rows of numbers; return the path without an ending."""
+    builder = indexed_dataset.make_builder(f"{prefix}.bin", kind, vocab_size=SYMBOLS)
+    for row in rows:
+        builder.add_item(torch.tensor(row))
+    builder.finalize(f"{prefix}.idx")
+    return prefix
+
+
+def dictionary(size: int = SYMBOLS) -> Dictionary:
+    words = Dictionary()
+    for number in range(size - len(words)):
+        words.add_symbol(f"w{number}")
+    return words
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = {
+    "missing": Path.unlink,
+    "a folder": make_folder,
+    "empty": lambda path: path.write_bytes(b""),
+    "a half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "3 bytes short": lambda path: path.write_bytes(path.read_bytes()[:-3]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0\0"),
+    "garbage": lambda path: path.write_bytes(np.random.default_rng(1).bytes(999)),
+    "text": lambda path: path.write_text("This is some text.\n" * 9),
+    "zeros": lambda path: path.write_bytes(b"\0" * (path.stat().st_size + 8)),
+    "cut within the head": lambda path: path.write_bytes(path.read_bytes()[:10]),
+}
+
+
+@pytest.mark.parametrize("impl", ["mmap", "lazy", "cached", None])
+@pytest.mark.parametrize("ending", [".idx", ".bin"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_binarised_text_that_is_damaged(damage, ending, impl, tmp_path):
+    """With --dataset-impl, and without, where fairseq looks at the file itself."""
+    prefix = write(tmp_path / "train", "mmap" if impl in ("mmap", None) else "lazy")
+    DAMAGE[damage](tmp_path / f"train{ending}")
+    with pytest.raises(UsageError) as caught:
+        data_utils.load_indexed_dataset(str(prefix), dictionary(), impl)
+    assert str(caught.value).startswith(str(tmp_path / "train."))
+    assert f"train{ending}" in str(caught.value) and "\n" not in str(caught.value)
+    if damage in ("missing", "a folder"):
+        with pytest.raises(UsageError, match=f"^{prefix}{ending} is "):
+            indexed_dataset.dataset_exists(str(prefix), impl)
+
+
+@pytest.mark.parametrize("impl", ["mmap", "lazy", "cached", None])
+def test_binarised_text_that_is_whole(impl, tmp_path):
+    prefix = write(tmp_path / "train", "mmap" if impl in ("mmap", None) else "lazy")
+    data = data_utils.load_indexed_dataset(str(prefix), dictionary(), impl)
+    if hasattr(data, "prefetch") and data.supports_prefetch:
+        data.prefetch(range(len(data)))
+    assert [data[i].tolist() for i in range(3)] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "said"),
+    [
+        (ROWS, SYMBOLS - 1, "has the number 9 and its dictionary 9 symbols"),
+        ([*ROWS, [99_999, 2]], SYMBOLS, "has the number 34463 and its dictionary 10 symbols"),
+    ],
+)
+@pytest.mark.parametrize("chunk", [3, 1 << 18])
+def test_numbers_beyond_the_dictionary(rows, size, said, chunk, tmp_path, monkeypatch):
+    """The largest number stands in the last chunk, or alone."""
+    monkeypatch.setattr(binarised, "CHUNK", chunk)
+    prefix = write(tmp_path / "train", rows=rows)
+    with pytest.raises(UsageError, match=f"train.bin {said}"):
+        data_utils.load_indexed_dataset(str(prefix), dictionary(size))
+
+
+def test_text_of_another_split(tmp_path):
+    """The files are whole, and do not belong together."""
+    for name, rows in [("train", ROWS), ("valid", ROWS[:2])]:
+        write(tmp_path / name, rows=rows)
+    shutil.copy(tmp_path / "valid.bin", tmp_path / "train.bin")
+    with pytest.raises(UsageError, match=r"train.bin has 10 bytes and train.idx tells of 18"):
+        data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary())
+
+
+def test_a_split_that_is_not_there_is_none(tmp_path):
+    assert data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary()) is None
+    assert not indexed_dataset.dataset_exists(str(tmp_path / "train"), None)
+
+
+def test_an_index_whose_sentences_overlap(tmp_path, monkeypatch):
+    """In the first chunk, and in a later one."""
+    prefix = write(tmp_path / "train")
+    for place, chunk in [(26 + 12, 9), (26 + 12 + 8, 9), (26 + 12 + 16, 1)]:
+        monkeypatch.setattr(binarised, "CHUNK", chunk)
+        content = bytearray(Path(f"{prefix}.idx").read_bytes())
+        content[place] ^= 4
+        Path(f"{tmp_path}/odd.idx").write_bytes(content)
+        shutil.copy(f"{prefix}.bin", tmp_path / "odd.bin")
+        with pytest.raises(UsageError, match=r"odd.idx is damaged"):
+            data_utils.load_indexed_dataset(str(tmp_path / "odd"), dictionary())
+
+
+def setup(task: str, data: object, **options: str):
+    """Set a task up as fairseq does with old settings."""
+    options = {"source_lang": None, "target_lang": None, "dataset_impl": None, **options}
+    return tasks.setup_task(Namespace(task=task, data=str(data), train_subset="train", **options))
+
+
+DICTIONARIES = {
+    "missing": (None, "x.txt is missing: {folder} has dict.en.txt; give a folder .*"),
+    "empty": (b"", "x.txt has no symbols; "),
+    "cut within a line": (b"a 1\nb 2\nc", "x.txt, line 3: 'c' is not a symbol and its count"),
+    "cut within a letter": ("a 1\nü".encode()[:-1], "x.txt is not UTF-8"),
+    "no text": (b"\x80\x02}q\x00", "x.txt is not UTF-8"),
+    "prose": (b"This is a text.\n", "x.txt, line 1: 'This is a text.' is not a symbol"),
+    "twice": (b"a 1\nb 2\na 3\n", "x.txt, line 3: 'a' is there for the second time"),
+    "a special symbol": (b"a 1\n<pad> 2\n", "x.txt, line 2: '<pad>' is there for the second"),
+    "a mark": ("\ufeffa 1\nb 1\n".encode(), "x.txt begins with a byte order mark"),
+}
+
+
+@pytest.mark.parametrize("kind", DICTIONARIES)
+def test_dictionaries_that_cannot_be_read(kind, tmp_path):
+    content, said = DICTIONARIES[kind]
+    (tmp_path / "dict.en.txt").write_text("a 1\n")
+    if content is not None:
+        (tmp_path / "x.txt").write_bytes(content)
+    with pytest.raises(UsageError, match="^" + f"{tmp_path}/" + said.format(folder=tmp_path)):
+        Dictionary.load(str(tmp_path / "x.txt"))
+
+
+def test_a_folder_or_nothing_in_the_place_of_a_dictionary(tmp_path):
+    with pytest.raises(UsageError, match=f"^{tmp_path} is a folder, and a dictionary belongs"):
+        Dictionary.load(str(tmp_path))
+    with pytest.raises(UsageError, match=f"dict.txt is missing: there is no {tmp_path}/no; "):
+        Dictionary.load(str(tmp_path / "no" / "dict.txt"))
+
+
+@pytest.mark.parametrize(
+    "content", ["a 1\r\nb 2\r\n", "a 1\nb 2", "a 1\nb 2\na 3 #fairseq:overwrite"]
+)
+def test_dictionaries_that_can_be_read(content, tmp_path):
+    (tmp_path / "dict.txt").write_bytes(content.encode())
+    words = Dictionary.load(str(tmp_path / "dict.txt"))
+    assert words.symbols[words.nspecial : words.nspecial + 2] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("nowhere", "DATA is nowhere, which is not there .tried: {folder}/nowhere.; give a folder"),
+        ("{folder}/no", "DATA is {folder}/no, which is not there; give"),
+        ("{folder}/file", "DATA is {folder}/file, which is a file; give a folder"),
+        ("{data}:nowhere", "DATA is nowhere, which is not there"),
+        ("{folder}", "{folder} has no text in two languages, such as"),
+    ],
+)
+def test_folders_of_data(given, said, data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    places = {"folder": tmp_path, "data": data_bin}
+    with pytest.raises(UsageError, match="^" + said.format(**places)):
+        setup("translation", given.format(**places))
+
+
+def test_a_task_that_nobody_registered(data_bin):
+    with pytest.raises(UsageError, match=r"^there is no --task nope; give the --user-dir"):
+        setup("nope", data_bin)
+
+
+def test_languages_that_the_data_do_not_have(data_bin):
+    with pytest.raises(UsageError, match=r"dict.fr.txt is missing: .* has dict.de.txt, dict.en"):
+        setup("translation", data_bin, source_lang="fr", target_lang="en")
+
+
+@pytest.mark.parametrize("fixture", ["data_bin", "encoder_data"])
+def test_subsets_that_are_not_there(fixture, request):
+    data = request.getfixturevalue(fixture)
+    translates = fixture == "data_bin"
+    task = setup("translation" if translates else "masked_lm", data)
+    subsets = "test, train, valid" if translates else "train, valid"
+    with pytest.raises(UsageError, match=f"{data} has {subsets}; give one of these"):
+        task.load_dataset("zz")
+
+
+def test_two_sides_of_different_length(data_bin, tmp_path):
+    shutil.copytree(data_bin, tmp_path, dirs_exist_ok=True)
+    for ending in ("idx", "bin"):
+        source = tmp_path / f"valid.de-en.en.{ending}"
+        shutil.copy(source, tmp_path / f"test.de-en.en.{ending}")
+    task = setup("translation", tmp_path)
+    with pytest.raises(UsageError, match="the two sides of test in .* different numbers of sent"):
+        task.load_dataset("test")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("no/where", "is no/where, which is not there .tried: {folder}/no/where, .*site-pack"),
+        (
+            "{folder}/file.py",
+            "is {folder}/file.py, a file; give the folder of a package, such as /",
+        ),
+    ],
+)
+def test_user_directories(given, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file.py").write_text("")
+    with pytest.raises(UsageError, match="^--user-dir " + said.format(folder=tmp_path)):
+        utils.import_user_module(Namespace(user_dir=given.format(folder=tmp_path)))
+
+
+GENERATE = ["generate", "{data}", "--user-dir", PLUGIN, *"-s de -t en --cpu --path".split()]
+COMMANDS = {
+    "train, no data": (["train", "nowhere", *TRAIN, "--arch", "transformer"], "DATA is nowhere"),
+    "train, no subset": (
+        ["train", "{data}", *TRAIN, "--arch", "transformer_una_tiny", "--valid-subset", "zz"],
+        "there is no subset zz",
+    ),
+    "generate, no checkpoint": ([*GENERATE, "no.pt"], "there is no checkpoint no.pt"),
+    "generate, a folder": ([*GENERATE, "{run}"], "{run} is a folder; give a checkpoint in it"),
+    "generate, no subset": (
+        [*GENERATE, "{run}/checkpoint_last.pt", "--gen-subset", "zz"],
+        "there is no subset zz of this --task",
+    ),
+    "heads, no subset": (
+        ["ext", "heads", "{run}/checkpoint_last.pt", "--split", "zz", "--out", "{out}"],
+        "there is no subset zz of this --task",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_commands_end_with_one_sentence(case, data_bin, hybrid_run, tmp_path):
+    line, said = COMMANDS[case]
+    places = {"data": data_bin, "run": hybrid_run, "out": tmp_path / "out"}
+    line = [str(part).format(**places) for part in line]
+    if line[0] == "train":
+        line += ["--save-dir", str(tmp_path / "run"), "--max-update", "1"]
+    done = fairseq(*line, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"error: {said.format(**places)}"), done.stderr
+    assert not [*tmp_path.rglob("*.*")]
+
+
+def test_a_text_that_is_cut_ends_a_verb(data_bin, hybrid_run, tmp_path):
+    """It used to draw what was left."""
+    shutil.copytree(data_bin, tmp_path / "data")
+    text = tmp_path / "data" / "valid.de-en.de.bin"
+    text.write_bytes(text.read_bytes()[:-40])
+    line = ["heads", hybrid_run / "checkpoint_last.pt", "--data", tmp_path / "data"]
+    done = fairseq("ext", *line, "--out", tmp_path / "out", check=False)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(f"error: {text} has ")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,167 @@
+"""Outputs: readers that go away, full disks, and what is left under a final name."""
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PLUGIN
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+from shell import bash
+
+from fairseq_ext import files
+from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.files import atomic_writer, new_folder, rename_when_complete
+
+SCORE = "fairseq-ext score {folder}/text --reference {folder}/text"
+FULL = Path("/dev/full")
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A text whose score is printed at once, and a longer one."""
+    (tmp_path / "text").write_text("A sentence of some words .\n" * 9)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [SCORE, f"{SCORE} --json", "fairseq-ext score --help"])
+def test_a_reader_that_goes_away_ends_a_verb_quietly(command, text):
+    done = bash("-c", f"{command.format(folder=text)} | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
+
+
+def test_a_reader_that_goes_away_ends_a_command_of_fairseq_quietly(data_bin, hybrid_run):
+    """It logs on standard output too, and logging swallows errors."""
+    flags = f"--user-dir {PLUGIN} --path {hybrid_run}/checkpoint_last.pt -s de -t en --cpu --beam 1"
+    generate = f"fairseq-generate {data_bin} {flags} --max-len-b 3 --gen-subset valid"
+    done = bash("-c", f"{generate} | head -1; exit ${{PIPESTATUS[0]}}")
+    assert done.returncode == 141 and "Error" not in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", [SCORE, f"{SCORE} --json"])
+def test_a_full_disk_behind_standard_output_is_one_sentence(command, text):
+    done = bash("-c", f"{command.format(folder=text)} >/dev/full")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: standard output cannot be written (No space left")
+
+
+def test_output_that_can_be_written_is_as_it_was(text):
+    """In the order in which it was written, and with all of its end."""
+    code = (
+        "from fairseq_ext.files import guard_standard_output as guard; import os, sys; print(1); "
+    )
+    code += "guard(); guard(); print('ä'); sys.stdout.flush(); os.write(1, b'3\\n'); print(4)"
+    done = bash("-c", f'python -c "{code}"')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\nä\n3\n4\n", "")
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+KINDS = {
+    "text": (atomic_writer, lambda file: file.write("half")),
+    "file": (rename_when_complete, lambda part: part.write_bytes(b"half")),
+    "folder": (new_folder, lambda part: (part / "one").write_bytes(b"half")),
+}
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_could_not_be_completed_has_no_name(kind, before, tmp_path):
+    writer, write = KINDS[kind]
+    path = tmp_path / "x"
+    if before:
+        path.mkdir() if kind == "folder" else path.write_bytes(b"before")
+    kept = "what was there before is kept" if before else "nothing of it is left"
+    with (
+        pytest.raises(Unfinished, match=f"^{path} cannot be written .No space left.*{kept}; make"),
+        writer(path) as part,
+    ):
+        write(part)
+        full()
+    assert [*tmp_path.iterdir()] == ([path] if before else [])
+    assert kind == "folder" or not before or path.read_bytes() == b"before"
+    with pytest.raises(UsageError, match=r"^no$"), writer(path) as part:
+        write(part)
+        raise UsageError("no")
+    assert [*tmp_path.iterdir()] == ([path] if before else [])
+    with writer(path) as part:
+        write(part)
+    assert [*tmp_path.iterdir()] == [path]
+    assert (path / "one" if kind == "folder" else path).read_bytes() == b"half"
+
+
+@pytest.mark.parametrize(("keep_link", "target"), [(True, b"new"), (False, b"old")])
+def test_a_link_is_kept_or_replaced(keep_link, target, tmp_path):
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("target")
+    with rename_when_complete(tmp_path / "link", keep_link) as part:
+        part.write_bytes(b"new")
+    assert (tmp_path / "link").is_symlink() == keep_link
+    assert (tmp_path / "link").read_bytes() == b"new"
+    assert (tmp_path / "target").read_bytes() == target
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_a_device_is_written_and_stays_one():
+    with (
+        pytest.raises(Unfinished, match=r"^/dev/full cannot be written \(No space left[^,]*\); "),
+        rename_when_complete(FULL) as part,
+    ):
+        part.write_bytes(b"x")
+    assert FULL.is_char_device()
+
+
+def test_an_error_that_is_not_of_the_disk_stays_as_it_is(tmp_path):
+    with pytest.raises(RuntimeError, match="other"), rename_when_complete(tmp_path / "x"):
+        raise RuntimeError("other")
+    with pytest.raises(BrokenPipeError), rename_when_complete(tmp_path / "x"):
+        raise BrokenPipeError
+
+
+@pytest.fixture
+def small_files():
+    """No file grows beyond 2,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path, small_files, caplog):
+    """It ends fairseq's saving, the copies too, in one sentence."""
+    last, other = (str(tmp_path / name) for name in ("last.pt", "other.pt"))
+    checkpoint_utils.torch_persistent_save({"a": 1}, last)
+    with pytest.raises(Unfinished, match=r"^\S+last.pt cannot be written \(File too large\), what"):
+        checkpoint_utils.torch_persistent_save({"a": torch.ones(9999)}, last)
+    assert torch.load(last) == {"a": 1} and [*tmp_path.iterdir()] == [tmp_path / "last.pt"]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with pytest.raises(Unfinished, match=r"other.pt cannot be written \(File too large\), nothing"):
+        PathManager.copy(last, other, overwrite=True)
+    assert [*tmp_path.iterdir()] == [tmp_path / "last.pt"] and not caplog.messages
+
+
+@pytest.mark.parametrize("name", ["torch_persistent_save", "copy"])
+def test_saving_and_copying_replace_a_link_and_not_its_target(name, tmp_path):
+    """A link to another model may stand where the last checkpoint goes."""
+    (tmp_path / "other.pt").write_bytes(b"other")
+    (tmp_path / "link.pt").symlink_to("other.pt")
+    if name == "copy":
+        torch.save({"a": 1}, tmp_path / "source.pt")
+        assert PathManager.copy(str(tmp_path / "source.pt"), str(tmp_path / "link.pt"), True)
+    else:
+        checkpoint_utils.torch_persistent_save({"a": 1}, str(tmp_path / "link.pt"))
+    assert torch.load(tmp_path / "link.pt") == {"a": 1}
+    assert (tmp_path / "other.pt").read_bytes() == b"other"
+
+
+def test_no_output_is_guarded_that_is_not_of_the_process(capsys):
+    files.guard_standard_output()
+    print("as before")
+    assert capsys.readouterr().out == "as before\n"
