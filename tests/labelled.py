@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoints import save_state
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import OmegaConf
@@ -94,14 +95,8 @@ def write_encoder(path, positions=24, segments=0, words=WORDS, known=True):
     """Write a checkpoint of what a task reads of one; some do not know their words."""
     symbols = ["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"]
     rows = {"tokens": len(symbols), "positions": positions + 2, "segments": segments}
-    state = {
-        "model": {f"encoder.embed_{name}.weight": torch.zeros(n, 1) for name, n in rows.items()},
-        "optimizer_history": [],
-        "cfg": {"model": {}},
-        "extra_state": {DIGEST: digest(symbols)} if known else {},
-    }
-    torch.save(state, path)
-    return str(path)
+    weights = {f"encoder.embed_{name}.weight": torch.zeros(n, 1) for name, n in rows.items()}
+    return save_state(path, {}, weights, extra_state={DIGEST: digest(symbols)} if known else {})
 
 
 def build_model(task, arch, **options):

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import restore
 import torch
+from checkpoints import save_state
 from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.models import build_model
@@ -438,8 +439,7 @@ def test_adversaries_come_and_go_with_a_new_optimizer(tmp_path, caplog):
     """Without a word, unlike other attention."""
     sizes = {"encoder_layers": 3, "encoder_attention_heads": 4}
     path = str(tmp_path / "checkpoint.pt")
-    state = {"cfg": {"model": {**sizes, "asa_layers": "all"}}, "model": {}, "optimizer_history": []}
-    torch.save(state, path)
+    save_state(path, {**sizes, "asa_layers": "all"})
     now = Namespace(**sizes, asa_layers="none")
     with pytest.raises(UsageError, match=r"asa_layers all \(now none\)"):
         restore.check(path, now, False)

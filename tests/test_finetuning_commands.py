@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from checkpoints import save_state
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import tasks
 from fairseq.logging import metrics
@@ -472,8 +473,7 @@ ATTENTION = {
 def test_recipes_take_over_the_attention_of_an_encoder(given, tmp_path):
     name, *pairs = given
     model = {"_name": name, **dict(zip(pairs[::2], pairs[1::2], strict=True))}
-    state = {"cfg": {"model": model}, "model": {}, "optimizer_history": []}
-    torch.save(state, tmp_path / "seed 1.pt")
+    save_state(tmp_path / "seed 1.pt", model)
     code = f'. "{ROOT}/scripts/lib/finetuning.sh"; '
     code += 'set_encoder "$1"; printf "%s\\n" "${ENCODER[@]}"'
     done = bash("-c", code, "-", tmp_path / "seed $SEED.pt")

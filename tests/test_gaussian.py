@@ -9,6 +9,7 @@ import restore
 import torch
 import torch.nn.functional as F
 from cases import slow_but_first
+from checkpoints import save_state
 from conftest import PLUGIN, TASK, fairseq, train
 from fairseq.data import Dictionary
 from fairseq.models import build_model
@@ -346,8 +347,7 @@ SIZES = {f"{side}_{n}": 4 for side in ("encoder", "decoder") for n in ("attentio
 def test_a_training_goes_on_with_its_own_offsets(tmp_path):
     path = tmp_path / "checkpoint.pt"
     before = options(encoder_gaussian_heads="all") | SIZES
-    state = {"model": {}, "optimizer_history": [], "cfg": {"model": before}}
-    torch.save(state, path)
+    save_state(path, before)
     restore.check(str(path), before, False)
     for same in ({"encoder_gaussian_heads": "4"}, {"cross_layers": "0,1,2,3"}):
         restore.check(str(path), before | same, False)
@@ -372,7 +372,7 @@ def test_a_training_goes_on_with_its_own_offsets(tmp_path):
 def test_what_options_make_is_compared(before, now, refused, tmp_path):
     before, now = (options(cross_attention_heads=8, **some) | SIZES for some in (before, now))
     path = tmp_path / "checkpoint.pt"
-    torch.save({"model": {}, "optimizer_history": [], "cfg": {"model": before}}, path)
+    save_state(path, before)
     with pytest.raises(UsageError, match="was trained with") if refused else nullcontext():
         restore.check(str(path), now, False)
 
@@ -380,7 +380,7 @@ def test_what_options_make_is_compared(before, now, refused, tmp_path):
 def test_architectures_that_are_not_ours_go_on(tmp_path):
     path = tmp_path / "checkpoint.pt"
     model = {"_name": "transformer_lm", "decoder_layers": 2}
-    torch.save({"model": {}, "optimizer_history": [], "cfg": {"model": model}}, path)
+    save_state(path, model)
     restore.check(str(path), model, False)
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 import restore
-import torch
+from checkpoints import save_state
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from fairseq_ext.errors import UsageError
@@ -19,8 +19,7 @@ def options(arch, **given):
 
 def saved(folder, arch="roberta_una_12", **given):
     """A checkpoint with the options of a model, and no parameters."""
-    state = {"model": {}, "cfg": {"model": options(arch, **given)}, "optimizer_history": []}
-    torch.save(state, folder / "encoder.pt")
+    save_state(folder / "encoder.pt", options(arch, **given))
     return str(folder / "encoder.pt")
 
 

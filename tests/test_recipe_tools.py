@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
+from checkpoints import save_state
 from conftest import fairseq
 
 from fairseq_ext.errors import UsageError
@@ -35,8 +35,7 @@ def test_variants_that_would_be_refused(data_bin, flags, message):
 
 
 def checkpoint(path, **model):
-    torch.save({"cfg": {"model": model}, "model": {}, "optimizer_history": []}, path)
-    return str(path)
+    return save_state(path, model)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def make(
         "model._name": "transformer",
         "model.dropout": 0.1,
         "common.seed": int(number) if number.isdigit() else 1,
+        "task._name": "translation",
         "task.data": "data-bin",
         "optimization.max_update": updates,
         "checkpoint.save_dir": str(folder),
@@ -164,7 +165,7 @@ def test_what_does_not_say_how_it_was_trained(tmp_path, missing):
     """As fairseq 0.9 saved it, or as an average."""
     path = make(tmp_path / "a") / runs.CHECKPOINT
     state = torch.load(path, weights_only=True)
-    state[missing] = None
+    state |= {missing: None, "args": Namespace(arch="transformer") if missing == "cfg" else None}
     torch.save(state, path)
     with pytest.raises(UsageError, match="does not say how it was trained"):
         runs.read_facts(path)
