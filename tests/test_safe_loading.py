@@ -17,7 +17,6 @@ import torch
 from conftest import PLUGIN
 from conftest import fairseq as run_fairseq
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_ext import safe_loading
@@ -107,7 +106,7 @@ def test_each_payload_runs_in_an_ordinary_load(payload, tmp_path):
 
 def test_generate_refuses_with_one_sentence(tmp_path):
     for language in "de", "en":
-        Dictionary().save(str(tmp_path / f"dict.{language}.txt"))
+        (tmp_path / f"dict.{language}.txt").write_text("a 1\n")
     torch.save(checkpoint(args=argparse.Namespace(arch=touch(tmp_path / "ran"))), tmp_path / "x.pt")
     flags = ["--user-dir", PLUGIN, "--cpu", "-s", "de", "-t", "en", "--path", tmp_path / "x.pt"]
     done = run_fairseq("generate", tmp_path, *flags, check=False)
@@ -287,7 +286,7 @@ def test_code_in_the_settings_of_a_checkpoint_does_not_run(tmp_path):
     args.encoder_embed_dim = args.decoder_embed_dim = args.decoder_out_embed_dim = 8
     args.dropout = args.max_source_positions = args.max_target_positions = 9
     for language in "de", "en":
-        Dictionary().save(str(tmp_path / f"dict.{language}.txt"))
+        (tmp_path / f"dict.{language}.txt").write_text("a 1\n")
     torch.save(checkpoint(args=args), tmp_path / "x.pt")
     with pytest.raises(UsageError, match="the setting .*__import__"):
         checkpoint_utils.load_model_ensemble([str(tmp_path / "x.pt")])
