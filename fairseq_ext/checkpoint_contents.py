@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.permissions import is_permitted
 
 SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
 SIDES = ("encoder", "decoder")
@@ -24,6 +25,20 @@ def check_contents(file: str, state: Mapping[str, Any]) -> None:
         raise UsageError(
             f"{file} is no whole checkpoint: {problem}; give one that fairseq-train saved"
         )
+    if not is_permitted("--allow-nan"):
+        _check_finite(file, state["model"])
+
+
+def _check_finite(file: str, parameters: Mapping[str, Any]) -> None:
+    for name, value in parameters.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            bad = value.numel() - int(torch.isfinite(value).sum())
+            if bad:
+                raise UsageError(
+                    f"{file} holds parameters that are not finite, first {bad} of {value.numel()} "
+                    f"in {name}; its training went wrong: take an earlier checkpoint, or give "
+                    "--allow-nan to look at it"
+                )
 
 
 def _find_problems(state: Mapping[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from fairseq_ext import __version__
 from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.files import guard_standard_output
+from fairseq_ext.permissions import add_permissions
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
@@ -39,6 +40,12 @@ VERBS = {
 
 # Verbs that build no model of fairseq, and so start without it.
 QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves")
+
+# Verbs that read no checkpoint.
+NO_READERS = (
+    *("doctor", "recipe", "launch", "sweep", "annotate", "import-hf"),
+    *("score", "curves", "masking", "collapse", "boxes"),
+)
 
 
 def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
@@ -92,6 +99,8 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
             metavar="FOLDER",
             help="your package with mechanisms that checkpoints need, as for fairseq-train",
         )
+    if verb not in NO_READERS:
+        add_permissions(parser)
     parser.set_defaults(run=module.run, refuse=parser.error)
 
 

@@ -136,7 +136,11 @@ def load(file: Any, *args: Any, allow: Callable[[], list] | None = None, **kwarg
 
 
 def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
-    """Load a checkpoint that `fairseq-train` saved; raise UsageError for any other file."""
+    """Load a checkpoint that `fairseq-train` saved.
+
+    Raises:
+        UsageError: it is any other file, or has parameters that are not finite.
+    """
     if kwargs.get("mmap") and not zipfile.is_zipfile(file):  # from before torch 1.6
         kwargs["mmap"] = False
     state = load(file, *args, **kwargs)

@@ -114,6 +114,18 @@ def corpora() -> Path:
 
 
 @pytest.fixture(scope="session")
+def letters(tmp_path_factory) -> Path:
+    """A binarised corpus of forty lines of one to eight letters, the same in "de" and "en"."""
+    folder = tmp_path_factory.mktemp("letters")
+    lines = "".join(" ".join("abcdefgh"[: i % 8 + 1]) + "\n" for i in range(40))
+    for name in "train.de", "train.en", "valid.de", "valid.en":
+        (folder / name).write_text(lines)
+    prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid")]
+    fairseq("preprocess", "-s", "de", "-t", "en", *prefixes, f"--destdir={folder / 'bin'}")
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
 def real_lines(corpora, tmp_path_factory) -> Path:
     """400 / 100 / 200 lower-cased pairs of Multi30k: {train,valid,test}.{de,en}."""
     folder = tmp_path_factory.mktemp("text")

@@ -29,7 +29,6 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.trainer import Trainer
-from fairseq_cli import preprocess
 from omegaconf import OmegaConf
 from torch.multiprocessing import ProcessRaisedException
 
@@ -48,16 +47,8 @@ TWO_ON_CPUS = (
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """A binarised corpus of forty lines of letters."""
-    folder = tmp_path_factory.mktemp("letters")
-    lines = "".join(" ".join("abcdefgh"[: i % 8 + 1]) + "\n" for i in range(40))
-    for name in "train.de", "train.en", "valid.de", "valid.en":
-        (folder / name).write_text(lines)
-    prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid")]
-    flags = ["-s", "de", "-t", "en", *prefixes, f"--destdir={folder / 'bin'}"]
-    preprocess.main(options.get_preprocessing_parser().parse_args(flags))
-    return folder / "bin"
+def data(letters):
+    return letters
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Usage: warm_server.py LISTENER FOLDER: file descriptor of the socket, and folder
 
 import gc
 import json
+import logging
 import os
 import pkgutil
 import runpy
@@ -106,6 +107,7 @@ def become(name: str, arguments: list[str]) -> None:
     if module.startswith("fairseq_cli."):
         sys.argv[0] = f"{Path(sys.executable).parent}/{name}"
         sys.exit(import_module(module).cli_main())
+    logging.root.handlers.clear()  # those of fairseq's commands, whose log is their output
     sys.modules.pop(module, None)  # or runpy would warn
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

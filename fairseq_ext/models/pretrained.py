@@ -11,6 +11,7 @@ from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.options import HYBRID, OPTIONS
+from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
@@ -55,7 +56,8 @@ def read_model_options(checkpoint: str | None) -> dict[str, Any]:
 def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Dictionary) -> None:
     """Raise UsageError if a checkpoint with these options was trained with another dictionary."""
     symbols, saved_digest = options.get("symbols"), options.get(DIGEST)
-    if symbols in (None, len(words)) and saved_digest in (None, digest(words.symbols)):
+    same = saved_digest in (None, digest(words.symbols)) or is_permitted("--other-dictionary")
+    if symbols in (None, len(words)) and same:
         return
     raise UsageError(
         f"{checkpoint} was trained with another dictionary of {symbols} symbols (here are "

@@ -19,7 +19,9 @@ from fairseq_ext.patches import (
     libraries,
     messages,
     processes,
+    resuming,
     trainer,
+    updates,
 )
 
 PATCHES = (
@@ -39,7 +41,7 @@ PATCHES = (
     checkpoints.parse_settings,
     checkpoints.unpack_safely,
     checkpoints.override_model_name,
-    checkpoints.explain_loading,
+    checkpoints.check_models,
     input_files.check_user_dir,
     input_files.check_data,
     input_files.check_dictionaries,
@@ -54,6 +56,10 @@ PATCHES = (
     trainer.save_all,
     trainer.register_lamb,
     trainer.unscale_once,
+    updates.count_real_batches,
+    updates.stop_when_not_finite,
+    resuming.end_when_done,
+    resuming.restore_plateau,
     plain_errors,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""

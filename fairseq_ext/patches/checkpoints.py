@@ -4,13 +4,19 @@ import os
 import sys
 import tarfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.wrapping import replace, wrap
+
+Examine = Callable[[str, dict[str, Any]], None]
+
+_examiners: list[Examine] = []
 
 
 def copy_whole() -> None:
@@ -128,25 +134,66 @@ def override_model_name() -> None:
     wrap("fairseq.checkpoint_utils", "overwrite_args_by_name", overwrite)
 
 
-def explain_loading() -> None:
-    """Name the checkpoint that cannot be loaded, and the reason.
+@contextmanager
+def examining(examine: Examine) -> Iterator[None]:
+    """Call `examine` with the path and content of each checkpoint that fairseq reads meanwhile."""
+    _examiners.append(examine)
+    try:
+        yield
+    finally:
+        _examiners.remove(examine)
 
-    Fault: A checkpoint that fits neither its own settings nor the data ends in a traceback.
+
+def check_models() -> None:
+    """Name the checkpoint that cannot be loaded, or that was trained on another text, and why.
+
+    Fault: A checkpoint that fits neither its own settings nor the data ends in a traceback; with
+        another dictionary of the same size its output means nothing.
     Since: always.
-    Until: load_model_ensemble_and_task prints a sentence.
+    Until: load_model_ensemble_and_task prints a sentence, and compares dictionaries.
     """
+    from fairseq_ext.data.fingerprints import check_fingerprints
+    from fairseq_ext.models.origins import check_origins
+    from fairseq_ext.permissions import add_permissions
+
+    def read(original: Callable, path: str, *args: Any, **kwargs: Any) -> Any:
+        state = original(path, *args, **kwargs)
+        for examine in _examiners:
+            examine(path, state)
+        if not _examiners:  # a training that is restored has its own options
+            check_origins(path, state)
+        return state
 
     def load(original: Callable, files: list[str], *args: Any, **kwargs: Any) -> Any:
         if folder := next(filter(os.path.isdir, files), None):
             raise UsageError(
                 f"{folder} is a folder; give a checkpoint in it, such as checkpoint_best.pt"
             )
+        given = signature(original).bind(files, *args, **kwargs).arguments
+        saved = [(files[0], given["state"].get("extra_state"))] if given.get("state") else []
+
+        def examine(path: str, state: dict[str, Any]) -> None:
+            check_origins(path, state)
+            saved.append((path, state.get("extra_state")))
+            if given.get("task") is not None:  # before the model is built
+                check_fingerprints(*saved[-1], given["task"])
+
         try:
-            return original(files, *args, **kwargs)
+            with examining(examine):
+                models, cfg, task = original(files, *args, **kwargs)
         except Exception as error:
             raise _explain(error, ", ".join(files)) from error
+        for path, extra_state in saved:
+            check_fingerprints(path, extra_state, task)
+        return models, cfg, task
 
+    def add_arguments(original: Callable, parser: Any, *args: Any, **kwargs: Any) -> Any:
+        add_permissions(parser)
+        return original(parser, *args, **kwargs)
+
+    wrap("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", read)
     wrap("fairseq.checkpoint_utils", "load_model_ensemble_and_task", load)
+    wrap("fairseq.options", "add_dataset_args", add_arguments)
 
 
 def _explain(error: Exception, files: str) -> UsageError:

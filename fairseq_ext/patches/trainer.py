@@ -6,12 +6,13 @@ patch that makes hydra's nodes lazily.
 
 import inspect
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
+from fairseq_ext.patches.checkpoints import examining
 from fairseq_ext.patches.messages import as_usage_error
 from fairseq_ext.patches.processes import check_precision, check_processes
+from fairseq_ext.patches.resuming import EARLY_STOP, early_stop
 from fairseq_ext.wrapping import wrap
 
 TRAINER = "fairseq.trainer:Trainer"
@@ -43,13 +44,15 @@ def check_before_training() -> None:
 
 
 def save_all() -> None:
-    """Save the dictionary's fingerprint, options that the model filled in, and others' packages.
+    """Save fingerprints of the text, early stopping, adopted options, and others' packages.
 
-    Fault: Checkpoints do not say which dictionary and whose parts they were trained with.
+    Fault: Checkpoints do not say which dictionary and whose parts they were trained with, or how
+        many validations were worse than the best one.
     Since: always.
-    Until: Trainer.state_dict has a fingerprint of the dictionary, and the packages.
+    Until: Trainer.state_dict has all three.
     """
     from fairseq_ext import training_checks
+    from fairseq_ext.data.fingerprints import FINGERPRINTS, take_fingerprints
     from fairseq_ext.data.vocabulary import digest
     from fairseq_ext.models.config import to_dict
     from fairseq_ext.models.origins import KEY, find_origins
@@ -59,6 +62,8 @@ def save_all() -> None:
         state = original(trainer)
         if words := getattr(trainer.task, "source_dictionary", None):
             state["extra_state"][DIGEST] = digest(words.symbols)
+        fingerprints = take_fingerprints(trainer.task)
+        state["extra_state"] |= {FINGERPRINTS: fingerprints, EARLY_STOP: early_stop()}
         if origins := find_origins(to_dict(trainer.cfg.model)):
             state["extra_state"][KEY] = origins
         if options := training_checks.adopted_options(trainer.get_model()):
@@ -78,13 +83,15 @@ def restore_all() -> None:
     """
     from fairseq_ext import safe_loading, training_checks
     from fairseq_ext.attention.model_report import get_model_report
+    from fairseq_ext.data.fingerprints import check_fingerprints
 
     def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(original).bind(trainer, filename, *args, **kwargs).arguments
         reset_optimizer = given.get("reset_optimizer", False)
         task_state: State = {}
 
-        def examine(state: State) -> None:
+        def examine(filename: str, state: State) -> None:
+            check_fingerprints(filename, state.get("extra_state"), trainer.task)
             training_checks.check_restored(filename, state, trainer, reset_optimizer)
             task_state.update(state.get("task_state") or {})
 
@@ -93,8 +100,9 @@ def restore_all() -> None:
         all_read = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
         if trainer.data_parallel_rank > 0 and not all_read and zipfile.is_zipfile(filename):
             # the first process sends the checkpoint to the others, and each has to refuse it
-            examine(safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True))
-        with _examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
+            state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
+            examine(filename, state)
+        with examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
             extra = original(trainer, filename, *args, **kwargs)
         if extra is not None and not reset_optimizer:
             trainer.task.load_state_dict(task_state)
@@ -102,31 +110,6 @@ def restore_all() -> None:
         return extra
 
     wrap(TRAINER, "load_checkpoint", load)
-    wrap("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", _read)
-
-
-_examiners: list[Callable[[State], None]] = []
-
-
-@contextmanager
-def _examining(examine: Callable[[State], None]) -> Iterator[None]:
-    """Call `examine` with the checkpoint that fairseq reads in this context."""
-    _examiners.append(examine)
-    try:
-        yield
-    finally:
-        _examiners.clear()
-
-
-def _read(original: Callable, *args: Any, **kwargs: Any) -> State:
-    state = original(*args, **kwargs)
-    for examine in _examiners:
-        examine(state)
-    if not _examiners:  # else a training has its own options
-        from fairseq_ext.models.origins import check_origins
-
-        check_origins(str(args[0] if args else kwargs["path"]), state)
-    return state
 
 
 def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:

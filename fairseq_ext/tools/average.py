@@ -26,12 +26,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_ext.attention.model_report import SMART_MEAN
+from fairseq_ext.data.fingerprints import FINGERPRINTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.options import OPTIONS
 from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
 # Names of checkpoints that are saved after each epoch, or after some updates.
@@ -237,6 +239,12 @@ def _check_same_model(first: dict, file: Path, other: dict, other_file: Path) ->
                 f"{name} is {a} in {file} and {b} in {other_file}; give checkpoints of one "
                 "training, or of trainings with the same architecture and dictionaries"
             )
+    texts = [(state.get("extra_state") or {}).get(FINGERPRINTS) for state in (first, other)]
+    if all(texts) and texts[0] != texts[1] and not is_permitted("--other-dictionary"):
+        raise UsageError(
+            f"{file} and {other_file} were trained with other dictionaries or tokenisers; give "
+            "checkpoints of one training, or --other-dictionary"
+        )
 
 
 def _read_settings(state: dict) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fairseq_ext import safe_loading
+from fairseq_ext.data.fingerprints import FINGERPRINTS
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder
@@ -102,7 +103,7 @@ def convert(path: Path, work: Path, out: Path) -> tuple[dict[str, Tensor], list[
     (work / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), "utf-8")
     model = make_options(config, state) | {"untie_weights_roberta": untied}
     checkpoint = make_checkpoint(model, state, out.absolute())
-    checkpoint["extra_state"][DIGEST] = digest(words)
+    checkpoint["extra_state"] |= {DIGEST: digest(words), FINGERPRINTS: {"source": words}}
     with (work / "model.pt").open("wb") as file:  # so that an error of the disk is Python's
         torch.save(checkpoint, file)
     return state, unused

@@ -1,0 +1,84 @@
+"""Patches of the trainer's step: what it counts, and what it does when a loss is not finite."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.wrapping import wrap
+
+TRAINER = "fairseq.trainer:Trainer"
+SHOWN = 20  # numbers of sentences in an error
+
+
+class _DummyLog(dict):
+    """Log of a batch that a process repeats because it has none left for this update."""
+
+
+def count_real_batches() -> None:
+    """Count each process's real batches of an update, and no dummies.
+
+    Fault: With --update-freq above 1 the dummy that a process gets at the end of an epoch makes it
+        count nothing of this update, or is counted itself, while gradients are of the real batches.
+    Since: fairseq 0.9.
+    Until: Trainer.train_step leaves the size and the log of a dummy out, and nothing else.
+    """
+
+    def compute(original: Callable, task: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        loss, size, log = original(task, *args, **kwargs)
+        return (loss, size * 0, _DummyLog(log)) if kwargs.get("ignore_grad") else (loss, size, log)
+
+    def aggregate(original: Callable, trainer: Any, logs: list[Any], *args: Any, **kw: Any) -> Any:
+        real = [log for log in logs if not isinstance(log, _DummyLog)]
+        return original(trainer, real or logs, *args, **kw)
+
+    wrap("fairseq.tasks.fairseq_task:FairseqTask", "train_step", compute)
+    wrap(TRAINER, "_aggregate_logging_outputs", aggregate)
+
+
+def stop_when_not_finite() -> None:
+    """Stop a training whose loss or gradient is not finite, and put dummies of an update first.
+
+    Fault: A training whose loss is not finite goes on, or ends in a traceback without the update
+        and its sentences. The last batch of an update decides whether all of them are counted.
+    Since: always.
+    Until: Trainer.train_step names them.
+    """
+
+    def step(original: Callable, trainer: Any, samples: list[Any], *args: Any, **kw: Any) -> Any:
+        update = trainer.get_num_updates() + 1
+        try:
+            log = original(trainer, sorted(samples, key=bool), *args, **kw)
+        except Exception as error:
+            reason = _find_fault(error)
+            if not reason:
+                raise
+            raise _not_finite(update, reason, samples) from error
+        loss = (log or {}).get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise _not_finite(update, f"the loss is {loss}", samples)
+        return log
+
+    wrap(TRAINER, "train_step", step)
+
+
+def _find_fault(error: BaseException | None) -> str:
+    """Return what was not finite in a step that failed, or an empty text.
+
+    fairseq then runs the update again to find the layer, which itself fails in encoders that return
+    a dictionary: the first error counts.
+    """
+    while error is not None and not isinstance(error, FloatingPointError):
+        error = error.__context__
+    differs = "inconsistent" in str(error) and not re.search(r"= *-?(nan|inf)", str(error))
+    return "" if error is None or differs else str(error).strip().partition("\n")[0]
+
+
+def _not_finite(update: int, reason: str, samples: list[Any]) -> UsageError:
+    numbers = [int(i) for sample in samples if sample for i in sample.get("id", ())]
+    shown = ", ".join(map(str, numbers[:SHOWN])) + (" ..." if len(numbers) > SHOWN else "")
+    return UsageError(
+        f"update {update} is not finite ({reason}), with sentences {shown} of the training data; "
+        "lower --lr, give --clip-norm, or look at these sentences; an earlier checkpoint can go on"
+    )
