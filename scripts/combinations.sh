@@ -27,7 +27,7 @@
 # second run of the same command continues where the first was interrupted, or adds variants.
 #
 # Expected: our BLEU, one seed in bf16: none 30.7, alone from 31.6 (roles, dna, hna) to 33.6
-# (gaussian), the best pair 33.9 (ag+gate; docs/results.md). The p-values of 27 comparisons are
+# (gaussian), the best pair 33.9 (ag+gate; docs/results/). The p-values of 27 comparisons are
 # corrected for as many, so that 3 seeds show large differences only: give more seeds to fewer
 # variants.
 # Cost: on one core 7 to 10 minutes for each training, 15 to 19 with asa, 14 hours for the 84 of the

@@ -33,7 +33,7 @@
 # is validated.
 #
 # Expected: AG's Table 4 and DNA's Table 6, at their sizes. Our scores with encoders trained on six
-# books: docs/results.md.
+# books: docs/results/.
 # Cost: 1 to 5 minutes on one core for each training, with the _tiny size.
 
 . "$(dirname "$0")/lib/finetuning.sh"

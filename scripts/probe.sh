@@ -29,7 +29,7 @@
 #   half of the heads    .28 / .21 / .32 / .29                            .84
 #   all heads            .21 / .13 / .21 / .28                            .00
 # Ours, _tiny, 3,000 updates, synthetic / GAP: .08 / .10 without guidance, .08 / .08 with half of the
-# heads, .02 / .07 with all, .07 / .11 random (docs/results.md). GAP, which is free, stands for
+# heads, .02 / .07 with all, .07 / .11 random (docs/results/). GAP, which is free, stands for
 # CoNLL-2012; it has pronouns and names alone.
 # Cost: on one core, with the _tiny size, 40 seconds for 10,000 synthetic sentences and a model; 75
 # minutes for 9 such corpora, GAP, 9 runs and 3 random models, a tenth of that with --limit 1000.

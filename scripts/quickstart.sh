@@ -18,7 +18,7 @@
 #
 # A second run continues where the first was interrupted.
 #
-# Expected: on Multi30k 31.88 BLEU, with softmax 31.24 (means of 3 seeds, docs/results.md).
+# Expected: on Multi30k 31.88 BLEU, with softmax 31.24 (means of 3 seeds, docs/results/).
 # Cost: on two cores up to 8 minutes of set-up, then 10 minutes (builtin: 5).
 
 . "$(dirname "$0")/lib/install.sh"

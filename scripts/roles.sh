@@ -46,7 +46,7 @@
 #   roles        84.4  93.6  93.8  90.7  80.0  84.2
 #   cnn          81.2  93.1  93.3  89.1  77.8  80.9
 #   bilstm       82.6  92.4  93.6  88.9  78.4  81.1
-# and WMT16 En-De 34.3 BLEU, with roles 38.8. Ours without word vectors (docs/results.md): TREC 87.5,
+# and WMT16 En-De 34.3 BLEU, with roles 38.8. Ours without word vectors (docs/results/): TREC 87.5,
 # with roles 87.6; CR 79.0, with roles 75.6; MR 76.9, with roles 74.9; MPQA 84.9, with roles 84.1;
 # ewt-genre 59.2, with roles (gold parses) 58.2; Multi30k 31.4 BLEU, with roles 31.8.
 # Cost: on one core 1 to 2 minutes for each training of a sentence model, 8 of a translation model.

@@ -32,7 +32,7 @@
 #   base        1.18 / 1.88 / 2.25, 24.52     1.77 / 2.07 / 1.61, 26.24
 #   hard-coded  1.30 / 1.92 / 2.26, 24.42     1.94 / 2.23 / 1.73, 25.50
 #   ag          1.18 / 1.84 / 2.22, 24.42     1.75 / 2.05 / 1.60, 23.34
-# Our scores on Multi30k: docs/results.md.
+# Our scores on Multi30k: docs/results/.
 # Cost: 8 minutes on one core for each of the 9 trainings of the default.
 
 . "$(dirname "$0")/lib/study.sh"

@@ -32,7 +32,7 @@
 # Expected with BERT-base, development sets (sentiment accuracy, paraphrase accuracy, correlation):
 #   frozen  first .389 .401 .298  mean .460 .386 .643  attention .253 .469 .251  uniform .262 .429 .148
 #   full    first .504 .595 .587  mean .515 .561 .854  attention .509 .843 .822  uniform .539 .838 .386
-# and 1.07 to 1.16 of the training time of mean. Our scores: docs/results.md.
+# and 1.07 to 1.16 of the training time of mean. Our scores: docs/results/.
 # Cost: with BERT-base on one GPU some 20 hours in all (the paper's, on a T4).
 
 . "$(dirname "$0")/lib/finetuning.sh"

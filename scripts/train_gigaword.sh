@@ -38,7 +38,7 @@
 #   dna  38.19 ± .05  19.09 ± .07  35.52 ± .06
 #   hna  38.27        19.30        35.56
 # Ours on the sample of 10,000 pairs (prepare_gigaword.sh data-bin/gigaword --merges 8000 --valid 500),
-# ROUGE-1: 14.0, 14.2, 14.2 (3 seeds, docs/results.md).
+# ROUGE-1: 14.0, 14.2, 14.2 (3 seeds, docs/results/).
 # Cost: 6 to 8 minutes on one core for each training on the sample.
 
 . "$(dirname "$0")/lib/study.sh"

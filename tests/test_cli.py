@@ -13,7 +13,7 @@ import pytest
 from fairseq_ext import __version__
 from fairseq_ext.cli import QUICK, VERBS, build_parser, describe_versions, main
 
-README = Path(__file__).parent.parent / "README.md"
+COMMANDS = Path(__file__).parent.parent / "docs" / "commands.md"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -38,8 +38,8 @@ def test_what_a_verb_imports_before_it_starts(verb):
     assert slow & imported == (slow if verb == "map" else set())
 
 
-def test_the_readme_names_every_verb():
-    named = set(re.findall(r"^\| `fairseq-ext ([\w-]+)", README.read_text(), re.M))
+def test_the_page_of_commands_names_every_verb():
+    named = set(re.findall(r"^\| `fairseq-ext ([\w-]+)", COMMANDS.read_text(), re.M))
     assert named == set(VERBS)
 
 

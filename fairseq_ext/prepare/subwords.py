@@ -5,7 +5,7 @@ Codes are learned from the files train.* and applied to all files. Files that ex
 The merges are those of subword-nmt (Sennrich et al. 2016), sooner: it searches all its pairs for
 each merge. Here pairs wait in lists by their counts, which are worked off from the highest count
 down: a merge never makes a pair that is more frequent than the merged one. Learning and applying
-10,000 merges for 470,000 words takes 0.13 times as long as with subword-nmt (docs/results.md,
+10,000 merges for 470,000 words takes 0.13 times as long as with subword-nmt (docs/results/,
 benchmarks/recipes.py).
 """
 
