@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import warm
 from conftest import ROOT, train_encoder
-from test_distribution import copy_repository
+from repository import copy_repository
 
 from fairseq_ext.cli import main
 from fairseq_ext.prepare.toy.corpus import corpus
