@@ -133,6 +133,19 @@ def test_a_grid_has_every_head_and_one_large():
     assert ticks.count("a") == 3  # the large one, and both rows of small ones
 
 
+def test_an_even_head_looks_even_beside_others():
+    """Unless each small map shall have a scale of its own."""
+    layers = {0: torch.stack([torch.full((4, 4), 0.25), torch.eye(4)])}
+    grid = heatmaps.HeadGrid("model", layers, list("abcd"), list("wxyz"), (0, 0))
+    scales = []
+    for own in (False, True):
+        figure = heatmaps.draw_grids([grid], "rows", "columns", own)
+        images = [image for axes in figure.axes for image in axes.get_images()]
+        scales.append([image.norm.vmax for image in images if image.get_array().shape == (4, 4)])
+        assert any(axes.get_ylabel() == "attention weight" for axes in figure.axes)
+    assert scales == [[1, 1, 1], [0.25, 0.25, 1]]
+
+
 @pytest.mark.parametrize(
     ("options", "title"),
     [

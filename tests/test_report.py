@@ -173,6 +173,52 @@ def test_a_page_of_maps_begins_with_the_choice(runs, data_bin, tmp_path):
         )
 
 
+def test_maps_have_one_scale_of_colours(runs, data_bin, tmp_path):
+    """It is drawn with numbers, as are layers and heads; a switch gives each map its own."""
+    out = tmp_path / "maps.html"
+    choice = ["--head", "2", "--layer", "1", "--index", "3"]
+    cli.main(["map", str(runs[0] / "checkpoint_last.pt"), *choice, "--out", str(out)])
+    darkest = (
+        "return [...document.querySelectorAll('.grid canvas')].map((canvas) => Math.max("
+        "...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data"
+        ".filter((_, i) => i % 4 === 3)))"
+    )
+    with chromium(1280) as window:
+        visit(window, out)
+
+        def texts(selector):
+            return [each.text for each in window.find_elements("css selector", selector)]
+
+        shared = window.execute_script(darkest)
+        assert sorted(shared)[-1] == 255 and len(set(shared)) > 4
+        (scale,) = texts(".scale")
+        assert re.fullmatch(r"0\s+0\.\d+ attention weight", scale)
+        assert texts(".number") == ["layer \\ head", *"0123", *"0123"]
+        assert texts(".ylabel, .xlabel") == ["attending token", "attended token"]
+        window.find_element("css selector", "input[type=checkbox]").click()
+        assert set(window.execute_script(darkest)) == {255}
+        assert float(texts(".scale")[0].split()[1]) <= float(scale.split()[1])
+
+
+def test_the_keyboard_is_enough(runs, data_bin, tmp_path):
+    """Focus stays where it was when another head is chosen."""
+    from selenium.webdriver.common.keys import Keys
+
+    out = tmp_path / "maps.html"
+    cli.main(["map", str(runs[0] / "checkpoint_last.pt"), "--index", "3", "--out", str(out)])
+    with chromium(1280) as window:
+        visit(window, out)
+        chosen = '.grid button[title="layer 1, head 2"]'
+        window.find_element("css selector", chosen).send_keys(Keys.ENTER)
+        assert window.switch_to.active_element.get_attribute("title") == "layer 1, head 2"
+        window.switch_to.active_element.send_keys(Keys.TAB, Keys.NULL)
+        assert window.switch_to.active_element.get_attribute("title") == "layer 1, head 3"
+        query = window.find_elements("css selector", ".queries .token")[1]
+        query.send_keys(Keys.SPACE)
+        said = window.find_element("css selector", "[aria-live]").text
+        assert said.startswith(f"{window.switch_to.active_element.text} looks most at ")
+
+
 def test_maps_are_chosen(page):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.support.ui import Select

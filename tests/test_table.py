@@ -627,12 +627,17 @@ def test_bars(tmp_path, table, monkeypatch):
     table(*runs, "--metric", "accuracy", "loss", *picture)
     ((figure, out, _),) = drawn
     (axes,) = figure.axes
-    assert out == tmp_path / "bars.png" and axes.get_ylabel() == "accuracy"
+    assert out == tmp_path / "bars.png"
+    assert axes.get_ylabel() == "accuracy, mean ± standard error" and axes.get_xlabel() == "variant"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["dna", "una", "hna"]
-    heights, errors = [bar.get_height() for bar in axes.patches], axes.collections[0]
-    assert heights == [77, 71, 71]
-    ends = [sorted(segment[:, 1]) for segment in errors.get_segments()]
+    assert not axes.patches  # no bars, which would have to begin at 0
+    means, *_ = zip(*(each.lines for each in axes.containers), strict=True)
+    assert [each.get_ydata()[0] for each in means] == [77, 71, 71]
+    errors = [each.lines[2][0] for each in axes.containers]
+    ends = [sorted(each.get_segments()[0][:, 1]) for each in errors]
     assert ends == [pytest.approx(each) for each in ([75, 79], [70, 72], [71, 71])]
+    points = [each for each in axes.collections if each not in errors]
+    assert [sorted(each.get_offsets()[:, 1]) for each in points] == [[75, 79], [70, 72], [71, 71]]
     (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
     assert set(line.get_ydata()) == {77}
     low, high = axes.get_ylim()

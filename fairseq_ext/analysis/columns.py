@@ -14,7 +14,6 @@ Example:
 import argparse
 import math
 from collections.abc import Sequence
-from itertools import cycle
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -23,7 +22,7 @@ from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import COLOURS, new_figure, save, style_axes, write_rows
+from fairseq_ext.evaluation.pictures import assign_colours, new_figure, save, style_axes, write_rows
 
 NAME = "column_sums"
 
@@ -92,9 +91,12 @@ def draw(models: Sequence[ModelSums], site: str) -> Figure:
     panels = figure.subplots(len(layers), len(models), squeeze=False, sharex=True, sharey=True)
     for column, (title, sums), shares in zip(panels.T, models, histograms, strict=True):
         for layer, axes in zip(layers, column, strict=True):
-            for head, colour in zip(shares.get((site, layer), ()), cycle(COLOURS), strict=False):
-                axes.stairs(head.tolist(), sums.edges(), color=colour, alpha=0.8)
-            axes.axvline(math.log(sums.epsilon), color="0.5", lw=1, ls=":")
+            heads = shares.get((site, layer), ())
+            colours = assign_colours(map(str, range(len(heads))))
+            for head, (number, colour) in zip(heads, colours.items(), strict=True):
+                edges, label = sums.edges(), f"head {number}"
+                axes.stairs(head.tolist(), edges, color=colour, alpha=0.8, label=label)
+            axes.axvline(math.log(sums.epsilon), color="0.5", lw=1, ls=":", label="epsilon")
             axes.set_yscale("symlog", linthresh=1e-3)
             style_axes(axes, grid=False)
         column[0].set_title(title, fontsize=9)
@@ -104,5 +106,9 @@ def draw(models: Sequence[ModelSums], site: str) -> Figure:
     lowest = min([*filled, math.log(models[0][1].epsilon)])
     panels[0, 0].set_xlim(lowest - 1, max(filled) + 1)
     figure.supxlabel("log of what a key gets from all queries", fontsize=9)
-    figure.supylabel("share of keys, a line for each head", fontsize=9)
+    figure.supylabel("share of keys", fontsize=9)
+    handles = [axes.get_legend_handles_labels() for axes in panels.flat]
+    legend = {label: line for each in handles for line, label in zip(*each, strict=True)}
+    columns = min(len(legend), 4 * len(models))
+    figure.legend(legend.values(), legend, loc="outside lower center", ncols=columns, fontsize=8)
     return figure

@@ -28,7 +28,7 @@ from fairseq_ext.evaluation.pictures import new_figure, save, write_rows
 
 PLACE = ("model", "site", "layer", "head")
 NAME = "heads"
-UNBOUNDED = ("entropy", "distance")  # all other statistics are shares
+UNBOUNDED = {"entropy": "nats", "distance": "tokens"}  # all other statistics are shares
 ACROSS = 5  # panels
 
 
@@ -94,9 +94,13 @@ def draw(rows: Sequence[dict[str, Any]], site: str) -> Figure:
             numbers = arrange(ours, name, *map(range, shape))
             highest = max(row[name] for row in own) if name in UNBOUNDED else 1
             image = draw_numbers(axes, numbers, highest)
-            part.colorbar(image, ax=axes).ax.tick_params(labelsize=6)
+            bar = part.colorbar(image, ax=axes)
+            bar.ax.tick_params(labelsize=6)
+            bar.set_label(UNBOUNDED.get(name, "share"), fontsize=6)
             axes.set_title(name, fontsize=8)
+            axes.set_xlabel("head", fontsize=6)
+            axes.set_ylabel("layer", fontsize=6)
         for axes in list(part.axes)[len(names) : down * ACROSS]:
             axes.remove()
-        part.suptitle(f"{model}: layers and heads of {SITES[site]}", fontsize=8)
+        part.suptitle(f"{model}: heads of {SITES[site]}", fontsize=8)
     return figure

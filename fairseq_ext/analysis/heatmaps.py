@@ -17,6 +17,7 @@ LETTER = 0.08  # inches of a letter in a title, on average
 SMALL = 1.1  # inches of a map in a grid
 SMALL_LABELS = 12  # the most tokens that are labelled in a grid
 LABEL_ROOM = 1.2  # inches
+SCALE = "attention weight"
 
 
 class TitledMap(NamedTuple):
@@ -74,7 +75,8 @@ def draw_map(picture: TitledMap, ylabel: str, xlabel: str) -> Figure:
     figure = Figure(figsize=(width, height))  # of the cells; saving adds what surrounds them
     axes = figure.add_axes((0, 0, 1, 1), ylabel=ylabel, xlabel=xlabel)
     image = _draw_titled(axes, picture)
-    figure.colorbar(image, cax=axes.inset_axes((1 + 0.1 / width, 0, 0.13 / width, 1)))
+    bar = axes.inset_axes((1 + 0.1 / width, 0, 0.13 / width, 1))
+    figure.colorbar(image, cax=bar, label=SCALE)
     return figure
 
 
@@ -93,30 +95,41 @@ def draw_beside(pictures: Sequence[TitledMap], across: int, ylabel: str, xlabel:
         axes.remove()
     figure.supylabel(ylabel, fontsize=10)
     figure.supxlabel(xlabel, fontsize=10)
-    figure.colorbar(image, ax=figure.axes, shrink=0.6, pad=0.02)
+    figure.colorbar(image, ax=figure.axes, shrink=0.6, pad=0.02, label=SCALE)
     return figure
 
 
-def draw_grids(grids: Sequence[HeadGrid], ylabel: str, xlabel: str) -> Figure:
-    """Draw one head of each model large and, below, all heads (columns) of all layers (rows)."""
+def draw_grids(
+    grids: Sequence[HeadGrid], ylabel: str, xlabel: str, own_scales: bool = False
+) -> Figure:
+    """Draw one head of each model large and, below, all heads (columns) of all layers (rows).
+
+    All maps have one scale, so that a head that spreads evenly looks pale and even; with
+    `own_scales` each small map has a scale of its own.
+    """
     heights, widths = zip(*(_size(grid.large_map.weights) for grid in grids), strict=True)
     tall = max(heights) + LABEL_ROOM
     down = max(len(grid.layers) for grid in grids) * SMALL
     wide = [max(w + 2, grid.across * SMALL) for grid, w in zip(grids, widths, strict=True)]
-    figure = new_figure(sum(wide), tall + down + 1)
-    ratios: dict[str, Any] = {"width_ratios": wide, "height_ratios": (tall, down)}
+    figure = new_figure(sum(wide), tall + down + 1.4)
+    ratios: dict[str, Any] = {"width_ratios": wide, "height_ratios": (tall, down + 0.4)}
     parts = figure.subfigures(2, len(grids), squeeze=False, **ratios)
+    maps = [each for grid in grids for each in grid.layers.values()]
+    highest = max(float(each.max()) for each in maps)
     for (above, below), grid in zip(parts.T, grids, strict=True):
         axes = above.add_subplot(ylabel=ylabel, xlabel=xlabel)
-        image = _draw_titled(axes, grid.large_map)
+        image = _draw_titled(axes, grid.large_map, None if own_scales else highest)
         axes.set_aspect("equal")
-        above.colorbar(image, ax=axes, shrink=0.8)
-        _draw_small(below, grid)
+        above.colorbar(image, ax=axes, shrink=0.8, label=SCALE)
+        _draw_small(below, grid, None if own_scales else highest)
+        scale = "a scale for each map" if own_scales else "one scale for all maps"
+        below.supylabel(ylabel, fontsize=8)
+        below.supxlabel(f"{xlabel}; all heads of all layers, {scale}", fontsize=8)
     return figure
 
 
-def _draw_small(figure: Any, grid: HeadGrid) -> None:
-    """Draw each map on a scale of its own; only those at the left and below have labels."""
+def _draw_small(figure: Any, grid: HeadGrid, highest: float | None) -> None:
+    """Draw every map, from 0 to `highest`; only those at the left and below have labels."""
     panels = figure.subplots(len(grid.layers), grid.across, squeeze=False)
     few_rows, few_columns = (
         texts if len(texts) <= SMALL_LABELS else () for texts in (grid.rows, grid.columns)
@@ -126,7 +139,7 @@ def _draw_small(figure: Any, grid: HeadGrid) -> None:
             if head >= len(maps):
                 axes.remove()
                 continue
-            _fill(axes, maps[head])
+            _fill(axes, maps[head], highest)
             axes.set(xticks=[], yticks=[])
             last = layer == max(grid.layers)
             _label(axes, () if head else few_rows, few_columns if last else (), fontsize=5)

@@ -7,11 +7,12 @@ is split into subwords if there are merges in DATA_BIN/bpe.codes. Encoders take 
 and heads count from 0.
 
 --head all draws all heads of all layers, with the first head of --layer large; all:N makes head N
-large. Several checkpoints stand side by side, --columns of them in a row; --initial puts before
-them the same models with the random parameters of their seeds, as before training. All maps are
-also written beside the picture as .json, with the negative weights that raw hybrid attention may
-have (pictures begin at 0). An .html file is a page on which sites, layers, heads and tokens are
-chosen, beginning with the choice made here; it needs no network.
+large. They have one scale of colours; --own-scales gives each small map its own. Several
+checkpoints stand side by side, --columns of them in a row; --initial puts before them the same
+models with the random parameters of their seeds, as before training. All maps are also written
+beside the picture as .json, with the negative weights that raw hybrid attention may have (pictures
+begin at 0). An .html file is a page on which sites, layers, heads and tokens are chosen, beginning
+with the choice made here; it needs no network.
 
 Example:
   fairseq-ext map checkpoints/study/dna/seed-1/checkpoint_best.pt --data data-bin/multi30k.en-de \
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layer", type=arguments.number, metavar="N", help="default: the last one")
     add("--head", default="mean", metavar="N|mean|all|all:N", help="default: mean of all")
     add("--columns", type=arguments.number, metavar="N", help="default: all in one row")
+    add("--own-scales", action="store_true", help="with --head all: a scale for each map")
     add("--initial", action="store_true", help="draw them also as they were before training")
 
 
@@ -70,6 +72,8 @@ def run(args: argparse.Namespace) -> None:
     else:
         sentence_maps.write_maps(models, args.out.with_suffix(".json"))
         save(draw(models, args), args.out)
+    numbers = "" if page else f" and {args.out.with_suffix('.json')}"
+    print(f"{args.out}{numbers}: attention of {', '.join(maps.title for maps in models)}")
 
 
 def _check_columns(args: argparse.Namespace, page: bool) -> None:
@@ -108,7 +112,8 @@ def draw(models: Sequence[SentenceMaps], args: argparse.Namespace) -> Figure:
     """Draw one head of one model or several, or all heads."""
     axes = AXES[args.site]
     if args.head.startswith("all"):
-        return draw_grids([maps.grid(args.site, args.layer, args.head) for maps in models], *axes)
+        grids = [maps.grid(args.site, args.layer, args.head) for maps in models]
+        return draw_grids(grids, *axes, args.own_scales)
     pictures = [title_map(maps, args) for maps in models]
     if len(pictures) > 1:
         return draw_beside(pictures, args.columns or len(pictures), *axes)

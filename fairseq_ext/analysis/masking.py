@@ -116,6 +116,7 @@ def draw(shares: Mapping[str, Shares]) -> Figure:
     left.set(xlabel="layer", ylabel="share of units masked", ylim=(0, 1))
     pictures.use_whole_numbers(left.xaxis)
     right.set_title("all layers", fontsize="medium")
+    right.set_xlabel("variant")
     right.tick_params(axis="x", rotation=30)
     for axes in (left, right):
         pictures.style_axes(axes)

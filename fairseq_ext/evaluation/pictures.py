@@ -24,8 +24,6 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 DPI = 150
 
-BAR_MARGIN = 0.15  # share of the range of bar heights that the axis adds below and above
-
 POWER = r"$\mathdefault"  # how matplotlib begins numbers on logarithmic axes
 
 
@@ -60,24 +58,24 @@ def use_whole_numbers(*axes: Any) -> None:
         axis.get_major_locator().set_params(integer=True)
 
 
-def draw_bars(values: Mapping[str, Sequence[float]], title: str, baseline: str) -> "Figure":
-    """Draw a bar for each variant: the mean of its repetitions and the mean's standard error.
+def draw_means(values: Mapping[str, Sequence[float]], title: str, baseline: str) -> "Figure":
+    """Draw a point for each variant: the mean of its repetitions, with the mean's standard error.
 
-    A line marks the mean of the baseline. The axis does not begin at 0, so that small differences
-    are visible.
+    Small points are the repetitions, a line marks the mean of the baseline. The axis need not
+    begin at 0, so that small differences are visible; bars would mislead there.
     """
     means = {name: statistics.mean(each) for name, each in values.items()}
-    errors = {name: standard_error(each) or 0.0 for name, each in values.items()}
     figure = new_figure(1.6 + 0.9 * len(means), 4.2)
-    axes = figure.add_subplot(ylabel=title)
-    colours = [COLOURS[name != baseline] for name in means]
-    axes.bar(list(means), list(means.values()), 0.7, yerr=list(errors.values()), color=colours)
+    axes = figure.add_subplot(ylabel=f"{title}, mean ± standard error", xlabel="variant")
+    for place, (name, each) in enumerate(values.items()):
+        colour = COLOURS[name != baseline]
+        axes.scatter([place + 0.15] * len(each), each, s=9, color=colour, alpha=0.5)
+        error = standard_error(each) or 0.0
+        axes.errorbar(place, means[name], error, fmt="o", color=colour, capsize=4, label=name)
     axes.axhline(means[baseline], color=COLOURS[0], lw=1, ls="--")
-    low = min(means[name] - errors[name] for name in means)
-    high = max(means[name] + errors[name] for name in means)
-    margin = BAR_MARGIN * (high - low) or abs(high) * BAR_MARGIN or 1.0
-    axes.set_ylim(low - margin, high + margin)
-    style_axes(axes, grid=False)
+    axes.set_xticks(range(len(means)), list(means))
+    axes.set_xlim(-0.6, len(means) - 0.4)
+    style_axes(axes)
     for label in axes.get_xticklabels():
         label.set(rotation=30, horizontalalignment="right")
     return figure

@@ -140,7 +140,7 @@ def build_table(args: argparse.Namespace, runs: Runs) -> Table:
 def draw_table(table: Table) -> "pictures.Figure":
     """Draw a bar for each variant by the first metric."""
     values = {name: [*each.values()] for name, each in table.values.items()}
-    return pictures.draw_bars(values, table.title, table.baseline)
+    return pictures.draw_means(values, table.title, table.baseline)
 
 
 def _check_test(args: argparse.Namespace) -> None:

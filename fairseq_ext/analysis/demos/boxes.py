@@ -205,5 +205,5 @@ def _draw_accuracies(axes: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
         heights = [mean(each) for each in values]
         axes.bar(places, heights, 0.4, yerr=errors, color=colour, label=f"{kind} objects")
     axes.set_xticks(range(len(groups)), list(groups))
-    axes.set(ylabel="accuracy on new scenes", ylim=(0, 1))
+    axes.set(xlabel="attention", ylabel="accuracy on new scenes", ylim=(0, 1))
     axes.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))

@@ -1,11 +1,17 @@
 "use strict";
 // Attention maps of one sentence in one or several models: a site, a layer, a head and a token are
-// chosen, for all models together where they have them.
+// chosen, for all models together where they have them. All maps of a site have one scale of colours,
+// so that a head that spreads evenly looks pale and even; a switch gives each map a scale of its own.
 for (const place of document.querySelectorAll("[data-maps]")) {
   const models = JSON.parse(place.querySelector("script").textContent);
   const { site = Object.keys(models[0].sites)[0], layer = null, head = 0 } = place.dataset;
-  const state = { site, layer: layer && Number(layer), head: Number(head), row: 0 };
+  const state = { site, layer: layer && Number(layer), head: Number(head), row: 0, own: false };
   const select = add(add(place, "label", "", "Attention: "), "select");
+  const label = add(place, "label");
+  const own = add(label, "input");
+  own.type = "checkbox";
+  label.append(" a colour scale for each map");
+  own.addEventListener("change", () => { state.own = own.checked; show(); });
   const status = add(place, "p", "quiet");
   status.setAttribute("aria-live", "polite");
   const panels = add(place, "div", "models");
@@ -18,12 +24,22 @@ for (const place of document.querySelectorAll("[data-maps]")) {
   });
   show();
 
+  // Whoever uses the keyboard stays on the same button.
   function show() {
+    const { key } = document.activeElement.dataset;
     panels.replaceChildren();
     for (const model of models) if (model.sites[state.site]) panel(model, model.sites[state.site]);
+    if (key) [...panels.querySelectorAll("button")].find((each) => each.dataset.key === key)?.focus();
+  }
+
+  // The greatest weight of all maps of the chosen site.
+  function greatest() {
+    const layers = models.flatMap((model) => model.sites[state.site]?.layers ?? []);
+    return Math.max(...layers.map((layer) => Math.max(...heights(layer))));
   }
 
   function panel(model, site) {
+    const shared = state.own ? null : greatest();
     if (state.layer === null) state.layer = Math.max(...site.layers.map((each) => each.layer));
     const layer = site.layers.find((each) => each.layer === state.layer) ?? site.layers.at(-1);
     const head = Math.min(state.head, layer.heads - 1);
@@ -32,17 +48,21 @@ for (const place of document.querySelectorAll("[data-maps]")) {
     add(box, "h2", "", model.title);
     const place = `layer ${layer.layer}, head ${head}: ${site.axes.join(" → ")}`;
     add(box, "p", "quiet where", place);
-    const queries = tokens(box, site.rows, "queries");
-    const keys = tokens(box, site.columns, "keys");
+    const queries = tokens(box, site.rows, "queries", site.axes[0]);
+    const keys = tokens(box, site.columns, "keys", site.axes[1]);
     const views = add(box, "div", "views");
-    const canvas = add(views, "canvas", "large");
-    draw(canvas, layer, head);
+    const figure = add(views, "div", "figure");
+    add(figure, "span", "quiet ylabel", site.axes[0]);
+    const canvas = add(figure, "canvas", "large");
+    add(figure, "span", "quiet xlabel", site.axes[1]);
+    draw(canvas, layer, head, shared);
     canvas.style.aspectRatio = `${site.columns.length} / ${site.rows.length}`;
+    scale(figure, shared ?? heights(layer)[head]);
     const name = models.length > 1 ? `${model.title}: ` : "";
     const shade = (query) => {
       queries.forEach((token, i) => token.classList.toggle("chosen", i === query));
       const weights = keys.map((_, j) => weight(layer, head, query, j));
-      const highest = Math.max(...weights, 1e-9);
+      const highest = Math.max(shared ?? 0, ...weights, 1e-9);
       keys.forEach((token, j) => {
         token.style.background = `rgba(var(--ink), ${(0.4 * weights[j]) / highest})`;
         token.title = weights[j].toFixed(3);
@@ -51,6 +71,7 @@ for (const place of document.querySelectorAll("[data-maps]")) {
       status.textContent = `${name}${site.rows[query]} looks most at ${site.columns[best]} (${weights[best].toFixed(3)})`;
     };
     queries.forEach((token, i) => {
+      token.dataset.key = `${models.indexOf(model)} query ${i}`;
       token.addEventListener("mouseenter", () => shade(i));
       token.addEventListener("focus", () => shade(i));
       token.addEventListener("click", () => { state.row = i; show(); });
@@ -63,23 +84,27 @@ for (const place of document.querySelectorAll("[data-maps]")) {
       status.textContent = `${name}${site.rows[i]} → ${site.columns[j]}: ${weight(layer, head, i, j).toFixed(4)}`;
     });
     canvas.addEventListener("mouseleave", () => shade(row));
-    grid(views, site, layer, head);
+    grid(views, site, layer, head, shared, models.indexOf(model));
     shade(row);
   }
 
-  function grid(box, site, chosen, head) {
+  function grid(box, site, chosen, head, shared, number) {
     const across = Math.max(...site.layers.map((each) => each.heads));
     const cells = add(box, "div", "grid");
-    cells.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
+    cells.style.gridTemplateColumns = `auto repeat(${across}, minmax(0, 1fr))`;
+    add(cells, "span", "quiet number", "layer \\ head");
+    for (let i = 0; i < across; i++) add(cells, "span", "quiet number", String(i));
     for (const each of site.layers) {
+      add(cells, "span", "quiet number", String(each.layer));
       for (let i = 0; i < across; i++) {
         if (i >= each.heads) { add(cells, "span"); continue; }
         const button = add(cells, "button");
         button.type = "button";
+        button.dataset.key = `${number} head ${each.layer} ${i}`;
         button.title = `layer ${each.layer}, head ${i}`;
         button.setAttribute("aria-label", button.title);
         button.classList.toggle("chosen", each === chosen && i === head);
-        draw(add(button, "canvas"), each, i);
+        draw(add(button, "canvas"), each, i, shared);
         button.addEventListener("click", () => {
           Object.assign(state, { layer: each.layer, head: i });
           show();
@@ -88,8 +113,9 @@ for (const place of document.querySelectorAll("[data-maps]")) {
     }
   }
 
-  function tokens(box, texts, kind) {
+  function tokens(box, texts, kind, title) {
     const line = add(box, "div", `tokens ${kind}`);
+    add(line, "span", "quiet", `${title}: `);
     return texts.map((text) => {
       const token = add(line, kind === "queries" ? "button" : "span", "token", text);
       if (kind === "queries") token.type = "button";
@@ -116,16 +142,32 @@ function weight(layer, head, row, column) {
   return (layer.bytes[place] + 256 * layer.bytes[place + 1]) / 65535;
 }
 
-function draw(canvas, layer, head) {
+// The greatest weight of each head of a layer.
+function heights(layer) {
+  layer.highest ??= Array.from({ length: layer.heads }, (_, head) => {
+    let highest = 1e-9;
+    for (let i = 0; i < layer.rows; i++) {
+      for (let j = 0; j < layer.columns; j++) highest = Math.max(highest, weight(layer, head, i, j));
+    }
+    return highest;
+  });
+  return layer.highest;
+}
+
+function scale(box, highest) {
+  const line = add(box, "div", "quiet scale");
+  add(line, "span", "", "0");
+  add(line, "span", "ramp");
+  add(line, "span", "", `${highest.toPrecision(2)} attention weight`);
+}
+
+function draw(canvas, layer, head, shared) {
   canvas.width = layer.columns;
   canvas.height = layer.rows;
   const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").split(",").map(Number);
   const context = canvas.getContext("2d");
   const image = context.createImageData(layer.columns, layer.rows);
-  let highest = 1e-9;
-  for (let i = 0; i < layer.rows; i++) {
-    for (let j = 0; j < layer.columns; j++) highest = Math.max(highest, weight(layer, head, i, j));
-  }
+  const highest = shared ?? heights(layer)[head];
   for (let i = 0; i < layer.rows; i++) {
     for (let j = 0; j < layer.columns; j++) {
       image.data.set([...ink, (255 * weight(layer, head, i, j)) / highest], 4 * (i * layer.columns + j));
