@@ -232,7 +232,7 @@ def test_tokens_are_text_never_markup(tmp_path):
         (["--head", "first"], "--head is first"),
         (["--head", "2", "--site", "cross"], "must be 0 to 1"),
         (["--index", "200"], "--index is 200 and must be 0 to 199 in test"),
-        (["--split", "dev"], "no split dev"),
+        (["--split", "dev"], "no subset dev"),
         (["--sentence", " "], "the sentence is empty"),
         (["--sentence", "ein " * 1024], "1025 tokens and the model takes 1024"),
         (["--sentence", "ein", "--index", "1"], "--index 1 is of a split, and --sentence is given"),

@@ -103,7 +103,7 @@ def test_a_page_without_maps_says_why(runs, tmp_path):
     out = tmp_path / "report.html"
     cli.main(["report", str(runs[0]), "--split", "dev", "--out", str(out)])
     text = out.read_text("utf-8")
-    assert "No maps of hna: there is no split dev in" in text and "data-maps>" not in text
+    assert "No maps of hna: there is no subset dev of" in text and "data-maps>" not in text
 
 
 @pytest.mark.parametrize(
