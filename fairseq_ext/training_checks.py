@@ -17,6 +17,7 @@ from torch import nn
 
 from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.attention.masks import DEFAULT_MASKS
+from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
@@ -122,7 +123,7 @@ def check_empty_rows(model: nn.Module, empty_rows: str) -> None:
 OTHER_ROWS: dict[str, Callable[[Any], bool]] = {
     "--encoder-roles at some of them": lambda group: group.masks != DEFAULT_MASKS,
     "--encoder-gaussian-heads is not normalised": lambda group: not group.learned,
-    "--encoder-normaliser is another one": lambda group: group.normaliser.across_queries,
+    "--encoder-normaliser is another one": lambda group: not isinstance(group.normaliser, Softmax),
 }
 """Reason in an error -> whether the rows of these heads are no softmax over all positions."""
 

@@ -140,3 +140,46 @@ def masked_heads(module, x: Tensor, masks: list[Tensor]) -> Tensor:
         weights = torch.where(mask.any(-1, keepdim=True), weights, 0)
         out.append((weights @ v) * (1 + module.gate[head]))
     return module.out_proj(torch.cat(out, -1)).transpose(0, 1)
+
+
+def sinkformer(scores: Tensor, masked: Tensor, absent: Tensor, normaliser, head: int) -> Tensor:
+    """Weights [T, S] of one sentence and head: rows, columns, rows, ... in turn."""
+    k = torch.where(masked, 0, scores.exp())
+    for step in range(normaliser.iterations):
+        if step % 2 == 0:
+            k = rows(k)
+            continue
+        columns = []
+        for j in range(k.size(1)):
+            total = sum(k[i, j] for i in range(k.size(0)) if not absent[i])
+            total = total.detach() if normaliser.detach else total
+            columns.append(k[:, j] / total if total > 0 else k[:, j])
+        k = torch.stack(columns, 1)
+    return k
+
+
+def entmax(scores: Tensor, masked: Tensor, absent: Tensor, normaliser, head: int) -> Tensor:
+    """Weights [T, S]: tau of each row by bisection, its gradient by one exact Newton step."""
+    alpha = normaliser.alpha()
+    alpha = alpha[head] if isinstance(alpha, Tensor) else alpha
+    weights = []
+    for row, hidden in zip((alpha - 1) * scores, masked, strict=True):
+        low, high = row[~hidden].max().detach() - 1, row[~hidden].max().detach()
+        for _ in range(80):
+            middle = (low + high) / 2
+            total = ((row[~hidden] - middle).clamp(min=0) ** (1 / (alpha - 1))).sum()
+            low, high = (middle, high) if total >= 1 else (low, middle)
+        support = ~hidden & (row > low.detach())
+        base = row[support] - low.detach()
+        slope = (base ** (1 / (alpha - 1) - 1) / (alpha - 1)).sum().detach()
+        tau = low.detach() + ((base ** (1 / (alpha - 1))).sum() - 1) / slope
+        p = (row[support] - tau) ** (1 / (alpha - 1))
+        weights.append(torch.zeros_like(row).masked_scatter(support, p))
+    return torch.stack(weights)
+
+
+def sink(scores: Tensor, masked: Tensor, absent: Tensor, normaliser, head: int) -> Tensor:
+    """Weights [T, S], with exp(b) among what a row is divided by."""
+    e = torch.where(masked, 0, scores.exp())
+    b = scores.new_zeros(()) if normaliser.offset is None else normaliser.offset[head]
+    return torch.stack([row / (b.exp() + row.sum()) for row in e])

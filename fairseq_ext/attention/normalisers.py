@@ -6,13 +6,19 @@ Each stands in a module of its own; all names are importable from here.
 from typing import Any
 
 from fairseq_ext.attention.doubly import GPU_KERNELS, Hybrid, Sinkhorn
+from fairseq_ext.attention.entmax import Entmax
+from fairseq_ext.attention.sink import Sink
+from fairseq_ext.attention.sinkformer import Sinkformer
 from fairseq_ext.attention.softmax import NORMALISERS, Normaliser, Softmax, Unnormalised
 
 __all__ = [
     "GPU_KERNELS",
     "NORMALISERS",
+    "Entmax",
     "Hybrid",
     "Normaliser",
+    "Sink",
+    "Sinkformer",
     "Sinkhorn",
     "Softmax",
     "Unnormalised",

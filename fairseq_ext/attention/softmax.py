@@ -54,6 +54,14 @@ NORMALISERS: Parts[Normaliser] = Parts("normaliser", Normaliser)
 """Normalisers by name; see `fairseq_ext.registry.register_normaliser`."""
 
 
+def is_fused(call: HeadCall) -> bool:
+    """Tell whether torch's fused attention is the faster one for a call."""
+    if call.q.device.type != "cpu":
+        return True
+    # torch draws random numbers slowly there
+    return call.q.size(2) * call.k.size(2) > MIN_SCORES and not call.dropout
+
+
 @NORMALISERS.register("softmax")
 class Softmax(Normaliser):
     """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
@@ -66,10 +74,9 @@ class Softmax(Normaliser):
 
     def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
         """Return the output of torch's fused attention, or None where that is slower."""
-        q, k, v, dropout = call.q, call.k, call.v, call.dropout
-        small = q.size(2) * k.size(2) <= MIN_SCORES
-        if q.device.type == "cpu" and (small or dropout):  # torch draws random numbers slowly there
+        if not is_fused(call):
             return None
+        q, k, v, dropout = call.q, call.k, call.v, call.dropout
         allowed = None if mask.masked is None else ~mask.masked
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal

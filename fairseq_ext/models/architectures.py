@@ -32,6 +32,9 @@ ONE_SIDED: dict[str, dict[str, Any]] = {
     "una": {"encoder_normaliser": "softmax"},
     "dna": {"encoder_normaliser": "doubly"},
     "hna": {"encoder_normaliser": "hybrid"},
+    "sinkformer": {"encoder_normaliser": "sinkformer"},
+    "entmax": {"encoder_normaliser": "entmax"},
+    "sink": {"encoder_normaliser": "sink"},
     "asa": {"asa_layers": "all"},
     "roles": {"encoder_roles": "rare,separator,relative"},
 }

@@ -1,0 +1,175 @@
+"""Sparse attention: alpha-entmax, with sparsemax and a learned alpha (Correia et al. 2019)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from fairseq_ext.attention.masks import add_bias
+from fairseq_ext.attention.softmax import NORMALISERS, Normaliser
+from fairseq_ext.errors import UsageError
+
+ALPHAS = 1.01, 1.99  # of learned ones; nearer to 1 powers overflow, and the weights are softmax's
+STEPS = 40  # of Newton's method at most; 3 to 6 are usual
+
+
+@dataclass
+class EntmaxOptions:
+    """Options of entmax.
+
+    Attributes:
+        entmax_alpha: alpha of entmax, above 1 (softmax) and up to 2 (sparsemax)
+        entmax_learned: learn an alpha between 1 and 2 for each head, which begins as --entmax-alpha
+    """
+
+    entmax_alpha: float = 1.5
+    entmax_learned: bool = False
+
+
+@NORMALISERS.register("entmax", options=EntmaxOptions)
+class Entmax(Normaliser):
+    """W_i = [(alpha - 1) s_i - tau_i]_+ ^ (1 / (alpha - 1)), with tau such that rows sum to one.
+
+    Correia et al. 2019, "Adaptively Sparse Transformers", Eq. 6 and 8: alpha = 1 + sigmoid(a). A
+    learned alpha is stored as an offset of a that starts at zero, so that it moves in 16 bits.
+
+    Args:
+        heads: h.
+        entmax_alpha: alpha, or where it begins.
+        entmax_learned: learn one for each head.
+
+    Raises:
+        UsageError: alpha is not in (1, 2], or a learned one not between 1.01 and 2.
+    """
+
+    def __init__(self, heads: int, entmax_alpha: float = 1.5, entmax_learned: bool = False) -> None:
+        super().__init__(heads)
+        if not 1 < entmax_alpha <= 2:
+            raise UsageError(
+                f"--entmax-alpha is {entmax_alpha:g}; give a number above 1 (with 1 it would be "
+                "--encoder-normaliser softmax) and up to 2 (sparsemax)"
+            )
+        if entmax_learned and not ALPHAS[0] < entmax_alpha < ALPHAS[1]:
+            raise UsageError(
+                f"--entmax-alpha {entmax_alpha:g} is at the edge of what --entmax-learned can "
+                f"learn; give a number between {ALPHAS[0]} and {ALPHAS[1]}"
+            )
+        self.init = entmax_alpha
+        self.offset = nn.Parameter(torch.zeros(heads)) if entmax_learned else None
+
+    def alpha(self) -> Tensor | float:
+        """Return alpha: a number, or a learned one for each head [h], float32 or wider."""
+        if self.offset is None:
+            return self.init
+        offset = self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
+        start = math.log((self.init - 1) / (2 - self.init))
+        return (1 + torch.sigmoid(start + offset)).clamp(*ALPHAS)
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return the entmax of each row."""
+        alpha = self.alpha()
+        if isinstance(alpha, Tensor):
+            alpha = alpha[heads, None, None].to(scores.dtype)
+        return entmax(add_bias(scores, bias), alpha)
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return the mean of learned alphas over the heads."""
+        if self.offset is None:
+            return {}
+        return {"alpha": lambda: round(torch.as_tensor(self.alpha()).mean().item(), 4)}
+
+    def extra_repr(self) -> str:
+        """Return the options for the printed module."""
+        return f"alpha={self.init}, learned={self.offset is not None}"
+
+
+def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:
+    """Return the alpha-entmax of the last axis, with its exact gradient.
+
+    Args:
+        scores: [..., S].
+        alpha: in (1, 2]; a tensor is broadcast to [..., 1].
+    """
+    return _Entmax.apply(scores, alpha)
+
+
+class _Entmax(Function):
+    """Entmax by Newton's method for tau; its gradient needs the weights alone.
+
+    With p = entmax(s), u_i = p_i^(2 - alpha) on the support and q = u / sum(u):
+    dp/ds = diag(u) - u u^T / sum(u), and with e_i = -p_i log p_i
+    dp_i/dalpha = (p_i - q_i) / (alpha - 1)^2 + (e_i - q_i sum(e)) / (alpha - 1)
+    (Correia et al. 2019, Proposition 1).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: Tensor | float) -> Tensor:
+        p = _solve(scores * (alpha - 1), alpha)
+        ctx.alpha = None if isinstance(alpha, Tensor) else alpha
+        ctx.save_for_backward(p, *([alpha] if isinstance(alpha, Tensor) else []))
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        p, *learned = ctx.saved_tensors
+        alpha = learned[0] if learned else ctx.alpha
+        u = _power(p, 2 - alpha)
+        q = u / u.sum(-1, keepdim=True)
+        mean = (gradient * q).sum(-1, keepdim=True)
+        of_alpha = None
+        if learned and ctx.needs_input_grad[1]:
+            entropy = -torch.xlogy(p, p)
+            of_p = (p - q) / (alpha - 1).square()
+            of_p = of_p + (entropy - q * entropy.sum(-1, keepdim=True)) / (alpha - 1)
+            of_alpha = (gradient * of_p).sum_to_size(alpha.shape)
+        return u.mul_(gradient - mean), of_alpha
+
+
+def _solve(x: Tensor, alpha: Tensor | float) -> Tensor:
+    """Return [x - tau]_+ ^ (1 / (alpha - 1)), whose sum over the last axis is 1; changes x.
+
+    The norm of [x - tau]_+ with this power, which has to be 1, is convex and falls in tau. So
+    Newton's method from max(x) - 1, where the norm is 1 or more, rises to the solution and never
+    passes it. It squares the error in each step.
+    """
+    power = 1 / (alpha - 1)
+    x -= x.amax(-1, keepdim=True)
+    close = torch.finfo(x.dtype).eps ** 0.5
+    tau, base = torch.full_like(x[..., :1], -1), torch.empty_like(x)
+    for step in range(STEPS):
+        torch.sub(x, tau, out=base).clamp_(min=0)
+        total, slope = _sum_powers(base, power)
+        # a row that is done stays: it must not depend on other rows, not even in its last bit
+        todo = total - 1 > close / 64
+        tau = torch.where(todo, tau + (total - total ** (1 - 1 / power)) / slope, tau)
+        # to ask a GPU each time would take longer than a step
+        if (x.device.type == "cpu" or step % 8 == 7) and not (total - 1 > close).any():
+            break
+    p = _power(torch.sub(x, tau, out=base).clamp_(min=0), power)
+    return p.div_(p.sum(-1, keepdim=True))
+
+
+def _sum_powers(base: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Return the sums over the last axis of base^power and of base^(power - 1)."""
+    if not isinstance(power, Tensor) and power in (1, 2):  # sparsemax and 1.5-entmax
+        total = base.sum(-1, keepdim=True)
+        if power == 1:
+            return total, torch.count_nonzero(base, -1)[..., None].to(base.dtype)
+        return torch.linalg.vector_norm(base, dim=-1, keepdim=True).square_(), total
+    lower = _power(base, power - 1)
+    return torch.linalg.vecdot(base, lower)[..., None], lower.sum(-1, keepdim=True)
+
+
+def _power(x: Tensor, exponent: Tensor | float) -> Tensor:
+    """Return x^exponent where x > 0 and 0 elsewhere, as a new tensor."""
+    if isinstance(exponent, Tensor):  # much quicker than a power
+        return x.log().mul_(exponent).exp_()
+    if exponent == 0:
+        return (x > 0).to(x.dtype)
+    return {0.5: x.sqrt, 1: x.clone, 2: x.square}.get(exponent, lambda: x**exponent)()

@@ -1,0 +1,76 @@
+"""Softmax with a sink: weight that goes to no key."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor, nn
+
+from fairseq_ext.attention import softmax
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.kernels import sink_sdpa
+from fairseq_ext.attention.masks import Mask, add_bias
+from fairseq_ext.attention.softmax import NORMALISERS, Normaliser
+
+LEARNED, FIXED = "learned", "off-by-one"
+Sinks = ChoiceEnum([LEARNED, FIXED])
+
+
+@dataclass
+class SinkOptions:
+    """Options of softmax with a sink.
+
+    Attributes:
+        sink: logit of the sink: learned for each head, 0 at first, or fixed at 0 (off-by-one)
+    """
+
+    sink: Sinks = LEARNED  # type: ignore[valid-type]
+
+
+@NORMALISERS.register("sink", options=SinkOptions)
+class Sink(Normaliser):
+    """W_ij = exp(s_ij) / (exp(b) + sum_j' exp(s_ij')), with a logit b for each head.
+
+    b is learned, as in gpt-oss (2025), or 0, "attention is off by one" (Miller 2023). A row whose
+    scores are all far below b attends to nothing.
+
+    Args:
+        heads: h.
+        sink: "learned" or "off-by-one".
+    """
+
+    def __init__(self, heads: int, sink: str = LEARNED) -> None:
+        super().__init__(heads)
+        self.offset = nn.Parameter(torch.zeros(heads)) if sink == LEARNED else None
+
+    def logit(self, heads: slice, like: Tensor) -> Tensor:
+        """Return b of these heads, [h, 1, 1], or 0; in the dtype of a tensor."""
+        if self.offset is None:
+            return like.new_zeros(())
+        return self.offset[heads, None, None].to(like.dtype)
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return the softmax with a sink of each row."""
+        scores = add_bias(scores, bias)
+        total = scores.logsumexp(-1, keepdim=True).logaddexp(self.logit(heads, scores))
+        return (scores - total).exp()
+
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of torch's fused attention, or None where that is slower."""
+        if not softmax.is_fused(call):
+            return None
+        logit = self.logit(call.heads, call.q).view(-1).expand(call.q.size(1))
+        return sink_sdpa.attend(call, mask, logit)
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return the mean of the learned logits over the heads."""
+        if (offset := self.offset) is None:
+            return {}
+        return {"sink": lambda: round(offset.mean().item(), 4)}
+
+    def extra_repr(self) -> str:
+        """Return the options for the printed module."""
+        return f"sink={FIXED if self.offset is None else LEARNED}"

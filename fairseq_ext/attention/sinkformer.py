@@ -1,0 +1,81 @@
+"""Sinkformer's attention: rows, then columns, then rows again (Sander et al. 2022)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.attention.masks import add_bias, mask_to_bias
+from fairseq_ext.attention.softmax import NORMALISERS, Normaliser
+from fairseq_ext.errors import UsageError
+
+
+@dataclass
+class SinkformerOptions:
+    """Options of Sinkformer's attention.
+
+    Attributes:
+        sinkformer_iterations: normalisations of rows and columns in turn, rows first and last: an
+            odd number; 1 is softmax
+        sinkformer_detach: let no gradient pass through the sums of columns, as the authors' code
+            does (the paper does not say so)
+    """
+
+    sinkformer_iterations: int = 3
+    sinkformer_detach: bool = False
+
+
+@NORMALISERS.register("sinkformer", options=SinkformerOptions)
+class Sinkformer(Normaliser):
+    """K^0 = exp(s); K^(l+1) = N_R(K^l) if l is even, else N_C(K^l); W = K^n (Sander et al., Eq. 3).
+
+    N_R divides by the sums of rows (keys), N_C by those of columns (queries). k Sinkhorn sweeps of
+    Ding et al. (`Sinkhorn`) begin with columns instead. Padded queries do not enter the columns; in
+    the authors' code they do.
+
+    Args:
+        heads: h.
+        sinkformer_iterations: n, odd, so that rows sum to one.
+        sinkformer_detach: take the sums of columns as constants in the gradient.
+
+    Raises:
+        UsageError: n is not an odd number from 1 on.
+    """
+
+    across_queries = True
+
+    def __init__(
+        self, heads: int, sinkformer_iterations: int = 3, sinkformer_detach: bool = False
+    ) -> None:
+        super().__init__(heads)
+        if sinkformer_iterations < 1 or not sinkformer_iterations % 2:
+            raise UsageError(
+                f"--sinkformer-iterations is {sinkformer_iterations}, and the last of them has to "
+                "normalise rows; give an odd number, 1 (softmax), 3, 5, ..."
+            )
+        self.iterations, self.detach = sinkformer_iterations, sinkformer_detach
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return K^n; the iterations run on logarithms, where nothing underflows."""
+        absent = None
+        if query_padding is not None:
+            absent = mask_to_bias(query_padding[:, None, :, None], scores.dtype)
+        scores = add_bias(scores, bias)
+        again = None if bias is None else bias.detach()  # the gradient counts once
+        for _ in range(self.iterations // 2):
+            rows = scores.log_softmax(-1)
+            if bias is not None and bias.size(-2) == 1:  # a key that is masked for all queries
+                rows = torch.where(bias < 0, 0, rows)
+            scores = add_bias(rows - self._sum_columns(add_bias(rows, absent)), again)
+        return scores.softmax(-1)
+
+    def _sum_columns(self, scores: Tensor) -> Tensor:
+        """Return the logarithms of the sums of columns, [B, h, 1, S]."""
+        sums = scores.logsumexp(-2, keepdim=True)
+        return sums.detach() if self.detach else sums
+
+    def extra_repr(self) -> str:
+        """Return the options for the printed module."""
+        return f"iterations={self.iterations}, detach={self.detach}"
