@@ -183,3 +183,17 @@ def sink(scores: Tensor, masked: Tensor, absent: Tensor, normaliser, head: int) 
     e = torch.where(masked, 0, scores.exp())
     b = scores.new_zeros(()) if normaliser.offset is None else normaliser.offset[head]
     return torch.stack([row / (b.exp() + row.sum()) for row in e])
+
+
+def t5_bucket(distance: int, causal: bool, buckets: int, farthest: int) -> int:
+    """The bucket of a distance j - i (Raffel et al. 2020): single ones, then ever wider ones."""
+    first = 0
+    if not causal:
+        buckets //= 2
+        first = buckets if distance > 0 else 0
+    away = max(-distance, 0) if causal else abs(distance)
+    single = buckets // 2
+    if away < single:
+        return first + away
+    share = math.log(away / single) / math.log(farthest / single)
+    return first + min(single + int(share * (buckets - single)), buckets - 1)

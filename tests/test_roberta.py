@@ -85,7 +85,8 @@ def test_sizes(mechanism, size, stock, more):
     ours = OmegaConf.structured(getattr(cls, "__dataclass"))
     expected = {name: value for name, value in (vars(args) | more).items() if name in ours}
     assert {name: ours[name] for name in expected} == expected and len(expected) > 15
-    assert ours.encoder_normaliser == {"dna": "doubly", "hna": "hybrid"}.get(mechanism, "softmax")
+    preset = FAMILIES["roberta"].mechanisms[mechanism]
+    assert ours.encoder_normaliser == preset.get("encoder_normaliser", "softmax")
 
 
 def test_stock_options_are_there():

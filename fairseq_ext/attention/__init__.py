@@ -1,7 +1,7 @@
 """Multi-head attention as one forward pass with slots; a mechanism fills one of the slots.
 
-    project (+ incremental cache) -> score -> bias -> mask -> normalise -> observe -> dropout ->
-    mix values -> head gate -> output
+    project (+ incremental cache) -> positions -> score -> bias -> mask -> normalise -> observe ->
+    dropout -> mix values -> head gate -> output
 
 Shapes are written with fixed letters: B batch, H heads (h: heads of a group or of a part of it), T
 queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *may not be attended*.
@@ -16,6 +16,7 @@ from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
 from fairseq_ext.attention.masks import MASKS
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
+from fairseq_ext.attention.positions import POSITIONS
 from fairseq_ext.attention.scorers import SCORERS
 from fairseq_ext.attention.second_pass import Adversary, SecondPass
 
@@ -23,6 +24,7 @@ __all__ = [
     "GATES",
     "MASKS",
     "NORMALISERS",
+    "POSITIONS",
     "SCORERS",
     "Adversary",
     "Attention",

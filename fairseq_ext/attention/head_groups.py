@@ -7,9 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.masks import DEFAULT_MASKS, Masks, combined_bias, combined_mask
+from fairseq_ext.attention.context import AttentionContext, HeadCall
+from fairseq_ext.attention.masks import (
+    DEFAULT_MASKS,
+    Mask,
+    Masks,
+    add_bias,
+    combined_bias,
+    combined_mask,
+)
 from fairseq_ext.attention.normalisers import Normaliser, Unnormalised
+from fairseq_ext.attention.positions import Positions
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
 from fairseq_ext.errors import UsageError
 
@@ -32,9 +40,10 @@ class HeadGroup(nn.Module):
         normaliser: Normaliser,
         scorer: Scorer = dot_product,
         masks: Masks = DEFAULT_MASKS,
+        positions: Positions | None = None,
     ) -> None:
         super().__init__()
-        self.num_heads, self.normaliser = num_heads, normaliser
+        self.num_heads, self.normaliser, self.positions = num_heads, normaliser, positions
         self.scorer, self.masks = scorer, masks
         self.window = scorer.window() if isinstance(scorer, Gaussian) else None
         self.learned = self.window is None
@@ -46,11 +55,15 @@ class HeadGroup(nn.Module):
 
     def attend(self, call: HeadCall, observed: bool) -> tuple[Tensor, Tensor | None]:
         """Return the output [B, h, T, D] of some heads and, if observed, weights [B, h, T, S]."""
+        if self.positions is not None:
+            call = self.positions.rotate(call)
         if not observed and call.bias is None and (out := self._fused(call)) is not None:
             return out, None
         context, heads, v = call.context, call.heads, call.v
         scores = self.scorer(call)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if self.positions is not None:
+            scores = add_bias(scores, self.positions.bias(context, heads, scores.dtype))
         mask = combined_bias(self.masks, context, heads, scores.dtype)
         if call.bias is not None:
             scores, mask = call.bias(scores, mask)
@@ -65,7 +78,23 @@ class HeadGroup(nn.Module):
             return self.scorer.fused(call) if plain else None
         if self.scorer is not dot_product:
             return None
-        return self.normaliser.fused(call, combined_mask(self.masks, call.context, call.heads))
+        context, heads, dtype = call.context, call.heads, call.q.dtype
+        if self.positions is None or (bias := self.positions.bias(context, heads, dtype)) is None:
+            return self.normaliser.fused(call, combined_mask(self.masks, context, heads))
+        # torch's attention on CPUs has no gradient of a bias
+        declined = bias.requires_grad and bias.device.type == "cpu"
+        if declined or not self.normaliser.fuses_bias:
+            return None
+        return self.normaliser.fused(call, Mask(bias=self._add_masks(bias, context, heads)))
+
+    def _add_masks(self, bias: Tensor, context: AttentionContext, heads: slice) -> Tensor:
+        """Return a bias of scores with all masks in it, once for each forward pass if it can be."""
+
+        def compute() -> Tensor:
+            return add_bias(bias, combined_bias(self.masks, context, heads, bias.dtype))
+
+        key = ("bias", id(bias), self.masks, heads.start, heads.stop)
+        return compute() if bias.requires_grad else context.inputs.cached(key, compute)
 
 
 def drop_weights(weights: Tensor, rate: float) -> Tensor:

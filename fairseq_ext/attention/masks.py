@@ -22,10 +22,12 @@ class Mask(NamedTuple):
     Attributes:
         masked: bool, broadcastable to [B, h, T, S], or None.
         causal: keys after the query are masked, and nothing else is.
+        bias: what is added to the scores, with all masks in it; then there is no other one.
     """
 
     masked: Tensor | None = None
     causal: bool = False
+    bias: Tensor | None = None
 
 
 def padding_mask(context: AttentionContext) -> Tensor | None:

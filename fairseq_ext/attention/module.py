@@ -72,6 +72,9 @@ class Attention(CachedProjections):
         self.dropout_module.module_name = MultiheadAttention.__name__
         groups = groups or [HeadGroup(num_heads, normaliser=Softmax())]
         check_groups(groups, num_heads, site)
+        for group in groups:
+            if group.positions is not None:
+                group.positions.check_width(self.head_dim)
         self.groups: Iterable[HeadGroup] = nn.ModuleList(groups)  # type: ignore[assignment]
         owners = [group for group in groups for _ in range(group.num_heads)]
         self.learned_heads = [head for head, group in enumerate(owners) if group.learned]

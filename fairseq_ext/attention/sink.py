@@ -40,6 +40,8 @@ class Sink(Normaliser):
         sink: "learned" or "off-by-one".
     """
 
+    fuses_bias = True
+
     def __init__(self, heads: int, sink: str = LEARNED) -> None:
         super().__init__(heads)
         self.offset = nn.Parameter(torch.zeros(heads)) if sink == LEARNED else None

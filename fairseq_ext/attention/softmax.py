@@ -18,9 +18,11 @@ class Normaliser(nn.Module):
     Attributes:
         across_queries: a row depends on the other queries. Such a normaliser is refused where
             queries must not see each other.
+        fuses_bias: `fused` takes a mask with a bias of the scores.
     """
 
     across_queries = False
+    fuses_bias = False
 
     def __init__(self, heads: int = 1) -> None:
         super().__init__()
@@ -66,6 +68,8 @@ def is_fused(call: HeadCall) -> bool:
 class Softmax(Normaliser):
     """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
 
+    fuses_bias = True
+
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
@@ -77,7 +81,7 @@ class Softmax(Normaliser):
         if not is_fused(call):
             return None
         q, k, v, dropout = call.q, call.k, call.v, call.dropout
-        allowed = None if mask.masked is None else ~mask.masked
+        allowed = mask.bias if mask.masked is None else ~mask.masked
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
         )

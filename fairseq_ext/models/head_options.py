@@ -6,6 +6,7 @@ others. A list in an option holds for all layers; slashes separate lists of sing
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from fairseq.data import Dictionary
@@ -14,6 +15,7 @@ from torch import nn
 from fairseq_ext.attention import (
     GATES,
     MASKS,
+    POSITIONS,
     SCORERS,
     HeadGate,
     HeadGroup,
@@ -22,6 +24,7 @@ from fairseq_ext.attention import (
 )
 from fairseq_ext.attention.gates import FORMER_VALUES
 from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
+from fairseq_ext.attention.positions import EMBEDDED, Positions
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.plan import ALL_LAYERS, SITES, choose_layers
 from fairseq_ext.models import config
@@ -57,6 +60,7 @@ def build_heads(
             normaliser=build_normaliser(options[f"{site}_normaliser"], count, **options),
             scorer=SCORERS.build(options[f"{site}_scorer"], count, **options),
             masks=(*DEFAULT_MASKS, *build_masks(site, count, options), *masks),
+            positions=build_positions(site, count, options),
         )
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
@@ -67,6 +71,38 @@ def build_heads(
         groups.append(group(len(names), RoleMask(names, str(options["role_definitions"]))))
         rest -= len(names)
     return [*groups, group(rest)] if rest else groups
+
+
+def build_positions(site: str, heads: int, options: Mapping[str, Any]) -> Positions | None:
+    """Build the positions in the self-attention of a site, or return None if it has none.
+
+    Raises:
+        UsageError: they rotate queries and keys that the scorer does not compare.
+    """
+    name = options.get(f"{site}_positions")
+    if name is None:
+        return None
+    if name not in POSITIONS:
+        raise UsageError(f"--{site}-positions is '{name}'; choose from {', '.join(POSITIONS)}")
+    scorer = options[f"{site}_scorer"]
+    if name == "rotary" and scorer != "dot":
+        raise UsageError(
+            f"--{site}-positions rotary turns queries and keys, which --{site}-scorer {scorer} "
+            f"does not multiply; give --{site}-scorer dot, or other positions"
+        )
+    return POSITIONS.build(name, heads, **options)
+
+
+def embed_positions(cfg: Any, side: str) -> Any:
+    """Return a configuration that embeds positions as the option of a side of the model says."""
+    name = getattr(cfg, f"{side}_positions", None)
+    if name is None:
+        return cfg
+    cfg = copy(cfg)
+    cfg.no_token_positional_embeddings = name not in EMBEDDED
+    setattr(cfg, side, copy(getattr(cfg, side)))
+    getattr(cfg, side).learned_pos = EMBEDDED.get(name, False)
+    return cfg
 
 
 def build_masks(site: str, heads: int, options: Mapping[str, Any]) -> list[MaskFunction]:
@@ -119,6 +155,12 @@ def build_hard_coded_heads(
         raise UsageError(
             f"{flag} {text} leaves no head to {normaliser}, since hard-coded heads are not "
             f"normalised; give fewer of them, or --{site}-normaliser softmax"
+        )
+    positions = options.get(f"{site}_positions")
+    if count == heads and positions not in (None, "none", *EMBEDDED):
+        raise UsageError(
+            f"{flag} {text} leaves no head to --{site}-positions {positions}, since hard-coded "
+            f"heads have positions of their own; give fewer of them, or --{site}-positions none"
         )
     names = f"{site}_gaussian_offsets", "gaussian_sigma"
     offsets, sigmas = (_parse_numbers(n, options[n], layer, count, layers) for n in names)

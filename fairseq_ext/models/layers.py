@@ -14,6 +14,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
+from fairseq_ext.attention.positions import share_parameters
 from fairseq_ext.models import head_options
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
@@ -121,6 +122,12 @@ class DecoderLayer(Checkpointed, stock.TransformerDecoderLayerBase):
 
     def make_generation_fast_(self, **unused: Any) -> None:
         """Do nothing: only the map of the alignment layer is ever made."""
+
+
+def share_positions(layers: nn.ModuleList) -> None:
+    """Let the self-attention of all layers share parameters of positions that are for all."""
+    own = [m for m in layers.modules() if isinstance(m, Attention) and m.self_attention]
+    share_parameters(own)
 
 
 def run_layers(layers: Iterable[nn.Module], x: Tensor, inputs: Inputs) -> list[Tensor]:

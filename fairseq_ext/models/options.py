@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
 
-from fairseq_ext.attention import GATES, MASKS, NORMALISERS, SCORERS
+from fairseq_ext.attention import GATES, MASKS, NORMALISERS, POSITIONS, SCORERS
 from fairseq_ext.attention.parts import Part, Parts
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.plan import SITES
@@ -30,6 +30,7 @@ SLOTS: dict[str, Parts] = {
     **{f"{site}_normaliser": NORMALISERS for site in SITES},
     **{f"{site}_scorer": SCORERS for site in SITES},
     **{f"{site}_masks": MASKS for site in SITES},
+    **{f"{side}_positions": POSITIONS for side in ("encoder", "decoder")},
     "head_gate": GATES,
 }
 """Option -> the parts that it can name; parts may be registered at any time."""
@@ -76,6 +77,9 @@ class AttentionOptions:
         encoder_scorer: scorer of encoder self-attention; dot is the scaled dot product
         decoder_scorer: scorer of decoder self-attention
         cross_scorer: scorer of encoder-decoder attention
+        encoder_positions: positions of the encoder: embedded (sinusoidal, learned), in its
+            self-attention (alibi, t5, rotary) or none (default: embedded, as fairseq's flags say)
+        decoder_positions: positions of the decoder
         encoder_masks: masks of encoder self-attention beside padding, as in NAME,NAME, or none
         decoder_masks: masks of decoder self-attention beside padding and the future
         cross_masks: masks of encoder-decoder attention beside padding
@@ -104,6 +108,8 @@ class AttentionOptions:
     encoder_scorer: str = "dot"
     decoder_scorer: str = "dot"
     cross_scorer: str = "dot"
+    encoder_positions: Optional[str] = None
+    decoder_positions: Optional[str] = None
     encoder_masks: str = "none"
     decoder_masks: str = "none"
     cross_masks: str = "none"

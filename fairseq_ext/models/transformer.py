@@ -3,12 +3,13 @@
 from typing import Any
 
 from fairseq.models import transformer as stock
+from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
 from fairseq_ext.models import head_options, options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
-from fairseq_ext.models.layers import DecoderLayer, wrap_layer
+from fairseq_ext.models.layers import DecoderLayer, share_positions, wrap_layer
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
@@ -23,6 +24,17 @@ class TransformerDecoder(stock.TransformerDecoderBase):
 
     built = 0
     always_align = False
+
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Any,
+        embed_tokens: nn.Module,
+        no_encoder_attn: bool = False,
+    ) -> None:
+        own = head_options.embed_positions(cfg, "decoder")
+        super().__init__(own, dictionary, embed_tokens, no_encoder_attn)
+        share_positions(self.layers)
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with attention to the encoder if --cross-layers names it."""

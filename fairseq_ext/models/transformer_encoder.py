@@ -8,8 +8,14 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
-from fairseq_ext.models.head_options import build_symbols
-from fairseq_ext.models.layers import EncoderLayer, run_layers, run_layers_twice, wrap_layer
+from fairseq_ext.models.head_options import build_symbols, embed_positions
+from fairseq_ext.models.layers import (
+    EncoderLayer,
+    run_layers,
+    run_layers_twice,
+    share_positions,
+    wrap_layer,
+)
 
 
 class TransformerEncoder(TransformerEncoderBase):
@@ -18,7 +24,8 @@ class TransformerEncoder(TransformerEncoderBase):
     built = 0
 
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
-        super().__init__(cfg, dictionary, embed_tokens)
+        super().__init__(embed_positions(cfg, "encoder"), dictionary, embed_tokens)
+        share_positions(self.layers)
         self.symbols = build_symbols(cfg, dictionary)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:

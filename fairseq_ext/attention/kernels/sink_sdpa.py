@@ -34,7 +34,7 @@ def attend(call: HeadCall, mask: Mask, sink: Tensor) -> Tensor:
 def as_bias(mask: Mask, like: Tensor) -> Tensor | None:
     """Return a mask as 0 and -inf, which the kernel for CPUs takes."""
     if mask.masked is None:
-        return None
+        return mask.bias
     zeros = torch.zeros(mask.masked.shape, dtype=like.dtype, device=like.device)
     return zeros.masked_fill_(mask.masked, float("-inf"))
 
@@ -75,11 +75,13 @@ def attend_with_key(
     own = F.pad(width**0.5 * sink[:, None].to(k.dtype), (width, MORE - 1))  # [h, width + MORE]
     k = torch.cat([F.pad(k, (0, MORE)), own[:, None].expand(batch, -1, -1, -1)], 2)
     v = F.pad(v, (0, MORE, 0, 1))
-    masked = mask.masked
+    masked, allowed = mask.masked, None
     if mask.causal:
         masked = torch.ones(q.size(2), keys, dtype=torch.bool, device=q.device).triu(1)
-    if masked is not None:
-        masked = ~F.pad(masked, (0, 1))
+    if mask.bias is not None:
+        allowed = F.pad(mask.bias, (0, 1))
+    elif masked is not None:
+        allowed = ~F.pad(masked, (0, 1))
     scale = width**-0.5
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=masked, dropout_p=dropout, scale=scale)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale)
     return out[..., :width]
