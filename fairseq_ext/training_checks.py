@@ -18,6 +18,7 @@ from torch import nn
 from fairseq_ext.attention import Adversary, Attention
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
+from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
@@ -69,6 +70,19 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
             "leave out --freeze-encoder, or the _ag of the criterion"
         )
     check_adversaries(model, criterion, name, clip_norm)
+    check_gates(model, "l0" in getattr(criterion, "terms", ()), name)
+
+
+def check_gates(model: nn.Module, priced: bool, name: str) -> None:
+    """Raise UsageError if gates may close heads and nothing asks for it, or the other way round."""
+    gates = find_gates(model)
+    if gates and not priced:
+        raise UsageError(
+            f"--head-gate l0 closes no head with --criterion {name}; give one with _l0, as in "
+            f"{name}_l0, or another gate"
+        )
+    if priced and not gates:
+        raise UsageError(f"--criterion {name} closes heads by their gates; give --head-gate l0 too")
 
 
 def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None:
@@ -195,7 +209,7 @@ def _value(options: Mapping[str, Any], name: str) -> Any:
     value = options.get(name, DEFAULTS.get(name))
     if name == "head_gate":
         return head_options.parse_gate(value)
-    return value if isinstance(value, int | float) else str(value)
+    return value if isinstance(value, int | float | None) else str(value)
 
 
 def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any] | None:

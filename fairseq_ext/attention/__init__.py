@@ -13,6 +13,7 @@ from typing import Any
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
 from fairseq_ext.attention.gates import GATES, HeadGate
 from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
+from fairseq_ext.attention.learned_gates import InputGate, L0Gate
 from fairseq_ext.attention.masks import MASKS
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
@@ -32,7 +33,9 @@ __all__ = [
     "AttentionRecorder",
     "HeadGate",
     "HeadGroup",
+    "InputGate",
     "Inputs",
+    "L0Gate",
     "SecondPass",
     "build_gaussian_heads",
     "build_normaliser",

@@ -6,7 +6,7 @@ serves all. In evaluation the objective is alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -18,12 +18,14 @@ from torch.func import functional_call
 from fairseq_ext.attention.parts import check_name
 from fairseq_ext.criterions.adversarial.adversarial_attention import AdversarialSelfAttention
 from fairseq_ext.criterions.attention_guidance import AttentionGuidance
+from fairseq_ext.criterions.closing_heads import OpenHeads
 from fairseq_ext.criterions.logging_outputs import Log, Sample
 from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
+from fairseq_ext.criterions.rdrop import RDrop
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import check_requirements, default_options
+from fairseq_ext.models.config import check_requirements, default_options, joined_config
 
 
 @dataclass(eq=False)
@@ -60,7 +62,12 @@ class TappedModel:
         return getattr(self.model, name)
 
 
-REGULARISERS: dict[str, type[Term]] = {"ag": AttentionGuidance, "asa": AdversarialSelfAttention}
+REGULARISERS: dict[str, type[Term]] = {
+    "ag": AttentionGuidance,
+    "asa": AdversarialSelfAttention,
+    "rdrop": RDrop,
+    "l0": OpenHeads,
+}
 """Terms that any objective can have; see `fairseq_ext.registry.register_regulariser`."""
 
 TERMS: dict[str, type[Term]] = {"nsp": NextSentence, "sop": SentenceOrder, **REGULARISERS}
@@ -168,7 +175,7 @@ class AliasCriterion(CompositeCriterion):
 def _register(name: str, kind: type, configs: Sequence[type], **members: Any) -> None:
     """Register a criterion whose options are those of several dataclasses, the last one's first."""
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    config = make_dataclass(class_name + "Config", [], bases=tuple(configs))
+    config = joined_config(class_name + "Config", configs)
     criterions.register_criterion(name, dataclass=config)(type(class_name, (kind,), members))
 
 

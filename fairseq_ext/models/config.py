@@ -147,7 +147,10 @@ class FlatConfig(FairseqDataclass):
 
     def __init__(self, **values: Any) -> None:
         for option in fields(self):
-            setattr(self, option.name, values.get(option.name, option.default))
+            default = option.default
+            if default is MISSING and option.default_factory is not MISSING:
+                default = option.default_factory()
+            setattr(self, option.name, values.get(option.name, default))
 
 
 def flat_config(name: str, options: Iterable[Option]) -> type:
@@ -163,6 +166,13 @@ def preset_config(name: str, base: type, defaults: Mapping[str, Any]) -> type:
         kind = table[key].type if value is not None else Optional[table[key].type]
         changed.append((key, kind, field(default=value, metadata=dict(table[key].metadata))))
     return _make(name, base, changed)
+
+
+def joined_config(name: str, configs: Sequence[type]) -> type:
+    """Make a dataclass of the options of several ones; the last one's stand first."""
+    plain: Any = {"init": False, "repr": False, "eq": False}
+    own = {"__init__": FlatConfig.__init__}
+    return make_dataclass(name, [], bases=tuple(configs), namespace=own, **plain)
 
 
 def _make(name: str, base: type, options: Iterable[Option]) -> type:

@@ -59,7 +59,8 @@ def _gaussian_offsets(site: str, default: str) -> Any:
 def _head_gate() -> Any:
     text = (
         "gates of heads: none, or a weight for each head, which begins as 1 (static, "
-        "also without a value; Wang et al. 2020 announce it without a formula)"
+        "also without a value; Wang et al. 2020 announce it without a formula), a sigmoid of the "
+        "input (input), or gates that may close heads (l0, for a criterion with _l0)"
     )
     return field(default="none", metadata={"help": text, "argparse_const": "static"})
 

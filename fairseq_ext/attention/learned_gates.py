@@ -1,0 +1,80 @@
+"""Gates of heads that depend on the input, and gates that close heads (L0)."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_ext.attention.gates import GATES, HeadGate
+
+BETA, LOW, HIGH = 2 / 3, -0.1, 1.1  # of the hard concrete distribution (Louizos et al. 2018)
+OPEN = 2.0  # log alpha at first: 88 % of the probability is above 0.5
+
+
+@GATES.register("input")
+class InputGate(HeadGate):
+    """g_h = sigmoid(w_h x), for each head and query (Qiu et al. 2025, "headwise", after attention).
+
+    x is the input of the layer's queries. w begins as 0, and so g as 1/2.
+
+    Args:
+        heads: H.
+        width: C.
+    """
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__(heads, width)
+        self.weight = nn.Parameter(torch.zeros(heads, width))
+
+    def forward(self, out: Tensor, x: Tensor) -> Tensor:
+        """Return the gated output of the heads, [B, H, T, D]."""
+        gate = torch.sigmoid(nn.functional.linear(x, self.weight))  # [T, B, H]
+        return out * gate.permute(1, 2, 0)[..., None]
+
+
+@GATES.register("l0")
+class L0Gate(HeadGate):
+    """A gate in [0, 1] for each head that may close (Voita et al. 2019, Eq. 5 to 9).
+
+    In training g_h is drawn from the hard concrete distribution of Louizos et al. 2018, a stretched
+    and clipped sigmoid, which is 0 with the probability 1 - P_h; the criterion's term "l0" adds
+    lambda sum_h P_h. In evaluation g_h = min(1, max(0, sigmoid(log alpha_h) 1.2 - 0.1)).
+
+    log alpha is stored as an offset from 2.0, where gates begin open.
+
+    Args:
+        heads: H.
+    """
+
+    def __init__(self, heads: int, width: int = 0) -> None:
+        super().__init__(heads, width)
+        self.offset = nn.Parameter(torch.zeros(heads))
+
+    def log_alpha(self) -> Tensor:
+        """Return log alpha of each head, [H], float32 or wider."""
+        return OPEN + self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
+
+    def open_probability(self) -> Tensor:
+        """Return P_h, the probability that a gate is not 0: [H]."""
+        return torch.sigmoid(self.log_alpha() - BETA * math.log(-LOW / HIGH))
+
+    def gate(self) -> Tensor:
+        """Return the gates, [H]: sampled in training, in evaluation as they are used."""
+        log_alpha = self.log_alpha()
+        if self.training:
+            noise = torch.rand_like(log_alpha).logit(1e-6)
+            log_alpha = (log_alpha + noise) / BETA
+        return (torch.sigmoid(log_alpha) * (HIGH - LOW) + LOW).clamp(0, 1)
+
+    def forward(self, out: Tensor, x: Tensor) -> Tensor:
+        """Return the gated output of the heads, [B, H, T, D]."""
+        return out * self.gate().to(out.dtype)[:, None, None]
+
+    def open_heads(self) -> Tensor:
+        """Return which heads are open in evaluation, [H] bool."""
+        return torch.sigmoid(self.log_alpha().detach()) * (HIGH - LOW) + LOW > 0
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return the share of heads that are open."""
+        return {"open": lambda: round(self.open_heads().float().mean().item(), 4)}

@@ -1,0 +1,176 @@
+"""Gates of heads that depend on the input or close, R-Drop: twins, worked numbers, trainings."""
+
+import json
+
+import pytest
+import torch
+from commands import generate, read_hypotheses
+from conftest import train
+from fairseq.criterions import CRITERION_REGISTRY
+
+from fairseq_ext.attention import InputGate, L0Gate
+from fairseq_ext.criterions.divergence import symmetric_kl
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models.head_options import parse_gate
+from fairseq_ext.testing import check_head_gate, check_model, check_regulariser
+from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
+from fairseq_ext.testing.mechanisms import build_tiny_model
+from fairseq_ext.training_checks import check_gates
+
+
+def naive_input_gate(out, x, gate):
+    gated = torch.zeros_like(out)
+    for b, h, t in torch.cartesian_prod(*map(torch.arange, out.shape[:3])).tolist():
+        gated[b, h, t] = out[b, h, t] / (1 + (-(gate.weight[h] @ x[t, b])).exp())
+    return gated
+
+
+def naive_l0_gate(out, x, gate):
+    open_ = 1.2 / (1 + (-(2 + gate.offset)).exp()) - 0.1
+    open_ = torch.where(open_ > 1, 1, torch.where(open_ < 0, 0, open_))
+    return torch.stack([out[:, h] * open_[h] for h in range(out.size(1))], 1)
+
+
+def test_twins_and_invariants_at_every_site():
+    check_head_gate("input", naive_input_gate)
+    check_head_gate("l0", naive_l0_gate)
+    check_head_gate("static")
+    check_model(head_gate="input", head_gate_sites="encoder,decoder,cross", encoder_roles="rare")
+
+
+def test_gates_begin_as_they_should():
+    out, x = torch.randn(2, 3, 5, 4), torch.randn(5, 2, 12)
+    torch.testing.assert_close(InputGate(3, 12)(out, x), out / 2)
+    assert L0Gate(3).eval().gate().min() > 0.9
+
+
+def test_samples_of_gates_that_close():
+    """The share of zeros is 1 - P, also where the gate is nearly closed."""
+    torch.manual_seed(0)
+    gate = L0Gate(4)
+    gate.offset.data = torch.tensor([-5.0, -2.5, -1.0, 1.0])
+    samples = torch.stack([gate.gate() for _ in range(4000)])
+    assert samples.min() >= 0 and samples.max() <= 1 and samples[:, 3].eq(1).any()
+    share = samples.gt(0).float().mean(0)
+    torch.testing.assert_close(share, gate.open_probability(), atol=0.03, rtol=0)
+    assert gate.open_heads().tolist() == [False, True, True, True]
+    assert gate.statistics()["open"]() == 0.75
+    samples.mean(0).sum().backward()
+    assert gate.offset.grad.min() > 0
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(True, "static"), (False, "none"), ("True", "static"), ("False", "none"), ("l0", "l0")],
+)
+def test_former_values(value, name):
+    assert parse_gate(value) == name
+
+
+def test_a_former_checkpoint_says_true():
+    model = build_tiny_model("transformer_una_tiny", head_gate=True)
+    assert isinstance(model.encoder.layers[0].self_attn.gate, torch.nn.Parameter)
+    assert model.decoder.layers[0].self_attn.gate is None
+    assert "encoder.layers.0.self_attn.gate" in model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"head_gate": "bogus"}, "head gate is 'bogus'; choose from none, static, input, l0"),
+        ({"head_gate": "l0", "head_gate_sites": "decode"}, "--head-gate-sites is 'decode'; give"),
+    ],
+)
+def test_options_that_are_refused(options, said):
+    with pytest.raises(UsageError, match=said):
+        build_tiny_model("transformer_una_tiny", **options)
+
+
+def test_gates_and_their_price_need_each_other():
+    gated = build_tiny_model("transformer_una_tiny", head_gate="l0")
+    plain = build_tiny_model("transformer_una_tiny")
+    check_gates(gated, True, "cross_entropy_l0")
+    check_gates(plain, False, "cross_entropy")
+    with pytest.raises(UsageError, match="closes no head with --criterion cross_entropy; give one"):
+        check_gates(gated, False, "cross_entropy")
+    with pytest.raises(
+        UsageError, match="--criterion cross_entropy_l0 closes .* --head-gate l0 too"
+    ):
+        check_gates(plain, True, "cross_entropy_l0")
+
+
+def build(name, model, **options):
+    return _build(name, _Task(model.encoder.dictionary), options)
+
+
+def test_the_price_of_open_heads():
+    model = build_tiny_model("transformer_una_tiny", head_gate="l0").eval()
+    sample = _sample(range(3))
+    model.training = True  # so that the term counts, and gates are not sampled
+    plain, priced = (build(n, model, l0_lambda=0.5) for n in (OBJECTIVE, f"{OBJECTIVE}_l0"))
+    base = plain(model, sample)[0]
+    loss, size, log = priced(model, sample)
+    expected = sum(
+        1 / (1 + torch.exp(-(2 + x) + 2 / 3 * torch.log(torch.tensor(0.1 / 1.1))))
+        for layer in model.encoder.layers
+        for x in layer.self_attn.gate.offset
+    )
+    torch.testing.assert_close(loss - base, 0.5 * size * expected, rtol=1e-4, atol=1e-4)
+    assert log["l0_heads"] == 8 and log["l0_open"] == 8
+    with pytest.raises(UsageError, match="--l0-lambda is -1"):
+        build(f"{OBJECTIVE}_l0", model, l0_lambda=-1.0)
+
+
+def test_r_drop_is_two_losses_and_both_divergences():
+    model = build_tiny_model("transformer_una_tiny", dropout=0.3).train()
+    sample = _sample(range(3))
+    torch.manual_seed(7)
+    outputs = [model(**sample["net_input"])[0] for _ in range(2)]
+    real = sample["target"].ne(1)
+    plain = build(OBJECTIVE, model)
+    torch.manual_seed(7)
+    losses = [plain(model, sample)[0] for _ in range(2)]
+    one, other = (out[real].log_softmax(-1) for out in outputs)
+    both = ((one.exp() * (one - other)).sum() + (other.exp() * (other - one)).sum()) / 2
+    torch.manual_seed(7)
+    loss, _, log = build(f"{OBJECTIVE}_rdrop", model, rdrop_alpha=3.0)(model, sample)
+    torch.testing.assert_close(loss, sum(losses) + 3 * both)
+    torch.testing.assert_close(log["rdrop_divergence"], both)
+    torch.testing.assert_close(symmetric_kl(one, other).sum(), both)
+    torch.testing.assert_close(log["loss"], losses[0].detach())
+
+
+def test_r_drop_without_dropout_doubles_the_loss():
+    check_regulariser("rdrop")
+    check_regulariser("rdrop", rdrop_alpha=0.1)
+    with pytest.raises(UsageError, match="--rdrop-alpha is -1"):
+        check_regulariser("rdrop", rdrop_alpha=-1.0)
+
+
+def test_every_objective_has_both_and_no_second_pass_twice():
+    for name in ("masked_lm", "sentence_classification", "multiple_choice", "sequence_tagging"):
+        for more in ("rdrop", "l0", "ag_rdrop", "ag_rdrop_l0", "asa_l0"):
+            assert f"{name}_{more}" in CRITERION_REGISTRY
+    assert not [name for name in CRITERION_REGISTRY if "asa" in name and "rdrop" in name]
+    assert "sentence_prediction_rdrop" in CRITERION_REGISTRY
+
+
+@pytest.fixture(scope="module")
+def closing(data_bin, tmp_path_factory):
+    """A training that closes heads at all sites."""
+    own = "--head-gate l0 --head-gate-sites encoder,decoder,cross --l0-lambda 9 --lr 1.5".split()
+    folder = tmp_path_factory.mktemp("closing")
+    more = ["--criterion", "label_smoothed_cross_entropy_ag_rdrop_l0", "--ag-alpha", 1]
+    small = "--encoder-layers 1 --decoder-layers 1 --warmup-updates 1 --log-file".split()
+    log = folder / "log.jsonl"
+    path = train(data_bin, "transformer_una_tiny", folder, 8, *own, *more, *small, log)
+    return path, log.read_text("utf-8")
+
+
+def test_a_training_that_closes_heads_says_how_many_are_left(data_bin, closing):
+    path, text = closing
+    lines = [json.loads(line[line.index("{") :]) for line in text.splitlines() if '"loss"' in line]
+    left = [float(line["l0_left"]) for line in lines if "l0_left" in line]
+    assert left[0] == 100 and left[-1] < 100
+    assert float(lines[0]["rdrop_divergence"]) > 0
+    assert len(read_hypotheses(generate(data_bin, path))) == 100
