@@ -9,6 +9,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 INIT = (ROOT / "fairseq_ext" / "__init__.py").read_text("utf-8")
+CHECKOUT_ONLY = ("test", "fairseq_tests", "soak")  # scripts that test
 
 
 class BuildWithRecipes(build_py):
@@ -27,7 +28,7 @@ class BuildWithRecipes(build_py):
         paths = (
             path for pattern in ("*.sh", "lib/*.sh", "configs/*") for path in scripts.glob(pattern)
         )
-        return [path.relative_to(scripts) for path in paths if path.name != "test.sh"]
+        return [path.relative_to(scripts) for path in paths if path.stem not in CHECKOUT_ONLY]
 
 
 # 3.2 to 3.6 crash on H100 in kernels such as ours (flash-linear-attention #734)

@@ -135,7 +135,12 @@ def _write_report(text: str) -> str:
     import tempfile
 
     with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", prefix="fairseq_ext-", suffix=".txt", delete=False
+        "w",
+        encoding="utf-8",
+        errors="backslashreplace",
+        prefix="fairseq_ext-",
+        suffix=".txt",
+        delete=False,
     ) as file:
         file.write(f"{' '.join(sys.argv)}\n\n{text}\n")
     return file.name

@@ -10,6 +10,7 @@ hybrid weight).
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -40,15 +41,31 @@ HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 
 def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     """Raise UsageError if a training with this configuration has to be refused."""
-    check_criterion(model, criterion, str(cfg.criterion._name), cfg.optimization.clip_norm)
+    name = str(cfg.criterion._name)
+    check_criterion(model, criterion, name, cfg.optimization.clip_norm)
     if isinstance(unwrap(model), AttentionModel):
         config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
         check_requirements(cfg.model, default_options(config), DEFAULTS, OPTION_REQUIREMENTS)
+    check_needs(cfg, name)
     init = str(getattr(cfg.task, "task_init", ""))
     if init.startswith("uniform") and (cfg.common.fp16 or cfg.common.amp):
         flag = "--fp16" if cfg.common.fp16 else "--amp"
         raise UsageError(
             f"--task-init {init} makes numbers too large for {flag}; give --bf16, or neither"
+        )
+
+
+def check_needs(cfg: Any, criterion: str) -> None:
+    """Raise UsageError for options that lack a package, or the criterion called `criterion`."""
+    if cfg.checkpoint.write_checkpoints_asynchronously and find_spec("iopath") is None:
+        raise UsageError(
+            "--write-checkpoints-asynchronously needs the package iopath, which is not installed; "
+            "install it, or leave the flag out"
+        )
+    if getattr(cfg.model, "adaptive_softmax_cutoff", None) and criterion != "adaptive_loss":
+        raise UsageError(
+            f"--adaptive-softmax-cutoff is given and --criterion is {criterion}, which cannot "
+            "train it; give --criterion adaptive_loss, or leave it out"
         )
 
 

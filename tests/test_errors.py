@@ -1,5 +1,6 @@
 """Exceptions that nobody caught end a command with one line, and a file with the traceback."""
 
+import gc
 import re
 import sys
 import tempfile
@@ -12,8 +13,11 @@ import torch
 from conftest import fairseq as run_fairseq
 from fairseq import utils as fairseq_utils
 from fairseq.data import data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.tasks.fairseq_task import FairseqTask
 from omegaconf import OmegaConf
 
+from fairseq_ext import training_checks
 from fairseq_ext.errors import UsageError
 
 
@@ -133,6 +137,13 @@ def test_words_that_are_no_text(end):
     assert line == r"error: 'x\udcff' cannot be written as text; give valid UTF-8"
 
 
+def test_a_path_that_is_no_text_is_reported(end, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["/bin/fairseq-train", "\udcff"])
+    assert end(fail, KeyError("mine"))[0].startswith("unexpected error: KeyError: 'mine'")
+    (report,) = tmp_path.iterdir()
+    assert report.read_text("utf-8").startswith("/bin/fairseq-train \\udcff\n")
+
+
 def test_other_errors_of_the_system_are_faults(end):
     assert end(fail, ConnectionError(111, "refused"))[0].startswith("unexpected error: ")
 
@@ -165,3 +176,40 @@ def test_a_command_ends_so(tmp_path):
     (line,) = done.stderr.splitlines()
     assert line.startswith("unexpected error: TypeError: object of type 'int' has no len() at ")
     Path(re.search(r"the file (\S+),", line)[1]).unlink()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: data_utils.post_process("a", "bad"),
+            "Unknown post_process option: bad; correct the options or the data",
+        ),
+        (lambda: FairseqTask(None).build_dataset_for_inference(None, None), None),
+    ],
+)
+def test_what_fairseq_refuses_in_words(end, call, said):
+    (line,) = end(call)
+    assert line.startswith(f"error: {said}" if said else "unexpected error: ")
+
+
+def test_text_that_could_not_be_mapped_is_forgotten(tmp_path, capfd):
+    """For want of memory, for example."""
+    with pytest.raises(FileNotFoundError):
+        MMapIndexedDataset(str(tmp_path / "nowhere"))
+    gc.collect()
+    assert "_bin_buffer_mmap" not in capfd.readouterr().err
+
+
+def test_options_that_lack_something(monkeypatch):
+    monkeypatch.setattr(training_checks, "find_spec", lambda name: None)
+    cfg = SimpleNamespace(
+        checkpoint=SimpleNamespace(write_checkpoints_asynchronously=True), model=SimpleNamespace()
+    )
+    with pytest.raises(UsageError, match="needs the package iopath"):
+        training_checks.check_needs(cfg, "cross_entropy")
+    cfg.checkpoint.write_checkpoints_asynchronously = False
+    cfg.model.adaptive_softmax_cutoff = [1]
+    with pytest.raises(UsageError, match="give --criterion adaptive_loss"):
+        training_checks.check_needs(cfg, "cross_entropy")
+    training_checks.check_needs(cfg, "adaptive_loss")

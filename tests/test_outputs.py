@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLUGIN
+from conftest import PLUGIN, fairseq
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from shell import bash
@@ -165,3 +165,17 @@ def test_no_output_is_guarded_that_is_not_of_the_process(capsys):
     files.guard_standard_output()
     print("as before")
     assert capsys.readouterr().out == "as before\n"
+
+
+def test_translations_get_their_name_when_all_are_written(data_bin, hybrid_run, tmp_path):
+    """What ends the command keeps those that were there."""
+    flags = f"--user-dir {PLUGIN} --path {hybrid_run}/checkpoint_last.pt -s de -t en --cpu --beam 1"
+    results = f"--max-len-b 3 --gen-subset valid --results-path {tmp_path}"
+    command = [data_bin, *flags.split(), *results.split(), "--num-workers", 0]
+    fairseq("generate", *command)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_text("utf-8")
+    assert file.name == "generate-valid.txt" and whole.count("\nH-") == 100
+    done = fairseq("generate", *command, "--max-tokens", 1, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("error: ")
+    assert file.read_text("utf-8") == whole and list(tmp_path.iterdir()) == [file]

@@ -78,7 +78,8 @@ def check_data() -> None:
         except FileNotFoundError as error:
             if not str(error).startswith("Dataset not found"):
                 raise
-            folder = Path(utils.split_paths(task.cfg.data)[0])
+            cfg = task.cfg or task.args  # of legacy tasks
+            folder = Path(utils.split_paths(cfg.data)[0])
             raise UsageError(
                 f"there is no subset {split} of this --task and its languages: "
                 f"{describe_subsets(folder)}; give one of these, as --train-subset, "
@@ -141,7 +142,7 @@ def check_binarised_text() -> None:
     Since: always.
     Until: fairseq compares .idx, .bin and dictionary.
     """
-    from fairseq.data import indexed_dataset
+    from fairseq.data import indexed_dataset, plasma_utils
 
     from fairseq_ext.data.binarised import check_files, check_text
 
@@ -161,6 +162,16 @@ def check_binarised_text() -> None:
             check_files(path)
         return original(path, impl)
 
+    def close(original: Callable, opened: str) -> Callable:
+        return lambda data: hasattr(data, opened) and original(data)
+
+    mapped = indexed_dataset.MMapIndexedDataset
+    for owner, opened in (
+        (mapped, "_bin_buffer_mmap"),
+        (mapped.Index, "_bin_buffer_mmap"),
+        (plasma_utils.PlasmaStore, "server"),
+    ):  # which could not be opened, for want of memory or of a package
+        owner.__del__ = close(owner.__del__, opened)
     wrap("fairseq.data.indexed_dataset", "infer_dataset_impl", infer)
     wrap("fairseq.data.indexed_dataset", "make_dataset", make)
     wrap("fairseq.data.indexed_dataset", "dataset_exists", exists)

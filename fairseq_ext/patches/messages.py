@@ -18,6 +18,16 @@ REFUSALS = {
         "[Errno",
         "cannot write checkpoints to {argument} ({reason}); choose another --save-dir",
     ),
+    ("fairseq.search:LexicallyConstrainedBeamSearch", "init_constraints"): (
+        "'NoneType'",
+        "--constraints is given and this command reads none; give it to fairseq-interactive, "
+        "whose input has them after tabs",
+    ),
+    ("fairseq.sequence_scorer:SequenceScorer", "generate"): (
+        "'target'",
+        "--score-reference needs text with references, which fairseq-interactive does not read; "
+        "leave it out, or give it to fairseq-generate",
+    ),
     ("fairseq.quantization_utils", "quantize_model_scalar"): (
         "<class",
         "--quant-noise-scalar quantises plain linear maps, embeddings and convolutions, and this "
@@ -56,13 +66,17 @@ def refuse_plainly() -> None:
 
 
 FOR_USERS = re.compile(r"(?<!\S)--[a-z]|^\s*please (install|run)", re.I)
+RAISES = re.compile(r"(raise|assert)\b|\)")
+FORESEEN = (AssertionError, Exception, NotImplementedError, RuntimeError, ValueError)
+SHOW = f"{errors.TRACEBACK}=1"
 CONFIGURATION = ("hydra", "omegaconf")
 
 
 def explain(error: BaseException) -> str | None:
     """Return a sentence for an error of a configuration, or of fairseq if it is meant for users.
 
-    Only messages that fairseq writes for its users name a flag, or a package to install.
+    Messages that fairseq writes for its users name a flag, or a package to install, or stand in
+    a line that raises an exception with words of fairseq's own.
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
     if not packages.isdisjoint(CONFIGURATION):
@@ -71,9 +85,15 @@ def explain(error: BaseException) -> str | None:
         return f"{to_line(reason)}; correct that key of the configuration, or leave it out"
     steps = traceback.extract_tb(error.__traceback__)
     raised = Path(steps[-1].filename).parts if steps else ()
-    if {"fairseq", "fairseq_cli"}.isdisjoint(raised) or not FOR_USERS.search(str(error)):
+    if {"fairseq", "fairseq_cli"}.isdisjoint(raised):
         return None
-    return to_line(error)
+    if isinstance(error, FileExistsError):  # which has its path alone
+        return f"{to_line(error)} is there already; delete it, or give another folder"
+    if FOR_USERS.search(str(error)):
+        return to_line(error)
+    if type(error) in FORESEEN and RAISES.match(steps[-1].line or "") and " " in str(error).strip():
+        return f"{to_line(error)}; correct the options or the data ({SHOW} shows where)"
+    return None
 
 
 def _wrapper(start: str, sentence: str) -> Callable:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import atomic_writer, list_files, rename_when_complete
 from fairseq_ext.prepare.check import read_parallel
-from fairseq_ext.prepare.step import step_parser
+from fairseq_ext.prepare.step import number_from, step_parser
 
 Views = dict[Path, Path]  # folder to read -> folder to write
 HELD_OUT = "valid"
@@ -110,9 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("views", nargs="+", metavar="VIEW=OUT", help="folders")
     parser.add_argument("--languages", nargs=2, required=True, metavar="LANGUAGE")
     parser.add_argument("--parts", nargs="+", default=["train"], help="default: train")
-    parser.add_argument("--longest", type=int, help="tokens of a sentence; default: any number")
+    parser.add_argument(
+        "--longest", type=number_from(1), help="tokens of a sentence; default: any number"
+    )
     parser.add_argument("--ratio", type=float, default=1.5, help="of lengths; default: 1.5")
-    parser.add_argument("--every", type=int, default=0, help="of so many pairs, one for valid")
+    parser.add_argument(
+        "--every", type=number_from(0), default=0, help="of so many pairs, one for valid"
+    )
     args = parser.parse_args(arguments)
     limits = Limits(args.longest, args.ratio) if args.longest else None
     folders = [view.partition("=") for view in args.views]

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from fairseq_ext.data.tokenisers import load_bpe
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import atomic_writer, batched, read_lines, write_lines
-from fairseq_ext.prepare.step import step_parser
+from fairseq_ext.prepare.step import number_from, step_parser
 
 BYTES = 256
 BATCH = 10_000  # lines
@@ -100,7 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder with train and other files")
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of the BPE")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for encoded text")
-    parser.add_argument("--size", type=int, help="learn a model of so many tokens if there is none")
+    parser.add_argument(
+        "--size", type=number_from(1), help="learn a model of so many tokens if there is none"
+    )
     prepare(**vars(parser.parse_args(arguments)))
 
 

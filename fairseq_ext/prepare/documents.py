@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, read_lines_replacing_returns, write_lines
-from fairseq_ext.prepare.step import INPUTS, logger, record_inputs, step_parser
+from fairseq_ext.prepare.step import INPUTS, logger, number_from, record_inputs, step_parser
 
 PARTS = ("train", "valid", "test")
 LEARNED_FROM = 5_000_000  # characters of text from which the ends of sentences are learned
@@ -234,7 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
     source = ("PART", "FORM", "PATH")
     parser.add_argument("--source", nargs=3, action="append", required=True, metavar=source)
-    parser.add_argument("--valid", type=int, metavar="N", help="hold out the last N documents")
+    parser.add_argument(
+        "--valid", type=number_from(1), metavar="N", help="hold out the last N documents"
+    )
     args = parser.parse_args(arguments)
     corpus = []
     for part, form, path in args.source:

@@ -15,7 +15,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import list_files, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.check import check_parallel
 from fairseq_ext.prepare.extract import find
-from fairseq_ext.prepare.step import read_with_progress, record_inputs, step_parser
+from fairseq_ext.prepare.step import number_from, read_with_progress, record_inputs, step_parser
 
 SIDES = ("article", "title")
 # Names of each side's file in harvardnlp/sent-summary, then in two other versions of it.
@@ -101,10 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verb = verbs.add_parser("extract", help="files of the corpus to OUT/PART.SIDE")
     verb.add_argument("folder", type=Path, metavar="FOLDER")
     verb.add_argument("out", type=Path, metavar="OUT")
-    verb.add_argument("--valid", type=int, default=10_000, metavar="N", help="pairs, at most")
+    verb.add_argument(
+        "--valid", type=number_from(1), default=10_000, metavar="N", help="pairs, at most"
+    )
     verb = verbs.add_parser("truncate", help="lines of FOLDER/PART.SIDE to so many tokens")
     verb.add_argument("folder", type=Path, metavar="FOLDER")
-    verb.add_argument("--positions", type=int, nargs=2, required=True, metavar="N")
+    verb.add_argument("--positions", type=number_from(2), nargs=2, required=True, metavar="N")
     args = parser.parse_args(arguments)
     if args.verb == "extract":
         extract(args.folder, args.out, args.valid)

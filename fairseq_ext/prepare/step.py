@@ -37,6 +37,7 @@ logger = logging.getLogger("fairseq_ext.prepare")
 REFUSED = 65  # EX_DATAERR of sysexits.h
 INPUTS = "inputs"  # name of the file that lists what a recipe has read, for the manifest
 BATCH = 2000  # lines that a process gets at once
+MOST = 10**15  # that an argument counts
 AHEAD = 3  # batches for each process that are read before they are needed
 
 BatchFunction = Callable[[list[str]], list[str]]
@@ -46,6 +47,17 @@ def step_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser for the step `fairseq_ext.prepare.NAME`, with its docstring as its help."""
     prog, raw = f"python -m fairseq_ext.prepare.{name}", argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog, description=description, formatter_class=raw)
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """Return the type of an argument that counts something, and is at least so much."""
+
+    def number(text: str) -> int:
+        if not least <= int(text) <= MOST:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {least} to {MOST}")
+        return int(text)
+
+    return number
 
 
 def read_with_progress(verb: str, *paths: Path) -> Iterator[str]:

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, write_lines
-from fairseq_ext.prepare.step import logger, map_files, read_with_progress, step_parser
+from fairseq_ext.prepare.step import logger, map_files, number_from, read_with_progress, step_parser
 
 Pair = tuple[str, str]  # symbols
 
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("text", type=Path, metavar="TEXT", help="folder of tokenised files")
     parser.add_argument("codes", type=Path, metavar="CODES", help="file of codes to learn")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for split text")
-    parser.add_argument("--merges", type=int, required=True)
+    parser.add_argument("--merges", type=number_from(1), required=True)
     parser.add_argument("--bpe", choices=TOOLS, default=best_tool(), help="default: %(default)s")
     args = parser.parse_args(arguments)
     split = splitter(args.codes, args.bpe)

@@ -18,7 +18,7 @@ from fairseq_ext.data.examples import Field, are_texts, is_text, read
 from fairseq_ext.data.tokenisers import SPECIAL
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable, write_lines
-from fairseq_ext.prepare.step import step_parser
+from fairseq_ext.prepare.step import number_from, step_parser
 
 READ = Field("a text or a list of texts", lambda x: is_text(x) or are_texts(x), needed=False)
 TEXTS = dict.fromkeys(("text", "pair", "question", "choices", "words"), READ)  # of all tasks
@@ -95,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the vocabulary of a folder, and print its size."""
     parser = step_parser("word_vocabulary", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="with train.jsonl")
-    parser.add_argument("--words", type=int, default=0, metavar="N", help="default: 0, all")
+    parser.add_argument(
+        "--words", type=number_from(0), default=0, metavar="N", help="default: 0, all"
+    )
     args = parser.parse_args(arguments)
     words = write_vocabulary(args.folder, args.words)
     print(f"vocabulary: {len(words):,} words, {words.total():,} of them in train.jsonl")

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from fairseq_ext.data.wordpiece import MARK, UNKNOWN, Pieces, is_usable, load
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import batched, decode_line, write_lines
-from fairseq_ext.prepare.step import read_with_progress, step_parser
+from fairseq_ext.prepare.step import number_from, read_with_progress, step_parser
 
 HEADER = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 1000  # most frequent characters that are kept, as in BERT's
@@ -153,7 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = step_parser("wordpiece", __doc__)
     verbs = parser.add_subparsers(required=True, metavar="learn | apply | dict")
     verb = verbs.add_parser("learn", help="write a vocabulary")
-    verb.add_argument("--size", type=int, required=True, metavar="N", help="pieces, at most")
+    verb.add_argument(
+        "--size", type=number_from(1), required=True, metavar="N", help="pieces, at most"
+    )
     verb.add_argument("out", type=Path, metavar="OUT")
     verb.add_argument("texts", type=Path, nargs="+", metavar="FILE", help="plain text or .gz")
     verb.set_defaults(run=_learn)

@@ -21,7 +21,7 @@ from fairseq_ext.errors import UsageError
 PACKAGE = Path(__file__).parent.parent
 # the folder of an installed package, or of a checkout
 SCRIPTS = next(each for each in (PACKAGE / "recipes", PACKAGE.parent / "scripts") if each.exists())
-NEEDS_CHECKOUT = ("test",)
+NEEDS_CHECKOUT = ("test", "fairseq_tests", "soak")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

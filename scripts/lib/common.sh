@@ -74,7 +74,8 @@ read_options() {
 
 # require_positive FLAG [VALUE]: refuse a value that is not a positive number.
 require_positive() {
-  [ $# = 1 ] || [[ "$2" =~ ^[1-9][0-9]*$ ]] || die "$1 is '$2' and must be a positive number."
+  [ $# = 1 ] || [[ "$2" =~ ^[1-9][0-9]{0,14}$ ]] ||
+    die "$1 is '$2' and must be a positive number."
 }
 
 # require_one_of FLAG VALUE ACCEPTED...: refuse a value that is not among the accepted ones.

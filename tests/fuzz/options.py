@@ -26,8 +26,8 @@ HUGE = {
     int: ["0", "-1", "-2", "9" * 30, "-" + "9" * 30, str(2**31), str(2**63), "\u0663"],
     float: ["0", "-1", "2", "nan", "inf", "-inf", "1e400", "1e-400", "-0.0"],
 }
-TEXTS = ["", MARKS, LONG, "x", "../../x", "a\nb", "{bad", "[1]", "(2,2)", "1+1", "-x", "\udcff"]
-TEXTS += ["nowhere/x", "/", ".", "/dev/null", "/dev/full", "%s", "$HOME", "{}", "None", " "]
+TEXTS = ["", MARKS, LONG, "x", "../x", "a\nb", "{bad", "[1]", "(2,2)", "1+1", "-x", "\udcff"]
+TEXTS += ["nowhere/x", "/proc", ".", "/dev/full", "%s", "$HOME", "{}", "None", " "]
 
 
 class Option(NamedTuple):
@@ -92,8 +92,6 @@ def find_parser(command: Command) -> argparse.ArgumentParser:
         if program != "fairseq-preprocess":
             options.parse_args_and_arch(parser, words)
         return parser
-    if program == "fairseq-score":
-        return import_module("fairseq_cli.score").get_parser()
     return _catch(import_module(program).main, words)
 
 

@@ -10,7 +10,9 @@ import resource
 import selectors
 import signal
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +38,9 @@ class Process(NamedTuple):
     stdout: str | None = None  # a path such as /dev/full, or "" for a reader that goes away
     most_bytes: int | None = None  # of a file that it writes
     environment: tuple[tuple[str, str], ...] = ()
+    memory: int = MEMORY
+    signal: int | None = None  # that it gets
+    after: float = 0.0  # seconds
 
 
 class Ended(NamedTuple):
@@ -61,7 +66,8 @@ def run_all(
                 running.append(_Running(*item, selector))
             else:
                 waiting = False
-        for key, _ in selector.select(1):
+        hurry = any(run.process.signal for run in running)
+        for key, _ in selector.select(0.02 if hurry else 1):
             key.data.read(key.fd)
         for run in [run for run in running if run.is_over()]:
             running.remove(run)
@@ -79,14 +85,19 @@ class _Running:
     """A process that runs, what it said, and when it last used a CPU."""
 
     def __init__(self, number: int, process: Process, selector: selectors.BaseSelector) -> None:
-        self.number, self.selector = number, selector
+        self.number, self.process, self.selector = number, process, selector
         pipes = [os.pipe() for _ in range(2)]
         sys.stdout.flush()
         self.child = os.fork()
         if not self.child:
             for read, _ in pipes:
                 os.close(read)
-            _become(process, [write for _, write in pipes])
+            try:
+                _become(process, [write for _, write in pipes])
+            except BaseException:
+                traceback.print_exc()
+            finally:  # nothing of what this process does after that
+                os._exit(1)
         self.ended = os.pidfd_open(self.child)
         self.said = {read: bytearray() for read, _ in pipes}
         for _, write in pipes:
@@ -96,7 +107,8 @@ class _Running:
             selector.register(file, selectors.EVENT_READ, self)
         self.status, self.seconds = 0, 0.0
         self.used, self.progressed = -1.0, time.monotonic()
-        self.looked = self.progressed
+        self.begun = self.looked = self.progressed
+        self.signal = process.signal
         self.stopped = self.hung = False
 
     def read(self, file: int) -> bool:
@@ -120,6 +132,9 @@ class _Running:
         if self.ended not in self.open:
             return True
         now = time.monotonic()
+        if self.signal and now - self.begun > self.process.after:
+            os.killpg(self.child, self.signal)
+            self.signal = None
         if now - self.looked > 2:
             self.looked, used = now, cpu_time(self.child)
             if used != self.used:
@@ -159,15 +174,18 @@ def _become(process: Process, pipes: list[int]) -> None:
         os.dup2(file, number)
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, encoding="utf-8", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(
+        2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
     os.environ.update(process.environment)
     sys.modules["__main__"].__spec__ = None  # what tells which program this is
+    tempfile.tempdir = os.environ["TMPDIR"] = str(process.folder.parent)
     sys.executable = str(warm.activate() / "python")
     if process.most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (process.most_bytes,) * 2)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     started = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (started + MEMORY,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (started + process.memory,) * 2)
     if process.program.endswith(".sh"):
         os.execvp("bash", ["bash", process.program, *process.arguments])
     try:

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Trainings of all families that are killed, have too little memory or a full disk, and are run again;
+# then what their models say, compared with trainings that nothing disturbed.
+#
+# Usage: bash scripts/soak.sh [--minutes N] [--seed N] [--out FILE]
+#
+#   --minutes  how long (default: 30)
+#   --seed     of the order and of all disturbances (default: 1)
+#   --out      a file for the table, which is also printed
+#
+# The exit code is 1 if an end was another one, or a command left half a file or a traceback. Where
+# a file system may be mounted (as root), full disks are small ones. docs/reliability.md has a table.
+
+. "$(dirname "$0")/lib/install.sh"
+case "${1:-}" in -h | --help) usage ;; esac
+install_environment test pytest
+export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+exec python "$ROOT/tests/soak.py" "$@"
