@@ -122,4 +122,5 @@ def _show(value: Any) -> str:
     """Return a short description of what stands where something else belongs."""
     if value is None or isinstance(value, str | int | float):
         return repr(value)[:60]
-    return f"a {type(value).__name__}" if value else f"an empty {type(value).__name__}"
+    empty = isinstance(value, Mapping | list | tuple) and not value
+    return f"{'an empty' if empty else 'a'} {type(value).__name__}"

@@ -12,7 +12,8 @@ def make_state(options: dict, parameters: dict | None = None, **parts: object) -
         "args": None,
         "cfg": {"model": {**options, "_name": name}, "task": {"_name": "masked_lm"}},
         "model": parameters or {"w": torch.ones(1)},
-        "optimizer_history": [{"num_updates": 0}],
+        "optimizer_history": [{"num_updates": 0, "optimizer_name": "", "lr_scheduler_state": {}}],
+        "extra_state": {"train_iterator": {"epoch": 1}},
         **parts,
     }
 

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,15 @@ def start(command: str, *args: object, cwd: Path = ROOT, stdin=None):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.fixture
+def small_files():
+    """No file grows beyond 2,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

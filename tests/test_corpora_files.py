@@ -319,6 +319,34 @@ def test_patterns_that_are_no_names(tmp_path, pattern):
         taken(tmp_path, train=pattern)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("t.en", "'t.en' of train would be read as en and as de; put @ in"),
+        ("t.@+u.de", "'u.de' of train would be read as en and as de; put @ in"),
+        ("t.@|u.de", "'u.de' of train would be read as en and as de; put @ in"),
+        ("link.@", "corpus/link.en and .*corpus/link.de are one file; give one for each"),
+    ],
+)
+def test_one_file_for_two_languages(tmp_path, pattern, said):
+    put(tmp_path / "corpus", t_en=b"one\n", t_de=b"eins\n", u_de=b"zwei\n", link_en=b"two\n")
+    (tmp_path / "corpus" / "link.de").symlink_to("link.en")
+    with pytest.raises(UsageError, match=said):
+        taken(tmp_path, train=pattern)
+    assert not (tmp_path / "work").exists()
+
+
+def test_one_language_twice(tmp_path):
+    with pytest.raises(UsageError, match="the languages are en and en; give different ones"):
+        extract.extract(tmp_path, tmp_path / "raw", ["en", "en"], {"train": "t.@"})
+
+
+def test_one_language_may_be_named_without_its_place(tmp_path):
+    put(tmp_path, t_en=b"one\n")
+    extract.extract(tmp_path, tmp_path / "w" / "raw", ["en"], {"train": "t.en"})
+    assert list(read_lines(tmp_path / "w" / "raw" / "train.en")) == ["one"]
+
+
 def test_a_file_that_is_missing(tmp_path):
     (tmp_path / "corpus").mkdir()
     with pytest.raises(UsageError, match=r"corpus has no a\.en and no b\.en .plain, .gz or in"):

@@ -279,6 +279,10 @@ def test_what_is_no_parallel_text(tmp_path, change, said):
         (["prepare_gigaword.sh", "--positions", "9"], ["--positions is '9'", "128,64"]),
         (["prepare_gigaword.sh", "--positions", "9,"], ["--positions is '9,'", "128,64"]),
         (["prepare_parallel.sh", "en"], ["SOURCE, TARGET and OUT are needed"]),
+        (
+            ["prepare_parallel.sh", "en", "en", "/tmp/nowhere"],
+            ["are both 'en': give two"],
+        ),
         (["prepare_parallel.sh", "en", "de", "/tmp/nowhere"], ["--offline is needed"]),
         (["prepare_multi30k.sh", "a", "b"], ["2 words are given"]),
         (["prepare_multi30k.sh", "--dictionaries", "one"], ["'one'", "joined separate"]),

@@ -300,7 +300,7 @@ def test_json(run_score, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "language"), [("test.de", "de"), ("test.en.gz", "en"), ("a.gz", "en"), ("x.txt", "en")]
+    ("name", "language"), [("test.de", "de"), ("test.en.gz", "en"), ("a.gz", "en"), ("x.xx", "en")]
 )
 def test_language_is_that_of_the_reference(name, language, tmp_path):
     parser = cli.build_parser()
@@ -310,9 +310,10 @@ def test_language_is_that_of_the_reference(name, language, tmp_path):
     assert score.choose_language(given) == "vi"
 
 
-def test_a_language_that_is_no_code(run_score):
-    with pytest.raises(UsageError, match="--target-lang is German and must be a code"):
-        run_score("out.txt", "--reference", "raw.de", "--target-lang", "German")
+@pytest.mark.parametrize("code", ["German", "xx", "DE", "d"])
+def test_a_language_that_is_no_code(code, run_score):
+    with pytest.raises(UsageError, match=f"--target-lang is {code} and must be a code"):
+        run_score("out.txt", "--reference", "raw.de", "--target-lang", code)
 
 
 def test_a_sum_gives_the_score_of_any_part(generated):

@@ -287,6 +287,16 @@ REFUSED = {
     "half a head": ({}, {"cls.predictions.bias": None}, "decoder.bias is missing"),
     "another shape": ({"intermediate_size": 49}, {}, "numbers [49, 32]"),
     "integers": ({}, {"cls.predictions.bias": torch.ones(3, dtype=torch.int8)}, "torch.int8"),
+    "no heads": ({"num_attention_heads": 0}, {}, "config.json has num_attention_heads 0; accepted"),
+    "three heads": (
+        {"num_attention_heads": 3},
+        {},
+        "has 3 heads, which do not divide its width 32",
+    ),
+    "a width in words": ({"hidden_size": "x"}, {}, "hidden_size x; accepted: whole numbers from 1"),
+    "half a layer": ({"num_hidden_layers": 1.5}, {}, "num_hidden_layers 1.5; accepted: whole"),
+    "a rate": ({"hidden_dropout_prob": 2}, {}, "hidden_dropout_prob 2; accepted: numbers from 0"),
+    "no rate": ({"layer_norm_eps": None}, {}, "layer_norm_eps None; accepted: numbers from 0 to 1"),
     "too few rows": ({"vocab_size": 20}, {}, "numbers [20, 32]"),
 }
 
@@ -323,6 +333,9 @@ def test_files_that_are_not_there_or_damaged(bert, tmp_path):
         folder = changed(bert, tmp_path / f"damaged {name}")
         (folder / name).write_text("{")
         refused(["import-hf", folder, out], f"{folder / name} ")
+    folder = changed(bert, tmp_path / "nested")
+    (folder / "config.json").write_text("[" * 99_999)
+    refused(["import-hf", folder, out], "config.json is missing or no JSON object")
     folder = changed(bert, tmp_path / "code")
     (folder / "model.safetensors").unlink()
     torch.save({"weight": os.system}, folder / "pytorch_model.bin")
@@ -425,6 +438,11 @@ EXPORTS = {
     "an activation": ("model", {"activation_fn": "tanh"}, "--activation-fn tanh"),
     "a translator": ("model", {"_name": "transformer_una"}, "--arch transformer_una"),
     "layers": ("model", {"encoder_layers": 3}, "missing or without a place"),
+    "heads": ("model", {"encoder_attention_heads": 3}, "3 heads, which do not divide its width 32"),
+    "a word": ("model", {"encoder_embed_dim": "abc"}, "encoder_embed_dim is 'abc' instead of a"),
+    "a width": ("model", {"encoder_embed_dim": 64}, "embed_tokens.weight has the shape"),
+    "a rate": ("model", {"dropout": "x"}, "model.pt has dropout x; accepted: numbers from 0 to 1"),
+    "no width": ("model", {"encoder_ffn_embed_dim": None}, "has no encoder_ffn_embed_dim in its"),
     "no vocabulary": ("task", {"data": "nowhere"}, "has no dict.txt"),
 }
 
@@ -436,6 +454,14 @@ def test_what_cannot_be_exported(part, options, words, pretrained, tmp_path):
     torch.save(state, tmp_path / "model.pt")
     refused(["export-hf", tmp_path / "model.pt", tmp_path / "out"], words)
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.parametrize("verb", ["import-hf", "export-hf"])
+def test_a_folder_that_does_not_fit_on_the_disk(verb, bert, pretrained, tmp_path, small_files):
+    given = bert if verb == "import-hf" else pretrained / "run" / "model.pt"
+    said = f"{tmp_path / 'out'} cannot be written (File too large), nothing of it is left"
+    refused([verb, given, tmp_path / "out"], said)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_vocabulary_of_another_encoder(pretrained, bert, tmp_path):

@@ -22,6 +22,7 @@ from labelled import (
 )
 from omegaconf import OmegaConf
 
+from checkpoints import save_state
 from fairseq_ext import safe_loading
 from fairseq_ext.data.examples import Example
 from fairseq_ext.data.rows import IGNORED
@@ -530,6 +531,15 @@ def test_an_encoder_with_other_words_is_refused(tmp_path, known):
             continue
         with pytest.raises(UsageError, match=rf"{path} was trained with another dictionary"):
             task_on("sentence_classification", tmp_path, SENTENCES, pretrained=path)
+
+
+def test_a_translator_is_no_encoder(tmp_path):
+    """It has no positions of its own, from which a task takes the length of rows."""
+    path = save_state(tmp_path / "x.pt", {"_name": "transformer_dna"}, {"w": torch.ones(1)})
+    with pytest.raises(
+        UsageError, match=rf"{path} is a transformer_dna, and no encoder to be fine"
+    ):
+        task_on("sentence_classification", tmp_path, SENTENCES, pretrained=path)
 
 
 def test_an_encoder_with_one_segment_is_refused(tmp_path):

@@ -15,6 +15,7 @@ from shell import bash
 from fairseq_ext import files
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, new_folder, rename_when_complete
+from fairseq_ext.prepare import tokenise
 
 SCORE = "fairseq-ext score {folder}/text --reference {folder}/text"
 FULL = Path("/dev/full")
@@ -97,6 +98,25 @@ def test_what_could_not_be_completed_has_no_name(kind, before, tmp_path):
     assert (path / "one" if kind == "folder" else path).read_bytes() == b"half"
 
 
+def test_results_of_fairseq_generate_are_whole(data_bin, hybrid_run, tmp_path):
+    line = [data_bin, "--user-dir", PLUGIN, "--path", hybrid_run / "checkpoint_last.pt", "--cpu"]
+    line += [*"-s de -t en --beam 1 --max-len-b 3 --gen-subset valid --results-path".split()]
+    fairseq("generate", *line, tmp_path / "out")
+    (file,) = (tmp_path / "out").iterdir()
+    before = file.read_text("utf-8")
+    assert file.name == "generate-valid.txt" and "Generate valid" in before.splitlines()[-1]
+    done = fairseq("generate", *line, tmp_path / "out", "--skip-invalid-size", check=False)
+    assert done.returncode and file.read_text("utf-8") == before  # argparse
+    line[3] = tmp_path / "no.pt"
+    done = fairseq("generate", *line, tmp_path / "out", check=False)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: there is no ch")
+    assert file.read_text("utf-8") == before and [*(tmp_path / "out").iterdir()] == [file]
+    (tmp_path / "file").write_text("")
+    done = fairseq("generate", *line, tmp_path / "file", check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"error: {tmp_path}/file: File exists" in done.stderr
+
+
 @pytest.mark.parametrize(("keep_link", "target"), [(True, b"new"), (False, b"old")])
 def test_a_link_is_kept_or_replaced(keep_link, target, tmp_path):
     (tmp_path / "target").write_bytes(b"old")
@@ -125,15 +145,6 @@ def test_an_error_that_is_not_of_the_disk_stays_as_it_is(tmp_path):
         raise BrokenPipeError
 
 
-@pytest.fixture
-def small_files():
-    """No file grows beyond 2,000 bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path, small_files, caplog):
     """It ends fairseq's saving, the copies too, in one sentence."""
     last, other = (str(tmp_path / name) for name in ("last.pt", "other.pt"))
@@ -145,6 +156,14 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path, small_fi
     with pytest.raises(Unfinished, match=r"other.pt cannot be written \(File too large\), nothing"):
         PathManager.copy(last, other, overwrite=True)
     assert [*tmp_path.iterdir()] == [tmp_path / "last.pt"] and not caplog.messages
+
+
+def test_tokens_that_do_not_fit_leave_nothing(tmp_path, small_files):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "train.en").write_text("It's a line, with tokens.\n" * 60)
+    with pytest.raises(Unfinished, match=r"out/train.en cannot be written .File too large., no"):
+        tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out")])
+    assert not [*(tmp_path / "out").iterdir()]
 
 
 @pytest.mark.parametrize("name", ["torch_persistent_save", "copy"])

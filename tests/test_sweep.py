@@ -184,6 +184,13 @@ def test_other_flags_are_refused_before_anything_is_done(out):
     assert not (out / "new").exists()
 
 
+@pytest.mark.parametrize("subset", ["../../../x", "a/b", "/x", ".x", "test,valid", "a b"])
+def test_a_subset_is_the_name_of_a_file(out, subset):
+    with pytest.raises(UsageError, match=f"^--gen-subset is '{subset}' and must be a name"):
+        sweep(out, "a=", options=f"--dry-run --generate \"--gen-subset '{subset}'\"")
+    assert not out.exists()
+
+
 def test_an_interrupted_run_is_not_mixed_with_other_flags(out):
     with pytest.raises(UsageError, match="no paper"):
         sweep(out, "a=--do fail")

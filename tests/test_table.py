@@ -311,6 +311,14 @@ def test_markdown_file(tmp_path, capsys):
     assert list(output.parent.iterdir()) == [output]
 
 
+def test_names_are_no_markdown(tmp_path):
+    """Neither HTML nor a link, nor the end of a cell."""
+    output, name = tmp_path / "results.md", "<b>a|[b](c)&`"
+    cli.main(["table", str(make(tmp_path / name)), "--output", str(output)])
+    _, _, row, *_ = output.read_text("utf-8").split("\n")
+    assert row.startswith(r"| &lt;b&gt;a\|\[b\](c)&amp;\` |")
+
+
 def test_repetitions_of_other_lengths_show_their_range(tmp_path, table):
     """As with --patience: the same settings."""
     paths = [
@@ -577,6 +585,9 @@ def test_what_else_is_refused(tmp_path, capsys):
     refused(capsys, "bars.csv, where the numbers of --bars", run, *bars, *csv)
     assert not bars[1].exists()
     refused(capsys, "is given twice", run, tmp_path / "a" / ".." / "a")
+    no_output = "has no generate-zz.txt (it has generate-test.txt)"
+    refused(capsys, no_output, run, "--gen-subset", "zz")
+    refused(capsys, no_output, run, "--gen-subset", "zz", "--metric", "bleu", "loss")
     refused(capsys, "has no acuracy", run, "--metric", "acuracy")
     refused(capsys, "it has accuracy, epoch, loss", run, "--metric", "bleurt")
     refused(capsys, "is the folder", run, "--output", tmp_path)

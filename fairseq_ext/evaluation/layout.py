@@ -1,8 +1,10 @@
 """Layout of tables as text, Markdown or CSV."""
 
 import csv
+import html
 import io
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -90,9 +92,19 @@ def as_text(columns: Sequence[Column], notes: Sequence[str]) -> str:
 
 def as_markdown(columns: Sequence[Column], notes: Sequence[str]) -> str:
     """Return a table in Markdown, with the notes as a list below."""
-    header, *rows = (f"| {' | '.join(row)} |" for row in _align(columns))
+    escaped = [
+        column._replace(title=escape(column.title), shown=[*map(escape, column.shown)])
+        for column in columns
+    ]
+    header, *rows = (f"| {' | '.join(row)} |" for row in _align(escaped))
     rule = "| :--- |" + " ---: |" * (len(columns) - 1)
-    return "\n".join([header, rule, *rows, "", *(f"- {note}" for note in notes), ""])
+    return "\n".join([header, rule, *rows, "", *(f"- {escape(note, '')}" for note in notes), ""])
+
+
+def escape(text: str, cell: str = "|") -> str:
+    """Return text that Markdown shows as it is: no HTML, no link, no code, no end of a `cell`."""
+    line = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(rf"[\\`\[\]{cell}]", r"\\\g<0>", line)
 
 
 def as_csv(columns: Sequence[Column], notes: Sequence[str]) -> str:

@@ -33,6 +33,19 @@ from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.evaluation.translation import Texts, pair_texts, read_output, read_reference
 
+LANGUAGES = frozenset(
+    """
+    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv
+    cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr
+    ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw
+    ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv
+    ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq
+    sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh
+    yi yo za zh zu
+    """.split()
+)
+"""Codes of languages, ISO 639-1."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext score`."""
@@ -62,14 +75,17 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
 def choose_language(args: argparse.Namespace) -> str:
     """Return the target language: --target-lang, or the ending of --reference, or "en"."""
     code = args.target_lang
-    if code and not re.fullmatch("[a-z]{2,3}", code):
-        raise UsageError(f"--target-lang is {code} and must be a code, such as de or vi")
+    if code and code not in LANGUAGES and not re.fullmatch("[a-z]{3}", code):
+        raise UsageError(
+            f"--target-lang is {code} and must be a code of two letters (ISO 639-1), such as de or "
+            "vi, or of three (ISO 639-3)"
+        )
     return code or _language_of(args.reference)
 
 
 def _language_of(path: Path | None) -> str:
     match = re.search(r"\.(?!gz)([a-z]{2})(\.gz)?$", str(path))
-    return match[1] if match else "en"
+    return match[1] if match and match[1] in LANGUAGES else "en"
 
 
 def run(args: argparse.Namespace) -> None:

@@ -36,6 +36,7 @@ from fairseq_ext.evaluation.score import add_scoring_options, choose_language, r
 from fairseq_ext.evaluation.translation import Texts, check_same_references
 from fairseq_ext.files import atomic_writer, check_writable
 
+SUBSET = "test"  # whose translations are scored
 ENDINGS = {".md": "markdown", ".csv": "csv"}
 
 Runs = Mapping[str, Sequence[Run]]
@@ -64,7 +65,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     first = "the variant with this value of the first metric on top"
     add("--sort", choices=("highest", "lowest"), help=first)
     add("--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error")
-    add("--gen-subset", default="test", metavar="SUBSET", help="default: test")
+    add("--gen-subset", metavar="SUBSET", help=f"default: {SUBSET}")
     add("--baseline", metavar="VARIANT", help="for --test and --bars; default: the first")
     add("--test", choices=comparisons.TESTS)
     add("--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first")
@@ -171,6 +172,8 @@ def measure_runs(args: argparse.Namespace, runs: Sequence[Run]) -> tuple[Measure
     """Return the results of all runs by the names of their metrics, and the notes about them."""
     names = metrics.expand_groups(args.metric or ([] if args.reference else ["loss"]))
     scored = [name for name in names if name in metrics.METRICS]
+    if args.gen_subset:  # also if nothing is scored
+        find_outputs(args.gen_subset, runs)
     measures: dict[str, Measure] = {}
     notes: list[str] = []
     if scored or not names:
@@ -218,16 +221,26 @@ def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, 
     Raises:
         UsageError: a run has none, or runs of the same repetition have different references.
     """
-    name = f"generate-{args.gen_subset}.txt"
-    if missing := next((run.folder for run in runs if not (run.folder / name).is_file()), None):
-        raise UsageError(
-            f"{missing} has no {name}; put fairseq-generate's output there or use a logged --metric"
-        )
+    name = find_outputs(args.gen_subset, runs)
     texts = read_texts(args, {run.folder: run.folder / name for run in runs})
     for name in {run.repetition for run in runs}:
         matched = [run.folder for run in runs if run.repetition == name]
         check_same_references({folder: texts[folder] for folder in matched})
     return texts
+
+
+def find_outputs(subset: str | None, runs: Sequence[Run]) -> str:
+    """Return the name of the file of translations, which each run has, or raise UsageError."""
+    name = f"generate-{subset or SUBSET}.txt"
+    for run in runs:
+        if not (run.folder / name).is_file():
+            others = sorted(file.name for file in run.folder.glob("generate-*.txt"))
+            raise UsageError(
+                f"{run.folder} has no {name} (it has {', '.join(others) or 'none'}); put "
+                "fairseq-generate's output there, give another --gen-subset, or leave it out and "
+                "use a logged --metric"
+            )
+    return name
 
 
 def build_columns(runs: Runs, measures: Iterable[Measure], spread: str = "error") -> list[Column]:

@@ -56,6 +56,12 @@ def read_model_options(checkpoint: str | None) -> dict[str, Any]:
 def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Dictionary) -> None:
     """Raise UsageError if a checkpoint with these options was trained with another dictionary."""
     symbols, saved_digest = options.get("symbols"), options.get(DIGEST)
+    if options and symbols is None:
+        raise UsageError(
+            f"{checkpoint} is a {options.get('arch') or options.get('_name')}, and no encoder to "
+            "be fine-tuned on labelled text; give one like roberta_una_12, pre-trained or of "
+            "fairseq-ext import-hf"
+        )
     same = saved_digest in (None, digest(words.symbols)) or is_permitted("--other-dictionary")
     if symbols in (None, len(words)) and same:
         return

@@ -157,7 +157,13 @@ def check_models() -> None:
     from fairseq_ext.permissions import add_permissions
 
     def read(original: Callable, path: str, *args: Any, **kwargs: Any) -> Any:
-        state = original(path, *args, **kwargs)
+        try:
+            state = original(path, *args, **kwargs)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:  # of its upgrade
+            raise UsageError(
+                f"{path} is no whole checkpoint: {type(error).__name__} {error}, in what fairseq "
+                "reads of older ones; give one that fairseq-train saved"
+            ) from error
         for examine in _examiners:
             examine(path, state)
         if not _examiners:  # a training that is restored has its own options

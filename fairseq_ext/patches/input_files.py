@@ -41,13 +41,13 @@ def check_user_dir() -> None:
 
 
 def check_data() -> None:
-    """Refuse a folder of data that is not there, a task that is unknown, and unknown subsets.
+    """Refuse folders of data, subsets, tasks and architectures that are not there.
 
-    Fault: Data, tasks and subsets that are not there end in a traceback.
+    Fault: Data, subsets, tasks and architectures that are not there end in a traceback.
     Since: always.
     Until: fairseq prints a sentence for them.
     """
-    from fairseq import utils
+    from fairseq import models, utils
     from fairseq.tasks import TASK_REGISTRY
 
     from fairseq_ext.data.binarised import describe_subsets
@@ -93,6 +93,15 @@ def check_data() -> None:
                 "binarise parallel text again with fairseq-preprocess"
             ) from None
 
+    def build(original: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+        if name and name not in models.ARCH_MODEL_REGISTRY and name not in models.MODEL_REGISTRY:
+            raise UsageError(
+                f"there is no --arch {name}; give the --user-dir of the package that has it"
+            )
+        return original(cfg, *args, **kwargs)
+
+    wrap("fairseq.models", "build_model", build)
     wrap("fairseq.tasks", "setup_task", setup)
     for task in {task for task in TASK_REGISTRY.values() if "load_dataset" in vars(task)}:
         wrap(f"{task.__module__}:{task.__qualname__}", "load_dataset", load_dataset)

@@ -88,6 +88,7 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     kind, head = "bert" if bert else "roberta", hf.OUTPUT_BIAS in state
     names = hf.list_parameters(kind, model["encoder_layers"], head)
     check_parameters(state, {ours for ours, _ in names.values()}, checkpoint)
+    check_shapes(state, dict(names.values()), model, checkpoint)
     tokenizer, order = renumber(find_vocabulary(folder, checkpoint, saved), kind)
     check_order(order, len(state[hf.TOKENS]), checkpoint)
     special = find_special_tokens(tokenizer)
@@ -119,6 +120,11 @@ def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     name = get_architecture(model)
     if not name.startswith("roberta"):
         raise UsageError(f"{checkpoint} has --arch {name}; give an encoder, like roberta_una_12")
+    sizes = {name: model[name] for name in hf.OPTIONS if model.get(name) is not None}
+    if missing := [name for name in hf.OPTIONS if name not in {*sizes, *hf.OUR_RATES}]:
+        raise UsageError(f"{checkpoint} has no {missing[0]} in its settings; give a whole one")
+    hf.check_sizes(sizes, checkpoint, hf.OPTIONS.keys() - hf.OUR_RATES)
+    hf.check_heads(model["encoder_embed_dim"], model["encoder_attention_heads"], checkpoint)
     flags = {f"--{option.replace('_', '-')}": value for option, value in model.items()}
     hf.check_settings(flags, ACCEPTED, checkpoint, "BERT and RoBERTa of Hugging Face")
 
@@ -130,6 +136,29 @@ def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: P
             f"{checkpoint} is no plain encoder (missing or without a place: "
             f"{', '.join(sorted(differing)[:3])}); give one that fairseq 0.11 or later saved"
         )
+
+
+def check_shapes(
+    state: Mapping[str, Tensor],
+    shapes: Mapping[str, str],
+    model: Mapping[str, Any],
+    checkpoint: Path,
+) -> None:
+    """Raise UsageError unless parameters have the sizes that the options say.
+
+    Args:
+        shapes: name of a parameter -> letters of its shape, as in `hf_format`.
+    """
+    rows = {"V": hf.TOKENS, "P": hf.POSITIONS, "T": hf.SEGMENTS}
+    letters = {letter: [*state[n].shape, 0][0] for letter, n in rows.items() if n in state}
+    letters |= {"D": model["encoder_embed_dim"], "F": model["encoder_ffn_embed_dim"]}
+    for name, tensor in state.items():
+        expected = [letters[letter] for letter in shapes[name]]
+        if [*tensor.shape] != expected:
+            raise UsageError(
+                f"{checkpoint}: {name} has the shape {[*tensor.shape]}, and the settings ask for "
+                f"{expected}; give a checkpoint that fairseq-train saved"
+            )
 
 
 def find_vocabulary(folder: Path | None, checkpoint: Path, saved: dict) -> Vocabulary:

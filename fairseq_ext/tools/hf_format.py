@@ -5,8 +5,9 @@ the linear layers.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ OPTIONS = {
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
     "layer_norm_eps": ("layer_norm_eps", 1e-12),
 }
+
+RATES = {"hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"}
+OUR_RATES = {ours for ours, (theirs, _) in OPTIONS.items() if theirs in RATES}
 
 ENCODER = "encoder.sentence_encoder"
 TOKENS = f"{ENCODER}.embed_tokens.weight"
@@ -110,6 +114,30 @@ def check_settings(
             )
 
 
+def check_sizes(settings: Mapping[str, Any], place: Path, whole: Iterable[str]) -> None:
+    """Raise UsageError for sizes and rates of config.json, or of our options, that mean nothing.
+
+    Args:
+        settings: their names and values.
+        place: the file of the settings.
+        whole: the settings that are whole numbers from 1; the others are numbers from 0 to 1.
+    """
+    for name, value in settings.items():
+        kinds, most = ((int,), inf) if name in whole else ((int, float), 1)
+        least = int(name in whole)
+        if type(value) not in kinds or not least <= value <= most:
+            raise UsageError(
+                f"{place} has {name} {str(value)[:60]}; accepted: "
+                + ("whole numbers from 1" if least else "numbers from 0 to 1")
+            )
+
+
+def check_heads(width: int, heads: int, place: Path) -> None:
+    """Raise UsageError unless all heads have the same width."""
+    if width % heads:
+        raise UsageError(f"{place} has {heads} heads, which do not divide its width {width}")
+
+
 def rearrange(state: dict[str, Tensor], order: list[int], first: int, wanted: int) -> None:
     """Put symbols into an order, and the first position from row `first` into row `wanted`."""
     for name in BY_SYMBOL & state.keys():
@@ -121,7 +149,7 @@ def rearrange(state: dict[str, Tensor], order: list[int], first: int, wanted: in
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return a JSON object; raise UsageError if the file is missing or holds anything else."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         if isinstance(content := json.loads(file.read_text("utf-8")), dict):
             return content
     raise UsageError(f"{file} is missing or no JSON object; give a folder that transformers wrote")

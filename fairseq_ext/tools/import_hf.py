@@ -125,10 +125,9 @@ def read_config(path: Path) -> dict[str, Any]:
     pad = {"pad_token_id": int(content["model_type"] == "roberta")}
     config = pad | sizes | {name: values[0] for name, values in ACCEPTED.items()} | content
     hf.check_settings(config, ACCEPTED, path, "our models")
-    heads, width = config["num_attention_heads"], config["hidden_size"]
-    values = [config[name] for name in sizes]
-    if not all(type(value) in (int, float) and value >= 0 for value in values) or width % heads:
-        raise UsageError(f"{path} has sizes that are no encoder's in config.json; get it again")
+    file = path / "config.json"
+    hf.check_sizes({name: config[name] for name in sizes}, file, sizes.keys() - hf.RATES)
+    hf.check_heads(config["hidden_size"], config["num_attention_heads"], file)
     return config
 
 
@@ -160,7 +159,7 @@ def find_shards(file: Path) -> list[Path]:
     if file.exists() or not index.exists():
         return [file] if file.exists() else []
     parts = hf.read_json(index).get("weight_map")
-    if not isinstance(parts, dict) or any(Path(part).name != part for part in parts.values()):
+    if not isinstance(parts, dict) or any(Path(str(part)).name != part for part in parts.values()):
         raise UsageError(f"{index} does not name files beside it; get the encoder again")
     return [file.with_name(part) for part in sorted(set(parts.values()))]
 

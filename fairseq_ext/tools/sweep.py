@@ -152,13 +152,26 @@ def _plan_steps(
         steps.append(_plan_average(folder, args.average, train))
     if args.generate is not None:
         generate = _insert_seed(_split_flags("--generate", args.generate), seed)
-        subset = parse_flags(generate).get("--gen-subset") or "test"
+        subset = check_subset(parse_flags(generate).get("--gen-subset") or "test")
         checkpoint = AVERAGED if args.average else args.checkpoint or LAST
         user_dir = (DEFAULTS | options)["--user-dir"]
         model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
         name, flags = f"generate-{subset}", [*model, *generate]
         steps.append(Step(folder, name, "fairseq-generate", flags, keeps=True))
     return steps
+
+
+def check_subset(name: str) -> str:
+    """Return the name of a subset, which becomes a part of the names of files.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+        raise UsageError(
+            f"--gen-subset is '{name}' and must be a name (letters, digits, _ . + -), such as test"
+        )
+    return name
 
 
 def choose_devices(jobs: int, options: Mapping[str, str]) -> dict[str, str]:
