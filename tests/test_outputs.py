@@ -107,7 +107,7 @@ def test_results_of_fairseq_generate_are_whole(data_bin, hybrid_run, tmp_path):
     assert file.name == "generate-valid.txt" and "Generate valid" in before.splitlines()[-1]
     done = fairseq("generate", *line, tmp_path / "out", "--skip-invalid-size", check=False)
     assert done.returncode and file.read_text("utf-8") == before  # argparse
-    line[3] = tmp_path / "no.pt"
+    line[4] = tmp_path / "no.pt"
     done = fairseq("generate", *line, tmp_path / "out", check=False)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: there is no ch")
     assert file.read_text("utf-8") == before and [*(tmp_path / "out").iterdir()] == [file]
