@@ -6,7 +6,8 @@ import pytest
 from conftest import ROOT
 from corpora import write_corpus
 from shell import assert_refused, bash
-from variants import MECHANISMS, PAIRS
+from variants import PAPER_PAIRS as PAIRS
+from variants import PAPERS as MECHANISMS
 
 from fairseq_ext.safe_loading import load_checkpoint
 

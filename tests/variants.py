@@ -5,7 +5,7 @@ from itertools import combinations
 
 from fairseq_ext.criterions.composite import OBJECTIVES
 
-MECHANISMS = {  # of 8 heads the first two are hard-coded, the next two have roles or are guided
+PAPERS = {  # of 8 heads the first two are hard-coded, the next two have roles or are guided
     "ag": "--ag-encoder-heads next:1,prev:1 --ag-alpha 10",
     "dna": "--encoder-normaliser doubly",
     "hna": "--encoder-normaliser hybrid",
@@ -14,21 +14,49 @@ MECHANISMS = {  # of 8 heads the first two are hard-coded, the next two have rol
     "gaussian": "--encoder-gaussian-heads 2",
     "gate": "--head-gate",
 }
-NORMALISERS = {"dna", "hna"}  # one flag
-PAIRS = [pair for pair in combinations(MECHANISMS, 2) if not NORMALISERS.issuperset(pair)]
+ALTERNATIVES = {
+    "sinkformer": "--encoder-normaliser sinkformer",
+    "entmax": "--encoder-normaliser entmax --entmax-learned",
+    "sink": "--encoder-normaliser sink",
+    "alibi": "--encoder-positions alibi",
+    "t5": "--encoder-positions t5",
+    "rotary": "--encoder-positions rotary",
+    "input": "--head-gate input",
+    "l0": "--head-gate l0",
+    "rdrop": "",
+}
+MECHANISMS = PAPERS | ALTERNATIVES
+NORMALISERS = {"dna", "hna", "sinkformer", "entmax", "sink"}  # one flag
+POSITIONS = {"alibi", "t5", "rotary"}
+GATES = {"gate", "input", "l0"}
+SECOND_PASSES = {"asa", "rdrop"}  # a criterion has one
+APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES)
+PAIRS = [
+    pair
+    for pair in combinations(MECHANISMS, 2)
+    if not any(group.issuperset(pair) for group in APART)
+]
+PAPER_PAIRS = [pair for pair in PAIRS if PAPERS.keys() >= {*pair}]
 
 
 def cover(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
     """Return few sets of mechanisms that go together, such that each pair is in one of them."""
-    missing, sets = list(pairs), []
+    both = {*pairs} | {pair[::-1] for pair in pairs}
+    missing, sets = dict.fromkeys(pairs), []
     while missing:
-        chosen = list(missing[0])
-        for name in MECHANISMS:
-            new = {(one, name) for one in chosen} | {(name, one) for one in chosen}
-            if name not in chosen and len(new & {*pairs}) == len(chosen):
-                chosen.append(name)
+        chosen = list(next(iter(missing)))
+        while fitting := [
+            name
+            for name in MECHANISMS
+            if name not in chosen and all((one, name) in both for one in chosen)
+        ]:
+            counts = [
+                sum({(one, n), (n, one)} & missing.keys() != set() for one in chosen)
+                for n in fitting
+            ]
+            chosen.append(fitting[counts.index(max(counts))])
         sets.append(tuple(name for name in MECHANISMS if name in chosen))
-        missing = [pair for pair in missing if not {*pair} <= {*chosen}]
+        missing = {pair: None for pair in missing if not {*pair} <= {*chosen}}
     return sets
 
 
