@@ -141,6 +141,12 @@ def refused(data, *flags) -> str:
     return str(caught.value)
 
 
+def test_pairs_of_sentences_have_no_annotations(tmp_path, parse):
+    pairs = [{"text": "a dog sat", "pair": "it barks", "label": "x"}]
+    write_examples(write_vocabulary(tmp_path) / "train.jsonl", pairs)
+    assert "train.jsonl:1 has a 'pair', and annotations" in refused(tmp_path, "--conllu", parse)
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

@@ -25,8 +25,8 @@ DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT at /file; /cut ends early, /missing is not there, /page is another page.
-    Refuses Python's name."""
+    """Serves CONTENT at /file; /cut ends early, /missing is not there, /page is another page,
+    /whole knows no ranges. Refuses Python's name."""
 
     def do_GET(self):
         begin = int(self.headers.get("Range", "bytes=0-")[6:-1])
@@ -40,6 +40,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.end_headers()
             self.wfile.write(b"<html>too many have asked for it</html>")
+        elif self.path == "/whole":
+            self.send(0)
         elif begin >= len(CONTENT):
             self.send_error(416)
         else:
@@ -108,6 +110,18 @@ def test_a_web_page_is_no_file(server, tmp_path, digest):
     assert server.asked[-1] == ("/file", 99)
 
 
+@pytest.mark.parametrize(
+    ("path", "begun", "asked"),
+    [("file", CONTENT, [len(CONTENT), 0]), ("whole", b"other", [5])],
+    ids=["all of it is there", "the server knows no ranges"],
+)
+def test_what_cannot_go_on_begins_again(server, tmp_path, path, begun, asked):
+    (tmp_path / "x.bin.part").write_bytes(begun)
+    address = Address(f"{server.url}/{path}", "", "x.bin")
+    assert fetch.fetch([address], tmp_path).read_bytes() == CONTENT
+    assert server.asked == [(f"/{path}", begin) for begin in asked]
+
+
 def test_a_checksum_that_differs(server, tmp_path):
     """Another address may have the right file."""
     wrong = Address(f"{server.url}/file", "md5:0", "x.bin")
@@ -118,13 +132,20 @@ def test_a_checksum_that_differs(server, tmp_path):
     assert fetch.fetch([wrong, right], tmp_path).read_bytes() == CONTENT
 
 
-def test_a_broken_connection_is_not_the_disk(monkeypatch, server, tmp_path):
-    def reset(*_):
-        raise ConnectionResetError("reset")
+@pytest.mark.parametrize(
+    ("raised", "error", "said"),
+    [
+        (ConnectionResetError("reset"), fetch.Unavailable, "/file: reset"),
+        (OSError(errno.ENOSPC, "No space left"), Unfinished, r"x.bin cannot be written \(No space"),
+    ],
+)
+def test_a_broken_connection_is_not_the_disk(monkeypatch, server, tmp_path, raised, error, said):
+    def fail(*_):
+        raise raised
 
     address = Address(f"{server.url}/file", DIGEST, "x.bin")
-    monkeypatch.setattr(fetch, "_save", reset)
-    with pytest.raises(fetch.Unavailable, match="reset"):
+    monkeypatch.setattr(fetch, "_save", fail)
+    with pytest.raises(error, match=said):
         fetch.fetch([address], tmp_path)
 
 
@@ -384,3 +405,9 @@ def test_segments(tmp_path, name):
         '<hl><seg id="2">a</seg></hl> <seg id="3"></seg>\n</doc>\n'
     )
     assert list(extract.sentences(path)) == ["It's R&D.", "a", ""]
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    options = "--languages de en --parts train=train.@".split()
+    with pytest.raises(UsageError, match="there is no folder .*nowhere; give the one that has"):
+        extract.main([str(tmp_path / "nowhere"), str(tmp_path / "out"), *options])

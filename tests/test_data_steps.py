@@ -23,7 +23,7 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines, write_lines
-from fairseq_ext.prepare import bitext, check, gigaword, step, subwords, tokenise
+from fairseq_ext.prepare import bitext, check, corpora_readers, gigaword, step, subwords, tokenise
 from fairseq_ext.prepare import manifest as summary
 from fairseq_ext.prepare.step import map_lines
 
@@ -500,3 +500,15 @@ def test_iwslt14_of_the_well_known_recipe(part, language):
     assert len(differing) <= 0.001 * len(tokens)
     for ours, theirs in differing:
         assert ABBREVIATION.sub(r"\1 .", ours) == theirs
+
+
+def test_an_odd_number_of_files_is_no_corpora(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        check.main([str(write(tmp_path / "train.de", "a"))])
+    assert "give two files for each corpus" in capsys.readouterr().err
+
+
+def test_lines_of_json_are_objects(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a"}', "[1]")
+    with pytest.raises(UsageError, match=r"a.jsonl:2.* is no JSON object"):
+        list(corpora_readers.json_lines(path))

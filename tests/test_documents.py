@@ -104,6 +104,11 @@ def test_hold_out(tmp_path, text, wanted, held):
     assert len(kept) + len(held) == len(text) - ("" in text)
 
 
+def test_a_corpus_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="nowhere: there is no such file or folder; correct"):
+        documents.find_sources("train", "file", tmp_path / "nowhere")
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "said"), [("a\n\nb\n", 2, "2 documents"), ("a\n", None, "a single sentence")]
 )

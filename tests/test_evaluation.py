@@ -365,6 +365,15 @@ def test_refusals(run_score, capsys, arguments, said):
     assert not capsys.readouterr().out
 
 
+def test_a_tokeniser_that_is_not_installed(run_score, monkeypatch):
+    def missing(*_):
+        raise RuntimeError("Please install:\n  pip install sacrebleu[ja]")
+
+    monkeypatch.setitem(METRICS, "bleu", METRICS["bleu"]._replace(make=missing))
+    with pytest.raises(UsageError, match="BLEU cannot be computed: Please install: pip install"):
+        run_score("out.txt", "--reference", "raw.de", "--metrics", "bleu")
+
+
 def test_unknown_words_in_t_lines_do_not_hide_another_test_set(run_score):
     unknown = ["ein <<unk>> , der schläft .", *TOKENS[1:]]
     Path("out.txt").write_text(output(targets=unknown), encoding="utf-8")

@@ -285,6 +285,41 @@ def test_text_is_predicted_like_examples(trained, data, encoder, tmp_path, name,
         assert [float(each) for each in share] == pytest.approx(shown, abs=1e-3)
 
 
+def test_text_comes_from_standard_input(trained, data, tmp_path, monkeypatch, capsys):
+    name = "sentence_classification"
+    text = "".join(f"{example['text']}\n" for example in read(data / name / "valid.jsonl"))
+    (tmp_path / "new").write_text(text, "utf-8")
+    said = []
+    for given in (["--input", str(tmp_path / "new")], []):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        capsys.readouterr()
+        cli.main(["predict", str(trained(name) / "checkpoint_last.pt"), "--cpu", *given])
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and said[0].count("\n") == EXAMPLES["valid"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "says"),
+    [
+        ("--batch-size 0", "", "--batch-size is 0 and must be at least 1"),
+        ("", "the dog\na\tb\tc\n", "standard input:2 has 3 columns; give "),
+        ("--output .", "the dog\n", "--output is ., which cannot be a file; give one in a folder"),
+        ("--output nowhere/said", "the dog\n", "--output is nowhere/said, which cannot be a file"),
+    ],
+)
+def test_what_cannot_be_predicted(trained, monkeypatch, given, text, says):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    checkpoint = trained("sentence_classification") / "checkpoint_last.pt"
+    with pytest.raises(UsageError) as refused:
+        cli.main(["predict", str(checkpoint), "--cpu", *given.split()])
+    assert says in str(refused.value)
+
+
+def test_an_encoder_without_a_head_predicts_nothing(encoder):
+    with pytest.raises(UsageError, match="is of --task masked_lm_sop, without labels; give one of"):
+        cli.main(["predict", str(encoder / "checkpoint_last.pt"), "--cpu"])
+
+
 # What a model takes over from its encoder.
 
 
@@ -527,6 +562,11 @@ def without_labels(folder):
     [
         (None, "--finetune-from-model nowhere.pt", "--finetune-from-model is nowhere.pt, which is"),
         (None, "--arch roberta_una_12", "has --encoder-layers 2 and the model to be fine-tuned 12"),
+        (
+            None,
+            "--pooling attention --task-init uniform --amp",
+            "--task-init uniform makes numbers too large for --amp",
+        ),
         (None, "--arch roberta", "needs an encoder of ours; use --arch roberta_una"),
         (None, "--vocabulary {}/data", "{}/data has no dict.txt; give --vocabulary"),
         (None, "--vocabulary {}/fewer", "was trained with another dictionary"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, tasks
+from labelled import write_vocabulary
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
@@ -27,7 +28,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.prepare.toy.corpus import corpus
-from fairseq_ext.tools import hf_format, hf_vocabulary, import_hf
+from fairseq_ext.tools import export_hf, hf_format, hf_vocabulary, import_hf
 
 NEAR = {"rtol": 0, "atol": 1e-4}
 
@@ -249,6 +250,9 @@ def test_pieces_old_names_and_half_precision(bert, tmp_path):
     index = {"weight_map": names}
     (shards / "model.safetensors.index.json").write_text(json.dumps(index))
     assert differing(expected, import_hf.convert(shards, scratch(tmp_path), tmp_path)[0]) == []
+    index = {"weight_map": {name: f"../{file}" for name, file in names.items()}}
+    (shards / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(["import-hf", shards, tmp_path / "out"], "does not name files beside it; get the enc")
     old = changed(bert, tmp_path / "old")
     (old / "model.safetensors").unlink()
     for new, name in [
@@ -473,3 +477,9 @@ def test_the_vocabulary_of_another_encoder(pretrained, bert, tmp_path):
     lines = (other / "dict.txt").read_text().split("\n")
     (other / "dict.txt").write_text("\n".join(lines[3:]))
     refused([*command, "--vocabulary", other], "lacks tokens of the BPE")
+
+
+def test_the_vocabulary_of_a_fine_tuned_encoder_is_in_its_checkpoint(tmp_path):
+    state = Vocabulary.load(write_vocabulary(tmp_path)).state()
+    found = export_hf.find_vocabulary(None, Path("x.pt"), {"task_state": {"vocabulary": state}})
+    assert found.state() == state

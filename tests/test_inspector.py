@@ -1,6 +1,7 @@
 """Inspected models: checkpoints of both kinds, ours and fairseq's, and the maps of all heads."""
 
 import shutil
+from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,6 +205,13 @@ def test_symbols_that_are_bytes_are_shown_as_text():
     assert shown == ["<s>", "the", "\u2581café", "<mask>"]
 
 
+def test_symbols_that_are_numbers_are_shown_if_there_is_no_tokeniser():
+    dictionary = Dictionary()
+    numbers = [dictionary.add_symbol(symbol) for symbol in ("262", "13")]
+    codec = TokenCodec(SimpleNamespace(source_dictionary=dictionary), Path("nowhere"), False)
+    assert [codec.label(number) for number in numbers] == ["262", "13"]
+
+
 def test_words_of_an_encoder(encoder):
     words = ["the", "grandmother", "sees", "Ümit", "!"]
     found = encoder.words(words)
@@ -255,6 +263,24 @@ def test_translation_models_of_fairseq(data_bin, tmp_path):
     )
 
 
+def test_checkpoints_from_before_fairseq_0_11(hybrid_run, data_bin, tmp_path):
+    """They have flat options in "args"."""
+    state = torch.load(hybrid_run / "checkpoint_last.pt", weights_only=False)
+    parts = [part for part in state["cfg"].values() if isinstance(part, dict)]
+    args = {name: value for part in parts for name, value in part.items() if name[0] != "_"}
+    args["arch"] = state["cfg"]["model"]["_name"]
+    for kind in ("task", "criterion", "optimizer", "lr_scheduler"):
+        args[kind] = state["cfg"][kind]["_name"]
+    torch.save(state | {"args": Namespace(**args), "cfg": None}, tmp_path / "old.pt")
+    old, new = (
+        ModelInspector(path, data_bin)
+        for path in (tmp_path / "old.pt", hybrid_run / "checkpoint_last.pt")
+    )
+    assert old.name == new.name == "transformer_hna_tiny" and old.heads == new.heads
+    batch = new.load_sentence("valid", 3)
+    assert torch.equal(old.maps(batch)["cross"][1], new.maps(batch)["cross"][1])
+
+
 def test_encoders_of_fairseq(encoder_data, tmp_path):
     checkpoint = train_encoder(encoder_data, "roberta", tmp_path, *STOCK_SIZE)
     subject = ModelInspector(checkpoint)
@@ -278,9 +304,7 @@ def test_imported_encoders(tmp_path):
 def test_fine_tuned_encoders(tmp_path):
     """Also on pairs that are encoded apart, two rows for each."""
     write_vocabulary(tmp_path)
-    pairs = [
-        {"text": "the cat sat .", "pair": f"the {w} ran !", "label": w} for w in ("cat", "dog")
-    ]
+    pairs = [{"text": "the cat sat", "pair": f"the {w} ran !", "label": w} for w in ("cat", "dog")]
     for split in ("train", "valid"):
         write_examples(tmp_path / f"{split}.jsonl", pairs)
     fairseq(
@@ -294,6 +318,10 @@ def test_fine_tuned_encoders(tmp_path):
     assert subject.maps(batch)["encoder"][0].shape[:2] == (4, 8)
     found = subject.maps(subject.batch(subject.words(["the", "cat"]).numbers))
     assert found["encoder"][3].shape == (1, 8, 4, 4)
+    pair = subject.load_sentence("valid", 1)
+    assert pair["net_input"]["src_tokens"].shape == (2, 6)
+    (first,) = subject.keep_first_row(pair)["net_input"]["src_tokens"]
+    assert [subject.codec.label(number) for number in first] == "<s> the cat sat </s>".split()
 
 
 @pytest.mark.parametrize(

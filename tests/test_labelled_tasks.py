@@ -500,6 +500,11 @@ def test_what_cannot_be_begun_is_refused(tmp_path, name, train, options, says):
         ),
         (
             "span_extraction",
+            ASKED | {"text": f"a {HIDDEN}", "answers": [{"text": HIDDEN, "start": 2}]},
+            f"has the answer '{HIDDEN}', which the tokeniser does not see; leave it out",
+        ),
+        (
+            "span_extraction",
             ASKED | {"text": f" {HIDDEN}", "answers": []},
             "has a 'text' without words; give a passage",
         ),

@@ -84,6 +84,24 @@ def test_threads_that_were_chosen_stay(machine, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith(FAIRSEQ_TRAIN)
 
 
+def test_the_command_takes_the_place_of_this_process(machine, monkeypatch):
+    machine(2)
+    monkeypatch.setenv("KEPT", "1")
+    started = []
+    monkeypatch.setattr(os, "execve", lambda *each: started.append(each))
+    main(["launch", "--cpu-processes", "2", "--", "fairseq-train", "data"])
+    [(program, command, environment)] = started
+    assert program == command[0] == TORCHRUN[0] and command[-len(GLOO) :] == GLOO
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["KEPT"]) == ("", "1")
+
+
+def test_an_environment_without_fairseq(machine, monkeypatch, tmp_path):
+    machine(1)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(UsageError, match="there is no .*/fairseq-train; install fairseq-fixed"):
+        main(["launch", "--dry-run", "--", "fairseq-train", "data"])
+
+
 BAD = {
     "write fairseq-ext launch [options] -- fairseq-train": "fairseq-train data",
     "launch starts fairseq-train, not nothing": "",

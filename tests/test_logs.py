@@ -2,7 +2,8 @@
 
 import pytest
 
-from fairseq_ext.training_logs import Record, is_finished, parse_line
+from fairseq_ext.errors import UsageError
+from fairseq_ext.training_logs import Record, is_finished, parse_line, read_log
 
 NUMBERS = {"loss": 3.5, "lr": 1e-05}
 
@@ -50,3 +51,9 @@ def test_a_log_says_that_a_training_is_finished(tmp_path, end):
     assert is_finished(log)
     log.write_text(f"{end}\n{numbers}")
     assert not is_finished(log)
+
+
+def test_a_log_without_numbers_is_refused(tmp_path):
+    (tmp_path / "train.log").write_text("INFO | fairseq_cli.train | begin\n")
+    with pytest.raises(UsageError, match=r"train\.log has no line of numbers; give the log"):
+        read_log(tmp_path)

@@ -158,6 +158,10 @@ def test_no_box_is_explained_away(kind, holds):
     assert (least >= 1 - 1e-9) is holds
 
 
+def test_it_is_printed_with_its_numbers():
+    assert "scale=4.0, dropout=0.5" in repr(build("doubly", scale=4.0, dropout=0.5))
+
+
 def test_dropout_is_that_of_weights_in_training():
     layer, views = build("doubly", dropout=0.5), batch()
     assert torch.equal(layer.eval()(views), layer(views))

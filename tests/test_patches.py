@@ -3,11 +3,13 @@
 import io
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
 import warnings
+from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -221,6 +223,30 @@ def test_a_copy_that_is_cut_short_leaves_the_last_checkpoint_as_it_was(tmp_path,
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_copy_to_another_store_is_left_to_fairseq(tmp_path, monkeypatch):
+    """Which has no names that could be exchanged."""
+    source, target = tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
+    source.write_text("new")
+    monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda path: True)
+    renamed = []
+    monkeypatch.setattr(os, "replace", lambda *names: renamed.append(names))
+    PathManager.copy(str(source), str(target), overwrite=True)
+    assert target.read_text() == "new" and not renamed
+
+
+@pytest.mark.parametrize(("gpus", "method"), [(0, "env://"), (2, None)])
+def test_torchrun_needs_no_gpu(gpus, method, monkeypatch):
+    """With GPUs fairseq divides the processes among them as ever."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    flags = Namespace(distributed_init_method=None, distributed_no_spawn=False)
+    flags.distributed_num_procs = flags.device_id = 0
+    distributed_utils._infer_torch_distributed_launch_init(flags)
+    assert flags.distributed_init_method == method or gpus
+    assert flags.distributed_world_size == 2
+
+
 def test_numpy_long_is_an_integer():
     assert np.vectorize(len, otypes=[np.compat.long])(["ab"]).dtype.kind == "i"  # noqa: NPY201
 
@@ -404,9 +430,10 @@ def test_torchrun_trains_one_model_on_cpus(data, tmp_path):
     assert "training on 1 devices" not in done.stdout
 
 
-def test_the_page_has_the_table_of_patches():
+def test_the_page_has_the_table_of_patches(capsys):
     page = (PLUGIN.parent / "docs" / "patches.md").read_text()
-    assert page.endswith("\n\n" + patches.as_markdown())
+    runpy.run_module("fairseq_ext.patches", run_name="__main__")
+    assert page.endswith("\n\n" + capsys.readouterr().out)
 
 
 def test_each_function_of_fairseq_is_changed_once():

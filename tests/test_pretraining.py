@@ -1,6 +1,7 @@
 """Objectives of pre-training: what they read and what they lose."""
 
 import math
+from argparse import Namespace
 from collections import Counter
 
 import numpy as np
@@ -14,6 +15,7 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 from variants import PRETRAINING
 
+from fairseq_ext.criterions.objectives import OBJECTIVES
 from fairseq_ext.data.sampled import PairDataset, ReplacedDataset, cut, unigram
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import plain_text
@@ -298,6 +300,18 @@ def test_the_logistic_loss_over_all_real_tokens():
             correct += (p > 0.5) == (position in MASKED[b])
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert (log["correct"], log["replaced"], size) == (correct, 6, 19)
+    assert criterion.logging_outputs_can_be_summed()
+    assert all(torch.as_tensor(value).ndim == 0 for value in log.values())
+
+
+def test_a_divergence_of_replacements_is_of_two_classes():
+    name = "replaced_token_detection"
+    (model, criterion), given = setup(name), sample(name)
+    output = model(**given["net_input"], classification_head_name=plain_text.REPLACED)
+    [found] = OBJECTIVES[name].select_predictions(criterion, given, output)
+    real = given["net_input"]["src_tokens"].ne(PAD)
+    expected = output[0].squeeze(-1)[real].sigmoid()
+    torch.testing.assert_close(found.scores.softmax(-1)[:, 1], expected)
 
 
 @pytest.mark.parametrize("name", PRETRAINING)
@@ -337,3 +351,8 @@ def test_an_objective_with_another_task_is_refused(name, says):
     options |= {"ag_alpha": "1", "max_update": 1} if "_ag" in name else {}
     with pytest.raises(UsageError, match=says):
         build_criterion(OmegaConf.create(options), Task("masked_lm"))
+
+
+def test_data_without_a_dictionary_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"dict.txt is not there; give a folder that fairseq-prep"):
+        plain_text.ReplacedTokenDetectionTask.load_dict(Namespace(data=str(tmp_path)))

@@ -14,6 +14,7 @@ from browser import chromium, contrast, overflow, visit
 from conftest import TRAIN, fairseq
 
 from fairseq_ext import cli
+from fairseq_ext.analysis.report import weights_part
 from fairseq_ext.errors import UsageError
 
 
@@ -104,6 +105,18 @@ def test_a_page_without_maps_says_why(runs, tmp_path):
     cli.main(["report", str(runs[0]), "--split", "dev", "--out", str(out)])
     text = out.read_text("utf-8")
     assert "No maps of hna: there is no subset dev of" in text and "data-maps>" not in text
+
+
+def test_what_adversaries_mask_is_a_picture(tmp_path):
+    line = "2026-01-01 | INFO | train | asa_masked {0} | asa_masked_0 {0} | num_updates 1\n"
+    for name, share in (("asa", 0.25), ("naive", 0.5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.log").write_text(line.format(share))
+    (picture,) = weights_part([tmp_path / "asa", tmp_path / "naive"])
+    assert "<figcaption>Units masked in the second pass (" in picture
+    (table,) = re.findall('data:text/csv;base64,(.*?)"', picture)
+    rows = list(csv.DictReader(io.StringIO(base64.b64decode(table).decode())))
+    assert {row["variant"]: float(row["share"]) for row in rows} == {"asa": 0.25, "naive": 0.5}
 
 
 @pytest.mark.parametrize(

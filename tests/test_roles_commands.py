@@ -168,6 +168,29 @@ def test_a_batch_has_the_annotations_of_its_examples(labelled):
                 assert found[[0, -1]].tolist() == [[-1, -1, 0]] * 2
 
 
+@pytest.mark.parametrize("lacking", ["binarised", "annotations of all"])
+def test_texts_that_have_no_annotations_of_their_own(annotated, tmp_path, lacking):
+    says, flags = r"valid.de-en.de.idx is not there, and --task translation_roles", [*PARSED]
+    data = shutil.copytree(annotated, tmp_path / "data")
+    if lacking == "binarised":
+        flags += ["--dataset-impl", "raw"]
+        for file in data.glob("valid.*"):
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        for language in ("de", "en"):
+            (data / f"valid.de-en.{language}").write_text("a b\n")
+    else:
+        says = r"valid.de-en.de.annotations is of 100 sentences, and valid has 200 \(fairseq joins"
+        flags += ["--upsample-primary", "1"]  # fairseq's default, -1, joins nothing
+        for file in data.glob("valid.*.*.*"):
+            if file.is_file():
+                shutil.copy(file, data / file.name.replace("valid.", "valid1."))
+    given = [data, "-s", "de", "-t", "en", *flags]
+    args = options.parse_args_and_arch(options.get_generation_parser(), [*map(str, given)])
+    task = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
+    with pytest.raises(UsageError, match=says):
+        task.load_dataset("valid", combine=True)
+
+
 def scores(done):
     return [line for line in done.stdout.split("\n") if line.startswith("H-")]
 

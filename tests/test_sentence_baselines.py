@@ -48,6 +48,14 @@ def rows(task, *lengths, left=False, to=0):
 
 
 @EVERY
+def test_without_its_head_a_model_returns_features(task, arch):
+    model, (tokens, _) = build_model(task, arch).eval(), rows(task, 7, 2)
+    features, more = model(tokens)
+    assert torch.equal(features, model.encoder(tokens)) and more["features"] is features
+    assert torch.equal(model(tokens, task_head=True)[1]["features"], features)
+
+
+@EVERY
 @pytest.mark.parametrize("left", [False, True])
 def test_padding_and_company_change_nothing(task, arch, left):
     """Nor does their order; what stands at padding is 0."""

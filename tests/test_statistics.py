@@ -4,7 +4,9 @@ import csv
 import json
 import math
 import shutil
+from argparse import Namespace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -192,6 +194,18 @@ def test_weights_below_0():
     assert math.isfinite(first["entropy"]) and math.isfinite(first["similarity"])
 
 
+def test_a_pattern_that_weighs_keys_wants_those_with_a_weight():
+    found = heard()
+    weights = torch.zeros(B, T, T)
+    weights[:, :, 0], weights[:, 2, 1] = 0.75, 0.25
+    spread = PATTERNS["first"]._replace(rows=lambda view: weights)
+    share, wanted = statistics.pattern_share(found.maps, spread, found.view)
+    expected = found.maps[..., 0].clone()
+    expected[:, :, 2] += found.maps[:, :, 2, 1]
+    torch.testing.assert_close(share, expected)
+    assert wanted.all()
+
+
 def test_patterns_of_a_site():
     assert statistics.patterns_at("decoder") == ["prev", "first", "self"]
     assert statistics.patterns_at("cross") == [
@@ -267,6 +281,17 @@ def test_analyse(streamed, capsys):
     assert "3 sentences of valid" in capsys.readouterr().out
 
 
+def test_analyse_without_maps(streamed):
+    out = streamed("analyse", "--limit", "3", "--sentences", "0")
+    assert "heads.csv" in names(out) and not [name for name in names(out) if "maps" in name]
+
+
+def test_a_split_that_the_model_cannot_read():
+    inspector = SimpleNamespace(batches=lambda *_: [], checkpoint="model.pt")
+    with pytest.raises(UsageError, match="valid has no sentence that model.pt can read; give"):
+        statistics.collect(inspector, Namespace(split="valid", limit=None, max_tokens=9))
+
+
 def test_weights(streamed, hybrid_run, data_bin, tmp_path):
     out = tmp_path / "weights"
     args = ["weights", str(hybrid_run), "--data", str(data_bin), "--out", str(out)]
@@ -340,9 +365,9 @@ def test_the_full_stop_of_a_byte_level_vocabulary(encoder_data, tmp_path):
         ("columns", ["--limit", "0"], "--limit is 0"),
         ("columns", ["--max-tokens", "0"], "--max-tokens is 0"),
         ("columns", ["--epsilon", "0"], "--epsilon is 0"),
-        ("heads", ["--split", "dev"], "no split dev"),
+        ("heads", ["--split", "dev"], "no subset dev"),
         ("analyse", ["--sentence", "ein " * 1024], "1025 tokens"),
-        ("analyse", ["--sentence", "ein mann .", "--split", "dev"], "no split dev"),
+        ("analyse", ["--sentence", "ein mann .", "--split", "dev"], "no subset dev"),
         ("analyse", ["--max-tokens", "8"], "--max-tokens is 8 and valid has sentences of "),
         ("analyse", ["--sentences", "-1"], "--sentences is -1"),
         ("analyse", ["--sentences", "2", "--sentence", "ein"], "--sentences 2 is of a split"),

@@ -375,6 +375,7 @@ def test_an_average_is_of_epochs_where_there_are_both(out, capsys):
         (["a="], "", "--seed 3", "--seed stands after --"),
         (["a="], "--generate '--path x'", "", "--path stands in --generate"),
         (["a="], "--jobs 0", "", "--jobs is 0"),
+        (["a="], "--folds 1", "", "--folds is 1 and must be at least 2"),
         (["a="], "--average 3", "", "--average is 3"),
         (["a="], "--average 0 --generate ''", "", "--average is 0"),
         (["a="], "--average 2 --generate '' --checkpoint x.pt", "", "--checkpoint is x.pt and"),

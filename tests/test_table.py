@@ -204,6 +204,7 @@ def test_values_are_those_of_the_best_checkpoint(tmp_path):
     assert runs.find_logged_value(run, "accuracy") == 70.0  # of the best checkpoint
     assert runs.find_logged_value(run, "valid1.accuracy") == 75.0
     assert runs.measure_speed(run) == 4000
+    assert math.isnan(runs.measure_speed(run._replace(records=[])))
     path = tmp_path / "a" / "train.log"
     path.write_text(path.read_text().replace("loss 5.5", "loss 4.5"))
     assert runs.find_logged_value(runs.read_run(path.parent, "a"), "accuracy") == 71.0

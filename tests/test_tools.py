@@ -4,6 +4,7 @@ import errno
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 from argparse import Namespace
@@ -18,6 +19,7 @@ from conftest import PLUGIN, train
 from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
+from fairseq_ext.tools import doctor
 from fairseq_ext.tools.average import average_checkpoints, select_checkpoints
 
 # doctor
@@ -136,6 +138,51 @@ def test_doctor_lists_gpus(examine, monkeypatch):
     found, said = examine()
     assert found["GPU 0"][0] == "note" and problems[0] in found["GPU 0"][1]
     assert said == "Training can run."
+
+
+def test_doctor_knows_a_gpu_that_torch_cannot_use(examine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    found, said = examine()
+    assert found["GPU"][0] == "note" and "a CUDA build of torch that fits" in found["GPU"][1]
+    assert said == "Training can run."
+
+
+@pytest.mark.parametrize(
+    ("module", "check", "remedy"),
+    [
+        ("packaging.requirements", doctor.check_versions, "pip install packaging"),
+        ("torch", doctor.check_devices, f"{doctor.INSTALL} torch"),
+        ("fairseq_ext.registry", doctor.check_plugin, "mend what is wrong above"),
+    ],
+)
+def test_doctor_checks_nothing_of_what_does_not_import(module, check, remedy, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    (found,) = check()
+    assert (found.subject, found.remedy, found.required) == (module, remedy, True)
+
+
+def test_doctor_leaves_kernels_that_do_not_import_to_another_check(monkeypatch):
+    monkeypatch.setitem(sys.modules, doubly_triton.__name__, None)
+    assert doctor._find_slow_attention(0) == ""
+
+
+def test_doctor_looks_for_the_main_packages_if_there_is_no_metadata(examine, monkeypatch):
+    def missing(name):
+        raise doctor.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.metadata, "metadata", missing)
+    found, said = examine()
+    assert found["fairseq_ext"][1].startswith("not installed, so versions cannot be checked -> pip")
+    assert found["torch"] == ("", torch.__version__) and found["numpy"] == ("", np.__version__)
+
+
+def test_doctor_is_a_script_too(monkeypatch, capsys):
+    """Also where another folder stands first among those of modules."""
+    monkeypatch.setattr(sys, "path", ["nowhere", *sys.path])
+    runpy.run_path(str(PLUGIN / "tools" / "doctor.py"), run_name="__main__")
+    assert sys.path[0] == str(PLUGIN.parent)
+    assert capsys.readouterr().out.endswith("Training can run.\n")
 
 
 def test_doctor_runs_where_fairseq_does_not(tmp_path):

@@ -221,3 +221,10 @@ def test_the_bpe_of_fairseq(tmp_path, vocabulary, pieces):
     assert bpe.is_beginning_of_word("a") and not bpe.is_beginning_of_word("##a")
     with pytest.raises(UsageError, match="--wordpiece-vocab"):
         WordPieceBPE(WordPieceConfig())
+
+
+def test_words_in_letters_of_their_own():
+    alphabet = wordpiece.Alphabet("ab")
+    assert alphabet.encode("aba") == "\ue000\ue003\ue002"
+    assert alphabet.decode("\ue000\ue003") == "ab"
+    assert alphabet.decode("\ue003\ue002") == "##ba"

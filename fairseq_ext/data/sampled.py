@@ -50,12 +50,6 @@ class SampledDataset(FairseqDataset):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def num_tokens(self, index: int) -> int:
-        """Return an upper bound of the tokens of an item."""
-        return self.sizes[index]
-
-    size = num_tokens
-
     def part(self, name: str) -> "Part":
         """Return the data set of one part."""
         return Part(self, name)

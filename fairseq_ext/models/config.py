@@ -131,8 +131,6 @@ def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterato
             yield name, Optional[str], described(None, stock.metadata["help"])
         elif stock.name != "_name":
             default = stock.default
-            if stock.default_factory is not MISSING:
-                default = stock.default_factory()
             if isinstance(default, str) and default == II("model.decoder.embed_dim"):
                 default = II(".decoder_embed_dim")
             yield name, stock.type, field(default=default, metadata=dict(stock.metadata))
