@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoints import save_state
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import OmegaConf
@@ -15,7 +16,6 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 
-from checkpoints import save_state
 from fairseq_ext.data.rows import Item
 from fairseq_ext.data.tokenisers import OF_BERT
 from fairseq_ext.data.vocabulary import digest

@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 import restore
 import torch
+from checkpoints import save_state
 from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.models import build_model
 from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
-from checkpoints import save_state
 from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
 from fairseq_ext.attention.second_pass import (
     EMPTY_ROWS,

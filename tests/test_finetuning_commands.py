@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from checkpoints import save_state
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import tasks
 from fairseq.logging import metrics
@@ -23,7 +24,6 @@ from shell import bash
 from tokenizers import BertWordPieceTokenizer
 from torch import nn
 
-from checkpoints import save_state
 from fairseq_ext import cli
 from fairseq_ext.data.tokenisers import OF_BERT
 from fairseq_ext.errors import UsageError

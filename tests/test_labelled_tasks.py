@@ -7,6 +7,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from checkpoints import save_state
 from fairseq.models import ARCH_MODEL_REGISTRY
 from labelled import (
     HIDDEN,
@@ -22,7 +23,6 @@ from labelled import (
 )
 from omegaconf import OmegaConf
 
-from checkpoints import save_state
 from fairseq_ext import safe_loading
 from fairseq_ext.data.examples import Example
 from fairseq_ext.data.rows import IGNORED

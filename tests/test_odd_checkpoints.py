@@ -4,10 +4,10 @@ from argparse import Namespace
 
 import pytest
 import torch
+from checkpoints import make_state
 from conftest import PLUGIN, TRAIN, fairseq
 from fairseq import checkpoint_utils
 
-from checkpoints import make_state
 from fairseq_ext import safe_loading
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError

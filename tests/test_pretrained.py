@@ -5,9 +5,9 @@ from dataclasses import fields
 
 import pytest
 import restore
+from checkpoints import save_state
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-from checkpoints import save_state
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import SIZES, adopt_options
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from checkpoints import save_state
 from conftest import fairseq
 
-from checkpoints import save_state
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tools import recipes
 
