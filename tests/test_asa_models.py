@@ -13,6 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.models import build_model
 from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
+from saved_state import save_state
 
 from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
 from fairseq_ext.attention.second_pass import (

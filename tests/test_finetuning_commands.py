@@ -20,6 +20,7 @@ from fairseq import tasks
 from fairseq.logging import metrics
 from fairseq_cli.train import cli_main
 from omegaconf import OmegaConf
+from saved_state import save_state
 from shell import bash
 from tokenizers import BertWordPieceTokenizer
 from torch import nn

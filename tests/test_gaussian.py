@@ -14,6 +14,7 @@ from conftest import PLUGIN, TASK, fairseq, train
 from fairseq.data import Dictionary
 from fairseq.models import build_model
 from omegaconf import OmegaConf
+from saved_state import save_state
 
 from fairseq_ext.attention import (
     Attention,

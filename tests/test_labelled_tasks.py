@@ -22,6 +22,7 @@ from labelled import (
     write_vocabulary,
 )
 from omegaconf import OmegaConf
+from saved_state import save_state
 
 from fairseq_ext import safe_loading
 from fairseq_ext.data.examples import Example

@@ -7,6 +7,7 @@ import torch
 from checkpoints import make_state
 from conftest import PLUGIN, TRAIN, fairseq
 from fairseq import checkpoint_utils
+from saved_state import make_state
 
 from fairseq_ext import safe_loading
 from fairseq_ext.cli import main

@@ -7,6 +7,7 @@ import pytest
 import restore
 from checkpoints import save_state
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from saved_state import save_state
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.pretrained import SIZES, adopt_options

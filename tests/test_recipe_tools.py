@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from checkpoints import save_state
 from conftest import fairseq
+from saved_state import save_state
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tools import recipes
