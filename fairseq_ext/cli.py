@@ -7,6 +7,7 @@ exit code 1.
 
 import argparse
 import ast
+import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module, metadata
@@ -108,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the verb of a command line; exit with an error of the verb's parser if it is wrong."""
     plain_errors()
     guard_standard_output()
+    if not sys.stderr.isatty():  # progress bars are for terminals
+        os.environ.setdefault("TQDM_DISABLE", "1")
     arguments = sys.argv[1:] if arguments is None else arguments
     args, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
     refuse = vars(args).pop("refuse")  # with the usage of the verb

@@ -1,8 +1,10 @@
 """Pictures of runs: curves."""
 
 import csv
+import os
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.colors import to_hex
@@ -11,6 +13,7 @@ from matplotlib.figure import Figure
 from fairseq_ext import cli
 from fairseq_ext.analysis import curves
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import pictures
 from fairseq_ext.evaluation.pictures import assign_colours, render
 
 
@@ -133,3 +136,25 @@ def test_curves_that_cannot_be_drawn(runs, tmp_path, change, said):
     with pytest.raises(UsageError, match=said):
         cli.main(["curves", "--out", str(out), *change, "--", str(runs[0])])
     assert not out.exists()
+
+
+def test_a_command_ends_with_the_files_that_it_wrote(runs, tmp_path, capsys):
+    out = tmp_path / "curves.png"
+    cli.main(["curves", "--metric", "loss", "--out", str(out), *map(str, runs)])
+    assert capsys.readouterr().out == f"{out} and {tmp_path}/curves.csv are ready\n"
+    pictures.announce(tmp_path, tmp_path / "curves.csv")
+    folder, file = capsys.readouterr().out.splitlines()
+    assert folder.startswith(f"{tmp_path} has ") and ", curves.csv, curves.png" in folder
+    assert file == f"{tmp_path}/curves.csv is ready"
+
+
+def test_no_progress_bars_in_pipes(monkeypatch, runs, tmp_path):
+    """tqdm heeds this variable when it is imported."""
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    command = ["curves", "--metric", "loss", "--out", str(tmp_path / "a.png"), str(runs[0])]
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True, write=print))
+    cli.main(command)
+    assert "TQDM_DISABLE" not in os.environ
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False, write=print))
+    cli.main(command)
+    assert os.environ["TQDM_DISABLE"] == "1"

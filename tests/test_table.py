@@ -308,7 +308,7 @@ def test_markdown_file(tmp_path, capsys):
         and row.startswith("| una ")
         and note.startswith("- loss: ")
     )
-    assert not empty and not end and not capsys.readouterr().out
+    assert not empty and not end and capsys.readouterr().out == f"{output} is ready\n"
     assert list(output.parent.iterdir()) == [output]
 
 
@@ -538,7 +538,8 @@ def test_other_test_sets(tmp_path, reference, capsys):
 def test_no_repetitions(tmp_path, capsys, second, said):
     one, other = make(tmp_path / "a/seed-1"), make(tmp_path / "a/seed-2", **second)
     refused(capsys, said, one, other)
-    cli.main(["table", str(make(tmp_path / "a")), str(make(tmp_path / "b", **second))])
+    mixed = ["--mixed"] if "task.data" in second else []
+    cli.main(["table", str(make(tmp_path / "a")), str(make(tmp_path / "b", **second)), *mixed])
 
 
 @pytest.mark.parametrize(
@@ -607,6 +608,66 @@ def test_failure_leaves_no_file_and_one_sentence(tmp_path):
     assert done.returncode == 1 and not done.stdout
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert output.read_text() == "before" and set(tmp_path.iterdir()) == {output, tmp_path / "a"}
+
+
+# Runs that are not alike.
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"task.data": "other"}, "una/seed-1 was trained with DATA data-bin and .* with other, so"),
+        ({"task.target_lang": "fr"}, "with --target-lang de and .* with fr"),
+        ({"dataset.train_subset": "train1"}, "--train-subset train and .* with train1"),
+    ],
+)
+def test_runs_on_other_data_are_compared_only_if_told(tmp_path, table, changed, said):
+    same = {"task.target_lang": "de", "dataset.train_subset": "train"}
+    one = make(tmp_path / "una/seed-1", **same)
+    other = make(tmp_path / "dna/seed-1", **same | changed)
+    with pytest.raises(UsageError, match=said) as refusal:
+        table(one, other, "--metric", "accuracy")
+    assert "--mixed" in str(refusal.value)
+    rows, _ = table(one, other, "--metric", "accuracy", "--mixed")
+    assert [row["variant"] for row in rows] == ["una", "dna"]
+
+
+def test_one_folder_of_data_has_many_names(tmp_path, table, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = make(tmp_path / "una/seed-1", **{"task.data": "data-bin"})
+    other = make(tmp_path / "dna/seed-1", **{"task.data": f"{tmp_path}/x/../data-bin"})
+    assert len(table(one, other, "--metric", "accuracy")[0]) == 2
+
+
+def test_folds_differ_in_their_data(tmp_path, table):
+    made = [
+        make(tmp_path / f"{name}/fold-{number}", **{"task.fold": number, "task.data": "x"})
+        for name in ("una", "dna")
+        for number in (1, 2)
+    ]
+    assert len(table(*made, "--metric", "accuracy")[0]) == 2
+
+
+def test_losses_of_other_dictionaries(tmp_path, table):
+    """Accuracies of the same data may be compared all the same."""
+    folders = [make(tmp_path / f"{name}/seed-1") for name in ("una", "dna")]
+    for folder, symbols in zip(folders, (["a", "b"], ["b", "a"]), strict=True):
+        state = torch.load(folder / runs.CHECKPOINT, weights_only=False)
+        state["extra_state"]["fingerprints"] = {"source": symbols}
+        torch.save(state, folder / runs.CHECKPOINT)
+    for metric in ("loss", "train.loss"):
+        with pytest.raises(UsageError, match="different dictionaries"):
+            table(*folders, "--metric", metric)
+    assert len(table(*folders, "--metric", "accuracy")[0]) == 2
+    assert len(table(*folders, "--metric", "loss", "--mixed")[0]) == 2
+
+
+def test_references_of_other_repetitions(tmp_path, table):
+    one, other = make(tmp_path / "una/seed-1"), make(tmp_path / "dna/seed-2")
+    output = other / "generate-test.txt"
+    output.write_text(output.read_text().replace("T-3\tder", "T-3\tdas"))
+    with pytest.raises(UsageError, match="reference"):
+        table(one, other, "--metric", "bleu")
 
 
 # Spread and bars.

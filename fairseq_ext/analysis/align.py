@@ -40,7 +40,7 @@ from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.analysis.word_attention import batch_by_length, build_membership, merge_tokens
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, make_column
-from fairseq_ext.evaluation.pictures import new_figure, save, write_rows
+from fairseq_ext.evaluation.pictures import announce, new_figure, save, write_rows
 from fairseq_ext.files import check_writable
 
 SHIFTS = {"output": 0, "next": 1}
@@ -89,6 +89,7 @@ def run(args: argparse.Namespace) -> None:
     save(draw(rows, inspector.title), args.out / "align.png")
     print(f"{inspector.title}: {len(encoded)} pairs, {left_out} left out")
     print(format_table(rows))
+    announce(args.out)
 
 
 def encode_pair(inspector: ModelInspector, pair: SentencePair) -> EncodedPair | None:

@@ -20,7 +20,7 @@ from fairseq_ext.analysis.heatmaps import draw_grids
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
-from fairseq_ext.evaluation.pictures import save
+from fairseq_ext.evaluation.pictures import announce, save
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def run(args: Namespace) -> None:
     heads.write(label_rows(inspector.title, statistics), args)
     if trained := weights.read_checkpoint(inspector, inspector.title):
         weights.write(trained, args.out)
-    print(f"{args.out} has {', '.join(sorted(path.name for path in args.out.iterdir()))}")
+    announce(args.out)
 
 
 def read_sentences(inspector: ModelInspector, args: Namespace) -> list[SentenceMaps]:

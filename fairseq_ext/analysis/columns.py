@@ -22,7 +22,14 @@ from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.pictures import assign_colours, new_figure, save, style_axes, write_rows
+from fairseq_ext.evaluation.pictures import (
+    announce,
+    assign_colours,
+    new_figure,
+    save,
+    style_axes,
+    write_rows,
+)
 
 NAME = "column_sums"
 
@@ -52,6 +59,7 @@ def run(args: argparse.Namespace) -> None:
     rows = write(models, args)
     save(draw(models, args.site), args.out / f"{NAME}.png")
     print_summary(rows, args.site)
+    announce(args.out)
 
 
 def write(models: Sequence[ModelSums], args: argparse.Namespace) -> list[dict[str, Any]]:

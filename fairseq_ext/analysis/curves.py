@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> None:
     pictures.check_picture(args.out)
     curves = read_curves(args.runs, args.metric)
     pictures.save(draw_curves(curves, args.metric), args.out, list_points(curves, args.metric))
+    pictures.announce(args.out)
 
 
 def read_curves(runs: Sequence[Path], metric: str) -> list[Curve]:

@@ -24,7 +24,7 @@ from fairseq_ext.analysis.heatmaps import arrange, draw_numbers
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.statistics import HeadStatistics, collect, label_rows, list_sites
-from fairseq_ext.evaluation.pictures import new_figure, save, write_rows
+from fairseq_ext.evaluation.pictures import announce, new_figure, save, write_rows
 
 PLACE = ("model", "site", "layer", "head")
 NAME = "heads"
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
         collect(inspector, args, statistics)
         rows += label_rows(inspector.title, statistics)
     write(rows, args)
+    announce(args.out)
 
 
 def find_periods(inspector: ModelInspector) -> list[str]:

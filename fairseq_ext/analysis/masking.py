@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> None:
         layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share.keys() - {ALL}))
         print(f"{variant}: {share[ALL]:.3f} of all; from the lowest layer {layers}")
     pictures.save(draw(shares), args.out, list_shares(shares))
+    pictures.announce(args.out)
 
 
 def read_shares(runs: Sequence[Path]) -> dict[str, Shares]:

@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> None:
     for folder in dict.fromkeys(path.parent for path in files):
         weights += join_checkpoints([path for path in files if path.parent == folder], args.data)
     write(weights, args.out)
+    pictures.announce(args.out)
 
 
 def write(weights: Sequence[Weight], out: Path) -> None:

@@ -103,6 +103,17 @@ def save(figure: "Figure", out: Path, numbers: Sequence[Mapping[str, Any]] = ())
         save_numbers(numbers, out)
 
 
+def announce(*paths: Path) -> None:
+    """Print which files were written, as a command's last line; of a folder, what it has."""
+    for path in paths:
+        if path.is_dir():
+            print(f"{path} has {', '.join(sorted(each.name for each in path.iterdir()))}")
+        else:
+            numbers = path.with_suffix(".csv")
+            beside = f" and {numbers} are" if path != numbers and numbers.is_file() else " is"
+            print(f"{path}{beside} ready")
+
+
 def save_numbers(records: Sequence[Mapping[str, Any]], out: Path) -> None:
     """Write the numbers that a picture shows, as CSV beside it."""
     with atomic_writer(out.with_suffix(".csv")) as file:

@@ -3,6 +3,7 @@
 A run is the folder that `fairseq-train --save-dir` filled, with its output kept as train.log.
 """
 
+import hashlib
 import math
 import re
 import statistics
@@ -45,12 +46,14 @@ class Facts(NamedTuple):
         updates: the number of updates.
         seconds: the time spent in training.
         settings: fairseq's whole configuration; see `flatten_settings`.
+        vocabulary: a hash of its dictionaries, None if the checkpoint does not have them.
     """
 
     parameters: int
     updates: int
     seconds: float
     settings: dict[str, Any]
+    vocabulary: str | None = None
 
 
 class Run(NamedTuple):
@@ -110,7 +113,13 @@ def read_facts(checkpoint: Path) -> Facts:
         state["optimizer_history"][-1]["num_updates"],
         float(extra["previous_training_time"]),  # a tensor, after several processes
         flatten_settings(config),
+        _hash_vocabulary(extra.get("fingerprints")),
     )
+
+
+def _hash_vocabulary(fingerprints: Mapping[str, Any] | None) -> str | None:
+    sides = [(fingerprints or {}).get(side) for side in ("source", "target")]
+    return hashlib.sha256(repr(sides).encode()).hexdigest() if any(sides) else None
 
 
 def flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +172,7 @@ def _check_repetitions(one: Run, other: Run) -> None:
     numbers = {(a, b) for (_, a), (_, b) in zip(parts, others, strict=False)}
     for key in differing:
         name = _name_setting(key)
-        if name in MACHINE_SETTINGS + free or _differ_by(numbers, ours[key], theirs[key]):
+        if name in MACHINE_SETTINGS + free or differ_by(numbers, ours[key], theirs[key]):
             continue
         flag = f"--{name.replace('_', '-')}"
         raise UsageError(
@@ -182,7 +191,7 @@ def _name_setting(key: str) -> str:
     return {"model": "arch"}.get(part, part) if name == "_name" else name
 
 
-def _differ_by(numbers: set[tuple[str, str]], ours: object, theirs: object) -> bool:
+def differ_by(numbers: set[tuple[str, str]], ours: object, theirs: object) -> bool:
     """Return whether two texts differ only in numbers of the repetitions.
 
     They do where $SEED stands in a path, or in a name such as enc$SEED.pt.

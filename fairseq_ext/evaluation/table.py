@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import comparisons, layout, metrics, pictures
+from fairseq_ext.evaluation.comparable import check_comparable
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
 from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
@@ -65,6 +66,8 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     first = "the variant with this value of the first metric on top"
     add("--sort", choices=("highest", "lowest"), help=first)
     add("--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error")
+    mixed = "also of runs on different data, test sets, references or dictionaries"
+    add("--mixed", action="store_true", help=mixed)
     add("--gen-subset", metavar="SUBSET", help=f"default: {SUBSET}")
     add("--baseline", metavar="VARIANT", help="for --test and --bars; default: the first")
     add("--test", choices=comparisons.TESTS)
@@ -86,6 +89,7 @@ def run(args: argparse.Namespace) -> None:
             file.write(text)
     if args.bars:
         pictures.save(draw_table(table), args.bars, table.records())
+    pictures.announce(*filter(None, (args.output, args.bars)))
 
 
 class Table(NamedTuple):
@@ -171,6 +175,8 @@ def _check_files(args: argparse.Namespace) -> None:
 def measure_runs(args: argparse.Namespace, runs: Sequence[Run]) -> tuple[Measures, list[str]]:
     """Return the results of all runs by the names of their metrics, and the notes about them."""
     names = metrics.expand_groups(args.metric or ([] if args.reference else ["loss"]))
+    if not args.mixed:
+        check_comparable(runs, names)
     scored = [name for name in names if name in metrics.METRICS]
     if args.gen_subset:  # also if nothing is scored
         find_outputs(args.gen_subset, runs)
@@ -219,12 +225,15 @@ def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, 
     """Return the translations of each run with their reference.
 
     Raises:
-        UsageError: a run has none, or runs of the same repetition have different references.
+        UsageError: a run has none, or runs (folds of one number) have different references.
     """
     name = find_outputs(args.gen_subset, runs)
     texts = read_texts(args, {run.folder: run.folder / name for run in runs})
-    for name in {run.repetition for run in runs}:
-        matched = [run.folder for run in runs if run.repetition == name]
+    if args.mixed:
+        return texts
+    folds = [run.repetition if "fold" in run.repetition else "" for run in runs]
+    for fold in set(folds):
+        matched = [run.folder for run, each in zip(runs, folds, strict=True) if each == fold]
         check_same_references({folder: texts[folder] for folder in matched})
     return texts
 

@@ -48,7 +48,7 @@ from fairseq_ext.analysis.heatmaps import draw_numbers
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, make_column, standard_error
-from fairseq_ext.evaluation.pictures import new_figure, save, write_rows
+from fairseq_ext.evaluation.pictures import announce, new_figure, save, write_rows
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import name_variants
 
@@ -102,6 +102,7 @@ def run(args: argparse.Namespace) -> None:
         left_out = f"{corpus.left_out} texts without antecedent left out"
         print(f"{corpus.name}, among {args.among}; {left_out}")
         print(format_table(models, corpus.name, baselines[corpus.name]))
+    announce(args.out)
 
 
 def load_corpus(path: Path, args: argparse.Namespace) -> Corpus:

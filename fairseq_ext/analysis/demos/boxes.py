@@ -100,6 +100,7 @@ def run(args: argparse.Namespace) -> None:
     settings = {"steps": args.steps, "copies": args.copies, "noise": args.noise}
     accuracies = [each._asdict() | {"u": each.u[-1] if each.u else None} for each in runs]
     pictures.write_json(settings | {"runs": accuracies}, args.out / "boxes.json")
+    pictures.announce(args.out)
 
 
 def sample_scenes(count: int, copies: int, noise: float, generator: torch.Generator) -> Scenes:

@@ -82,6 +82,7 @@ def run(args: argparse.Namespace) -> None:
         write_traces(args.out / name, sizes, traces, settings)
     if args.kernel == "gaussian":
         pictures.save(draw_distances(), args.out / "distances.png", list_distances())
+    pictures.announce(args.out)
 
 
 def write_traces(

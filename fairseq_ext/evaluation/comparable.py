@@ -1,0 +1,68 @@
+"""Whether results of several runs may stand in one column: of the same data, tests, vocabulary."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.runs import REPETITION_PART, Run, differ_by
+
+DATA_SETTINGS = {
+    "task.data": "DATA",
+    "task.source_lang": "--source-lang",
+    "task.target_lang": "--target-lang",
+    "dataset.train_subset": "--train-subset",
+    "dataset.valid_subset": "--valid-subset",
+}
+"""Settings that say what a run was trained and validated on, and how they are given."""
+
+OF_SYMBOLS = ("loss", "nll_loss", "ppl")
+"""Logged values that depend on the vocabulary, not on the text alone."""
+
+PERMISSION = "compare like with like, or permit it by --mixed"
+
+
+def check_comparable(runs: Sequence[Run], names: Sequence[str]) -> None:
+    """Raise UsageError if runs were trained on different data, or with different dictionaries.
+
+    Folds of one number are compared with each other, since folds differ in their data. What an
+    older checkpoint does not say may be the same.
+
+    Args:
+        runs: of all variants.
+        names: of the metrics; dictionaries matter to those that count symbols.
+    """
+    symbols = any(name.rpartition(".")[2].removesuffix("_avg") in OF_SYMBOLS for name in names)
+    first: dict[str, Run] = {}
+    for run in runs:
+        fold = run.repetition if "fold" in run.repetition else ""
+        one = first.setdefault(fold, run)
+        _check_data(one, run)
+        both = one.facts.vocabulary, run.facts.vocabulary
+        if symbols and None not in both and both[0] != both[1]:
+            raise UsageError(
+                f"{one.folder} and {run.folder} have different dictionaries, so that their losses "
+                f"cannot be compared; {PERMISSION}"
+            )
+
+
+def _check_data(one: Run, other: Run) -> None:
+    numbers = {
+        (a, b)
+        for (_, a), (_, b) in zip(
+            *(REPETITION_PART.findall(run.repetition) for run in (one, other)), strict=False
+        )
+    }
+    for key, flag in DATA_SETTINGS.items():
+        ours, theirs = (run.facts.settings.get(key) for run in (one, other))
+        if None in (ours, theirs) or ours == theirs or differ_by(numbers, ours, theirs):
+            continue
+        if key == "task.data" and _resolve(ours) == _resolve(theirs):
+            continue
+        raise UsageError(
+            f"{one.folder} was trained with {flag} {ours} and {other.folder} with {theirs}, so "
+            f"that their scores cannot be compared; {PERMISSION}"
+        )
+
+
+def _resolve(data: object) -> list[Path]:
+    return [Path(part).resolve() for part in str(data).split(":")]
