@@ -25,8 +25,11 @@ class Unfinished(UsageError):
 TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"  # environment variable: 1 shows tracebacks
 COMMANDS = ("fairseq-", "fairseq_cli.", "fairseq_ext.")
 USAGE_ERROR = re.compile(r"^fairseq_ext\.errors\.(?:UsageError|Unfinished): (.+)\Z", re.M | re.S)
-NO_MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory", re.I)
+NO_MEMORY = re.compile(
+    r"not enough memory|can't allocate memory|out of memory|can't start new thread", re.I
+)
 
+NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver", re.I)
 MACHINE = frozenset(
     getattr(errno, name)
     for name in "EACCES EDQUOT EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENOENT ENOSPC "
@@ -86,6 +89,13 @@ def describe(error: BaseException) -> str:
             return f"error: {sentence}"
     if isinstance(error, OSError) and error.errno in MACHINE:
         return f"error: {_explain_machine(error)}"
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+        return f"error: {to_line(error)}, a link that leads to itself; give another path"
+    if NO_GPU.search(str(error)):
+        return (
+            f"error: a GPU is needed, and there is none ({to_line(error)}); give --cpu, and leave "
+            "out what needs one, such as --profile"
+        )
     if isinstance(error, UnicodeEncodeError):
         return f"error: {to_line(ascii(error.object))} cannot be written as text; give valid UTF-8"
     if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):

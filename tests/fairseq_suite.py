@@ -63,17 +63,7 @@ def run(clone: Path, chosen: Sequence[str], way: str) -> Results:
         for part in clone.iterdir():
             if part.name not in ("fairseq", "fairseq_cli", ".git"):
                 (folder / part.name).symlink_to(part)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:randomly",
-        ]
-        command += [*WAYS[way], "--junitxml", "results.xml", "-o", "junit_family=xunit1"]
+        command = [sys.executable, "-m", "pytest", *PYTEST.split(), *WAYS[way]]
         command += [f"--ignore={path}" for path in LEFT_OUT]
         print(f"{way} the plugin: {' '.join(chosen)}", file=sys.stderr, flush=True)
         done = subprocess.run(

@@ -38,7 +38,7 @@ from tests.fuzz import judge, world  # noqa: E402
 from tests.fuzz.options import EITHER  # noqa: E402
 from tests.fuzz.process import Ended, Process, run  # noqa: E402
 
-UPDATES = 12
+UPDATES = 30
 DISTURBANCES = ("SIGKILL", "SIGTERM", "too little memory", "full disk", "nothing")
 MOST = 4  # disturbances of one training
 FAMILIES = [name for name in world.TRAININGS if name != "lm"]
@@ -141,7 +141,7 @@ class Soak:
     def train(self, family: str, out: Path, event: str = "nothing") -> Ended:
         """Train or continue, with one disturbance."""
         given = world.TRAININGS[family].replace("--max-update 1 ", f"--max-update {UPDATES} ")
-        given += f" --save-dir {out} --save-interval-updates 2 --keep-interval-updates 2"
+        given += f" --save-dir {out} --save-interval-updates 4 --keep-interval-updates 2"
         seconds, size = self.ends[family][2:] if family in self.ends else (1.0, 1)
         return self.call("fairseq-train", given, event, seconds, size)
 
@@ -150,11 +150,11 @@ class Soak:
         limits: dict[str, object] = {}
         if event.startswith("SIG"):
             limits["signal"] = {"SIGKILL": SIGKILL, "SIGTERM": SIGTERM}[event]
-            limits["after"] = self.chance.uniform(0, seconds)
+            limits["after"] = self.chance.uniform(0, 0.9 * seconds)
         elif event == "too little memory":
-            limits["memory"] = self.chance.randrange(1 << 20, 200 << 20)
+            limits["memory"] = self.chance.randrange(1 << 20, 50 << 20)
         elif event == "full disk" and self.disk:
-            fill(self.disk, self.chance.randrange(2 * size))
+            fill(self.disk, self.chance.randrange(size))
         elif event == "full disk":
             limits["most_bytes"] = self.chance.randrange(2 * size)
         try:

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from fairseq_ext import training_checks
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import rename_when_complete
 
 
 @pytest.fixture
@@ -135,6 +136,17 @@ def test_files_and_disks(end, call, said):
 def test_words_that_are_no_text(end):
     (line,) = end("x\udcff".encode)
     assert line == r"error: 'x\udcff' cannot be written as text; give valid UTF-8"
+
+
+def test_a_gpu_that_is_not_there(end):
+    (line,) = end(fail, AssertionError("Torch not compiled with CUDA enabled"))
+    assert line.startswith("error: a GPU is needed") and "--cpu" in line
+
+
+def test_a_link_to_itself(end, tmp_path):
+    (tmp_path / "link").symlink_to("link")
+    (line,) = end(lambda: rename_when_complete(tmp_path / "link").__enter__())
+    assert line.startswith("error: ") and "link" in line
 
 
 def test_a_path_that_is_no_text_is_reported(end, monkeypatch, tmp_path):

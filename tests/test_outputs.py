@@ -1,8 +1,10 @@
 """Outputs: readers that go away, full disks, and what is left under a final name."""
 
 import errno
+import logging
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -198,3 +200,13 @@ def test_translations_get_their_name_when_all_are_written(data_bin, hybrid_run, 
     done = fairseq("generate", *command, "--max-tokens", 1, check=False)
     assert done.returncode == 1 and done.stderr.startswith("error: ")
     assert file.read_text("utf-8") == whole and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_log_on_a_full_disk_is_said_once(capsys):
+    handler = logging.FileHandler(FULL)
+    for _ in range(2):
+        handler.handle(logging.makeLogRecord({"msg": "line"}))
+    said = "warning: /dev/full is cut short (No space left on device)\n"
+    assert capsys.readouterr().err == said
+    with suppress(OSError):
+        handler.close()

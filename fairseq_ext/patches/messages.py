@@ -13,7 +13,14 @@ from fairseq_ext.wrapping import wrap
 
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
+NO_TEXT = (
+    "negative seek position",
+    "{argument} does not begin with valid UTF-8; convert it to UTF-8",
+)
+
 REFUSALS = {
+    ("fairseq.binarizer", "find_offsets"): NO_TEXT,
+    ("fairseq.data.dictionary", "find_offsets"): NO_TEXT,
     ("fairseq.checkpoint_utils", "verify_checkpoint_directory"): (
         "[Errno",
         "cannot write checkpoints to {argument} ({reason}); choose another --save-dir",
@@ -27,6 +34,10 @@ REFUSALS = {
         "'target'",
         "--score-reference needs text with references, which fairseq-interactive does not read; "
         "leave it out, or give it to fairseq-generate",
+    ),
+    ("fairseq.utils", "get_tpu_device"): (
+        "'NoneType'",
+        "--tpu needs the package torch_xla, which is not installed; leave it out",
     ),
     ("fairseq.quantization_utils", "quantize_model_scalar"): (
         "<class",

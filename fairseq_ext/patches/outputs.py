@@ -1,5 +1,6 @@
 """Patches of what fairseq's commands write: a file gets its name when it is whole."""
 
+import logging
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -9,7 +10,28 @@ from typing import Any
 from fairseq_ext.files import explain_disk_errors, remove
 from fairseq_ext.wrapping import wrap
 
+NEVER = logging.CRITICAL + 1
 GENERATE = "fairseq_cli.generate"
+
+
+def say_once_that_a_log_is_cut() -> None:
+    """Say in one line that the file of a log cannot be written.
+
+    Fault: On a full disk each line of preprocess.log, or of --log-file, leaves a traceback.
+    Since: always.
+    Until: logging says so itself.
+    """
+
+    def handle(original: Callable, handler: logging.FileHandler, record: Any) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            original(handler, record)
+        elif handler.level < NEVER:
+            handler.setLevel(NEVER)
+            reason = error.strerror or error
+            print(f"warning: {handler.baseFilename} is cut short ({reason})", file=sys.stderr)
+
+    wrap("logging:FileHandler", "handleError", handle)
 
 
 def write_results_whole() -> None:
@@ -40,8 +62,7 @@ def write_results_whole() -> None:
                 remove(work)
                 cfg.common_eval.results_path = folder
 
+    wrap(GENERATE, "main", generate)
     started = getattr(sys.modules["__main__"], "__spec__", None)
-    names = [GENERATE] if GENERATE in sys.modules else []
-    names += ["__main__"] if started and started.name == GENERATE else []
-    for name in names:
-        wrap(name, "main", generate)
+    if started and started.name == GENERATE:
+        wrap("__main__", "main", generate)

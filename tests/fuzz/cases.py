@@ -132,6 +132,8 @@ def _make_fault(target: Target, chance: random.Random) -> Case:
         faults = list_written(name) if target.written else list_read(name, chance)
         if name == command.stdin:  # a shell opens it
             faults = [fault for fault in faults if not fault.about.startswith("is ")]
+        if command.can_do_without(name):
+            faults = [fault._replace(expected=EITHER) for fault in faults]
     fault = chance.choice(faults)
     about = f"{name} that it {verb} {fault.about}"
     return Case(command, about, tuple(command.words()), fault.expected, name, fault)

@@ -31,7 +31,7 @@ class Command(NamedTuple):
         name: of its own.
         program: as warm_server.become takes it, or a script.
         arguments: of a case that works; paths are relative to a copy of the world.
-        reads: patterns of files without which it cannot work.
+        reads: patterns of files without which it cannot work; with ? before them, it can.
         writes: files and folders that it makes; one with a slash at its end is a folder.
         stdin: the file that it reads there.
         prints: whether its result is on stdout.
@@ -53,15 +53,19 @@ class Command(NamedTuple):
     def needs(self, world: Path) -> set[str]:
         """Return the names in the world that its arguments and its files begin with."""
         given = " ".join((self.arguments, self.reads, self.stdin))
-        for mark in "=,":
+        for mark in "=,?":
             given = given.replace(mark, " ")
         first = {word.partition("/")[0] for word in given.split()}
         return {path.name for path in world.iterdir() if path.name in first}
 
+    def can_do_without(self, name: str) -> bool:
+        """Return whether it works without a file that it reads."""
+        return any(fnmatch.fnmatch(name, p[1:]) for p in self.reads.split() if p[0] == "?")
+
     def files(self, world: Path) -> list[str]:
         """Return the files that it reads, relative to the world."""
         names = sorted(str(p.relative_to(world)) for p in world.rglob("*") if p.is_file())
-        patterns = [*self.reads.split(), *filter(None, [self.stdin])]
+        patterns = [*self.reads.replace("?", "").split(), *filter(None, [self.stdin])]
         found = [fnmatch.filter(names, pattern) for pattern in patterns]
         assert all(found), f"{self.name}: {patterns} are not all there"
         return list(dict.fromkeys(name for part in found for name in part))
@@ -304,7 +308,7 @@ STEPS = [
         "corpora/SST-2/train.tsv corpora/SST-2/dev.tsv",
         "made/out/",
     ),
-    step("documents made/out --source named file books", "books/*", "made/out/"),
+    step("documents made/out --source named file books", "?books/*", "made/out/"),
     step(
         "extract own made/out --languages de en --parts train=train.@",
         "own/train.de own/train.en",
@@ -343,7 +347,7 @@ SCRIPTS = [
         "made/out/",
     ),
     script("prepare_task.sh sst-2 made/out --words 5", "corpora/SST-2/*.tsv", "made/out/"),
-    script("prepare_mlm.sh ./books made/out --vocabulary 265", "books/*", "made/out/"),
+    script("prepare_mlm.sh ./books made/out --vocabulary 265", "?books/*", "made/out/"),
     *(
         script(f"{name} made/out --offline nowhere", works=False)
         for name in "prepare_iwslt14.sh prepare_iwslt15.sh prepare_iwslt16.sh prepare_wmt14.sh "
