@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from checkpoints import save_state
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import OmegaConf

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import restore
 import torch
-from checkpoints import save_state
 from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.models import build_model

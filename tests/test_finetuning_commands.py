@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from checkpoints import save_state
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import tasks
 from fairseq.logging import metrics

@@ -9,7 +9,6 @@ import restore
 import torch
 import torch.nn.functional as F
 from cases import slow_but_first
-from checkpoints import save_state
 from conftest import PLUGIN, TASK, fairseq, train
 from fairseq.data import Dictionary
 from fairseq.models import build_model

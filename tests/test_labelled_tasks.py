@@ -7,7 +7,6 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
-from checkpoints import save_state
 from fairseq.models import ARCH_MODEL_REGISTRY
 from labelled import (
     HIDDEN,

@@ -4,7 +4,6 @@ from argparse import Namespace
 
 import pytest
 import torch
-from checkpoints import make_state
 from conftest import PLUGIN, TRAIN, fairseq
 from fairseq import checkpoint_utils
 from saved_state import make_state

@@ -5,7 +5,6 @@ from dataclasses import fields
 
 import pytest
 import restore
-from checkpoints import save_state
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from saved_state import save_state
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from checkpoints import save_state
 from conftest import fairseq
 from saved_state import save_state
 
