@@ -100,21 +100,10 @@ def test_what_could_not_be_completed_has_no_name(kind, before, tmp_path):
     assert (path / "one" if kind == "folder" else path).read_bytes() == b"half"
 
 
-def test_results_of_fairseq_generate_are_whole(data_bin, hybrid_run, tmp_path):
-    line = [data_bin, "--user-dir", PLUGIN, "--path", hybrid_run / "checkpoint_last.pt", "--cpu"]
-    line += [*"-s de -t en --beam 1 --max-len-b 3 --gen-subset valid --results-path".split()]
-    fairseq("generate", *line, tmp_path / "out")
-    (file,) = (tmp_path / "out").iterdir()
-    before = file.read_text("utf-8")
-    assert file.name == "generate-valid.txt" and "Generate valid" in before.splitlines()[-1]
-    done = fairseq("generate", *line, tmp_path / "out", "--skip-invalid-size", check=False)
-    assert done.returncode and file.read_text("utf-8") == before  # argparse
-    line[4] = tmp_path / "no.pt"
-    done = fairseq("generate", *line, tmp_path / "out", check=False)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: there is no ch")
-    assert file.read_text("utf-8") == before and [*(tmp_path / "out").iterdir()] == [file]
+def test_results_cannot_go_below_a_file(data_bin, hybrid_run, tmp_path):
     (tmp_path / "file").write_text("")
-    done = fairseq("generate", *line, tmp_path / "file", check=False)
+    line = [data_bin, "--user-dir", PLUGIN, "--path", hybrid_run / "checkpoint_last.pt", "--cpu"]
+    done = fairseq("generate", *line, "--results-path", tmp_path / "file", check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert f"error: {tmp_path}/file: File exists" in done.stderr
 

@@ -42,6 +42,7 @@ FIRST = {
     "the registry": "import fairseq_ext.registry",
     "fairseq": "import fairseq; import fairseq_ext",
     "the package": "import fairseq_ext; import fairseq",
+    "a command of fairseq": "import fairseq_ext, fairseq_cli.generate",
     "a name that imports fairseq": "from fairseq_ext.attention import Attention",
     "a module of models": "import fairseq_ext.models.transformer",
     "a module that fails": """

@@ -1,14 +1,15 @@
-"""Patches of what fairseq's commands write: a file gets its name when it is whole."""
+"""Patches of what commands write: results are complete or not there; logs are cut in one line."""
 
+import importlib
 import logging
 import sys
-from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.files import explain_disk_errors, remove
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.files import rename_when_complete
+from fairseq_ext.wrapping import replace, wrap
 
 NEVER = logging.CRITICAL + 1
 GENERATE = "fairseq_cli.generate"
@@ -34,35 +35,21 @@ def say_once_that_a_log_is_cut() -> None:
     wrap("logging:FileHandler", "handleError", handle)
 
 
+@contextmanager
+def open_whole(path: str, mode: str, **settings: Any) -> Iterator[Any]:
+    """Open a file to write, which gets its name when it is complete."""
+    with rename_when_complete(Path(path)) as part, part.open(mode, **settings) as file:
+        yield file
+
+
 def write_results_whole() -> None:
-    """Give the file in --results-path its name when all of it is written.
+    """Give the file of --results-path its name when it is complete.
 
-    Fault: Translations are written under the final name of their file; whatever ends
-        fairseq-generate leaves a part of them there.
+    Fault: What an interrupted fairseq-generate has written stands under the final name.
     Since: fairseq 0.9.
-    Until: fairseq-generate renames the file at its end.
+    Until: fairseq-generate writes to a temporary name first.
     """
-
-    def generate(original: Callable, cfg: Any) -> Any:
-        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-        cfg = convert_namespace_to_omegaconf(cfg) if isinstance(cfg, Namespace) else cfg
-        folder = cfg.common_eval.results_path
-        if folder is None:
-            return original(cfg)
-        target = Path(folder) / f"generate-{cfg.dataset.gen_subset}.txt"
-        work = target.with_name(f".{target.name}.part")
-        cfg.common_eval.results_path = str(work)
-        with explain_disk_errors(target):
-            try:
-                scorer = original(cfg)
-                (work / target.name).replace(target)
-                return scorer
-            finally:
-                remove(work)
-                cfg.common_eval.results_path = folder
-
-    wrap(GENERATE, "main", generate)
-    started = getattr(sys.modules["__main__"], "__spec__", None)
-    if started and started.name == GENERATE:
-        wrap("__main__", "main", generate)
+    importlib.import_module(GENERATE)  # it may be half imported: what is replaced is a builtin
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    as_main = ["__main__"] if spec is not None and spec.name == GENERATE else []
+    replace([GENERATE, *as_main], "open", open_whole)
