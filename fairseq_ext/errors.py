@@ -64,7 +64,6 @@ def plain_errors() -> None:
             previous(kind, error, trace)
 
     sys.excepthook = hook
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else hydra prints a traceback of its own
 
 
 def read_message(error: BaseException) -> str:

@@ -165,10 +165,19 @@ def move(model, seed):
 @EVERY
 @STEPS
 def test_smart(name, steps):
+    compare_smart(name, steps, PLAIN)
+
+
+def test_smart_of_shared_embeddings():
+    """One module is the embedding of both sides, and its weight that of the output too."""
+    compare_smart("label_smoothed_cross_entropy", 1, PLAIN | {"share_all_embeddings": True})
+
+
+def compare_smart(name, steps, model):
     """Over three updates of two batches each, from the second of which the mean lags behind."""
     options = {"asa_radius": 0.4, "asa_step_size": 0.3, "smart_beta": 0.7, "smart_mu": 2.0}
     given = {"asa_steps": steps, "asa_alpha": 1.5, **options}
-    case = build(name, asa_baseline="smart", model=PLAIN, **given)
+    case = build(name, asa_baseline="smart", model=model, **given)
     twin = NaiveSmart(case, steps, 0.4, 0.3, 0.7)
     for update in range(3):
         if update:

@@ -178,7 +178,7 @@ def test_what_cannot_be_drawn(tmp_path, capsys):
     for flags, says in (
         (["--deviation", "-1"], "--deviation is -1; give a number from 0 upwards"),
         (["--deviation", "nan"], "--deviation is nan; give"),
-        (["--normalisers", "hybrid", "--hna-init", "2"], "hna_init is 2.0; give"),
+        (["--normalisers", "hybrid", "--hna-init", "2"], "--hna-init is 2; give"),
         (["--hna-init", "0.7"], "--hna-init 0.7 is of hybrid, which --normalisers has not"),
     ):
         with pytest.raises(UsageError, match=says):

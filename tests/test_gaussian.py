@@ -328,8 +328,14 @@ BAD = [
     ({"cross_gaussian_heads": "4", "gaussian_ratio": 0.0}, "--gaussian-ratio is 0; give"),
     ({"cross_layers": "4"}, "--cross-layers is '4'; give all, last, or .* 0, 1, 2, 3"),
     ({"cross_layers": "first"}, "--cross-layers is 'first'; give all, last"),
-    ({"cross_attention_heads": 3}, "cross attention: 3 heads do not divide the width 128"),
-    ({"cross_attention_heads": -1}, "cross attention: -1 heads do not divide the width 128"),
+    (
+        {"cross_attention_heads": 3},
+        "--cross-attention-heads .* 3 heads do not divide the width",
+    ),
+    (
+        {"cross_attention_heads": -1},
+        "--cross-attention-heads .* -1 heads do not divide the width",
+    ),
 ]
 
 

@@ -135,10 +135,10 @@ def test_every_stock_option_is_there():
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config is not supported"),
         ({"decoder_normaliser": "doubly"}, "see the future"),
         ({"cross_normaliser": "hybrid"}, "needs all queries"),
-        ({"encoder_attention_heads": 3}, "3 heads do not divide the width 128"),
-        ({"encoder_normaliser": "hybrid", "hna_init": 2.0}, "hna_init is 2.0"),
+        ({"encoder_attention_heads": 3}, "^--encoder-attention-heads is 3, and 3 heads do not"),
+        ({"encoder_normaliser": "hybrid", "hna_init": 2.0}, "--hna-init is 2;"),
         ({"encoder_normaliser": "hybrid", "hna_init": 1.0}, "raw or clamp"),
-        ({"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 0}, "sinkhorn_sweeps is 0"),
+        ({"encoder_normaliser": "sinkhorn", "sinkhorn_sweeps": 0}, "--sinkhorn-sweeps is 0"),
     ],
 )
 def test_bad_options_are_refused_in_a_sentence(options, said):

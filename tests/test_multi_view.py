@@ -198,8 +198,8 @@ def test_parameters_are_two_maps_a_norm_and_u():
         ({"scale": float("nan")}, "scale is nan; give"),
         ({"dropout": 1.0}, "dropout is 1; give a number from 0 to below 1"),
         ({"normaliser": "triply"}, "normaliser is 'triply'; choose from softmax, doubly"),
-        ({"normaliser": "hybrid", "hna_init": 2.0}, "hna_init is 2.0; give"),
-        ({"normaliser": "sinkhorn", "sinkhorn_sweeps": 0}, "sinkhorn_sweeps is 0; give"),
+        ({"normaliser": "hybrid", "hna_init": 2.0}, "--hna-init is 2; give"),
+        ({"normaliser": "sinkhorn", "sinkhorn_sweeps": 0}, "--sinkhorn-sweeps is 0; give"),
     ],
 )
 def test_options_without_a_meaning(options, says):

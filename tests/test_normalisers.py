@@ -224,12 +224,12 @@ def test_u_of_a_hybrid_moves_in_16_bits_and_returns_from_a_bound():
     ("make", "said"),
     [
         (lambda: build_normaliser("doubled", 2, **OPTIONS), ", ".join(NORMALISERS)),
-        (lambda: Hybrid(2, init=1.5), "hna_init is 1.5"),
-        (lambda: Hybrid(2, init=-0.1, weight="raw"), "hna_init is -0.1"),
+        (lambda: Hybrid(2, init=1.5), "--hna-init is 1.5"),
+        (lambda: Hybrid(2, init=-0.1, weight="raw"), "--hna-init is -0.1"),
         (lambda: Hybrid(2, init=1.0), "raw or clamp"),
         (lambda: Hybrid(2, init=0.0), "raw or clamp"),
         (lambda: Hybrid(2, weight="tanh"), "sigmoid, raw, clamp"),
-        (lambda: Sinkhorn(0), "sinkhorn_sweeps is 0"),
+        (lambda: Sinkhorn(0), "--sinkhorn-sweeps is 0"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(make, said):

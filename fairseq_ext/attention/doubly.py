@@ -43,7 +43,7 @@ class Sinkhorn(Normaliser):
     def __init__(self, sweeps: int = 1, *, kernel: str = "triton") -> None:
         super().__init__()
         if sweeps < 1:
-            raise UsageError(f"sinkhorn_sweeps is {sweeps}; give a whole number from 1 (DNA) on.")
+            raise UsageError(f"--sinkhorn-sweeps is {sweeps}; give a whole number from 1 (DNA) on")
         self.sweeps, self.kernel = sweeps, kernel
 
     def weights(
@@ -99,12 +99,13 @@ class Hybrid(Normaliser):
     ) -> None:
         super().__init__()
         if weight not in self.WEIGHTS:
-            raise UsageError(f"hna_weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}.")
+            raise UsageError(f"--hna-weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}")
         if not 0 <= init <= 1:
-            raise UsageError(f"hna_init is {init}; give a number from 0 (softmax) to 1 (DNA).")
+            raise UsageError(f"--hna-init is {init:g}; give a number from 0 (softmax) to 1 (DNA)")
         if weight == "sigmoid" and init in (0, 1):
             raise UsageError(
-                f"hna_init {init} takes hna_weight raw or clamp; sigmoid needs one between 0 and 1"
+                f"--hna-init {init:g} takes --hna-weight raw or clamp; sigmoid needs one between 0 "
+                "and 1"
             )
         self.init, self.weight = init, weight
         self.doubly, self.softmax = Sinkhorn(kernel=kernel), Softmax()

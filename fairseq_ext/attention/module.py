@@ -20,6 +20,14 @@ from fairseq_ext.errors import UsageError
 OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.)"
 
 
+HEADS_FLAGS = {
+    "encoder": "--encoder-attention-heads",
+    "decoder": "--decoder-attention-heads",
+    "cross": "--cross-attention-heads (or, if it is 0, --decoder-attention-heads)",
+}
+"""Site of attention -> the flag of its number of heads."""
+
+
 class Attention(CachedProjections):
     """Multi-head attention with the parameter names and incremental cache of fairseq's.
 
@@ -58,8 +66,8 @@ class Attention(CachedProjections):
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
             raise UsageError(
-                f"{site} attention: {num_heads} heads do not divide the width {embed_dim}; "
-                "choose a number of heads that does."
+                f"{HEADS_FLAGS.get(site, site)} is {num_heads}, and {num_heads} heads do not "
+                f"divide the width {embed_dim}; choose a number of heads that does"
             )
         for name in ("add_bias_kv", "add_zero_attn", "xformers_att_config"):
             if stock.get(name):

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from fairseq import criterions
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fairseq_ext.attention.parts import check_name
@@ -55,11 +55,28 @@ class TappedModel:
         if self.parameters is None:
             self.output = self.model(**inputs)
         else:
-            self.output = functional_call(unwrap(self.model), self.parameters, (), inputs)
+            model = unwrap(self.model)
+            places = name_places(model, self.parameters)
+            self.output = functional_call(model, places, (), inputs, tie_weights=False)
         return self.output
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
+
+
+def name_places(model: nn.Module, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return parameters under a name for each place of a model that has them, each place once.
+
+    torch's `functional_call` ties shared parameters by all of their names: two names of one place,
+    as of an embedding that is shared as a module, would leave the new tensor in the model.
+    """
+    new = {id(p): parameters[name] for name, p in model.named_parameters() if name in parameters}
+    return {
+        f"{path}.{name}" if path else name: new[id(parameter)]
+        for path, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+        if id(parameter) in new
+    }
 
 
 REGULARISERS: dict[str, type[Term]] = {

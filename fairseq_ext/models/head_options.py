@@ -5,7 +5,7 @@ others. A list in an option holds for all layers; slashes separate lists of sing
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 from fairseq_ext.attention import (
     GATES,
     MASKS,
+    NORMALISERS,
     POSITIONS,
     SCORERS,
     HeadGate,
@@ -54,11 +55,19 @@ def build_heads(
         UsageError: an option cannot be read, fits neither heads nor layers, or has no effect.
     """
 
+    def choose(slot: str, parts: Collection[str]) -> str:
+        option = f"{site}_{slot}"
+        if options[option] not in parts:
+            raise UsageError(
+                f"{config.flag(option)} is {options[option]!r}; choose from {', '.join(parts)}"
+            )
+        return options[option]
+
     def group(count: int, *masks: MaskFunction) -> HeadGroup:
         return HeadGroup(
             count,
-            normaliser=build_normaliser(options[f"{site}_normaliser"], count, **options),
-            scorer=SCORERS.build(options[f"{site}_scorer"], count, **options),
+            normaliser=build_normaliser(choose("normaliser", NORMALISERS), count, **options),
+            scorer=SCORERS.build(choose("scorer", SCORERS), count, **options),
             masks=(*DEFAULT_MASKS, *build_masks(site, count, options), *masks),
             positions=build_positions(site, count, options),
         )

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_ext.patches.messages import as_usage_error
 from fairseq_ext.wrapping import wrap
+
+TOO_LONG = (
+    "{reason}, which is --max-tokens; give as many as the longest sentence has, or leave longer "
+    "ones out by --max-source-positions with --skip-invalid-size-inputs-valid-test"
+)
 
 
 def keep_last_batch() -> None:
@@ -17,7 +23,8 @@ def keep_last_batch() -> None:
     """
 
     def batch_by_size(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
-        batches = original(indices, *args, **kwargs)
+        with as_usage_error("Sentences lengths should not exceed", TOO_LONG, ""):
+            batches = original(indices, *args, **kwargs)
         kept = sum(map(len, batches))
         if kwargs.get("fixed_shapes") is None and kept < len(indices):
             batches = [*batches, indices[kept:]]

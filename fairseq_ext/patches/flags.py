@@ -8,23 +8,23 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import guard_standard_output
-from fairseq_ext.patches.ranges import check_configuration, check_flags
+from fairseq_ext.patches.configurations import check_configuration, check_flags, check_name
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
 
 def check_ranges() -> None:
-    """Refuse numbers out of range when a command starts, before it reads anything.
+    """Refuse numbers out of range, and unknown names, when a command starts.
 
-    Standard output is guarded from then on: see `guard_standard_output`.
+    Standard output is guarded from then on: see `guard_standard_output`. fairseq-preprocess parses
+    its flags itself. fairseq-hydra-train imports the plugin only in `main`, which then calls
+    `add_defaults`.
 
-    fairseq-preprocess parses its flags itself. fairseq-hydra-train imports the plugin only in
-    `main`, which then calls `add_defaults`.
-
-    Fault: Numbers that mean nothing end in a traceback, or train all the same; so does a reader of
-        standard output that goes away.
+    Fault: Numbers and names that mean nothing end in a traceback, or train all the same; a reader
+        of standard output that goes away ends in a traceback.
     Since: always.
-    Until: fairseq checks ranges.
+    Until: fairseq checks ranges and names.
     """
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
     def add_arguments(original: Callable, parser: ArgumentParser) -> ArgumentParser:
         parser.parse_args = partial(_parse, parser.parse_args)  # type: ignore[method-assign]
@@ -34,6 +34,13 @@ def check_ranges() -> None:
         original(cfg)
         check_configuration(cfg)
 
+    def build_model(original: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+        if name is not None:
+            check_name("the architecture", name, {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY})
+        return original(cfg, *args, **kwargs)
+
+    wrap("fairseq.models", "build_model", build_model)
     wrap("fairseq.options", "parse_args_and_arch", _parse)
     wrap("fairseq.options", "add_preprocess_args", add_arguments)
     wrap("fairseq.dataclass.utils", "eval_str_list", _read_list)
@@ -64,7 +71,7 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         if error.args:
             raise
         raise UsageError(
-            "--arch is the name of no architecture; leave it out, or give that of the model"
+            "--arch is not given, or the name of no architecture; give one, such as transformer"
         ) from None
     check_flags(parsed if isinstance(parsed, Namespace) else parsed[0])
     return parsed

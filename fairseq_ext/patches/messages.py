@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_ext import errors
 from fairseq_ext.errors import UsageError, to_line
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import replace, wrap
 
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
@@ -74,29 +74,30 @@ def refuse_plainly() -> None:
 
     wrap("fairseq.tasks.masked_lm:MaskedLMTask", "_load_dataset_split", load)
     errors.explanations.append(explain)
+    # hydra asks for HYDRA_FULL_ERROR when a command fails; without it prints a traceback of its own
+    replace(["hydra._internal.utils"], "_is_env_set", lambda name: True)
 
 
-FOR_USERS = re.compile(r"(?<!\S)--[a-z]|^\s*please (install|run)", re.I)
+FOR_USERS = re.compile(r"(?<!\S)--[a-z]|\bplease\b", re.I)
 RAISES = re.compile(r"(raise|assert)\b|\)")
 FORESEEN = (AssertionError, Exception, NotImplementedError, RuntimeError, ValueError)
 SHOW = f"{errors.TRACEBACK}=1"
-CONFIGURATION = ("hydra", "omegaconf")
+CONFIGURATION = {"hydra", "omegaconf", "yaml"}  # packages
+FAIRSEQ = {"fairseq", "fairseq_cli"}
 
 
 def explain(error: BaseException) -> str | None:
     """Return a sentence for an error of a configuration, or of fairseq if it is meant for users.
 
-    Messages that fairseq writes for its users name a flag, or a package to install, or stand in
-    a line that raises an exception with words of fairseq's own.
+    Messages that fairseq writes for its users name a flag or say please, or stand in a line that
+    raises an exception with words of fairseq's own.
     """
-    packages = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
-    if not packages.isdisjoint(CONFIGURATION):
-        causes = [str(error), str(error.__cause__ or "")]
-        reason = " ".join(cause.split(FULL_KEY)[0].strip() for cause in causes)
-        return f"{to_line(reason)}; correct that key of the configuration, or leave it out"
     steps = traceback.extract_tb(error.__traceback__)
-    raised = Path(steps[-1].filename).parts if steps else ()
-    if {"fairseq", "fairseq_cli"}.isdisjoint(raised):
+    packages = set(Path(steps[-1].filename).parts) if steps else set()
+    packages |= {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
+    if not packages.isdisjoint(CONFIGURATION):
+        return f"{_describe_key(error)}; correct that key of the configuration, or leave it out"
+    if packages.isdisjoint(FAIRSEQ):
         return None
     if isinstance(error, FileExistsError):  # which has its path alone
         return f"{to_line(error)} is there already; delete it, or give another folder"
@@ -105,6 +106,14 @@ def explain(error: BaseException) -> str | None:
     if type(error) in FORESEEN and RAISES.match(steps[-1].line or "") and " " in str(error).strip():
         return f"{to_line(error)}; correct the options or the data ({SHOW} shows where)"
     return None
+
+
+def _describe_key(error: BaseException) -> str:
+    """Return the reason of an error of a configuration, with the key if it lacks that."""
+    causes = [str(error), str(error.__cause__ or "")]
+    reason = to_line(" ".join(cause.split(FULL_KEY)[0].strip() for cause in causes))
+    key = re.search(r"full_key: (\S+)", " ".join(causes))
+    return f"{key[1]}: {reason}" if key and key[1].rpartition(".")[2] not in reason else reason
 
 
 def _wrapper(start: str, sentence: str) -> Callable:

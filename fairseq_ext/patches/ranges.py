@@ -7,7 +7,6 @@ inside a range may still need more memory than a machine has.
 
 import re
 import tomllib
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -161,28 +160,3 @@ def _read_numbers(value: Any) -> list[float] | None:
     if all(isinstance(number, int | float) and not isinstance(number, bool) for number in values):
         return values
     return None
-
-
-def check_flags(args: Namespace) -> None:
-    """Raise UsageError if a flag of a command line is a number out of range."""
-    for name, value in vars(args).items():
-        check_number(f"--{name.replace('_', '-')}", value, name)
-
-
-def check_configuration(cfg: Any, *path: str) -> None:
-    """Raise UsageError if a value of a configuration, as hydra composes it, is out of range."""
-    for name, value in _list_values(cfg):
-        if isinstance(value, Mapping | Namespace):
-            check_configuration(value, *path, name)
-        else:
-            check_number(".".join((*path, name)), value, "_".join((*path[1:], name)), name)
-
-
-def _list_values(cfg: Any) -> list[tuple[str, Any]]:
-    """Return names and values, without those that are missing or refer to others."""
-    from omegaconf import OmegaConf
-
-    if isinstance(cfg, Namespace):
-        return list(vars(cfg).items())
-    left_out = OmegaConf.is_missing, OmegaConf.is_interpolation
-    return [(name, cfg[name]) for name in cfg if not any(test(cfg, name) for test in left_out)]
