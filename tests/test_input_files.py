@@ -194,6 +194,13 @@ def test_languages_that_the_data_do_not_have(data_bin):
         setup("translation", data_bin, source_lang="fr", target_lang="en")
 
 
+@pytest.mark.parametrize("flag", ["source-lang", "target-lang"])
+def test_one_language_that_the_data_do_not_have(flag, data_bin):
+    """fairseq takes both from the names of files then."""
+    with pytest.raises(UsageError, match=rf"^--{flag} is fr, and the text has de and en; give"):
+        setup("translation", data_bin, **{flag.replace("-", "_"): "fr"})
+
+
 @pytest.mark.parametrize("fixture", ["data_bin", "encoder_data"])
 def test_subsets_that_are_not_there(fixture, request):
     data = request.getfixturevalue(fixture)
@@ -231,12 +238,17 @@ def test_user_directories(given, said, tmp_path, monkeypatch):
         utils.import_user_module(Namespace(user_dir=given.format(folder=tmp_path)))
 
 
+ARCH = ["--arch", "transformer_una_tiny"]
 GENERATE = ["generate", "{data}", "--user-dir", PLUGIN, *"-s de -t en --cpu --path".split()]
 COMMANDS = {
     "train, no data": (["train", "nowhere", *TRAIN, "--arch", "transformer"], "DATA is nowhere"),
     "train, no subset": (
         ["train", "{data}", *TRAIN, "--arch", "transformer_una_tiny", "--valid-subset", "zz"],
         "there is no subset zz",
+    ),
+    "train from a folder": (
+        ["train", "{data}", *TRAIN, *ARCH, "--finetune-from-model", "{run}"],
+        "--finetune-from-model is the folder {run}; give a checkpoint in it",
     ),
     "generate, no checkpoint": ([*GENERATE, "no.pt"], "there is no checkpoint no.pt"),
     "generate, a folder": ([*GENERATE, "{run}"], "{run} is a folder; give a checkpoint in it"),

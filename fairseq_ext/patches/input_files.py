@@ -7,6 +7,7 @@ from typing import Any
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
 
+LANGUAGES = ("source_lang", "target_lang")
 PLUGIN = Path(__file__).parents[1]
 
 
@@ -62,8 +63,9 @@ def check_data() -> None:
         if not kwargs.get("from_checkpoint"):  # which may hold all that the task needs
             for folder in folders:
                 _check_folder(folder)
+        given = [getattr(cfg, language, None) for language in LANGUAGES]
         try:
-            return original(cfg, **kwargs)
+            task = original(cfg, **kwargs)
         except Exception as error:
             if str(error).startswith("Could not infer language pair"):
                 raise UsageError(
@@ -71,6 +73,9 @@ def check_data() -> None:
                     f"--task {name} needs; give the folder of a translation, or another --task"
                 ) from None
             raise
+        used = getattr(task, "cfg", None) or cfg  # legacy tasks have none
+        _check_languages(given, [getattr(used, language, None) for language in LANGUAGES])
+        return task
 
     def load_dataset(original: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -105,6 +110,16 @@ def check_data() -> None:
     wrap("fairseq.tasks", "setup_task", setup)
     for task in {task for task in TASK_REGISTRY.values() if "load_dataset" in vars(task)}:
         wrap(f"{task.__module__}:{task.__qualname__}", "load_dataset", load_dataset)
+
+
+def _check_languages(given: list[str | None], used: list[str | None]) -> None:
+    """Raise UsageError if fairseq took others, since one of the two was not given."""
+    for language, own, other in zip(LANGUAGES, given, used, strict=True):
+        if own not in (None, other):
+            raise UsageError(
+                f"--{language.replace('_', '-')} is {own}, and the text has "
+                f"{' and '.join(map(str, used))}; give one of these, or both flags"
+            )
 
 
 def _check_folder(folder: Path) -> None:
