@@ -11,6 +11,8 @@ import pytest
 import torch
 from conftest import PLUGIN, fairseq
 from fairseq import checkpoint_utils
+from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
+from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from shell import bash
 
@@ -155,6 +157,37 @@ def test_tokens_that_do_not_fit_leave_nothing(tmp_path, small_files):
     with pytest.raises(Unfinished, match=r"out/train.en cannot be written .File too large., no"):
         tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out")])
     assert not [*(tmp_path / "out").iterdir()]
+
+
+def binarise(folder, workers=1):
+    words = Dictionary()
+    words.add_symbol("word")
+    binarizer, prefix = VocabularyDatasetBinarizer(words), str(folder / "train.en")
+    how = [str(folder / "text"), "mmap", binarizer, prefix]
+    FileBinarizer.multiprocess_dataset(*how, vocab_size=len(words), num_workers=workers)
+    words.save(str(folder / "dict.txt"))
+
+
+def test_binarised_text_has_its_names_when_it_is_complete(tmp_path):
+    """As fairseq-preprocess writes it, in one process and in two."""
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        (folder / "text").write_text("word word .\n" * 40)
+        binarise(folder, workers)
+        assert {f.name for f in folder.iterdir()} == {
+            *("text", "train.en.bin", "train.en.idx", "dict.txt")
+        }
+    for name in ("train.en.bin", "train.en.idx", "dict.txt"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+def test_binarised_text_that_does_not_fit_leaves_nothing(tmp_path, small_files):
+    (tmp_path / "text").write_text("word word .\n" * 100)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with pytest.raises(Unfinished, match=r"train\.en\.bin cannot be written \(File too large\)"):
+        binarise(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["text"]
 
 
 @pytest.mark.parametrize("name", ["torch_persistent_save", "copy"])

@@ -1,5 +1,6 @@
 """Patches of what commands write: results are complete or not there; logs are cut in one line."""
 
+import glob
 import importlib
 import logging
 import sys
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.files import rename_when_complete
+from fairseq_ext.files import explain_disk_errors, remove, rename_when_complete
 from fairseq_ext.wrapping import replace, wrap
 
 NEVER = logging.CRITICAL + 1
@@ -53,3 +54,38 @@ def write_results_whole() -> None:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     as_main = ["__main__"] if spec is not None and spec.name == GENERATE else []
     replace([GENERATE, *as_main], "open", open_whole)
+
+
+def write_data_whole() -> None:
+    """Give files of fairseq-preprocess their names when they are complete.
+
+    Fault: What an interrupted fairseq-preprocess, or a full disk, has left stands under the final
+        names of .bin, .idx and dict.txt.
+    Since: always.
+    Until: it writes to temporary names first.
+    """
+
+    def binarise(
+        original: Callable, file: str, impl: str, binarizer: Any, prefix: str, *args: Any, **kw: Any
+    ) -> Any:
+        target = Path(prefix)
+        part = target.with_name(f".{target.name}.part")
+        with explain_disk_errors(Path(f"{target}.bin")):
+            try:
+                summary = original(file, impl, binarizer, str(part), *args, **kw)
+                for kind in ("bin", "idx"):  # without the latter, the former is not read
+                    Path(f"{part}.{kind}").replace(f"{target}.{kind}")
+            finally:
+                for left in part.parent.glob(f"{glob.escape(part.name)}.*"):
+                    remove(left)
+        return summary
+
+    def save(original: Callable, dictionary: Any, file: Any) -> None:
+        if not isinstance(file, str | Path):
+            original(dictionary, file)
+            return
+        with rename_when_complete(Path(file)) as part:
+            original(dictionary, str(part))
+
+    wrap("fairseq.binarizer:FileBinarizer", "multiprocess_dataset", binarise)
+    wrap("fairseq.data:Dictionary", "save", save)
