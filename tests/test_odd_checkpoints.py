@@ -122,7 +122,7 @@ def test_a_training_refuses_to_begin_from_one(flag, data_bin, tmp_path):
 UNKNOWN = {
     "an architecture": (
         {"cfg.model._name": "nope"},
-        "there is no --arch nope; give the",
+        "the architecture is 'nope', which nothing has registered; give a",
     ),
     "a task": ({"cfg.task._name": "nope"}, "there is no --task nope; give the --user-dir"),
     "a setting": ({"cfg.model.dropout": "x"}, "dropout"),

@@ -131,7 +131,8 @@ def check_checkpoints(cfg: Any, by_hydra: bool) -> None:
     from fairseq.file_io import PathManager
 
     first = not Path(cfg.save_dir, LAST).exists()
-    wanted = {"restore_file": cfg.restore_file != LAST, "continue_once": first}
+    wanted = {"restore_file": cfg.restore_file != LAST}
+    wanted |= dict.fromkeys(("continue_once", "finetune_from_model"), first)
     sharded = getattr(cfg, "checkpoint_suffix", "")  # then each process has a file of its own
     for name in (name for name, is_wanted in wanted.items() if is_wanted and not sharded):
         path = cfg.get(name)

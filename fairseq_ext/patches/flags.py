@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import guard_standard_output
-from fairseq_ext.patches.configurations import check_configuration, check_flags, check_name
+from fairseq_ext.patches.configurations import check_configuration, check_flags
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
 
@@ -24,7 +24,6 @@ def check_ranges() -> None:
     Since: always.
     Until: fairseq checks ranges and names.
     """
-    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
     def add_arguments(original: Callable, parser: ArgumentParser) -> ArgumentParser:
         parser.parse_args = partial(_parse, parser.parse_args)  # type: ignore[method-assign]
@@ -34,13 +33,6 @@ def check_ranges() -> None:
         original(cfg)
         check_configuration(cfg)
 
-    def build_model(original: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
-        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
-        if name is not None:
-            check_name("the architecture", name, {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY})
-        return original(cfg, *args, **kwargs)
-
-    wrap("fairseq.models", "build_model", build_model)
     wrap("fairseq.options", "parse_args_and_arch", _parse)
     wrap("fairseq.options", "add_preprocess_args", add_arguments)
     wrap("fairseq.dataclass.utils", "eval_str_list", _read_list)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.patches.configurations import check_name
 from fairseq_ext.wrapping import wrap
 
 LANGUAGES = ("source_lang", "target_lang")
@@ -100,10 +101,9 @@ def check_data() -> None:
 
     def build(original: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
-        if name and name not in models.ARCH_MODEL_REGISTRY and name not in models.MODEL_REGISTRY:
-            raise UsageError(
-                f"there is no --arch {name}; give the --user-dir of the package that has it"
-            )
+        if name:
+            known = {**models.MODEL_REGISTRY, **models.ARCH_MODEL_REGISTRY}
+            check_name("the architecture", name, known)
         return original(cfg, *args, **kwargs)
 
     wrap("fairseq.models", "build_model", build)

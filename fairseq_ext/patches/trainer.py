@@ -7,10 +7,8 @@ patch that makes hydra's nodes lazily.
 import inspect
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError
 from fairseq_ext.patches.checkpoints import examining
 from fairseq_ext.patches.messages import as_usage_error
 from fairseq_ext.patches.processes import check_precision, check_processes
@@ -38,10 +36,6 @@ def check_before_training() -> None:
 
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         check_precision(cfg)
-        if (folder := cfg.checkpoint.finetune_from_model) and Path(folder).is_dir():
-            raise UsageError(  # it would train from scratch
-                f"--finetune-from-model is the folder {folder}; give a checkpoint in it"
-            )
         check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
         original(trainer, cfg, *args, **kwargs)
         training_checks.check_training(trainer.get_model(), trainer.get_criterion(), cfg)
