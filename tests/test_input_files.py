@@ -248,7 +248,7 @@ COMMANDS = {
     ),
     "train from a folder": (
         ["train", "{data}", *TRAIN, *ARCH, "--finetune-from-model", "{run}"],
-        "--finetune-from-model is {run}, which is a folder (it is not looked for in --save-dir); give",
+        "--finetune-from-model is {run}, which is a folder (it is not looked for in --save-dir)",
     ),
     "generate, no checkpoint": ([*GENERATE, "no.pt"], "there is no checkpoint no.pt"),
     "generate, a folder": ([*GENERATE, "{run}"], "{run} is a folder; give a checkpoint in it"),
