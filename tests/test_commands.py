@@ -259,7 +259,10 @@ def test_evaluation_in_training_and_a_moving_average(data_bin, tmp_path):
     [
         (["--arch", "transformer_dna_tiny", "--encoder-normaliser", "twice"], "choose from"),
         (["--arch", "transformer_hna_tiny", "--hna-init", 1.5], "--hna-init is 1.5"),
-        (["--arch", "transformer_dna_tiny", "--encoder-attention-heads", 3], "do not divide"),
+        (
+            ["--arch", "transformer_dna_tiny", "--encoder-attention-heads", 3],
+            "give heads that divide",
+        ),
         (["--arch", "transformer_dna_tiny", "--decoder-normaliser", "doubly"], "see the future"),
         (["--arch", "transformer_dna_tiny", "--cross-self-attention"], "is not supported"),
     ],

@@ -57,7 +57,8 @@ def test_classification(data, tmp_path):
     ]
     assert found["transformer"]["encoder_roles"] == "none"
     assert found["roles"]["encoder_roles"] == "rare,separator,relative"
-    assert found["roles"]["head_gate"] and not found["transformer"]["head_gate"]
+    assert found["roles"]["head_gate"] == "static"
+    assert found["transformer"]["head_gate"] == "none"
     sizes = [
         {key: value for key, value in found[name].items() if key.startswith("encoder_")}
         for name in names[:2]

@@ -24,6 +24,7 @@ def check_ranges() -> None:
     Since: always.
     Until: fairseq checks ranges and names.
     """
+    from fairseq import utils
 
     def add_arguments(original: Callable, parser: ArgumentParser) -> ArgumentParser:
         parser.parse_args = partial(_parse, parser.parse_args)  # type: ignore[method-assign]
@@ -31,6 +32,7 @@ def check_ranges() -> None:
 
     def add_defaults(original: Callable, cfg: Any) -> None:
         original(cfg)
+        utils.import_user_module(cfg.common)  # fairseq-hydra-train does it later
         check_configuration(cfg)
 
     wrap("fairseq.options", "parse_args_and_arch", _parse)
