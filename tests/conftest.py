@@ -40,6 +40,15 @@ def pytest_runtest_logstart(nodeid):
     warm.say_what_is_covered(nodeid)
 
 
+ON_ERROR = sys.excepthook
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    """Take back what a process group of torch does to errors: it writes the rank before them."""
+    sys.excepthook = ON_ERROR
+
+
 @pytest.fixture(params=["as chosen", "fused"])
 def every_form(request, monkeypatch):
     """Normalisers as they are used on inputs of this size, and their kernels."""
