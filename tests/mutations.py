@@ -3,11 +3,14 @@
 A seed chooses the places: at least one in each room, and no two in one module before every module
 had one. Each mutation is made in a copy of the repository. There the tests run that reach the line,
 which a measurement of coverage knows, and then the files that they are in, up to the first failure;
-slow ones last. Results are lines of JSON; a second run of the same command continues.
+slow ones last. Without a measurement files of tests run that name the module or what it defines,
+those first that do so most often, and then all others. Results are lines of JSON; a second run of
+the same command continues.
 
 Example:
   COVERAGE_PROCESS_START=$PWD/pyproject.toml bash scripts/test.sh --all; coverage combine
   python tests/mutations.py --count 60 --seed 1 --coverage .coverage --out mutations.jsonl
+  python tests/mutations.py --count 60 --seed 1 --out mutations.jsonl
   python tests/mutations.py --list --count 5
 """
 
@@ -25,10 +28,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from coverage import CoverageData
 from pytest import ExitCode
+
+if TYPE_CHECKING:
+    from coverage import CoverageData
 
 ROOT = Path(__file__).parent.parent
 ROOMS = "attention criterions guidance roles models patches evaluation prepare".split()
@@ -54,6 +59,7 @@ SWAPS = {
 }
 FAST, SLOW = ["-m", "not slow"], ["-m", "slow"]
 FEW = 40  # tests that run before whole files
+FILES = 4  # that run before others which name the module less often
 
 
 class Mutation(NamedTuple):
@@ -148,7 +154,15 @@ def choose(count: int, seed: int) -> list[Mutation]:
     return chosen
 
 
-def find_tests(coverage: CoverageData, mutation: Mutation) -> list[str]:
+def read_coverage(path: Path) -> "CoverageData":
+    from coverage import CoverageData
+
+    data = CoverageData(str(path))
+    data.read()
+    return data
+
+
+def find_tests(coverage: "CoverageData", mutation: Mutation) -> list[str]:
     """Return tests that reach a line or, if it runs when its module is imported, the module."""
     lines = coverage.contexts_by_lineno(mutation.path)
     last = mutation.line + mutation.before.count("\n")
@@ -158,12 +172,40 @@ def find_tests(coverage: CoverageData, mutation: Mutation) -> list[str]:
     return sorted({test.partition(" (")[0] for test in reached} - {""})
 
 
-def order_files(checkout: Path, module: str, tests: list[str]) -> list[str]:
-    """Return the files of tests, those first that name the module most often."""
-    words = re.compile(rf"\b{re.escape(Path(module).stem)}\b")
-    files = {test.partition("::")[0] for test in tests}
-    counts = {file: len(words.findall((checkout / file).read_text("utf-8"))) for file in files}
-    return sorted(files, key=lambda file: (-counts[file], file))
+def count_names(checkout: Path, module: str) -> dict[str, int]:
+    """Return files of tests, and how often each names a module or what it defines."""
+    tree = ast.parse((checkout / module).read_text("utf-8"))
+    defined = [getattr(node, "name", "") for node in tree.body]
+    names = [Path(module).stem, *(name for name in defined if name.strip("_"))]
+    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+    files = (checkout / "tests").glob("test_*.py")
+    return {
+        str(file.relative_to(checkout)): len(words.findall(file.read_text("utf-8")))
+        for file in sorted(files)
+    }
+
+
+def choose_tests(checkout: Path, module: str, tests: list[str] | None) -> Iterator[list[str]]:
+    """Yield arguments of pytest, the most promising ones first.
+
+    Args:
+        checkout: a copy of the repository.
+        module: the file that is changed.
+        tests: those that reach the line, or None if nobody knows.
+    """
+    counts = count_names(checkout, module)
+    order = sorted(counts, key=lambda file: -counts[file])
+    if tests is None:
+        files = [file for file in order if counts[file]]
+        yield from ([*FAST, *files[at : at + FILES]] for at in range(0, len(files), FILES))
+        yield [*FAST, *(file for file in order if not counts[file])]
+        yield [*SLOW, *order]
+    elif tests:
+        reaching = {test.partition("::")[0] for test in tests}
+        files = [file for file in order if file in reaching]
+        yield [*FAST, *random.Random(1).sample(tests, min(FEW, len(tests)))]
+        yield [*FAST, *files]
+        yield [*SLOW, *files]
 
 
 def run_tests(checkout: Path, arguments: Sequence[str]) -> str:
@@ -181,27 +223,25 @@ def run_tests(checkout: Path, arguments: Sequence[str]) -> str:
     return failures[0] if failures else "" if passed else done.stdout[-300:]
 
 
-def try_out(checkout: Path, mutation: Mutation, coverage: CoverageData) -> dict[str, object]:
+def try_out(
+    checkout: Path, mutation: Mutation, coverage: "CoverageData | None"
+) -> dict[str, object]:
     """Make a mutation, and run the tests that reach it."""
     path, begin = checkout / mutation.path, time.time()
-    tests = find_tests(coverage, mutation)
-    files = order_files(checkout, mutation.path, tests)
-    few = random.Random(1).sample(tests, min(FEW, len(tests)))
+    tests = find_tests(coverage, mutation) if coverage else None
+    chosen = list(choose_tests(checkout, mutation.path, tests))
     text = path.read_bytes()
     path.write_bytes(text[: mutation.start] + mutation.after.encode() + text[mutation.end :])
     result = {"mutation": mutation.key(), "suite": "none", "failed": ""}
     try:
-        for suite, arguments in (
-            ("fast", [*FAST, *few]),
-            ("fast", [*FAST, *files]),
-            ("all", [*SLOW, *files]),
-        ):
-            if tests and (failed := run_tests(checkout, arguments)):
+        for arguments in chosen:
+            if failed := run_tests(checkout, arguments):
+                suite = "fast" if arguments[: len(FAST)] == FAST else "all"
                 result |= {"suite": suite, "failed": failed}
                 break
     finally:
         path.write_bytes(text)
-    return result | {"tests": len(tests), "seconds": round(time.time() - begin)}
+    return result | {"seconds": round(time.time() - begin)}
 
 
 def main() -> None:
@@ -209,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kept)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--coverage", type=Path, default=Path(".coverage"))
+    parser.add_argument("--coverage", type=Path, help="a measurement of which test reaches a line")
     parser.add_argument("--out", type=Path, default=Path("mutations.jsonl"))
     parser.add_argument("--list", action="store_true", help="only print the mutations")
     args = parser.parse_args()
@@ -217,8 +257,7 @@ def main() -> None:
     if args.list:
         print("\n".join(mutation.key() for mutation in chosen))
         return
-    coverage = CoverageData(str(args.coverage))
-    coverage.read()
+    coverage = read_coverage(args.coverage) if args.coverage else None
     text = args.out.read_text("utf-8") if args.out.exists() else ""
     done = {json.loads(line)["mutation"] for line in text.splitlines()}
     with tempfile.TemporaryDirectory() as folder:
