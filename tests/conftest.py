@@ -3,6 +3,7 @@
 import gzip
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,25 @@ def pytest_collection_modifyitems(items):
 
 def pytest_runtest_logstart(nodeid):
     warm.say_what_is_covered(nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """Remove a module's folders when its tests have passed: all of a run's would take 2 GB."""
+    if fixturedef.scope != "module":
+        return (yield)
+    folder, session = request.getfixturevalue("tmp_path_factory").getbasetemp(), request.session
+    there, failures = {*folder.iterdir()}, session.testsfailed
+    result = yield
+    made = {*folder.iterdir()} - there
+
+    def remove():
+        if session.testsfailed == failures:
+            for path in made:
+                shutil.rmtree(path, ignore_errors=True)
+
+    fixturedef.addfinalizer(remove)
+    return result
 
 
 ON_ERROR = sys.excepthook

@@ -40,7 +40,7 @@ def assert_same_translations(ours, theirs):
 SLOWLY = [pytest.param(name, marks=pytest.mark.slow) for name in ("una", "hna")]
 
 
-@pytest.fixture(scope="session", params=["dna", *SLOWLY])
+@pytest.fixture(scope="module", params=["dna", *SLOWLY])
 def trained(request, data_bin, tmp_path_factory):
     """A checkpoint of each mechanism after some real lines."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -58,12 +58,12 @@ def diversify(path):
     return path.with_name("diverse.pt")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def diverse(trained):
     return diversify(trained)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def translations(diverse, data_bin):
     return read_hypotheses(generate(data_bin, diverse))
 
@@ -83,7 +83,7 @@ def test_batching_does_not_change_a_translation(diverse, translations, data_bin)
     assert_same_translations(read_hypotheses(alone), translations)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stock(data_bin, tmp_path_factory):
     """A checkpoint of fairseq's own transformer, with noise."""
     return diversify(train(data_bin, "transformer", tmp_path_factory.mktemp("stock"), 3, *TINY))

@@ -48,12 +48,12 @@ TWO_ON_CPUS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def data(letters):
     return letters
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def run(data):
     """A finished training through the command line, saved beside the data."""
     return run_fairseq("train", data, "--user-dir", PLUGIN, *TRAIN, "--save-dir", data / "model")

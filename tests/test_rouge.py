@@ -106,7 +106,7 @@ def test_what_counts_as_a_word():
 # Real headlines.
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gigaword(corpora):
     folder = corpora / "gigaword-headline"
 
@@ -259,7 +259,7 @@ def test_generate_says_what_score_says(lines, summariser, data_bin, tmp_path, re
     assert all(float(value) > 0.5 for value in row[2:])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def summariser(data_bin, tmp_path_factory):
     return train(data_bin, "transformer_una_tiny", tmp_path_factory.mktemp("rouge"), 3)
 
