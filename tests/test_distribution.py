@@ -43,6 +43,19 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+def test_whatever_setup_asks_for_is_pinned():
+    asked = re.findall(r'"([\w-]+)(?:\[\w+\])?[=>]=\d', (ROOT / "setup.py").read_text("utf-8"))
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text("utf-8"), re.M)
+    assert {"torch", "mkdocs", "ipykernel", "triton"} <= {*asked}
+    assert not {spell(name) for name in asked} - {spell(name) for name in pinned}
+    assert len({spell(name) for name in pinned}) == len(pinned)
+
+
+def spell(name: str) -> str:
+    """The name of a package as pip compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 @pytest.mark.slow
 def test_the_source_archive_is_the_repository(archives):
     repository, source, _ = archives

@@ -75,6 +75,7 @@ def test_every_mechanism_has_a_page_of_the_same_shape():
 NOT_THERE = {("multi_view.md", "| flag |"), ("asa.md", "Cost"), ("roles.md", "| flag |")}
 
 
+@pytest.mark.slow
 def test_the_site_is_built(tmp_path):
     """Strictly: a link, an anchor or a docstring that the site cannot read is an error."""
     pytest.importorskip("mkdocs")

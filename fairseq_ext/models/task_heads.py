@@ -146,8 +146,8 @@ class Block(nn.Module):
 
     softmax((X Q)(Y K)ᵀ / √(d/h)) (Y V) of h heads is followed by A; Q, K, V and A are d x d.
     Between two sentences a fifth map follows, the paper's "intermediate transformation", whose
-    place the paper does not give. There is no bias, no residual and no layer normalisation: the
-    paper's counts of parameters leave no room for them.
+    place the paper does not give. There is no bias, no residual and no layer normalisation, since
+    the paper names none; its counts of parameters fit this, but do not exclude them.
     """
 
     def __init__(self, width: int, heads: int, layer: int, cross: bool, dropout: float) -> None:
