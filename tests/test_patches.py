@@ -34,7 +34,7 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 from torch.multiprocessing import ProcessRaisedException
 
-from fairseq_ext import patches, safe_loading
+from fairseq_ext import patches, safe_loading, wrapping
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches import libraries, processes
 
@@ -453,6 +453,18 @@ print(len(owners) > 30, [change for change in changed if owners.count((change[0]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("True []\n"), done.stdout + done.stderr
+
+
+def test_a_wrapper_has_names_of_its_own_for_what_callers_name(monkeypatch):
+    owner = SimpleNamespace(divide=lambda dividend, divisor=1, *, digits=9: dividend / divisor)
+
+    def divide(original, number, *args, **kwargs):
+        return number, original(number, *args, **kwargs)
+
+    monkeypatch.setattr(wrapping, "find_owner", lambda path: owner)
+    wrapping.wrap("owner", "divide", divide)
+    for found in (owner.divide(6, 2), owner.divide(dividend=6, divisor=2, digits=1)):
+        assert found == (6, 3)
 
 
 COUNTER = """

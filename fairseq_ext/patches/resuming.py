@@ -21,10 +21,12 @@ def end_when_done() -> None:
     Since: always.
     Until: fairseq_cli.train compares them before the first batch.
     """
+    from fairseq.trainer import Trainer
 
     def load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
         extra_state, batches = original(cfg, trainer, **kwargs)
-        if not trainer.get_num_updates():  # it begins, maybe from parameters of another training
+        resumed = isinstance(trainer, Trainer) and trainer.get_num_updates()
+        if not resumed:  # it begins, maybe from parameters of another training
             return extra_state, batches
         if not cfg.reset_meters:
             for function in _early_stops():
