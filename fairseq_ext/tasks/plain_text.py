@@ -51,7 +51,7 @@ def find_split(task: Any, split: str, epoch: int) -> str:
     """
     folders = utils.split_paths(task.cfg.data)
     path = Path(folders[(epoch - 1) % len(folders)]) / split
-    index, text = path.with_name(f"{split}.idx"), path.with_name(f"{split}.bin")
+    index, text = Path(f"{path}.idx"), Path(f"{path}.bin")
     if not check_files(str(path)):
         raise UsageError(
             f"{index} is not there: {describe_subsets(path.parent)}; give one of these, "
