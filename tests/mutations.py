@@ -4,8 +4,8 @@ A seed chooses the places: at least one in each room, and no two in one module b
 had one. Each mutation is made in a copy of the repository. There the tests run that reach the line,
 which a measurement of coverage knows, and then the files that they are in, up to the first failure;
 slow ones last. Without a measurement files of tests run that name the module or what it defines,
-those first that do so most often, and then all others. Results are lines of JSON; a second run of
-the same command continues.
+those first that do so most often, and then, without --named, all others. Results are lines of JSON;
+a second run continues, and tries again what no test has noticed.
 
 Example:
   COVERAGE_PROCESS_START=$PWD/pyproject.toml bash scripts/test.sh --all; coverage combine
@@ -185,21 +185,25 @@ def count_names(checkout: Path, module: str) -> dict[str, int]:
     }
 
 
-def choose_tests(checkout: Path, module: str, tests: list[str] | None) -> Iterator[list[str]]:
+def choose_tests(
+    checkout: Path, module: str, tests: list[str] | None, *, named: bool = False
+) -> Iterator[list[str]]:
     """Yield arguments of pytest, the most promising ones first.
 
     Args:
         checkout: a copy of the repository.
         module: the file that is changed.
         tests: those that reach the line, or None if nobody knows.
+        named: leave out files that do not name the module.
     """
     counts = count_names(checkout, module)
     order = sorted(counts, key=lambda file: -counts[file])
     if tests is None:
         files = [file for file in order if counts[file]]
         yield from ([*FAST, *files[at : at + FILES]] for at in range(0, len(files), FILES))
-        yield [*FAST, *(file for file in order if not counts[file])]
-        yield [*SLOW, *order]
+        if not named:
+            yield [*FAST, *(file for file in order if not counts[file])]
+            yield [*SLOW, *order]
     elif tests:
         reaching = {test.partition("::")[0] for test in tests}
         files = [file for file in order if file in reaching]
@@ -224,12 +228,12 @@ def run_tests(checkout: Path, arguments: Sequence[str]) -> str:
 
 
 def try_out(
-    checkout: Path, mutation: Mutation, coverage: "CoverageData | None"
-) -> dict[str, object]:
+    checkout: Path, mutation: Mutation, coverage: "CoverageData | None", *, named: bool
+) -> dict:
     """Make a mutation, and run the tests that reach it."""
     path, begin = checkout / mutation.path, time.time()
     tests = find_tests(coverage, mutation) if coverage else None
-    chosen = list(choose_tests(checkout, mutation.path, tests))
+    chosen = list(choose_tests(checkout, mutation.path, tests, named=named))
     text = path.read_bytes()
     path.write_bytes(text[: mutation.start] + mutation.after.encode() + text[mutation.end :])
     result = {"mutation": mutation.key(), "suite": "none", "failed": ""}
@@ -251,6 +255,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--coverage", type=Path, help="a measurement of which test reaches a line")
     parser.add_argument("--out", type=Path, default=Path("mutations.jsonl"))
+    parser.add_argument("--named", action="store_true", help="only files that name the module")
     parser.add_argument("--list", action="store_true", help="only print the mutations")
     args = parser.parse_args()
     chosen = choose(args.count, args.seed)
@@ -259,14 +264,15 @@ def main() -> None:
         return
     coverage = read_coverage(args.coverage) if args.coverage else None
     text = args.out.read_text("utf-8") if args.out.exists() else ""
-    done = {json.loads(line)["mutation"] for line in text.splitlines()}
+    tried = [json.loads(line) for line in text.splitlines()]
+    done = {each["mutation"] for each in tried if each["failed"] or args.named}
     with tempfile.TemporaryDirectory() as folder:
         checkout = Path(folder, "checkout")
         shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv", "data-bin"))
         (checkout / "data-bin").mkdir()
         for mutation in chosen:
             if mutation.key() not in done:
-                result = try_out(checkout, mutation, coverage)
+                result = try_out(checkout, mutation, coverage, named=args.named)
                 with args.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(result) + "\n")
                 print(
