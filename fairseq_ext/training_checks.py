@@ -246,7 +246,7 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
         for site, side in SITES.items() if two_sided else [("encoder", "encoder")]:
             layers = sizes[f"{side}_layers"]
             heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)
-            parts.append(heads)
+            parts += [heads, values[f"{site}_head_mixer"]]
             groups = (
                 head_options.build_heads(site, i, heads, layers, values) for i in range(layers)
             )
