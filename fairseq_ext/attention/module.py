@@ -47,6 +47,7 @@ class Attention(CachedProjections):
     Attributes:
         learned_heads: heads that learn what they look at.
         unrestricted_heads: learned heads with the default masks, which may look at every token.
+        num_maps: how many maps are normalised: H, or more if a mixer makes several of each head.
 
     Raises:
         UsageError: H does not divide C, the groups do not add up to H, a normaliser that looks
@@ -85,7 +86,9 @@ class Attention(CachedProjections):
         check_groups(groups, num_heads, site)
         if mixer is not None:
             check_mixer(mixer, groups, adversary, site)
-        width = self.head_dim // (1 if mixer is None else mixer.parts)
+        parts = 1 if mixer is None else mixer.parts
+        self.num_maps = sum(g.num_heads * (parts if g.learned else 1) for g in groups)
+        width = self.head_dim // parts
         for group in groups:
             if group.positions is not None:
                 group.positions.check_width(width)
