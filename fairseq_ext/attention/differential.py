@@ -10,7 +10,7 @@ from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
 from fairseq_ext.errors import UsageError
 
 EPSILON = 1e-5  # of the norm, as in the authors' code
-STD = 0.1  # of the initial vectors, as in the paper
+STD = 0.1  # of the initial vectors, likewise
 
 
 @MIXERS.register("differential")
