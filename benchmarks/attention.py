@@ -21,6 +21,7 @@ from measure import AGAIN, Aim, Quiet, Row, Table, Work
 from torch import Tensor
 
 from fairseq_ext.attention import (
+    MIXERS,
     NORMALISERS,
     AttentionContext,
     HeadGroup,
@@ -106,6 +107,21 @@ def ours(name: str, **options: object) -> Callable[[Problem], Candidate]:
     return build
 
 
+def mixed(name: str) -> Callable[[Problem], Candidate]:
+    """Build softmax heads with a mixer."""
+
+    def build(problem: Problem) -> Candidate:
+        heads, q = problem.heads, problem.qkv[0]
+        mixer = MIXERS.build(name, heads, width=WIDTH, layer=0)
+        assert mixer is not None
+        mixer.to(q.device, q.dtype)
+        group = HeadGroup(heads, normaliser=build_normaliser("softmax", heads))
+        call = HeadCall(*problem.qkv, problem.context, slice(0, heads))
+        return lambda: group.attend(call, False, mixer)[0], mixer.parameters()
+
+    return build
+
+
 def gaussian(problem: Problem) -> Candidate:
     """Build hard-coded heads."""
     group = hard_coded(problem.heads)
@@ -171,6 +187,7 @@ CANDIDATES: dict[str, Callable[[Problem], Candidate]] = {
     **{f"sinkhorn {sweeps}": ours("sinkhorn", sinkhorn_sweeps=sweeps) for sweeps in (2, 5)},
     # on a GPU; on a CPU both are the kernel for CPUs
     **{f"{name}-flex": ours(name, doubly_kernel="flex") for name in ("doubly", "hybrid")},
+    **{name: mixed(name) for name in MIXERS if name != "none"},
     "literal DNA": textbook(literal),
     "log DNA": textbook(log_form),
     "gaussian": gaussian,

@@ -27,8 +27,9 @@ from importlib import metadata  # noqa: E402
 from typing import Any, TypeVar  # noqa: E402
 
 from fairseq_ext import criterions, models, tasks  # noqa: E402, F401
-from fairseq_ext.attention import GATES, MASKS, NORMALISERS, SCORERS  # noqa: E402
+from fairseq_ext.attention import GATES, MASKS, MIXERS, NORMALISERS, SCORERS  # noqa: E402
 from fairseq_ext.attention.gates import HeadGate  # noqa: E402
+from fairseq_ext.attention.head_mixers import HeadMixer  # noqa: E402
 from fairseq_ext.attention.masks import MaskFunction  # noqa: E402
 from fairseq_ext.attention.normalisers import Normaliser  # noqa: E402
 from fairseq_ext.attention.parts import Parts, find_package, read_options  # noqa: E402
@@ -46,6 +47,7 @@ MakeNormaliser = TypeVar("MakeNormaliser", bound=Callable[..., Normaliser])
 MakeScorer = TypeVar("MakeScorer", bound=Callable[..., Scorer])
 MakeMask = TypeVar("MakeMask", bound=Callable[..., MaskFunction])
 MakeGate = TypeVar("MakeGate", bound=Callable[..., HeadGate])
+MakeMixer = TypeVar("MakeMixer", bound=Callable[..., HeadMixer])
 Rows = TypeVar("Rows", bound=Callable[[View], Any])
 TermClass = TypeVar("TermClass", bound=type[Term])
 
@@ -101,6 +103,18 @@ def register_head_gate(name: str, *, options: type | None = None) -> Callable[[M
     It is called with the number of heads, `width`, the width of the layer, and its options.
     """
     return _register(GATES, name, options)
+
+
+def register_head_mixer(
+    name: str, *, options: type | None = None
+) -> Callable[[MakeMixer], MakeMixer]:
+    """Return a decorator that registers a mixer of heads' maps: `--encoder-head-mixer NAME`, ….
+
+    Decorated is a subclass of `fairseq_ext.attention.head_mixers.HeadMixer`, or a function that
+    makes one. It is called with the number of heads, `width`, that of a head, `layer`, its index,
+    and its options.
+    """
+    return _register(MIXERS, name, options)
 
 
 def register_pattern(

@@ -79,6 +79,7 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
     for part in criterion.parts if isinstance(criterion, CompositeCriterion) else ():
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
+        check_mixed_heads(model, getattr(part, "per_head", False))
     if "ag" in getattr(criterion, "terms", ()) and not any(
         isinstance(m, Attention) and _is_trained(m) for m in model.encoder.modules()
     ):  # the decoder is never frozen
@@ -141,7 +142,12 @@ def check_empty_rows(model: nn.Module, empty_rows: str) -> None:
     """
     if empty_rows == "unmasked":
         return
-    encoder = [m for m in model.modules() if isinstance(m, Attention) and m.site == "encoder"]
+    encoder = _list_encoder_attention(model)
+    if any(attention.mixer for attention in encoder):
+        raise UsageError(
+            f"--asa-empty-rows {empty_rows} looks at all positions by softmax, and "
+            "--encoder-head-mixer changes its weights; leave one of both out"
+        )
     groups = [group for attention in encoder for group in attention.groups]
     for reason, differs in OTHER_ROWS.items():
         if any(differs(group) for group in groups):
@@ -149,6 +155,21 @@ def check_empty_rows(model: nn.Module, empty_rows: str) -> None:
                 f"--asa-empty-rows {empty_rows} looks at all positions by softmax, and {reason}; "
                 "leave one of both out"
             )
+
+
+def check_mixed_heads(model: nn.Module, per_head: bool) -> None:
+    """Raise UsageError if a second pass masks each head on its own, and heads are mixed."""
+    mixers = [attention.mixer for attention in _list_encoder_attention(model)]
+    if per_head and any(mixer is not None and mixer.mixes_heads for mixer in mixers):
+        raise UsageError(
+            "--asa-baseline magnitude masks a unit in one head, which with --encoder-head-mixer "
+            "gets weights of the others; give another baseline, or --encoder-head-mixer none or "
+            "differential"
+        )
+
+
+def _list_encoder_attention(model: nn.Module) -> list[Attention]:
+    return [m for m in model.modules() if isinstance(m, Attention) and m.site == "encoder"]
 
 
 OTHER_ROWS: dict[str, Callable[[Any], bool]] = {
@@ -246,7 +267,7 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
         for site, side in SITES.items() if two_sided else [("encoder", "encoder")]:
             layers = sizes[f"{side}_layers"]
             heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)
-            parts.append(heads)
+            parts += [heads, values[f"{site}_head_mixer"]]
             groups = (
                 head_options.build_heads(site, i, heads, layers, values) for i in range(layers)
             )

@@ -197,3 +197,40 @@ def t5_bucket(distance: int, causal: bool, buckets: int, farthest: int) -> int:
         return first + away
     share = math.log(away / single) / math.log(farthest / single)
     return first + min(single + int(share * (buckets - single)), buckets - 1)
+
+
+def softmax_rows(scores: Tensor, masked: Tensor) -> Tensor:
+    """Weights [T, S] of one map."""
+    return rows(torch.where(masked, 0, scores.exp()))
+
+
+def talking(q: Tensor, k: Tensor, v: Tensor, masked: Tensor, mixer) -> tuple[Tensor, Tensor]:
+    """Output [H, T, D] and weights [H, T, S] of one sentence (Shazeer et al. 2020)."""
+    heads = range(len(q))
+    logits = [q[h] @ k[h].T / q.size(-1) ** 0.5 for h in heads]
+
+    def mix(offset: Tensor, maps: list[Tensor]) -> list[Tensor]:
+        return [sum((offset[g, h] + (1 if g == h else 0)) * maps[h] for h in heads) for g in heads]
+
+    weights = [softmax_rows(each, masked) for each in mix(mixer.score_offset, logits)]
+    weights = mix(mixer.weight_offset, weights)
+    return torch.stack([weights[h] @ v[h] for h in heads]), torch.stack(weights)
+
+
+def differential(q: Tensor, k: Tensor, v: Tensor, masked: Tensor, mixer) -> tuple[Tensor, Tensor]:
+    """Output [H, T, D] and weights [H, T, S] of one sentence (Ye et al. 2025), in layer 2."""
+    half = q.size(-1) // 2
+    first = 0.8 - 0.6 * math.exp(-0.3 * (2 - 1))
+    (q1, k1), (q2, k2) = mixer.vectors
+    subtracted = (q1 @ k1).exp() - (q2 @ k2).exp() + first
+    outputs, weights = [], []
+    for h in range(len(q)):
+        one, other = (
+            softmax_rows(q[h, :, part] @ k[h, :, part].T / half**0.5, masked)
+            for part in (slice(0, half), slice(half, None))
+        )
+        weights.append(one - subtracted * other)
+        mixed = weights[-1] @ v[h]
+        normed = [x / ((x * x).mean() + 1e-5).sqrt() * (1 + mixer.gain_offset) for x in mixed]
+        outputs.append((1 - first) * torch.stack(normed))
+    return torch.stack(outputs), torch.stack(weights)

@@ -138,7 +138,13 @@ def test_forms_of_one_attention_agree(padding):
     if padding:
         real = ~problem.context.key_padding[:, None, :, None]
         assert 1 - real.double().mean() == pytest.approx(padding, abs=0.02)
-    for name, like in [("softmax", "SDPA"), ("literal DNA", "doubly"), ("log DNA", "doubly")]:
+    agreeing = [
+        ("softmax", "SDPA"),
+        ("talking", "SDPA"),
+        ("literal DNA", "doubly"),
+        ("log DNA", "doubly"),
+    ]
+    for name, like in agreeing:
         torch.testing.assert_close(outs[name] * real, outs[like] * real)
     torch.testing.assert_close(outs["conv1d"] * real, outs["gaussian"] * real, atol=1e-6, rtol=0)
     assert not torch.allclose(outs["doubly"] * real, outs["SDPA"] * real, atol=1e-3)

@@ -39,6 +39,8 @@ NEUTRAL = {  # it is there, or its flag is, and does nothing
     "gaussian": {"encoder_gaussian_heads": "0"},
     "gate": {},
     **dict.fromkeys(POSITIONS, {"encoder_positions": None}),
+    "talking": {},
+    "differential": {"encoder_head_mixer": "none"},
     "input": {"head_gate": "none"},
 }
 OWN = {
@@ -48,6 +50,8 @@ OWN = {
     "input": "gate.weight",
     "l0": "gate.offset",
     "t5": "positions.table",
+    "talking": "mixer.score_offset",
+    "differential": "mixer.vectors",
 }
 TWO_WAYS = {*PAIRS} | {pair[::-1] for pair in PAIRS}
 ORDERED = [
@@ -331,6 +335,17 @@ MASKED = "--criterion masked_lm_asa --asa-layers all --asa-empty-rows"
         ("roberta", f"{MASKED} scores --encoder-gaussian-heads 2", ["is not normalised"]),
         ("roberta", f"{MASKED} uniform --encoder-normaliser doubly", ["--encoder-normaliser"]),
         ("roberta", f"{MASKED} scores --encoder-normaliser hybrid", ["--encoder-normaliser"]),
+        ("roberta", f"{MASKED} scores --encoder-head-mixer talking", ["--encoder-head-mixer"]),
+        (
+            "roberta",
+            "--criterion masked_lm_asa --asa-baseline magnitude --encoder-head-mixer talking",
+            ["--asa-baseline magnitude masks a unit in one head", "none or differential"],
+        ),
+        (
+            "transformer",
+            "--encoder-head-mixer talking --encoder-roles rare",
+            ["mixes the maps of all heads", "--encoder-roles"],
+        ),
     ],
 )
 def test_what_would_have_no_meaning_is_refused_before_training(data, family, flags, said):

@@ -21,6 +21,8 @@ ALTERNATIVES = {
     "alibi": "--encoder-positions alibi",
     "t5": "--encoder-positions t5",
     "rotary": "--encoder-positions rotary",
+    "talking": "--encoder-head-mixer talking",
+    "differential": "--encoder-head-mixer differential",
     "input": "--head-gate input",
     "l0": "--head-gate l0",
     "rdrop": "",
@@ -30,7 +32,9 @@ NORMALISERS = {"dna", "hna", "sinkformer", "entmax", "sink"}  # one flag
 POSITIONS = {"alibi", "t5", "rotary"}
 GATES = {"gate", "input", "l0"}
 SECOND_PASSES = {"asa", "rdrop"}  # a criterion has one
-APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES)
+MIXERS = {"talking", "differential"}
+MIXED = ({"talking", "roles"}, {"talking", "gaussian"})  # heads of several kinds
+APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES, MIXERS, *MIXED)
 PAIRS = [
     pair
     for pair in combinations(MECHANISMS, 2)

@@ -1,7 +1,7 @@
 """Multi-head attention as one forward pass with slots; a mechanism fills one of the slots.
 
-    project (+ incremental cache) -> positions -> score -> bias -> mask -> normalise -> observe ->
-    dropout -> mix values -> head gate -> output
+    project (+ incremental cache) -> positions -> score -> mix scores of heads -> bias -> mask ->
+    normalise -> mix maps of heads -> observe -> dropout -> mix values -> head gate -> output
 
 Shapes are written with fixed letters: B batch, H heads (h: heads of a group or of a part of it), T
 queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *may not be attended*.
@@ -11,8 +11,10 @@ import warnings
 from typing import Any
 
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
+from fairseq_ext.attention.differential import Differential
 from fairseq_ext.attention.gates import GATES, HeadGate
 from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
+from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
 from fairseq_ext.attention.learned_gates import InputGate, L0Gate
 from fairseq_ext.attention.masks import MASKS
 from fairseq_ext.attention.module import Attention
@@ -20,10 +22,12 @@ from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
 from fairseq_ext.attention.positions import POSITIONS
 from fairseq_ext.attention.scorers import SCORERS
 from fairseq_ext.attention.second_pass import Adversary, SecondPass
+from fairseq_ext.attention.talking_heads import TalkingHeads
 
 __all__ = [
     "GATES",
     "MASKS",
+    "MIXERS",
     "NORMALISERS",
     "POSITIONS",
     "SCORERS",
@@ -31,12 +35,15 @@ __all__ = [
     "Attention",
     "AttentionContext",
     "AttentionRecorder",
+    "Differential",
     "HeadGate",
     "HeadGroup",
+    "HeadMixer",
     "InputGate",
     "Inputs",
     "L0Gate",
     "SecondPass",
+    "TalkingHeads",
     "build_gaussian_heads",
     "build_normaliser",
 ]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
+from fairseq_ext.attention.head_mixers import HeadMixer, check_shared_mask
 from fairseq_ext.attention.masks import (
     DEFAULT_MASKS,
     Mask,
@@ -53,21 +54,44 @@ class HeadGroup(nn.Module):
         masks = [repr(mask) for mask in self.masks if mask not in DEFAULT_MASKS]
         return ", ".join([f"num_heads={self.num_heads}", *masks])
 
-    def attend(self, call: HeadCall, observed: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the output [B, h, T, D] of some heads and, if observed, weights [B, h, T, S]."""
+    def attend(
+        self, call: HeadCall, observed: bool, mixer: HeadMixer | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output [B, h, T, D] of some heads and, if observed, weights [B, h, T, S].
+
+        Args:
+            mixer: of the layer's heads.
+        """
+        if mixer is None:
+            return self._attend(call, observed, None)
+        crossing = mixer if mixer.mixes_heads else None
+        results = [self._attend(part, observed, crossing) for part in mixer.split(call)]
+        out = mixer.finish(mixer.join([out for out, _ in results]))
+        return out, mixer.join([w for _, w in results if w is not None]) if observed else None
+
+    def _attend(
+        self, call: HeadCall, observed: bool, mixer: HeadMixer | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output and map of queries and keys, with a mixer of scores and weights."""
         if self.positions is not None:
             call = self.positions.rotate(call)
-        if not observed and call.bias is None and (out := self._fused(call)) is not None:
+        fusible = not observed and mixer is None and call.bias is None
+        if fusible and (out := self._fused(call)) is not None:
             return out, None
         context, heads, v = call.context, call.heads, call.v
         scores = self.scorer(call)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if mixer is not None:
+            check_shared_mask(combined_mask(self.masks, context, heads))
+            scores = mixer.mix_scores(scores)
         if self.positions is not None:
             scores = add_bias(scores, self.positions.bias(context, heads, scores.dtype))
         mask = combined_bias(self.masks, context, heads, scores.dtype)
         if call.bias is not None:
             scores, mask = call.bias(scores, mask)
         weights = self.normaliser.weights(scores, mask, context.query_padding, heads)
+        if mixer is not None:
+            weights = mixer.mix_weights(weights)
         mixed = drop_weights(weights.to(v.dtype), call.dropout if self.learned else 0.0)
         return mixed @ v, weights.expand(len(v), -1, -1, -1) if observed else None
 
@@ -78,6 +102,7 @@ class HeadGroup(nn.Module):
             return self.scorer.fused(call) if plain else None
         if self.scorer is not dot_product:
             return None
+        call = widen(call)
         context, heads, dtype = call.context, call.heads, call.q.dtype
         if self.positions is None or (bias := self.positions.bias(context, heads, dtype)) is None:
             return self.normaliser.fused(call, combined_mask(self.masks, context, heads))
@@ -95,6 +120,18 @@ class HeadGroup(nn.Module):
 
         key = ("bias", id(bias), self.masks, heads.start, heads.stop)
         return compute() if bias.requires_grad else context.inputs.cached(key, compute)
+
+
+def widen(call: HeadCall) -> HeadCall:
+    """Return the call with queries and keys as wide as values, which kernels take, and its scores.
+
+    They get zeros, and queries a factor for the larger D in q k^T / sqrt(D).
+    """
+    narrow, wide = call.q.size(-1), call.v.size(-1)
+    if narrow == wide:
+        return call
+    q = F.pad(call.q * (wide / narrow) ** 0.5, (0, wide - narrow))
+    return call._replace(q=q, k=F.pad(call.k, (0, wide - narrow)))
 
 
 def drop_weights(weights: Tensor, rate: float) -> Tensor:

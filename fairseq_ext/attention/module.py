@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from fairseq_ext.attention.context import AttentionContext, ExtraPass, HeadCall, Inputs, as_inputs
 from fairseq_ext.attention.gates import HeadGate, gate_heads
 from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices
+from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
 from fairseq_ext.errors import UsageError
 
-OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.)"
+OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.|mixer\.)"
 
 
 HEADS_FLAGS = {
@@ -40,16 +41,18 @@ class Attention(CachedProjections):
             query and key projections, which are absent (None) if all heads are hard-coded.
         adversary: what an adversarial second pass asks for masks (self-attention).
         gate: of the heads' outputs: a module, or a weight for each head, as an offset from 1.
+        mixer: of the maps of learned heads.
         stock: further arguments of fairseq's MultiheadAttention.
 
     Attributes:
         learned_heads: heads that learn what they look at.
         unrestricted_heads: learned heads with the default masks, which may look at every token.
+        num_maps: how many maps are normalised: H, or more if a mixer makes several of each head.
 
     Raises:
         UsageError: H does not divide C, the groups do not add up to H, a normaliser that looks
-            across queries stands where queries must not see each other, or an argument of fairseq's
-            is not supported.
+            across queries stands where queries must not see each other, a mixer has no meaning for
+            the heads, or an argument of fairseq's is not supported.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Attention(CachedProjections):
         groups: Sequence[HeadGroup] | None = None,
         adversary: nn.Module | None = None,
         gate: HeadGate | nn.Parameter | None = None,
+        mixer: HeadMixer | None = None,
         **stock: Any,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
@@ -75,14 +79,19 @@ class Attention(CachedProjections):
         kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
         super().__init__(embed_dim, num_heads, **kind, **stock)
         self.site, self.layer, self.adversary = site, layer, adversary
-        self.gate = gate
+        self.gate, self.mixer = gate, mixer
         # the name that --retain-dropout-modules knows
         self.dropout_module.module_name = MultiheadAttention.__name__
         groups = groups or [HeadGroup(num_heads, normaliser=Softmax())]
         check_groups(groups, num_heads, site)
+        if mixer is not None:
+            check_mixer(mixer, groups, adversary, site)
+        parts = 1 if mixer is None else mixer.parts
+        self.num_maps = sum(g.num_heads * (parts if g.learned else 1) for g in groups)
+        width = self.head_dim // parts
         for group in groups:
             if group.positions is not None:
-                group.positions.check_width(self.head_dim)
+                group.positions.check_width(width)
         self.groups: Iterable[HeadGroup] = nn.ModuleList(groups)  # type: ignore[assignment]
         owners = [group for group in groups for _ in range(group.num_heads)]
         self.learned_heads = [head for head, group in enumerate(owners) if group.learned]
@@ -131,7 +140,9 @@ class Attention(CachedProjections):
             check_groups(self.groups, self.num_heads, "causal")
         need_weights = need_weights or need_head_weights
         recorded = inputs.observed_heads(self.site, self.layer, self.num_heads)
-        observed = list(range(self.num_heads)) if need_weights else recorded
+        together = self.mixer is not None and self.mixer.mixes_heads
+        every = need_weights or (recorded and together)
+        observed = list(range(self.num_heads)) if every else recorded
         # project
         q, k, v, context = self.project(query, key, value, inputs, incremental_state, static_kv)
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
@@ -182,16 +193,18 @@ class Attention(CachedProjections):
             part = q[:, learned], k[:, learned], v[:, heads]
             part_bias = None if bias is None else bias(heads)
             call = HeadCall(*part, context, own, dropout, part_bias)
-            results.append(group.attend(call, is_observed))
+            results.append(group.attend(call, is_observed, self.mixer if group.learned else None))
         maps = [weights for _, weights in results if weights is not None]
         return _join([out for out, _ in results], 1), _join(maps, 1) if maps else None
 
     def statistics(self) -> dict[str, Callable[[], float]]:
-        """Return the normalisers' statistics and the weights of heads, by site, layer and name."""
+        """Return statistics of normalisers, mixer and gate, by site, layer and name."""
         names = dict.fromkeys(name for g in self.groups for name in g.normaliser.statistics())
         statistics: dict[str, Callable[[], float]] = {
             name: partial(self._mean_statistic, name) for name in names
         }
+        if self.mixer is not None:
+            statistics |= self.mixer.statistics()
         if isinstance(self.gate, nn.Parameter):
             statistics |= {f"gate{h}": partial(_gate_weight, x) for h, x in enumerate(self.gate)}
         elif self.gate is not None:

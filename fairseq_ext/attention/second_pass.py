@@ -218,7 +218,7 @@ class BernoulliPass(SecondPass):
 
 @dataclass(eq=False)
 class MagnitudePass(SecondPass):
-    """A pass in which the largest scores in each row of each head are masked, in all layers.
+    """A pass in which the largest scores in each row of each map are masked, in all layers.
 
     Args:
         share: of the keys that a row may attend to, rounded to whole ones.
@@ -228,7 +228,7 @@ class MagnitudePass(SecondPass):
 
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias:
         """Return the bias that masks the largest scores, once these are there."""
-        heads, kept = [], []  # of each slice of heads so far: how many, what they keep
+        heads, kept = [], []  # of each slice of maps so far: how many, what they keep
 
         def mask_largest(scores: Tensor, mask: Tensor | None) -> BiasedScores:
             ranks = add_bias(scores.detach(), mask).argsort(-1, descending=True).argsort(-1)
@@ -238,8 +238,8 @@ class MagnitudePass(SecondPass):
             count = self._count(keep, context)
             heads.append(keep.size(1))
             kept.append(count.kept * keep.size(1))
-            if sum(heads) == attention.num_heads:
-                mean = torch.stack(kept).sum(0) / attention.num_heads
+            if sum(heads) == attention.num_maps:
+                mean = torch.stack(kept).sum(0) / attention.num_maps
                 self.counts.setdefault(attention.layer, count._replace(kept=mean))
             return self.apply_mask(keep, scores, mask)
 

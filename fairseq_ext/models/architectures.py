@@ -35,6 +35,8 @@ ONE_SIDED: dict[str, dict[str, Any]] = {
     "sinkformer": {"encoder_normaliser": "sinkformer"},
     "entmax": {"encoder_normaliser": "entmax"},
     "sink": {"encoder_normaliser": "sink"},
+    "talking": {"encoder_head_mixer": "talking"},
+    "differential": {"encoder_head_mixer": "differential"},
     "asa": {"asa_layers": "all"},
     "roles": {"encoder_roles": "rare,separator,relative"},
 }

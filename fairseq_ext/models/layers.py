@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
 from fairseq_ext.attention.positions import share_parameters
-from fairseq_ext.models import head_options
+from fairseq_ext.models import head_options, mixer_options
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
 SEED_STEP = 1_000_003  # between the seeds of the adversaries of layers
@@ -35,6 +35,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         groups=head_options.build_heads(site, layer, heads, side.layers, options),
         adversary=build_adversary(site, layer, cfg),
         gate=head_options.build_gate(site, heads, side.embed_dim, options),
+        mixer=mixer_options.build_mixer(site, layer, heads, side.embed_dim, options),
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
 
-from fairseq_ext.attention import GATES, MASKS, NORMALISERS, POSITIONS, SCORERS
+from fairseq_ext.attention import GATES, MASKS, MIXERS, NORMALISERS, POSITIONS, SCORERS
 from fairseq_ext.attention.parts import Part, Parts
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.plan import SITES
@@ -31,6 +31,7 @@ SLOTS: dict[str, Parts] = {
     **{f"{site}_scorer": SCORERS for site in SITES},
     **{f"{site}_masks": MASKS for site in SITES},
     **{f"{side}_positions": POSITIONS for side in ("encoder", "decoder")},
+    **{f"{site}_head_mixer": MIXERS for site in SITES},
     "head_gate": GATES,
 }
 """Option -> the parts that it can name; parts may be registered at any time."""
@@ -84,6 +85,10 @@ class AttentionOptions:
         encoder_masks: masks of encoder self-attention beside padding, as in NAME,NAME, or none
         decoder_masks: masks of decoder self-attention beside padding and the future
         cross_masks: masks of encoder-decoder attention beside padding
+        encoder_head_mixer: mixer of the maps of heads in encoder self-attention: none, projections
+            across heads (talking), or the difference of two maps of each head (differential)
+        decoder_head_mixer: mixer of the maps of heads in decoder self-attention
+        cross_head_mixer: mixer of the maps of heads in encoder-decoder attention
         gaussian_sigma: standard deviation of hard-coded heads, in tokens: one, or one for each head
         gaussian_ratio: source tokens per target token, for hard-coded heads of encoder-decoder
             attention
@@ -114,6 +119,9 @@ class AttentionOptions:
     encoder_masks: str = "none"
     decoder_masks: str = "none"
     cross_masks: str = "none"
+    encoder_head_mixer: str = "none"
+    decoder_head_mixer: str = "none"
+    cross_head_mixer: str = "none"
     encoder_gaussian_heads: str = _gaussian_heads("encoder self-attention")
     decoder_gaussian_heads: str = _gaussian_heads("decoder self-attention")
     cross_gaussian_heads: str = _gaussian_heads("encoder-decoder attention")
@@ -180,7 +188,15 @@ class RobertaOptions:
 HYBRID = ("hna_init", "hna_weight")
 """Options that the parameters of hybrid weights are stored relative to."""
 
-CROSS = ("gaussian_heads", "layers", "attention_heads", "normaliser", "scorer", "masks")
+CROSS = (
+    "gaussian_heads",
+    "layers",
+    "attention_heads",
+    "normaliser",
+    "scorer",
+    "masks",
+    "head_mixer",
+)
 
 OWN_REQUIREMENTS: Requirements = {
     **{f"{site}_gaussian_offsets": ([f"{site}_gaussian_heads"], []) for site in SITES},

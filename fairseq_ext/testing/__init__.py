@@ -11,6 +11,7 @@ Each function raises AssertionError if something does not hold, and says what:
 
 from fairseq_ext.testing.losses import check_pattern, check_regulariser
 from fairseq_ext.testing.mechanisms import check_mechanism, check_model
+from fairseq_ext.testing.mixers import check_head_mixer
 from fairseq_ext.testing.slots import (
     check_head_gate,
     check_mask,
@@ -20,6 +21,7 @@ from fairseq_ext.testing.slots import (
 
 __all__ = [
     "check_head_gate",
+    "check_head_mixer",
     "check_mask",
     "check_mechanism",
     "check_model",

@@ -40,7 +40,7 @@ def check_normaliser(name: str, twin: NormaliserTwin | None = None, **options: A
         twin: a naive form of it in plain torch, to compare outputs and every gradient with.
         options: its options, where they are not to be the default ones.
     """
-    values = _defaults(NORMALISERS, name) | options
+    values = read_defaults(NORMALISERS, name) | options
 
     def make(heads: int = HEADS) -> Normaliser:
         torch.manual_seed(3)
@@ -65,7 +65,8 @@ def check_normaliser(name: str, twin: NormaliserTwin | None = None, **options: A
             check_model(**{f"{site}_normaliser": name}, **options)
 
 
-def _defaults(table: Any, name: str) -> dict[str, Any]:
+def read_defaults(table: Any, name: str) -> dict[str, Any]:
+    """Return the default values of the options of a registered part."""
     part = table.parts().get(name)
     assert part is not None, f"no {table.noun} {name!r} is registered"
     return {option: each.default for option, each in part.options.items()}
@@ -192,7 +193,7 @@ def check_scorer(name: str, twin: ScorerTwin | None = None, **options: Any) -> N
         twin: a naive form of it.
         options: its options, where they are not to be the default ones.
     """
-    module: Any = SCORERS.build(name, HEADS, **(_defaults(SCORERS, name) | options))
+    module: Any = SCORERS.build(name, HEADS, **(read_defaults(SCORERS, name) | options))
     if twin is not None:
         torch.manual_seed(5)
         if isinstance(module, nn.Module):
@@ -224,7 +225,7 @@ def check_mask(name: str, sites: tuple[str, ...] = ("encoder", "decoder"), **opt
         sites: where it has a meaning.
         options: its options, where they are not to be the default ones.
     """
-    _defaults(MASKS, name)
+    read_defaults(MASKS, name)
     for site in sites:
         check_model(**{f"{site}_masks": name}, **options)
 
@@ -237,7 +238,7 @@ def check_head_gate(name: str, twin: GateTwin | None = None, **options: Any) -> 
         twin: a naive form of it, in evaluation.
         options: its options, where they are not to be the default ones.
     """
-    values = _defaults(GATES, name) | options
+    values = read_defaults(GATES, name) | options
     width = HEADS * WIDTH
     gate: Any = GATES.build(name, HEADS, width=width, **values)
     if twin is not None:

@@ -36,6 +36,7 @@ ACCEPTED: dict[str, list] = {
     "--encoder-roles": ["none"],
     "--encoder-scorer": ["dot"],
     "--encoder-masks": ["none"],
+    "--encoder-head-mixer": ["none"],
     "--head-gate": ["none", False],  # False in older checkpoints
     "--encoder-normalize-before": [False],
     "--layernorm-embedding": [True],

@@ -83,6 +83,7 @@ print_mechanisms() {
     asa) terms+=_asa flags+=' --asa-layers all' ;;
     gaussian) flags+=' --encoder-gaussian-heads 2' ;;
     gate) flags+=' --head-gate' ;;
+    talking | differential) flags+=" --encoder-head-mixer $part" ;;
     *) die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }." ;;
     esac
   done

@@ -113,11 +113,15 @@ class Adversaries(TwoPass):
 
 
 class NaiveMasks(TwoPass):
-    """A second pass with masks of one kind, at one rate."""
+    """A second pass with masks of one kind, at one rate.
+
+    Attributes:
+        per_head: heads have masks of their own.
+    """
 
     def __init__(self, kind: Callable[..., second_pass.SecondPass], cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.kind = kind
+        self.kind, self.per_head = kind, kind is second_pass.MagnitudePass
 
     def build_second_pass(self, updates: int) -> second_pass.SecondPass:
         """Return a pass with masks of this kind."""

@@ -1,0 +1,121 @@
+"""Mixers of heads: attention maps that are made of the maps of all heads, or of parts of a head."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.masks import Mask
+from fairseq_ext.attention.parts import Parts
+from fairseq_ext.attention.scorers import dot_product
+from fairseq_ext.errors import UsageError
+
+
+class HeadMixer(nn.Module):
+    """Base of the mixers of a layer's heads.
+
+    Args:
+        heads: H.
+        width: D, the width of a head.
+        layer: index of the layer, from 0.
+
+    Attributes:
+        mixes_heads: a head gets scores or weights of others. Then the layer's heads are all
+            learned, with the same masks and normaliser, and their maps are in memory.
+        parts: how many maps a head has, each from 1 / parts of the width of its queries and keys.
+    """
+
+    mixes_heads = True
+    parts = 1
+
+    def __init__(self, heads: int, width: int = 0, layer: int = 0) -> None:
+        super().__init__()
+
+    def mix_scores(self, scores: Tensor) -> Tensor:
+        """Return other scores [B, H, T, S], before positions and masks are added to them.
+
+        It is not called if the mixer does not mix heads.
+        """
+        return scores
+
+    def mix_weights(self, weights: Tensor) -> Tensor:
+        """Return other weights [B, H, T, S], before dropout; 0 where all heads have 0.
+
+        It is not called if the mixer does not mix heads.
+        """
+        return weights
+
+    def split(self, call: HeadCall) -> list[HeadCall]:
+        """Return a call for each map, with its part of queries and keys, [B, h, T or S, D / parts].
+
+        Heads are all of the layer, or some if the mixer does not mix heads.
+        """
+        if self.parts == 1:
+            return [call]
+        widths = zip(*(x.chunk(self.parts, -1) for x in call[:2]), strict=True)
+        return [call._replace(q=q, k=k) for q, k in widths]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the weighted sum of the parts' maps [B, h, T, S], or of their outputs."""
+        return parts[0]
+
+    def finish(self, out: Tensor) -> Tensor:
+        """Return what follows on the mixed values [B, h, T, D]."""
+        return out
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return what a training log shows, by name; called when a line is written."""
+        return {}
+
+
+MIXERS: Parts[HeadMixer | None] = Parts("head mixer", HeadMixer, "width", "layer")
+"""Head mixers by name; see `fairseq_ext.registry.register_head_mixer`."""
+
+
+@MIXERS.register("none")
+def build_no_mixer(heads: int, width: int, layer: int) -> None:
+    """Return no mixer."""
+
+
+def check_mixer(mixer: HeadMixer, groups: Sequence[Any], adversary: Any, site: str) -> None:
+    """Raise UsageError if a mixer has no meaning with the groups of heads, or with the adversary.
+
+    Args:
+        groups: each a `HeadGroup`.
+        adversary: an `Adversary`, or None.
+        site: of the attention.
+    """
+    flag = f"--{site}-head-mixer"
+    learned = [group for group in groups if group.learned]
+    if not learned:
+        raise UsageError(
+            f"{flag} is given, and all heads are hard-coded, whose maps are not mixed; give fewer "
+            f"--{site}-gaussian-heads, or {flag} none"
+        )
+    if mixer.parts > 1 and any(group.scorer is not dot_product for group in learned):
+        raise UsageError(
+            f"{flag} makes {mixer.parts} maps of parts of queries and keys, which only "
+            f"--{site}-scorer dot compares; give that, or {flag} none"
+        )
+    if mixer.mixes_heads and len(groups) > 1:
+        raise UsageError(
+            f"{flag} mixes the maps of all heads of a layer, and hard-coded heads and those with a "
+            f"role have maps of another kind; leave out --{site}-gaussian-heads and "
+            f"--encoder-roles, or give {flag} none or differential"
+        )
+    if mixer.mixes_heads and adversary is not None and adversary.heads > 1:
+        raise UsageError(
+            f"--asa-per-head masks a unit in one head, which with {flag} gets weights of the "
+            f"others; leave out --asa-per-head, or give {flag} none or differential"
+        )
+
+
+def check_shared_mask(mask: Mask) -> None:
+    """Raise UsageError if heads that are mixed have masks of their own."""
+    masked = mask.masked
+    if masked is not None and masked.dim() == 4 and masked.size(1) > 1:
+        raise UsageError(
+            "a head mixer gives a head the weights of others, and a mask differs between heads; "
+            "leave out the mask, or the mixer"
+        )

@@ -1,0 +1,303 @@
+"""Mixers of heads: naive twins, worked numbers, what they go with, what is refused."""
+
+import math
+
+import naive
+import pytest
+import torch
+from cases import slow_but_first
+from torch import nn
+
+from fairseq_ext.attention import (
+    MIXERS,
+    Adversary,
+    Attention,
+    AttentionRecorder,
+    Differential,
+    HeadGroup,
+    HeadMixer,
+    Inputs,
+    TalkingHeads,
+    build_normaliser,
+    softmax,
+)
+from fairseq_ext.attention.scorers import dot_product
+from fairseq_ext.attention.second_pass import MagnitudePass
+from fairseq_ext.errors import UsageError
+from fairseq_ext.testing import check_head_mixer, check_mechanism, check_model
+from fairseq_ext.testing.mechanisms import build_tiny_model
+from fairseq_ext.training_checks import check_empty_rows, check_mixed_heads
+
+H, D, T = 4, 4, 7
+UNA = "transformer_una_tiny"
+KINDS = {"talking": naive.talking, "differential": naive.differential}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twins_gradients_and_invariants_at_every_site(kind):
+    check_head_mixer(kind, KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", slow_but_first(KINDS))
+def test_mechanisms(kind):
+    check_mechanism(kind)
+
+
+def attention(kind, *groups, site="encoder", layer=1, **further):
+    """A layer in which no parameter of the mixer is as it begins."""
+    torch.manual_seed(0)
+    mixer = MIXERS.build(kind, H, width=D, layer=layer)
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    groups = groups or (HeadGroup(H, normaliser=build_normaliser("softmax", H)),)
+    return Attention(H * D, H, site=site, groups=groups, mixer=mixer, **further).double()
+
+
+def heads(projection, x):
+    """[T, B, C] -> [B, H, T, D]."""
+    return projection(x).unflatten(-1, (H, D)).permute(1, 2, 0, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("smallest", [0, 1024])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_layer_against_the_twin(kind, smallest, causal, monkeypatch):
+    """Outputs and every gradient, where torch's fused attention is used and where it is not."""
+    monkeypatch.setattr(softmax, "MIN_SCORES", smallest)
+    module = attention(kind)
+    x = torch.randn(T, 2, H * D, dtype=torch.double, requires_grad=True)
+    padding = torch.zeros(2, T, dtype=torch.bool)
+    padding[1, -2:] = True
+    masked = padding[:, None] | torch.full((T, T), causal).triu(1)
+    q, k, v = (heads(p, x) for p in (module.q_proj, module.k_proj, module.v_proj))
+    rows = [KINDS[kind](q[b], k[b], v[b], masked[b], module.mixer)[0] for b in range(2)]
+    expected = module.out_proj(torch.stack(rows).permute(2, 0, 1, 3).flatten(2))
+    found = module(x, x, x, Inputs(padding, causal), need_weights=False)[0]
+    torch.testing.assert_close(found, expected)
+    probe = torch.randn_like(x) * ~padding.T[..., None]
+    wanted = [x, *module.parameters()]
+    torch.testing.assert_close(*(torch.autograd.grad(o, wanted, probe) for o in (found, expected)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_observed_maps_are_the_weights_of_values(kind):
+    """Talking heads: after both projections. Differential attention: the difference."""
+    module, x = attention(kind), torch.randn(T, 2, H * D).double()
+    recorder = AttentionRecorder(lambda site, layer: [3, 1])
+    plain = module(x, x, x, Inputs(), need_weights=False)[0]
+    observed = module(x, x, x, Inputs(recorder=recorder), need_weights=False)[0]
+    torch.testing.assert_close(observed, plain)
+    (maps,) = recorder.maps.values()
+    _, every = module(x, x, x, Inputs(), need_head_weights=True)
+    torch.testing.assert_close(maps, every[[1, 3]].transpose(0, 1))
+    out = every.transpose(0, 1) @ heads(module.v_proj, x)
+    out = module.mixer.finish(out).permute(2, 0, 1, 3).flatten(2)
+    torch.testing.assert_close(module.out_proj(out), plain)
+
+
+def test_talking_heads_begin_as_ordinary_ones():
+    module, x = attention("talking"), torch.randn(T, 2, H * D).double()
+    for parameter in module.mixer.parameters():
+        nn.init.zeros_(parameter)
+    plain = Attention(H * D, H, site="encoder").double()
+    plain.load_state_dict(module.state_dict(), strict=False)
+    pair = [each(x, x, x, Inputs(), need_head_weights=True) for each in (module, plain)]
+    torch.testing.assert_close(*pair, atol=1e-12, rtol=1e-12)
+
+
+def test_worked_talking_heads():
+    """Two heads that exchange scores, and whose weights the second one gets in equal parts."""
+    mixer = TalkingHeads(2).double()
+    mixer.score_offset.data = torch.tensor([[-1.0, 1], [1, -1]]).double()
+    mixer.weight_offset.data = torch.tensor([[0, 0], [0.5, -0.5]]).double()
+    scores = torch.tensor([[[0, math.log(3)]], [[0, 0]]]).double()[None]
+    weights = mixer.mix_weights(mixer.mix_scores(scores).softmax(-1))
+    expected = [[[0.5, 0.5]], [[0.375, 0.625]]]
+    torch.testing.assert_close(weights[0], torch.tensor(expected).double(), atol=1e-7, rtol=0)
+
+
+def test_worked_differential_attention():
+    """In layer 1 lambda begins near 0.2; a row of 3 and 4 has the root mean square 12.5 ** 0.5."""
+    mixer = Differential(1, 2, 0).double()
+    nn.init.zeros_(mixer.vectors)
+    assert mixer.subtracted().item() == pytest.approx(0.2)
+    assert Differential(1, 2, 11).first == pytest.approx(0.8 - 0.6 * math.exp(-3.3))
+    mixer.vectors.data = torch.tensor([[[2.0], [0.5]], [[0], [1]]]).double()
+    assert mixer.subtracted().item() == pytest.approx(math.e - 1 + 0.2)
+    assert mixer.statistics()["lambda"]() == 1.9183
+    maps = [torch.tensor([0.75, 0.25]).double(), torch.tensor([0.5, 0.5]).double()]
+    nn.init.zeros_(mixer.vectors)
+    torch.testing.assert_close(mixer.join(maps), torch.tensor([0.65, 0.15]).double())
+    out = mixer.finish(torch.tensor([3.0, 4.0]).double())
+    expected = 0.8 * torch.tensor([3.0, 4.0]).double() / 12.5**0.5
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
+
+
+def test_a_mixer_draws_nothing_from_the_seed_of_the_others():
+    drawn = []
+    for mixed in (False, True):
+        torch.manual_seed(5)
+        mixer = Differential(H, D, 0) if mixed else None
+        drawn.append(Attention(H * D, H, site="encoder", mixer=mixer).q_proj.weight)
+    assert torch.equal(*drawn)
+    same, other = (Differential(2, 4, layer).vectors for layer in (0, 1))
+    assert torch.equal(same, Differential(2, 4, 0).vectors) and not torch.equal(same, other)
+
+
+def test_differential_attention_is_fused_where_nothing_asks_for_maps(monkeypatch):
+    monkeypatch.setattr(softmax, "MIN_SCORES", 0)
+    module, x = attention("differential"), torch.randn(T, 2, H * D).double()
+    monkeypatch.setattr(module.groups[0].normaliser, "weights", None)
+    assert module(x, x, x, Inputs(causal=True), need_weights=False)[0].isfinite().all()
+
+
+def test_two_maps_of_a_head_have_its_role_its_slope_and_the_positions_of_their_width():
+    """Rotated halves have the angles of their own width; hard-coded heads stay as they are."""
+    options = {"encoder_head_mixer": "differential", "encoder_embed_dim": 32}
+    check_model(encoder_roles="rare,relative", encoder_gaussian_heads="2", **options)
+    for positions in ("rotary", "alibi", "t5"):
+        check_model(encoder_positions=positions, encoder_normaliser="sink", **options)
+    model = build_tiny_model(UNA, encoder_gaussian_heads="all", decoder_head_mixer="talking")
+    assert model.encoder.layers[0].self_attn.mixer is None
+    assert isinstance(model.decoder.layers[0].self_attn.mixer, TalkingHeads)
+
+
+MIXED = [
+    {"encoder_normaliser": "doubly", "encoder_positions": "t5", "head_gate": "input"},
+    {"encoder_normaliser": "sinkformer", "checkpoint_activations": True},
+    {"encoder_normaliser": "entmax", "encoder_positions": "alibi"},
+    {"decoder_normaliser": "sink", "decoder_positions": "rotary"},
+    {"share_encoder_decoder_layers": True},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", slow_but_first(MIXED))
+def test_with_other_parts_at_all_sites(kind, options):
+    sites = ("encoder", "decoder", "cross")
+    check_model(**{f"{site}_head_mixer": kind for site in sites}, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_largest_scores_of_each_map_are_masked_and_counted_once(kind):
+    groups = [HeadGroup(2, normaliser=build_normaliser("softmax", 2)) for _ in range(2)]
+    module = attention(kind, *(groups if kind == "differential" else ()))
+    x, second = torch.randn(8, 2, H * D).double(), MagnitudePass(0.25)  # 2 of 8 keys
+    module(x, x, x, Inputs(passes=(second,)), need_weights=False)
+    assert second.counts[0].kept.tolist() == [48, 48]
+
+
+def test_half_precision_keeps_small_steps():
+    mixer = Differential(2, 4, 0).half()
+    nn.init.constant_(mixer.gain_offset, 1e-4)
+    assert mixer.subtracted().dtype == torch.float32
+    wide = mixer.finish(torch.ones(1, 2, 3, 4))
+    torch.testing.assert_close(wide, torch.full_like(wide, 0.8 * 1.0001), atol=1e-5, rtol=0)
+    talking = TalkingHeads(2).half()
+    nn.init.constant_(talking.score_offset, 1e-4)
+    scores = talking.mix_scores(torch.ones(1, 2, 1, 1)).flatten()
+    torch.testing.assert_close(scores, torch.full((2,), 1.0002), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"encoder_head_mixer": "bogus"}, "encoder-head-mixer is 'bogus'; choose from none, diff"),
+        ({"cross_head_mixer": "talking", "cross_gaussian_heads": "2"}, "--cross-head-mixer mixes"),
+        ({"encoder_head_mixer": "talking", "encoder_roles": "rare"}, "a role have maps of another"),
+        (
+            {"decoder_head_mixer": "differential", "decoder_gaussian_heads": "all"},
+            "--decoder-head-mixer is given, and all heads are hard-coded",
+        ),
+        (
+            {"encoder_head_mixer": "talking", "asa_layers": "all", "asa_per_head": True},
+            "--asa-per-head masks a unit in one head",
+        ),
+        (
+            {"encoder_head_mixer": "differential", "encoder_attention_heads": 32},
+            "half of a head's width, and that is 1; give",
+        ),
+        (
+            {"encoder_head_mixer": "differential", "encoder_attention_heads": 16}
+            | {"encoder_positions": "rotary"},
+            "rotary positions rotate pairs",
+        ),
+        ({"encoder_head_mixer": "differential", "encoder_attention_heads": 3}, "do not divide"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(options, said):
+    sizes = {"encoder_embed_dim": 32, "encoder_ffn_embed_dim": 32}
+    with pytest.raises(UsageError, match=said) as refused:
+        build_tiny_model(UNA, **(sizes | options))
+    assert "\n" not in str(refused.value)
+
+
+def test_scores_that_cannot_be_split_are_refused():
+    group = HeadGroup(H, normaliser=build_normaliser("softmax", H), scorer=lambda c: dot_product(c))
+    attention("talking", group)
+    with pytest.raises(UsageError, match="only --encoder-scorer dot compares"):
+        attention("differential", group)
+
+
+def test_masks_that_differ_between_heads_are_refused():
+    def per_head(context):
+        return torch.zeros(1, H, context.queries, context.keys, dtype=torch.bool)
+
+    x = torch.randn(T, 2, H * D).double()
+    group = HeadGroup(H, normaliser=build_normaliser("softmax", H), masks=(per_head,))
+    attention("differential", group)(x, x, x)
+    with pytest.raises(UsageError, match="a mask differs between heads"):
+        attention("talking", group)(x, x, x)
+
+
+def test_second_passes_that_mask_heads_apart_are_refused():
+    for kind in KINDS:
+        model = build_tiny_model(UNA, encoder_head_mixer=kind)
+        check_mixed_heads(model, False)
+        if kind == "differential":
+            check_mixed_heads(model, True)
+            continue
+        with pytest.raises(UsageError, match="--asa-baseline magnitude masks a unit"):
+            check_mixed_heads(model, True)
+        with pytest.raises(UsageError, match="--encoder-head-mixer changes its weights"):
+            check_empty_rows(model, "uniform")
+    attention("differential", adversary=Adversary(H * D, H))
+
+
+class Averaging(HeadMixer):
+    """A head's map is the mean of all heads' maps; or, wrongly, it gets what it does not say."""
+
+    masked_too = False
+
+    def mix_weights(self, weights):
+        mean = weights.mean(1, keepdim=True).expand_as(weights)
+        return mean + 0.1 if self.masked_too else mean
+
+
+class Undeclared(Averaging):
+    """It needs maps and says the contrary, so that its outputs depend on who looks."""
+
+    mixes_heads = False
+
+    def join(self, parts):
+        return parts[0].exp()
+
+
+def naive_averaging(q, k, v, masked, mixer):
+    maps = [naive.softmax_rows(a @ b.T / D**0.5, masked) for a, b in zip(q, k, strict=True)]
+    mean = sum(maps) / len(maps)
+    return torch.stack([mean @ each for each in v]), torch.stack([mean] * len(v))
+
+
+def test_mixers_of_other_packages_are_checked(monkeypatch):
+    for name, part in (("averaging", Averaging), ("undeclared", Undeclared)):
+        MIXERS.register(name, package="other")(part)
+        monkeypatch.setitem(MIXERS, name, MIXERS.pop(name))  # until the test ends
+    check_head_mixer("averaging", naive_averaging)
+    with pytest.raises(AssertionError, match="not close"):
+        check_head_mixer("averaging", lambda q, k, *rest: naive_averaging(k, q, *rest))
+    with pytest.raises(AssertionError):
+        check_head_mixer("undeclared")
+    monkeypatch.setattr(Averaging, "masked_too", True)
+    with pytest.raises(AssertionError, match="masked keys have weights"):
+        check_head_mixer("averaging")
