@@ -359,6 +359,7 @@ SCRIPTS = [
             "ag_patterns.sh",
             "table7.sh",
             "combinations.sh",
+            "alternatives.sh",
             "train_multi30k.sh",
             "train_gigaword.sh",
             "asa.sh finetune sst-2 nowhere.pt",
