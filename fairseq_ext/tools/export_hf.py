@@ -37,6 +37,7 @@ ACCEPTED: dict[str, list] = {
     "--encoder-scorer": ["dot"],
     "--encoder-masks": ["none"],
     "--head-gate": ["none", False],  # False in older checkpoints
+    "--encoder-heads-left": ["all"],
     "--encoder-normalize-before": [False],
     "--layernorm-embedding": [True],
     "--encoder-layers-to-keep": [None],
