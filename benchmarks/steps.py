@@ -29,6 +29,12 @@ FLAGS = "--optimizer adam --lr 1e-4 --lr-scheduler fixed --num-workers 0".split(
 MEASURED = (("Time of a batch", "ms"), ("Speed", "tokens/s"))
 QUIET = Quiet(deviation=0.01, spread=0.05)
 
+OWN = r"\.(adversary|gate|groups|mixer)\b|^task_head\."
+"""Parameters that a peer need not have: those of mechanisms and of other heads."""
+
+ABSENT = r"\b[qk]_proj\b|\.embed_positions\.|^task_head\."
+"""Parameters of a peer that a candidate may lack: hard-coded heads, positions in attention."""
+
 Batch = dict[str, Any]
 
 
@@ -51,9 +57,8 @@ def build(lines: Mapping[str, Sequence[str]], args: argparse.Namespace) -> dict[
         built[name] = build_candidate(lines[peer if name == AGAIN else name], args)
         state = built[peer].model.state_dict()
         missing, unexpected = built[name].model.load_state_dict(state, strict=False)
-        assert all(re.search(r"\.offset$|^task_head\.", key) for key in missing)  # HNA; other heads
-        # there are none in Gaussian heads
-        assert all(re.search(r"\b[qk]_proj\b|^task_head\.", key) for key in unexpected)
+        assert all(re.search(OWN, key) for key in missing), missing
+        assert all(re.search(ABSENT, key) for key in unexpected), unexpected
     return built
 
 

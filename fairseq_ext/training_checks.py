@@ -25,6 +25,7 @@ from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, origins
 from fairseq_ext.models.config import check_requirements, default_options, to_dict
+from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTION_REQUIREMENTS, OPTIONS
 from fairseq_ext.models.pretrained import saved_options
@@ -268,9 +269,7 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
             layers = sizes[f"{side}_layers"]
             heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)
             parts += [heads, values[f"{site}_head_mixer"]]
-            groups = (
-                head_options.build_heads(site, i, heads, layers, values) for i in range(layers)
-            )
-            parts += map(repr, groups)
+            for layer, left in enumerate(list_heads_left(site, heads, layers, values)):
+                parts.append(repr(head_options.build_heads(site, layer, left, layers, values)))
         return parts
     return None

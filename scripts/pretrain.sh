@@ -15,6 +15,8 @@
 #   robustness   with and without guidance, at three learning rates, without and with warm-up
 #   patterns     all five patterns, and each left out (AG, Table 5)
 #   normalisers  softmax, doubly-normalised and hybrid attention (DNA, Figure 4)
+#   alternatives plain attention, the normalisers of the papers and others, and other positions: the
+#                table of scripts/alternatives.sh
 #
 #   --data       a folder of scripts/prepare_mlm.sh (default: data-bin/books, made if it is missing)
 #   --size       size of the models: _tiny (default), _8, _12, _16 or _large; _8 to _16 have the
@@ -117,6 +119,12 @@ set_variants_of() {
   normalisers)
     for name in una dna hna; do VARIANTS+=("$name=$plain --arch roberta_$name$size"); done
     ;;
+  alternatives)
+    for name in plain dna hna $NORMALISERS $POSITIONS; do
+      VARIANTS+=("$(print_mechanisms plain "$name" "roberta_una$size" "$objective")")
+    done
+    FLAGS+=(--validate-interval-updates $((updates / 10 + 1)))
+    ;;
   esac
 }
 
@@ -139,10 +147,10 @@ data='' size=_tiny objective='' updates='' lr='' alpha='' seeds=3 jobs=1 out=''
 read_options "WORD --data= --size= --objective= --updates= --lr= --alpha= --seeds= --jobs= --out= --" "$@"
 experiment=${WORDS[*]:-}
 case "$experiment" in
-convergence | fraction | robustness | patterns) objective=${objective:-masked_lm} ;;
+convergence | fraction | robustness | patterns | alternatives) objective=${objective:-masked_lm} ;;
 normalisers) objective=${objective:-masked_lm_sop} ;;
-*) die "The experiment is '$experiment' and must be convergence, fraction, robustness, patterns" \
-  "or normalisers." ;;
+*) die "The experiment is '$experiment' and must be convergence, fraction, robustness, patterns," \
+  "normalisers or alternatives." ;;
 esac
 case "$objective" in
 masked_lm | masked_lm_nsp | masked_lm_sop | replaced_token_detection) ;;
@@ -176,5 +184,11 @@ fi
 
 metrics=(train.loss train.loss_avg loss)
 [ "$objective" != replaced_token_detection ] || metrics+=(f1)
-BY='train.loss_avg loss' compare "${metrics[@]}"
+BY='train.loss_avg loss'
+if [ "$experiment" = alternatives ]; then
+  describe_attention --limit 100
+  metrics+=(updates-to.loss time-ratio analysis.encoder.{explained_away,entropy})
+  compare_closest "${metrics[@]}"
+fi
+compare "${metrics[@]}"
 draw_curves loss loss

@@ -10,7 +10,8 @@
 #
 #   --data      a folder of scripts/prepare_multi30k.sh --merges 10000 (default:
 #               data-bin/multi30k-10k.en-de, made if it is missing)
-#   --variants  default: 'una dna hna ag'; also roles, asa, gaussian, gate
+#   --variants  default: 'una dna hna ag'; also roles, asa, gaussian, gate, and those of
+#               scripts/alternatives.sh
 #   --size      size of the models: _tiny (default), _iwslt_de_en, '' (base), _wmt_en_de
 #   --updates   length of each training (default: 8000)
 #   --seeds     repetitions of each model (default: 3)

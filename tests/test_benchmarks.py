@@ -11,6 +11,7 @@ import torch
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import alternatives  # noqa: E402
 import asa  # noqa: E402
 import attention  # noqa: E402
 import finetuning  # noqa: E402
@@ -24,7 +25,8 @@ from fairseq_ext.errors import UsageError  # noqa: E402
 from fairseq_ext.models import task_heads  # noqa: E402
 
 SCRIPTS = {
-    module.__name__: module for module in (attention, training, pretraining, finetuning, asa)
+    module.__name__: module
+    for module in (alternatives, attention, training, pretraining, finetuning, asa)
 }
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
@@ -290,6 +292,27 @@ def test_training(tmp_path):
     found[training.label(una, "training", "tiny")] = ["ag", "gaussian", "roles"]
     found[training.label(una, "generation", "tiny")] = ["gaussian", "roles"]
     assert_report(done, path, found)
+
+
+def test_alternatives_are_those_of_the_recipe():
+    """With the flags of the recipe; aims are of candidates that there are."""
+    candidates = alternatives.read_candidates("_tiny")
+    assert {"una", "dna", "entmax-learned", "rdrop"} <= candidates.keys()
+    assert candidates.keys() >= alternatives.LIMITS.keys()
+    line = alternatives.command_line("off-by-one", "tiny", "data")
+    assert line[-4:] == ["--sink", "off-by-one", "--encoder-attention-heads", "8"]
+    assert "transformer_una_tiny" in line and "label_smoothed_cross_entropy" in line
+
+
+@pytest.mark.slow
+def test_alternatives(tmp_path):
+    path, names = tmp_path / "results.json", ["alibi", "l0", "rdrop"]
+    done = benchmark(
+        *"alternatives --sizes tiny --max-tokens 128 --rounds 1 --only".split(),
+        *(*names, "--json", path),
+    )
+    assert_report(done, path, {"training tiny": names})
+    assert re.search(r"^\| memory tiny \| [\d.]+ \|", done.stdout, re.M)
 
 
 @pytest.mark.slow

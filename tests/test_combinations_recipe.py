@@ -1,4 +1,4 @@
-"""The recipe of combinations, shrunk: what it trains, in a table."""
+"""The recipes of combinations and of alternatives, shrunk: what they train, in tables."""
 
 import re
 
@@ -6,6 +6,7 @@ import pytest
 from conftest import ROOT
 from corpora import write_corpus
 from shell import assert_refused, bash
+from variants import ALTERNATIVES
 from variants import PAPER_PAIRS as PAIRS
 from variants import PAPERS as MECHANISMS
 
@@ -14,6 +15,7 @@ from fairseq_ext.safe_loading import load_checkpoint
 pytestmark = pytest.mark.recipe
 
 SCRIPT = ROOT / "scripts" / "combinations.sh"
+EVERY = ROOT / "scripts" / "alternatives.sh"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,13 @@ def test_the_default_is_all_pairs():
 
 @pytest.mark.parametrize(
     ("variants", "said"),
-    [("plain dna+rols", ["'rols'", "plain, ag, dna"]), ("dna+hna", ["'dna+hna'", "in one way"])],
+    [
+        ("plain dna+rols", ["'rols'", "plain, ag, dna", "t5, rotary"]),
+        ("dna+hna", ["'dna+hna'", "two of these give --encoder-normaliser"]),
+        ("alibi+dna+rotary", ["two of these give --encoder-positions"]),
+        ("gate+l0", ["two of these give --head-gate"]),
+        ("asa+rdrop", ["'asa+rdrop'", "two second passes"]),
+    ],
 )
 def test_variants_that_there_are_not(variants, said):
     assert_refused(bash(SCRIPT, "--variants", variants), *said)
@@ -78,3 +86,51 @@ def test_what_fairseq_would_refuse_is_refused_before_the_first_training(data, tm
     done = bash(*command, "--", "--encoder-attention-heads", 4)
     assert_refused(done, "3 roles", "2 of its heads")
     assert not (tmp_path / "out").exists()
+
+
+def test_alternatives_are_those_that_can_be_combined():
+    """Under their names here or as the choice of a variant; each is the closest of something."""
+    said = bash(
+        "-c", f'. "{ROOT}/scripts/lib/study.sh"; say "$ALTERNATIVES"; say "${{CLOSEST[*]}}"'
+    )
+    names, closest = (set(line.split()) for line in said.stdout.splitlines())
+    assert names >= ALTERNATIVES.keys() and names - ALTERNATIVES.keys() <= {
+        *("sparsemax", "entmax-learned", "off-by-one")
+    }
+    assert closest == names | {"dna", "ag", "gaussian", "asa", "roles", "gate"}
+
+
+@pytest.mark.slow
+def test_every_alternative_is_one_that_fairseq_takes(data, tmp_path):
+    """All are built before the first training; here the sweep then refuses a flag of its own."""
+    done = bash(EVERY, "--data", data, "--out", tmp_path / "out", "--", "--save-dir", "x")
+    assert_refused(done, "--save-dir stands after --")
+
+
+@pytest.mark.slow
+def test_the_table_of_alternatives(data, tmp_path):
+    """It has what was trained, and a second one each mechanism with what is closest to it."""
+    out, names = tmp_path / "out", ["plain", "dna", "sink"]
+    command = [EVERY, "--data", data, "--out", out, "--seeds", 2, "--updates", 2, "--jobs", 2]
+    done = bash(*command, "--variants", " ".join(names))
+    assert done.returncode == 0, done.stderr
+    table, closest = ((out / f"{name}.txt").read_text() for name in ("table", "table-dna"))
+    assert re.findall(r"^([\w-]+) +2 +[\d,]+ +2 ", table, re.M) == names
+    header = table.split("\n")[0]
+    for title in ("BLEU", "chrF", "valid.nll_loss", "train.nll_avg", "updates-to.valid.nll_loss"):
+        assert title in header
+    for title in ("time-ratio", "analysis.encoder.explained_away", "analysis.encoder.entropy"):
+        assert title in header
+    assert "valid.nll_loss against plain: paired t-test over n = 2" in table
+    assert "corrected for 2 comparisons (Holm)" in table
+    assert re.findall(r"^([\w-]+) +2 ", closest, re.M) == ["dna", "sink"]
+    assert "valid.nll_loss against dna: paired t-test" in closest
+    assert {path.name for path in out.glob("table*")} == {"table.txt", "table-dna.txt"}
+    assert {"bleu.png", "bleu.csv", "curves.png"} <= {path.name for path in out.iterdir()}
+    for name in names:
+        model = load_checkpoint(str(out / name / "seed-1" / "checkpoint_last.pt"))["cfg"]["model"]
+        normaliser = {"plain": "softmax", "dna": "doubly"}.get(name, name)
+        assert model["encoder_normaliser"] == normaliser and model["encoder_attention_heads"] == 8
+    again = bash(*command[:6], 1, *command[7:], "--variants", "plain dna")
+    assert "2 of 2 runs" in again.stdout and "fairseq-train" not in again.stdout
+    assert re.findall(r"^([\w-]+) +1 ", (out / "table.txt").read_text(), re.M) == names[:2]

@@ -86,6 +86,7 @@ def test_every_reading_refuses_them(name, read, tmp_path):
 
 VERBS = {
     "average": "average {path} --output {out}",
+    "prune": "prune {path} {out}",
     "predict": "predict {path} --input {path}",
     "map": "map {path} --out {out}.png",
     "heads": "heads {path} --out {out}",

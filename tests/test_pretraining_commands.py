@@ -312,7 +312,8 @@ def test_the_recipe(text_bin, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "experiment", slow_but_first(["normalisers", "fraction", "patterns", "robustness"])
+    "experiment",
+    slow_but_first(["normalisers", "alternatives", "fraction", "patterns", "robustness"]),
 )
 def test_every_variant_is_one_that_fairseq_takes(text_bin, tmp_path, experiment):
     """All are built before the first training; here the sweep then refuses a flag of its own."""

@@ -232,6 +232,61 @@ def test_values_of_training_are_those_of_its_last_epoch(tmp_path):
         runs.find_logged_value(runs.read_run(run.folder, "a"), "train.loss")
 
 
+def analysed(run: Path, head: dict[str, list[float]]) -> Path:
+    """A run with the tables that `fairseq-ext analyse` writes, one head of each site in a row."""
+    folder = run / "analysis"
+    folder.mkdir()
+    for table, names in (("column_sums.csv", ["keys"]), ("heads.csv", ["entropy"])):
+        rows = [["model", "site", "head", *names]]
+        for site, values in head.items():
+            rows += [["a", site, h, value] for h, value in enumerate(values)]
+        (folder / table).write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    return run
+
+
+def test_values_of_an_analysis_are_means_over_heads(tmp_path, table):
+    heads = {"encoder": [1.0, 2.5], "cross": [7.0]}
+    folders = [analysed(make(tmp_path / name), heads) for name in "ab"]
+    rows, notes = table(*folders, "--metric", "analysis.encoder.entropy", "analysis.cross.keys")
+    assert [float(row["analysis.encoder.entropy"]) for row in rows] == [1.75, 1.75]
+    assert float(rows[0]["analysis.cross.keys"]) == 7.0
+    assert "analysis.encoder.entropy: mean over heads, of `fairseq-ext analyse`" in notes
+    for name, said in (("encoder.entropie", "head or keys"), ("decoder.entropy", "cross")):
+        with pytest.raises(
+            UsageError, match=f"no analysis.{name}; give analysis.SITE.NAME.*{said}"
+        ):
+            table(*folders, "--metric", f"analysis.{name}")
+    with pytest.raises(UsageError, match=r"c has no analysis/column_sums.csv; run 'fairseq-ext"):
+        table(make(tmp_path / "c"), "--metric", "analysis.encoder.entropy")
+
+
+def test_values_relative_to_the_run_of_the_same_number(tmp_path, table):
+    """The first validation is after half of the updates; the second has a loss larger by 1."""
+    losses = {"una": [4.0, 5.0], "fast": [3.0, 4.5], "slow": [4.5, 4.9]}
+    folders = [
+        make(tmp_path / f"{name}/seed-{n}", loss=loss, wps=1000 * n / (1 + (name == "slow")))
+        for name, each in losses.items()
+        for n, loss in enumerate(each, 1)
+    ]
+    names = ["updates-to.valid.loss", "time-ratio"]
+    rows, notes = table(*folders, "--metric", *names)
+    assert [float(row["updates-to.valid.loss"]) for row in rows] == [825, 825, math.inf]
+    assert [float(row["time-ratio"]) for row in rows] == [1, 1, 2]
+    assert any(note.startswith("time-ratio: ") and "una's run" in note for note in notes)
+    rows, notes = table(*folders, "--metric", names[0], "--baseline", "slow", "--test", "t")
+    assert [float(row["updates-to.valid.loss"]) for row in rows] == [math.inf, 825, 825]
+    assert any(note.startswith("una: ") and "p unknown" in note for note in notes)
+    for given, said in (
+        (["--metric", "updates-to.train.loss"], "is of training"),
+        (["--metric", "updates-to.accurracy"], "has no accurracy in the validation"),
+        (["--metric", "loss", "--baseline", "una"], "--baseline is for --test, --bars, and"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            table(*folders, *given)
+    with pytest.raises(UsageError, match=r"una has no seed-3, with which .*seed-3 would be"):
+        table(*folders, make(tmp_path / "slow/seed-3"), "--metric", "time-ratio")
+
+
 # The table.
 
 
@@ -573,7 +628,7 @@ def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):
     refused(capsys, "needs two repetitions or more, and una has 1", *single, "--test", "t")
     refused(capsys, "no sentences to resample", *study, "--test", "bootstrap")
     refused(capsys, "--resamples is 5", *study, "--test", "bootstrap", "--resamples", 5)
-    refused(capsys, "--baseline is for --test and --bars", *study, "--baseline", "una")
+    refused(capsys, "--baseline is for --test, --bars, and", *study, "--baseline", "una")
     refused(capsys, "--by is for --test", *study, "--by", "loss")
     refused(capsys, "give some of loss", *study, "--test", "t", "--by", "bleu")
 

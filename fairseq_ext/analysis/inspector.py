@@ -80,7 +80,11 @@ class ModelInspector:
         """The number of heads by site and layer."""
         heads: dict[str, dict[int, int]] = {site: {} for site in SITES}
         for name, module in self.model.named_modules():
-            if isinstance(module, Attention) and not name.startswith("task_head."):
+            if (
+                isinstance(module, Attention)
+                and module.num_heads
+                and not name.startswith("task_head.")
+            ):
                 heads[module.site][module.layer] = module.num_heads
         return {site: layers for site, layers in heads.items() if layers}
 

@@ -34,7 +34,9 @@ class Attention(CachedProjections):
 
     Args:
         embed_dim: C.
-        num_heads: H.
+        num_heads: H; the width of a head is D = C / H.
+        heads_left: the heads that there are, fewer than C / D if others were pruned. Without any,
+            the output is the bias of the output projection.
         site: "encoder", "decoder" (self-attention) or "cross".
         layer: index of the layer in its stack, from 0, fixed when the model is built.
         groups: the heads, in order; all softmax by default. Hard-coded heads have no part in the
@@ -62,6 +64,7 @@ class Attention(CachedProjections):
         *,
         site: str,
         layer: int = 0,
+        heads_left: int | None = None,
         groups: Sequence[HeadGroup] | None = None,
         adversary: nn.Module | None = None,
         gate: HeadGate | nn.Parameter | None = None,
@@ -79,11 +82,13 @@ class Attention(CachedProjections):
         kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
         super().__init__(embed_dim, num_heads, **kind, **stock)
         self.site, self.layer, self.adversary = site, layer, adversary
+        self.num_heads = num_heads if heads_left is None else heads_left
         self.gate, self.mixer = gate, mixer
         # the name that --retain-dropout-modules knows
         self.dropout_module.module_name = MultiheadAttention.__name__
-        groups = groups or [HeadGroup(num_heads, normaliser=Softmax())]
-        check_groups(groups, num_heads, site)
+        if groups is None:
+            groups = [HeadGroup(self.num_heads, normaliser=Softmax())]
+        check_groups(groups, self.num_heads, site)
         if mixer is not None:
             check_mixer(mixer, groups, adversary, site)
         parts = 1 if mixer is None else mixer.parts
@@ -99,9 +104,10 @@ class Attention(CachedProjections):
             head for head in self.learned_heads if owners[head].masks == DEFAULT_MASKS
         ]
         windows = [group.window or 0 for group in groups]
-        self.cache_start = -max(windows) if self.self_attention and all(windows) else None
+        windowed = self.self_attention and windows and all(windows)
+        self.cache_start = -max(windows) if windowed else None
         if len(self.learned_heads) < num_heads:
-            self.narrow(len(self.learned_heads) * self.head_dim)
+            self.narrow(len(self.learned_heads) * self.head_dim, self.num_heads * self.head_dim)
 
     def forward(
         self,
@@ -128,13 +134,16 @@ class Attention(CachedProjections):
 
         Returns:
             output [T, B, C] and, if asked for, the weights before dropout, in float32 or wider:
-            [B, T, S] averaged over heads, or [H, B, T, S] with `need_head_weights`.
+            [B, T, S] averaged over heads, or [H, B, T, S] with `need_head_weights`; None without
+            heads.
 
         Raises:
             UsageError: the arguments ask for something that is not supported.
         """
         if before_softmax:
             raise UsageError("before_softmax is not supported; use an AttentionRecorder.")
+        if not self.num_heads:
+            return self.out_proj(query.new_zeros(*query.shape[:2], 0)), None
         inputs = as_inputs(key_padding_mask, attn_mask)
         if inputs.causal:
             check_groups(self.groups, self.num_heads, "causal")

@@ -21,19 +21,26 @@ class CachedProjections(MultiheadAttention):
     """
 
     cache_start: int | None = None
+    v_proj: nn.Linear | None
 
-    def narrow(self, width: int) -> None:
-        """Cut the query and key projections to `width` after their initialisation.
+    def narrow(self, width: int, value_width: int) -> None:
+        """Cut projections after their initialisation: queries and keys to `width`, and values.
 
         Heads that keep theirs thus start as they would in a layer that has all projections.
         """
-        for name in ("q_proj", "k_proj"):
+        for name, rows in {"q_proj": width, "k_proj": width, "v_proj": value_width}.items():
             projection = getattr(self, name)
-            projection.out_features = width
+            projection.out_features = rows
             for part, value in list(projection.named_parameters()):
-                setattr(projection, part, nn.Parameter(value.detach()[:width].clone()))
+                setattr(projection, part, nn.Parameter(value.detach()[:rows].clone()))
+        output = self.out_proj
+        output.in_features = value_width
+        output.weight = nn.Parameter(output.weight.detach()[:, :value_width].clone())
         if not width:
             self.q_proj = self.k_proj = None
+        if not value_width:
+            self.v_proj = None
+        elif not width and self.v_proj is not None:
             nn.init.xavier_uniform_(self.v_proj.weight)  # fairseq's gain is for q, k and v in one
 
     def project(

@@ -238,14 +238,19 @@ def find_logged_value(run: Run, name: str) -> float:
     return values[value]
 
 
+def select_validations(run: Run, subset: str = "") -> list[Record]:
+    """Return the validations on a subset (default: the first one), in the order of updates."""
+    first = run.facts.settings.get("dataset.valid_subset", "valid").split(",")[0]
+    return [record for record in run.records if record.kind == (subset or first)]
+
+
 def _best_validation(run: Run, subset: str) -> tuple[str, dict[str, float]]:
     """Return the name of the best validation, and its values on a subset (default: the first)."""
     settings = run.facts.settings
-    first = settings.get("dataset.valid_subset", "valid").split(",")[0]
     metric = settings.get("checkpoint.best_checkpoint_metric", "loss")
     sign = 1 if settings.get("checkpoint.maximize_best_checkpoint_metric") else -1
-    scored = {r.update: r.values.get(metric, math.nan) for r in run.records if r.kind == first}
+    scored = {r.update: r.values.get(metric, math.nan) for r in select_validations(run)}
     scores = {update: sign * score for update, score in scored.items() if not math.isnan(score)}
     best = max(reversed(scores), key=scores.__getitem__, default=None)
-    validated = (r.values for r in run.records if (r.kind, r.update) == (subset or first, best))
+    validated = (r.values for r in select_validations(run, subset) if r.update == best)
     return f"validation with its best {metric}", next(validated, {})

@@ -4,8 +4,12 @@ VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT. They share one row
 error (with --spread deviation: standard deviation) over n repetitions. They may differ in --seed,
 folds in their data too, and in nothing else. --metric takes the metrics of `fairseq-ext score`,
 computed from RUN/generate-SUBSET.txt, and any value that was logged: train.NAME from the last epoch
-of training, any other from the best validation by --best-checkpoint-metric. Updates and time are of
-the whole training, tokens/s is the median over its log.
+of training, any other from the best validation by --best-checkpoint-metric. analysis.SITE.NAME is
+the mean over heads of what `fairseq-ext analyse --out RUN/analysis` wrote, as in
+analysis.encoder.entropy. Two more compare each run with the --baseline's run of the same number:
+updates-to.NAME is the first validation with a loss as low as that run's best one (inf: never), and
+time-ratio the time of a token by the medians of tokens/s. Updates and time are of the whole
+training, tokens/s is the median over its log.
 
 --test compares each variant with --baseline by the first metric, or by each metric of --by: t
 compares matched repetitions; bootstrap and randomisation compare the sentences of each matched pair
@@ -24,6 +28,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +37,8 @@ from fairseq_ext.evaluation import comparisons, layout, metrics, pictures
 from fairseq_ext.evaluation.comparable import check_comparable
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
-from fairseq_ext.evaluation.runs import EPOCH, Run, find_logged_value, measure_speed, read_runs
+from fairseq_ext.evaluation.run_values import measure_named, needs_baseline
+from fairseq_ext.evaluation.runs import Run, measure_speed, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
 from fairseq_ext.evaluation.translation import Texts, check_same_references
 from fairseq_ext.files import atomic_writer, check_writable
@@ -59,7 +65,10 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     add_scoring_options(parser)
-    logged = "SUBSET.NAME for another than the first --valid-subset, or train.NAME"
+    logged = (
+        "SUBSET.NAME for another than the first --valid-subset, train.NAME, analysis.SITE.NAME, "
+        "updates-to.NAME, or time-ratio"
+    )
     default = f"{' '.join(metrics.DEFAULTS)} with --reference, else loss"
     names = f"of {', '.join(metrics.NAMES)}, or as named in the log, or {logged}"
     add("--metric", nargs="+", metavar="METRIC", help=f"{names}; default: {default}")
@@ -69,7 +78,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     mixed = "also of runs on different data, test sets, references or dictionaries"
     add("--mixed", action="store_true", help=mixed)
     add("--gen-subset", metavar="SUBSET", help=f"default: {SUBSET}")
-    add("--baseline", metavar="VARIANT", help="for --test and --bars; default: the first")
+    add("--baseline", metavar="VARIANT", help="what others are compared with; default: the first")
     add("--test", choices=comparisons.TESTS)
     add("--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first")
     default = "default: 1000 for bootstrap, else 10000"
@@ -129,7 +138,7 @@ def build_table(args: argparse.Namespace, runs: Runs) -> Table:
     pairs = comparisons.match_runs(args.test, runs, baseline) if args.test else {}
     if baseline not in runs:
         raise UsageError(f"--baseline is {baseline}; give one of {', '.join(runs)}")
-    measures, notes = measure_runs(args, [each for group in runs.values() for each in group])
+    measures, notes = measure_runs(args, [*chain.from_iterable(runs.values())], runs[baseline])
     if max(map(len, runs.values())) > 1:
         notes.append(f"±: {SPREADS[args.spread].title}")
     if pairs:
@@ -158,8 +167,12 @@ def _check_test(args: argparse.Namespace) -> None:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    if args.baseline and not (args.test or args.bars):
-        raise UsageError("--baseline is for --test and --bars; give one of them, or leave it out")
+    relative = any(map(needs_baseline, args.metric or ()))
+    if args.baseline and not (args.test or args.bars or relative):
+        raise UsageError(
+            "--baseline is for --test, --bars, and metrics that compare with it (time-ratio, "
+            "updates-to.NAME); give one of them, or leave it out"
+        )
     if args.bars:
         pictures.check_picture(args.bars)
     if args.output:
@@ -172,7 +185,9 @@ def _check_files(args: argparse.Namespace) -> None:
             )
 
 
-def measure_runs(args: argparse.Namespace, runs: Sequence[Run]) -> tuple[Measures, list[str]]:
+def measure_runs(
+    args: argparse.Namespace, runs: Sequence[Run], baseline: Sequence[Run]
+) -> tuple[Measures, list[str]]:
     """Return the results of all runs by the names of their metrics, and the notes about them."""
     names = metrics.expand_groups(args.metric or ([] if args.reference else ["loss"]))
     if not args.mixed:
@@ -189,11 +204,8 @@ def measure_runs(args: argparse.Namespace, runs: Sequence[Run]) -> tuple[Measure
         notes = metrics.list_notes(scores.values(), texts, language)
     for name in names:
         if name not in measures:
-            values = {run.folder: find_logged_value(run, name) for run in runs}
-            measures[name] = Measure(name, 3, values)
-            in_training = name.startswith(f"{EPOCH}.")
-            moment = "the last epoch of training" if in_training else "the best validation"
-            notes.append(f"{name}: from the log, of {moment}")
+            measures[name], note = measure_named(name, runs, baseline)
+            notes.append(note)
     return {name: measures[name] for name in names or measures}, notes
 
 

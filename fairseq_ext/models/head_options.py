@@ -147,7 +147,7 @@ def build_gate(
     site: str, heads: int, width: int, options: Mapping[str, Any]
 ) -> HeadGate | nn.Parameter | None:
     """Build the gate of a layer's heads, or return None if they have none."""
-    if site not in parse_gate_sites(options):
+    if site not in parse_gate_sites(options) or not heads:
         return None
     return GATES.build(parse_gate(options["head_gate"]), heads, width=width, **options)
 

@@ -15,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
 from fairseq_ext.attention.positions import share_parameters
+from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, mixer_options
+from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
 SEED_STEP = 1_000_003  # between the seeds of the adversaries of layers
@@ -25,15 +27,17 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     """Build the attention at a site ("encoder", "decoder", "cross") of a layer."""
     side, table = (cfg.encoder, ENCODER_OPTIONS) if site == "encoder" else (cfg.decoder, OPTIONS)
     options = {name: getattr(cfg, name) for name, *_ in table}
-    heads = head_options.count_heads(site, side.attention_heads, options)
+    whole = head_options.count_heads(site, side.attention_heads, options)
+    heads = list_heads_left(site, whole, side.layers, options)[layer]
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     return Attention(
         side.embed_dim,
-        heads,
+        whole,
         site=site,
         layer=layer,
+        heads_left=heads,
         groups=head_options.build_heads(site, layer, heads, side.layers, options),
-        adversary=build_adversary(site, layer, cfg),
+        adversary=build_adversary(site, layer, cfg, heads),
         gate=head_options.build_gate(site, heads, side.embed_dim, options),
         mixer=mixer_options.build_mixer(site, layer, heads, side.embed_dim, options),
         dropout=cfg.attention_dropout,
@@ -43,8 +47,11 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     )
 
 
-def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary | None:
+def build_adversary(site: str, layer: int, cfg: TransformerConfig, heads: int) -> Adversary | None:
     """Build the adversary of a layer, or return None if it has none.
+
+    Args:
+        heads: the number of heads of the layer.
 
     Its parameters are drawn with a seed of their own. With one --seed, the other parameters are
     then the same in models with and without adversaries.
@@ -52,10 +59,13 @@ def build_adversary(site: str, layer: int, cfg: TransformerConfig) -> Adversary 
     layers = head_options.parse_adversary_layers(cfg.asa_layers, cfg.encoder.layers)
     if site != "encoder" or layer not in layers:
         return None
+    if not heads:
+        raise UsageError(
+            f"--asa-layers {cfg.asa_layers} has layer {layer}, which has no head left; leave it out"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch.initial_seed() + SEED_STEP * (layer + 1))
-        heads = cfg.encoder.attention_heads if cfg.asa_per_head else 1
-        return Adversary(cfg.encoder.embed_dim, heads)
+        return Adversary(cfg.encoder.embed_dim, heads if cfg.asa_per_head else 1)
 
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

@@ -106,6 +106,10 @@ class AttentionOptions:
             number of parameters of the headline models of Ding et al.)
         cross_layers: decoder layers that attend to the encoder: all, last, or numbers, as in 0,3
         cross_attention_heads: heads of encoder-decoder attention; 0: as many as the decoder has
+        encoder_heads_left: heads of each encoder layer of which others were pruned, as in 4/2/0, or
+            all; their width stays (fairseq-ext prune)
+        decoder_heads_left: the same of decoder self-attention
+        cross_heads_left: the same of encoder-decoder attention
     """
 
     encoder_normaliser: str = "softmax"
@@ -143,6 +147,9 @@ class AttentionOptions:
     share_encoder_decoder_layers: bool = False
     cross_layers: str = "all"
     cross_attention_heads: int = 0
+    encoder_heads_left: str = "all"
+    decoder_heads_left: str = "all"
+    cross_heads_left: str = "all"
 
 
 _TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
@@ -196,6 +203,7 @@ CROSS = (
     "scorer",
     "masks",
     "head_mixer",
+    "heads_left",
 )
 
 OWN_REQUIREMENTS: Requirements = {

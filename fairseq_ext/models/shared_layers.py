@@ -16,6 +16,8 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.plan import SITES
+from fairseq_ext.models.heads_left import ALL
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer
 
 FLAG = "--share-encoder-decoder-layers"
@@ -48,6 +50,12 @@ def check_shareable(cfg: TransformerConfig) -> None:
             f"{FLAG} makes one stack of layers with {cfg.decoder.attention_heads} heads, and "
             f"--cross-attention-heads is {cfg.cross_attention_heads}; leave that out"
         )
+    for site in SITES:
+        if (left := getattr(cfg, f"{site}_heads_left")) != ALL:
+            raise UsageError(
+                f"{FLAG} makes one stack of layers with all heads, and --{site}-heads-left is "
+                f"{left}; leave that out"
+            )
     if cfg.quant_noise.pq or cfg.quant_noise.scalar:
         raise UsageError(
             f"{FLAG} does not go with --quant-noise-pq and --quant-noise-scalar, which change "

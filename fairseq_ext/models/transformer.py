@@ -73,7 +73,11 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         """Return features [B, T, C], with a map [B, T, S]: the mean of a layer's (first) heads."""
         layers = list(self.layers)  # LayerDrop samples once
         if alignment_layer is None and (self.always_align or not self.training):
-            attending = [i for i, x in enumerate(layers) if getattr(x, "encoder_attn", None)]
+            attending = [
+                index
+                for index, layer in enumerate(layers)
+                if layer.encoder_attn is not None and layer.encoder_attn.num_heads
+            ]
             alignment_layer = max(attending, default=None)
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the average, and print which files it is of."""
-    _check_output(args.output, args.force)
+    check_output(args.output, args.force)
     files = select_checkpoints(args.paths, args.last, args.best, args.by, args.at_most)
     write_checkpoint(average_checkpoints(files), args.output)
     print(f"{args.output} is the average of {', '.join(map(str, files))}")
@@ -71,12 +71,13 @@ def run(args: argparse.Namespace) -> None:
         print(f"counted once, being copies of these: {', '.join(copies)}")
 
 
-def _check_output(output: Path, force: bool) -> None:
+def check_output(output: Path, force: bool) -> None:
+    """Raise UsageError if a checkpoint cannot be written there, or would replace another one."""
     folder = output.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"{folder} is not a folder to write to; make it or give another --output")
+        raise UsageError(f"{folder} is not a folder to write to; make it or give another output")
     if output.is_dir() or output.exists() and not force:
-        raise UsageError(f"{output} exists already; choose another --output, or add --force")
+        raise UsageError(f"{output} exists already; choose another output, or add --force")
 
 
 class SavedCheckpoint(NamedTuple):
@@ -200,12 +201,17 @@ def average_checkpoints(files: Sequence[Path]) -> dict:
                 sums[name] = value.double() + sums.get(name, 0)
     for name, total in sums.items():
         state["model"][name] = (total / len(files)).to(state["model"][name].dtype)
-    state["model"] = _share_equal(drop_adversaries(state["model"]))
+    state["extra_state"] = state.get("extra_state", {}) | {"averaged": [*map(str, files)]}
+    return leave_training_out(state)
+
+
+def leave_training_out(state: dict) -> dict:
+    """Return a checkpoint without what only training needs, whose tied parameters are one."""
+    state = {**state, "model": share_equal(drop_adversaries(state["model"]))}
     if "asa_layers" in (model := (state.get("cfg") or {}).get("model") or {}):
         model["asa_layers"] = "none"
-    extra = state.get("extra_state", {}) | {"averaged": [str(file) for file in files]}
-    state["extra_state"] = _leave_out(extra)
-    state["task_state"] = _leave_out(state.get("task_state") or {})
+    for name in ("extra_state", "task_state"):
+        state[name] = _leave_out(state.get(name) or {})
     return _leave_out(state)
 
 
@@ -213,7 +219,7 @@ def _leave_out(values: dict) -> dict:
     return {name: value for name, value in values.items() if name not in LEFT_OUT}
 
 
-def _share_equal(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def share_equal(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Replace equal tensors (tied embeddings) by one, which is then written once."""
     kept: list[Tensor] = []
     shared = {}

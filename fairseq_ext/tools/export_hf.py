@@ -38,6 +38,7 @@ ACCEPTED: dict[str, list] = {
     "--encoder-masks": ["none"],
     "--encoder-head-mixer": ["none"],
     "--head-gate": ["none", False],  # False in older checkpoints
+    "--encoder-heads-left": ["all"],
     "--encoder-normalize-before": [False],
     "--layernorm-embedding": [True],
     "--encoder-layers-to-keep": [None],

@@ -67,29 +67,51 @@ set_variants() {
     die "--variants is empty: see 'bash $0 --help' for those that there are."
 }
 
+# Mechanisms of the papers, what else stands in their slots, and which of these is closest to which:
+# a mechanism of a paper and its alternatives.
 MECHANISMS='ag dna hna roles asa gaussian gate'
+NORMALISERS='sinkformer entmax sparsemax entmax-learned sink off-by-one'
+POSITIONS='alibi t5 rotary'
+ALTERNATIVES="$NORMALISERS $POSITIONS talking differential input l0 rdrop"
+CLOSEST=("dna $NORMALISERS" "ag $POSITIONS" "gaussian $POSITIONS" 'asa rdrop' 'roles input l0'
+  'gate input l0')
 
-# print_mechanisms PLAIN NAME: print a variant, mechanisms of $MECHANISMS joined by + or PLAIN for
-# none of them, and its flags, as NAME=FLAGS.
+# print_mechanisms PLAIN NAME [ARCHITECTURE OBJECTIVE]: print a variant, mechanisms of $MECHANISMS and
+# $ALTERNATIVES joined by + or PLAIN for none of them, and its flags, as NAME=FLAGS. ARCHITECTURE and
+# OBJECTIVE are those without mechanisms (default: of translation).
 print_mechanisms() {
-  local part flags='' terms=''
+  local part flag flags='' before='' pass='' after=''
   for part in ${2//+/ }; do
     case "$part" in
     "$1") ;;
-    ag) terms=_ag$terms flags+=' --ag-encoder-heads next:1,prev:1 --ag-alpha 1' ;;
+    ag) before=_ag flags+=' --ag-encoder-heads next:1,prev:1 --ag-alpha 1' ;;
     dna) flags+=' --encoder-normaliser doubly' ;;
     hna) flags+=' --encoder-normaliser hybrid' ;;
+    sinkformer | entmax | sink) flags+=" --encoder-normaliser $part" ;;
+    sparsemax) flags+=' --encoder-normaliser entmax --entmax-alpha 2' ;;
+    entmax-learned) flags+=' --encoder-normaliser entmax --entmax-learned' ;;
+    off-by-one) flags+=' --encoder-normaliser sink --sink off-by-one' ;;
+    alibi | t5 | rotary) flags+=" --encoder-positions $part" ;;
     roles) flags+=' --encoder-roles rare,separator,relative' ;;
-    asa) terms+=_asa flags+=' --asa-layers all' ;;
+    asa) pass+=_asa flags+=' --asa-layers all' ;;
+    rdrop) pass+=_rdrop ;;
     gaussian) flags+=' --encoder-gaussian-heads 2' ;;
-    gate) flags+=' --head-gate' ;;
+    gate) flags+=' --head-gate static' ;;
+    input) flags+=' --head-gate input' ;;
+    l0) after=_l0 flags+=' --head-gate l0' ;;
     talking | differential) flags+=" --encoder-head-mixer $part" ;;
-    *) die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }." ;;
+    *) die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }," \
+      "${ALTERNATIVES// /, }." ;;
     esac
   done
-  [[ "$flags" != *-normaliser*-normaliser* ]] ||
-    die "--variants has '$2', and attention is normalised in one way: give dna or hna."
-  say "$2=--arch transformer_una$size --criterion label_smoothed_cross_entropy$terms$flags"
+  for flag in --encoder-normaliser --encoder-positions --encoder-head-mixer --head-gate; do
+    [[ "$flags " != *"$flag "*"$flag "* ]] ||
+      die "--variants has '$2', and two of these give $flag: leave one out."
+  done
+  [ "$pass" = "${pass/_*_/}" ] || die "--variants has '$2', which makes two second passes: leave" \
+    "asa or rdrop out."
+  say "$2=--arch ${3:-transformer_una$size} --criterion" \
+    "${4:-label_smoothed_cross_entropy}$before$pass$after$flags"
 }
 
 # study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags, with $seeds seeds
@@ -145,4 +167,32 @@ draw_curves() {
     python -m fairseq_ext.cli curves --metric "$1" --out "$out/curves.png" "${RUNS[@]}"
   say
   say "Picture of the $2: $out/curves.png"
+}
+
+# describe_attention [FLAG...]: analyse the attention of each of RUNS over validation data, in
+# RUN/analysis, where `compare` finds its metrics analysis.SITE.NAME.
+describe_attention() {
+  local run
+  for run in "${RUNS[@]}"; do
+    is_newer "$run/analysis/heads.json" "$run/checkpoint_last.pt" ||
+      foreground python -m fairseq_ext.cli analyse "$run/checkpoint_last.pt" --data "$data" \
+        --sentences 0 --out "$run/analysis" "$@"
+  done
+}
+
+# compare_closest METRIC... [FLAG...]: as `compare`, each mechanism of a paper with the alternatives
+# that are closest to it, as far as there are RUNS of them.
+compare_closest() {
+  local all=("${RUNS[@]}") row name run
+  for row in "${CLOSEST[@]}"; do
+    RUNS=()
+    for name in $row; do
+      for run in "${all[@]}"; do [ "${run%/*}" != "$out/$name" ] || RUNS+=("$run"); done
+    done
+    BASELINE=${row%% *}
+    [[ " ${RUNS[*]} " != " $out/$BASELINE/"* ]] || [ ${#RUNS[@]} -le $((seeds * ${folds:-1})) ] ||
+      compare "$@"
+  done
+  RUNS=("${all[@]}")
+  unset BASELINE
 }

@@ -216,6 +216,7 @@ VERBS = [
         "made/una/seed-1/checkpoint_last.pt",
     ),
     ext("average --output out.pt one.pt two.pt", "one.pt two.pt", "out.pt"),
+    ext("prune one.pt out.pt", "one.pt", "out.pt", works=False),
     ext(f"predict {TAGGER} --input new.txt --cpu", f"{TAGGER} new.txt", prints=True),
     ext(
         f"predict {CLASSIFIER} --cpu --json --examples --output out.jsonl "
@@ -359,6 +360,7 @@ SCRIPTS = [
             "ag_patterns.sh",
             "table7.sh",
             "combinations.sh",
+            "alternatives.sh",
             "train_multi30k.sh",
             "train_gigaword.sh",
             "asa.sh finetune sst-2 nowhere.pt",

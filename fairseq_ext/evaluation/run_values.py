@@ -1,0 +1,116 @@
+"""Values of runs by name: logged, of analyses of attention, and relative to a baseline's run."""
+
+import csv
+import math
+import statistics
+from collections.abc import Sequence
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.comparisons import Measure
+from fairseq_ext.evaluation.runs import (
+    EPOCH,
+    Run,
+    find_logged_value,
+    measure_speed,
+    select_validations,
+)
+
+ANALYSIS, UPDATES, TIME = "analysis.", "updates-to.", "time-ratio"
+
+TABLES = ("column_sums.csv", "heads.csv")
+"""Files of `fairseq-ext analyse` with a row for each head."""
+
+
+def needs_baseline(name: str) -> bool:
+    """Return whether a value is relative to the run of the baseline that has the same number."""
+    return name == TIME or name.startswith(UPDATES)
+
+
+def measure_named(name: str, runs: Sequence[Run], baseline: Sequence[Run]) -> tuple[Measure, str]:
+    """Return a value of each run, and the note that says what it is.
+
+    Args:
+        name: see `fairseq-ext table`.
+        runs: all runs.
+        baseline: the runs of the baseline.
+
+    Raises:
+        UsageError: a run does not have the value, or no run of the baseline has its number.
+    """
+    if name.startswith(ANALYSIS):
+        values = {run.folder: find_analysed_value(run, name) for run in runs}
+        return Measure(name, 4, values), f"{name}: mean over heads, of `fairseq-ext analyse`"
+    if needs_baseline(name):
+        values = {run.folder: compare_run(name, run, _match(run, baseline)) for run in runs}
+        against = f"{baseline[0].variant}'s run of the same number"
+        if name == TIME:
+            return Measure(
+                name, 3, values
+            ), f"{name}: time of a token, divided by that of {against}"
+        loss = name.removeprefix(UPDATES)
+        note = f"{name}: the first validation whose {loss} is as low as the best of {against}"
+        return Measure(name, 0, values), f"{note}; inf: none"
+    values = {run.folder: find_logged_value(run, name) for run in runs}
+    in_training = name.startswith(f"{EPOCH}.")
+    moment = "the last epoch of training" if in_training else "the best validation"
+    return Measure(name, 3, values), f"{name}: from the log, of {moment}"
+
+
+def compare_run(name: str, run: Run, base: Run) -> float:
+    """Return a value of a run relative to another one: `time-ratio` or `updates-to.NAME`."""
+    if name == TIME:
+        return measure_speed(base) / measure_speed(run)
+    loss = name.removeprefix(UPDATES)
+    if loss.startswith(f"{EPOCH}."):
+        raise UsageError(f"{name} is of training; give {UPDATES} and a loss of validation")
+    target = find_logged_value(base, loss)
+    subset, _, value = loss.rpartition(".")
+    find_logged_value(run, loss)  # refuses what it does not have
+    reached = (
+        record.update
+        for record in select_validations(run, subset)
+        if record.values.get(value, math.inf) <= target
+    )
+    return next(reached, math.inf)
+
+
+def find_analysed_value(run: Run, name: str) -> float:
+    """Return the mean over heads of a value in RUN/analysis.
+
+    Args:
+        run: the training, whose folder `analysis` was written by `fairseq-ext analyse`.
+        name: analysis.SITE.NAME, NAME being a column of a table for all heads.
+
+    Raises:
+        UsageError: there is no such value.
+    """
+    _, site, value = [*name.split(".", 2), "", ""][:3]
+    rows = []
+    for table in TABLES:
+        path = run.folder / ANALYSIS[:-1] / table
+        if not path.is_file():
+            raise UsageError(
+                f"{run.folder} has no {ANALYSIS[:-1]}/{table}; run 'fairseq-ext analyse --out "
+                f"{path.parent}' on its checkpoint"
+            )
+        with path.open(encoding="utf-8", newline="") as file:
+            rows += [row for row in csv.DictReader(file) if row["site"] == site]
+    values = [float(row[value]) for row in rows if row.get(value)]
+    if not values:
+        columns = sorted({column for row in rows for column in row} - {"model", "site"})
+        raise UsageError(
+            f"{run.folder} has no {name}; give {ANALYSIS}SITE.NAME, SITE being encoder, decoder or "
+            f"cross, and NAME {' or '.join(columns) or 'a column of the tables there'}"
+        )
+    return statistics.mean(values)
+
+
+def _match(run: Run, baseline: Sequence[Run]) -> Run:
+    """Return the run of the baseline that has the number of a run."""
+    for base in baseline:
+        if base.repetition == run.repetition:
+            return base
+    raise UsageError(
+        f"{baseline[0].variant} has no {run.repetition or 'run without number'}, with which "
+        f"{run.folder} would be compared; give the same repetitions of all variants"
+    )
