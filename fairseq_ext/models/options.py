@@ -139,6 +139,8 @@ class AttentionOptions:
 
 _TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
 
+_NOT_IN_DECODERS = ("encoder_", "cross_", "asa_", "share_", "head_gate_sites")
+
 _ROBERTA_SHARED = {
     *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
     *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
@@ -198,6 +200,9 @@ OPTIONS: list[Option] = []
 ENCODER_OPTIONS: list[Option] = []
 """Those of a model that is an encoder alone."""
 
+DECODER_OPTIONS: list[Option] = []
+"""Those of a model that is a decoder alone."""
+
 ROBERTA_OPTIONS: list[Option] = []
 """Options of fairseq's RoBERTa, with its names and meanings, and options of our attention."""
 
@@ -226,6 +231,13 @@ def update() -> None:
     ROBERTA_OPTIONS[:] = [*shared, *list_options(RobertaOptions), *ENCODER_OPTIONS]
     DEFAULTS.update((name, field.default) for name, _, field in OPTIONS)
     OPTION_REQUIREMENTS.update(_require(parts), **OWN_REQUIREMENTS)
+    names = {name for name, *_ in OPTIONS if not name.startswith(_NOT_IN_DECODERS)}
+    DECODER_OPTIONS[:] = [
+        option
+        for option in OPTIONS
+        if option[0] in names
+        and names.intersection(OPTION_REQUIREMENTS.get(option[0], (names, ()))[0])
+    ]
 
 
 def _require(parts: Iterable[tuple[Parts, Part]]) -> dict[str, tuple[list[str], list[str]]]:
@@ -265,6 +277,4 @@ def check_supported(cfg: Any) -> None:
     """Raise UsageError for an option of fairseq's own Transformer that ours does not have."""
     for name in UNSUPPORTED:
         if getattr(cfg, name):
-            raise UsageError(
-                f"{flag(name)} is not supported here; use fairseq's own --arch transformer."
-            )
+            raise UsageError(f"{flag(name)} is not supported here; use fairseq's own --arch.")
