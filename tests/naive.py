@@ -197,3 +197,24 @@ def t5_bucket(distance: int, causal: bool, buckets: int, farthest: int) -> int:
         return first + away
     share = math.log(away / single) / math.log(farthest / single)
     return first + min(single + int(share * (buckets - single)), buckets - 1)
+
+
+def dense(q: Tensor, k: Tensor, scorer, head: int) -> Tensor:
+    """Scores [T, S] of an MLP of each query (Tay et al. 2020); keys count by their number alone."""
+    rows = []
+    for i in range(len(q)):
+        hidden = [x if x > 0 else 0 * x for x in q[i]]
+        row = []
+        for j in range(len(k)):
+            weights = scorer.weight[head, :, j]
+            row.append(
+                sum(w * x for w, x in zip(weights, hidden, strict=True)) + scorer.bias[head, j]
+            )
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def random(q: Tensor, k: Tensor, scorer, head: int) -> Tensor:
+    """Scores [T, S] that are parameters."""
+    rows = [torch.stack([scorer.scores[head, i, j] for j in range(len(k))]) for i in range(len(q))]
+    return torch.stack(rows)

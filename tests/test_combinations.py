@@ -24,7 +24,16 @@ from invariants import (
     batch,
     run,
 )
-from variants import COVERING, MECHANISMS, NORMALISERS, PAIRS, PAPER_PAIRS, PAPERS, POSITIONS
+from variants import (
+    COVERING,
+    MECHANISMS,
+    NORMALISERS,
+    PAIRS,
+    PAPER_PAIRS,
+    PAPERS,
+    POSITIONS,
+    SCORERS,
+)
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare.toy.corpus import corpus
@@ -41,6 +50,7 @@ NEUTRAL = {  # it is there, or its flag is, and does nothing
     "gate": {},
     **dict.fromkeys(POSITIONS, {"encoder_positions": None}),
     "input": {"head_gate": "none"},
+    **dict.fromkeys(SCORERS, {"encoder_scorer": "dot"}),
 }
 OWN = {
     **dict.fromkeys(("hna", "entmax", "sink"), "normaliser.offset"),
@@ -49,6 +59,8 @@ OWN = {
     "input": "gate.weight",
     "l0": "gate.offset",
     "t5": "positions.table",
+    "dense": "scorer.weight",
+    "random": "scorer.scores",
 }
 TWO_WAYS = {*PAIRS} | {pair[::-1] for pair in PAIRS}
 SIZE = (
@@ -74,10 +86,9 @@ def possible(family, mechanisms):
     return tuple(n for n in mechanisms if family != LM or n not in ENCODER_ALONE)
 
 
-def with_families(sets, slow=False):
+def with_families(sets, families=FAMILIES, marks=()):
     """A family and a set of mechanisms that it can have, once each."""
-    every = {(family, possible(family, each)): None for family in FAMILIES for each in sets}
-    marks = [pytest.mark.slow] if slow else []
+    every = {(family, possible(family, each)): None for family in families for each in sets}
     return [
         pytest.param(family, chosen, marks=marks, id=f"{family}-{'+'.join(chosen)}")
         for family, chosen in every
@@ -86,7 +97,11 @@ def with_families(sets, slow=False):
 
 
 EVERY = pytest.mark.parametrize(
-    ("family", "chosen"), [*with_families(COVERING), *with_families(PAIRS, slow=True)]
+    ("family", "chosen"),
+    [
+        *with_families(COVERING),
+        *with_families(PAIRS, ("transformer", "roberta"), pytest.mark.slow),
+    ],
 )
 ORDERED = [
     pytest.param(family, *pair, marks=[] if PAPERS.keys() >= {*pair} else [pytest.mark.slow])
@@ -250,6 +265,8 @@ def without_effect(name, chosen, family):
     columns are."""
     has_mechanisms = name.startswith("decoder" if family == LM else "encoder")
     columns = has_mechanisms and "dna" in chosen
+    if has_mechanisms and "dense" in chosen:
+        return columns and name.endswith("scorer.bias")  # of keys; queries are bent by ReLU
     neither = {"hna", "sink", "rotary"}  # a mix; rows that need not sum to one; biases that turn
     both = has_mechanisms and not neither.isdisjoint(chosen)
     return name.endswith("q_proj.bias" if columns else "k_proj.bias") and not both

@@ -24,13 +24,17 @@ ALTERNATIVES = {
     "input": "--head-gate input",
     "l0": "--head-gate l0",
     "rdrop": "",
+    "dense": "--encoder-scorer dense",
+    "random": "--encoder-scorer random",
 }
 MECHANISMS = PAPERS | ALTERNATIVES
 NORMALISERS = {"dna", "hna", "sinkformer", "entmax", "sink"}  # one flag
 POSITIONS = {"alibi", "t5", "rotary"}
 GATES = {"gate", "input", "l0"}
 SECOND_PASSES = {"asa", "rdrop"}  # a criterion has one
-APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES)
+SCORERS = {"dense", "random"}
+WITHOUT_PRODUCT = ({"dense", "rotary"}, {"random", "rotary"})  # of queries and keys that turn
+APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES, SCORERS, *WITHOUT_PRODUCT)
 PAIRS = [
     pair
     for pair in combinations(MECHANISMS, 2)

@@ -20,6 +20,7 @@ from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
 from fairseq_ext.attention.positions import POSITIONS
 from fairseq_ext.attention.scorers import SCORERS
 from fairseq_ext.attention.second_pass import Adversary, SecondPass
+from fairseq_ext.attention.synthesizer import Synthesizer
 
 __all__ = [
     "GATES",
@@ -37,6 +38,7 @@ __all__ = [
     "Inputs",
     "L0Gate",
     "SecondPass",
+    "Synthesizer",
     "build_gaussian_heads",
     "build_normaliser",
 ]

@@ -15,6 +15,7 @@ from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slic
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
+from fairseq_ext.attention.scorers import uses_keys, uses_queries
 from fairseq_ext.errors import UsageError
 
 OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.)"
@@ -91,8 +92,13 @@ class Attention(CachedProjections):
         ]
         windows = [group.window or 0 for group in groups]
         self.cache_start = -max(windows) if self.self_attention and all(windows) else None
-        if len(self.learned_heads) < num_heads:
-            self.narrow(len(self.learned_heads) * self.head_dim)
+        learned = [group.scorer for group in groups if group.learned]
+        widths = [
+            len(self.learned_heads) * self.head_dim * any(map(uses, learned))
+            for uses in (uses_queries, uses_keys)
+        ]
+        if min(widths) < embed_dim:
+            self.narrow(*widths)
 
     def forward(
         self,

@@ -22,18 +22,19 @@ class CachedProjections(MultiheadAttention):
 
     cache_start: int | None = None
 
-    def narrow(self, width: int) -> None:
-        """Cut the query and key projections to `width` after their initialisation.
+    def narrow(self, queries: int, keys: int) -> None:
+        """Cut the query and key projections to widths, after their initialisation.
 
         Heads that keep theirs thus start as they would in a layer that has all projections.
         """
-        for name in ("q_proj", "k_proj"):
+        for name, width in (("q_proj", queries), ("k_proj", keys)):
             projection = getattr(self, name)
             projection.out_features = width
             for part, value in list(projection.named_parameters()):
                 setattr(projection, part, nn.Parameter(value.detach()[:width].clone()))
-        if not width:
-            self.q_proj = self.k_proj = None
+            if not width:
+                setattr(self, name, None)
+        if not queries and not keys:
             nn.init.xavier_uniform_(self.v_proj.weight)  # fairseq's gain is for q, k and v in one
 
     def project(

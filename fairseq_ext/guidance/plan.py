@@ -79,7 +79,7 @@ def _texts_of_sites(cfg: Any, guidable: HeadsBySite) -> dict[str, str]:
     """Return site -> patterns and numbers of heads as text, such as "next:1,prev:1"."""
     options = {site: getattr(cfg, f"ag_{site}_heads") for site in SITES}
     texts = {site: text for site, text in options.items() if text is not None}
-    if not guidable["encoder"]:
+    if not guidable["encoder"] and not guidable["cross"]:
         if cfg.ag_fraction is None:
             return texts or {"decoder": DECODER_HEADS}
         raise UsageError(

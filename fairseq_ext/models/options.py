@@ -246,6 +246,8 @@ def _require(parts: Iterable[tuple[Parts, Part]]) -> dict[str, tuple[list[str], 
     for table, part in parts:
         one_sided = getattr(part.default(), "across_queries", False)
         flags = [name for name, slot in SLOTS.items() if slot is table]
+        if getattr(part.default(), "in_sequence", False):
+            flags = [name for name in flags if not name.startswith("cross_")]
         for name in part.options:
             needed, names = requirements.setdefault(name, ([], []))
             needed += [each for each in flags[: 1 if one_sided else None] if each not in needed]

@@ -83,6 +83,7 @@ print_mechanisms() {
     asa) terms+=_asa flags+=' --asa-layers all' ;;
     gaussian) flags+=' --encoder-gaussian-heads 2' ;;
     gate) flags+=' --head-gate' ;;
+    dense | random) flags+=" --encoder-scorer $part" ;;
     *) die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }." ;;
     esac
   done
