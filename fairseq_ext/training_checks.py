@@ -77,13 +77,19 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
         raise UsageError(
             f"--criterion {name} needs an --arch of ours, such as roberta_una or transformer_una"
         )
+    if "asa" in getattr(criterion, "terms", ()) and not hasattr(model, "encoder"):
+        raise UsageError(
+            f"--criterion {name} masks or disturbs what an encoder reads, and this --arch has no "
+            "encoder; leave out the _asa of the criterion, or give an --arch like transformer_asa"
+        )
     for part in criterion.parts if isinstance(criterion, CompositeCriterion) else ():
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
         check_mixed_heads(model, getattr(part, "per_head", False))
     if "ag" in getattr(criterion, "terms", ()) and not any(
-        isinstance(m, Attention) and _is_trained(m) for m in model.encoder.modules()
-    ):  # the decoder is never frozen
+        isinstance(m, Attention) and _is_trained(m)
+        for m in getattr(model, "encoder", model).modules()
+    ):  # a decoder is never frozen
         raise UsageError(
             f"--criterion {name} guides attention, and that of a frozen encoder does not learn; "
             "leave out --freeze-encoder, or the _ag of the criterion"
@@ -255,17 +261,17 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
     """Return the attention that the options give a model of these sizes; None if they misfit."""
     values = {name: _value(options, name) for name, *_ in OPTIONS}
     with suppress(UsageError):
-        encoder = sizes["encoder_layers"]
+        encoder = sizes.get("encoder_layers", 0)
         adversaries = head_options.parse_adversary_layers(values["asa_layers"], encoder)
         parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
         parts.append(sorted(head_options.parse_gate_sites(values)))
         parts += origins.read_options(values)
-        two_sided = "decoder_layers" in sizes
-        if two_sided:
+        sides = [side for side in ("encoder", "decoder") if f"{side}_layers" in sizes]
+        if len(sides) == 2:
             decoder = sizes["decoder_layers"]
             parts.append(head_options.parse_cross_layers(values["cross_layers"], decoder))
             parts.append(values["share_encoder_decoder_layers"])
-        for site, side in SITES.items() if two_sided else [("encoder", "encoder")]:
+        for site, side in SITES.items() if len(sides) == 2 else zip(sides, sides, strict=True):
             layers = sizes[f"{side}_layers"]
             heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)
             parts += [heads, values[f"{site}_head_mixer"]]

@@ -234,3 +234,24 @@ def differential(q: Tensor, k: Tensor, v: Tensor, masked: Tensor, mixer) -> tupl
         normed = [x / ((x * x).mean() + 1e-5).sqrt() * (1 + mixer.gain_offset) for x in mixed]
         outputs.append((1 - first) * torch.stack(normed))
     return torch.stack(outputs), torch.stack(weights)
+
+
+def dense(q: Tensor, k: Tensor, scorer, head: int) -> Tensor:
+    """Scores [T, S] of an MLP of each query (Tay et al. 2020); keys count by their number alone."""
+    rows = []
+    for i in range(len(q)):
+        hidden = [x if x > 0 else 0 * x for x in q[i]]
+        row = []
+        for j in range(len(k)):
+            weights = scorer.weight[head, :, j]
+            row.append(
+                sum(w * x for w, x in zip(weights, hidden, strict=True)) + scorer.bias[head, j]
+            )
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def random(q: Tensor, k: Tensor, scorer, head: int) -> Tensor:
+    """Scores [T, S] that are parameters."""
+    rows = [torch.stack([scorer.scores[head, i, j] for j in range(len(k))]) for i in range(len(q))]
+    return torch.stack(rows)

@@ -13,6 +13,7 @@ from fairseq import checkpoint_utils, tasks
 from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.options import get_training_parser, parse_args_and_arch
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.trainer import Trainer
 from invariants import (
     EOS,
@@ -23,7 +24,16 @@ from invariants import (
     batch,
     run,
 )
-from variants import COVERING, MECHANISMS, NORMALISERS, PAIRS, PAPER_PAIRS, PAPERS, POSITIONS
+from variants import (
+    COVERING,
+    MECHANISMS,
+    NORMALISERS,
+    PAIRS,
+    PAPER_PAIRS,
+    PAPERS,
+    POSITIONS,
+    SCORERS,
+)
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare.toy.corpus import corpus
@@ -42,6 +52,7 @@ NEUTRAL = {  # it is there, or its flag is, and does nothing
     "talking": {},
     "differential": {"encoder_head_mixer": "none"},
     "input": {"head_gate": "none"},
+    **dict.fromkeys(SCORERS, {"encoder_scorer": "dot"}),
 }
 OWN = {
     **dict.fromkeys(("hna", "entmax", "sink"), "normaliser.offset"),
@@ -52,28 +63,57 @@ OWN = {
     "t5": "positions.table",
     "talking": "mixer.score_offset",
     "differential": "mixer.vectors",
+    "dense": "scorer.weight",
+    "random": "scorer.scores",
 }
 TWO_WAYS = {*PAIRS} | {pair[::-1] for pair in PAIRS}
-ORDERED = [
-    pair if PAPERS.keys() >= {*pair} else pytest.param(*pair, marks=pytest.mark.slow)
-    for pair in permutations(MECHANISMS, 2)
-    if pair in TWO_WAYS and pair[0] in NEUTRAL and "l0" not in pair
-]
-
+SIZE = (
+    "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 "
+    "--encoder-attention-heads 8 "
+)
+LM = "transformer_lm"
 FAMILIES = {
     "transformer": "label_smoothed_cross_entropy --task translation -s de -t en "
     "--arch transformer_una_tiny --decoder-layers 1 --decoder-embed-dim 32 "
-    "--decoder-ffn-embed-dim 32 --label-smoothing .1",
-    "roberta": "masked_lm --task masked_lm --arch roberta_una_tiny --tokens-per-sample 64",
+    f"--decoder-ffn-embed-dim 32 --label-smoothing .1 {SIZE}",
+    "roberta": f"masked_lm --task masked_lm --arch roberta_una_tiny --tokens-per-sample 64 {SIZE}",
+    LM: "cross_entropy --task language_modeling --arch transformer_lm_una_tiny "
+    f"--tokens-per-sample 64 {SIZE.replace('encoder', 'decoder')}",
 }
-COMMON = (
-    "--cpu --encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 "
-    "--encoder-attention-heads 8 --dropout 0 --attention-dropout 0 --optimizer adam --lr .02 "
-    "--max-update 10"
+COMMON = "--cpu --dropout 0 --attention-dropout 0 --optimizer adam --lr .02 --max-update 10"
+ENCODER_ALONE = {"dna", "hna", "sinkformer", "roles", "asa"}
+"""Mechanisms that a decoder cannot have."""
+
+
+def possible(family, mechanisms):
+    """Those of the mechanisms that models of a family can have."""
+    return tuple(n for n in mechanisms if family != LM or n not in ENCODER_ALONE)
+
+
+def with_families(sets, families=FAMILIES, marks=()):
+    """A family and a set of mechanisms that it can have, once each."""
+    every = {(family, possible(family, each)): None for family in families for each in sets}
+    return [
+        pytest.param(family, chosen, marks=marks, id=f"{family}-{'+'.join(chosen)}")
+        for family, chosen in every
+        if len(chosen) > 1
+    ]
+
+
+EVERY = pytest.mark.parametrize(
+    ("family", "chosen"),
+    [
+        *with_families(COVERING),
+        *with_families(PAIRS, ("transformer", "roberta"), pytest.mark.slow),
+    ],
 )
-FAMILY = pytest.mark.parametrize("family", FAMILIES)
-SLOW_PAIRS = [pytest.param(pair, marks=pytest.mark.slow) for pair in PAIRS]
-EVERY = pytest.mark.parametrize("chosen", [*COVERING, *SLOW_PAIRS], ids="+".join)
+ORDERED = [
+    pytest.param(family, *pair, marks=[] if PAPERS.keys() >= {*pair} else [pytest.mark.slow])
+    for family in FAMILIES
+    for pair in permutations(MECHANISMS, 2)
+    if pair in TWO_WAYS and pair[0] in NEUTRAL and "l0" not in pair
+    if family != LM or not {*pair} & ENCODER_ALONE | {pair[0]} & NORMALISERS
+]
 
 LINES = corpus()["valid"][:6]
 ROWS = range(len(LINES))
@@ -97,11 +137,18 @@ def data(tmp_path_factory):
     return folder
 
 
+def of_decoder(text):
+    """A flag or an option of an encoder, as that of a decoder."""
+    return text.replace("encoder", "decoder").replace("next:1,prev:1", "prev:1,first:1")
+
+
 def parsed(data, family, mechanisms=(), flags=""):
     """What fairseq reads from the flags of these mechanisms, and others."""
     objective, *own = FAMILIES[family].split()
     criterion = "_".join((objective, *(term for term in TERMS if term in mechanisms)))
-    words = " ".join([COMMON, *(MECHANISMS[name] for name in mechanisms), flags]).split()
+    given = [MECHANISMS[name] for name in mechanisms]
+    given = [of_decoder(each) if family == LM else each for each in given]
+    words = " ".join([COMMON, *given, flags]).split()
     given = [str(data), *own, "--criterion", criterion, *words]
     return parse_args_and_arch(get_training_parser(), given)
 
@@ -149,6 +196,8 @@ class Made(NamedTuple):
 
 def make(cfg, **instead):
     """Built as fairseq-train builds it, with some options as they are said here."""
+    if cfg.task._name == "language_modeling":
+        instead = {of_decoder(name): value for name, value in instead.items()}
     cfg = with_options(cfg, instead)
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
@@ -167,6 +216,12 @@ def sample(task, rows):
     """A batch of some of the lines; to be translated, or with every third word masked."""
     sources, targets = ([lines[row] for row in rows] for lines in (SOURCES, TARGETS))
     words = task.source_dictionary
+    if isinstance(task, LanguageModelingTask):
+        lines = [line.tolist() for line in sources]
+        tokens, target = batch([[EOS, *line[:-1]] for line in lines]), batch(lines)
+        inputs = {"src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1)}
+        counts = {"ntokens": int(tokens.ne(PAD).sum()), "nsentences": len(rows)}
+        return {"net_input": inputs, "target": target, **counts}
     if not hasattr(task.cfg, "target_lang"):
         tokens = batch([line.tolist() for line in sources])
         masked = tokens.ne(PAD) & (torch.arange(tokens.size(1)) % 3 == 1)
@@ -183,10 +238,9 @@ def texts(family):
     """Lists of tokens: sources, and what a decoder has written if there is one."""
     sources = [line.tolist() for line in SOURCES]
     written = [[EOS, *line.tolist()[:-1]] for line in TARGETS]
-    return (sources, written) if family == "transformer" else (sources,)
+    return (sources, written) if family == "transformer" else (sources,)  # read, too
 
 
-@FAMILY
 @EVERY
 def test_a_step_of_training_and_what_holds_after_it(data, tmp_path, family, chosen):
     """With a checkpoint, read again."""
@@ -202,7 +256,7 @@ def test_a_step_of_training_and_what_holds_after_it(data, tmp_path, family, chos
     for side in ("left", "right"):
         assert_batches_change_nothing(model, *text, side=side, extra=2)
     assert_masked_is_truncated(model, *text)
-    if family == "transformer":
+    if family != "roberta":
         assert_decoding_is_teacher_forcing(model, *text, side="left")
     trainer.consolidate_optimizer()
     trainer.save_checkpoint(str(tmp_path / "last.pt"), {})
@@ -210,23 +264,25 @@ def test_a_step_of_training_and_what_holds_after_it(data, tmp_path, family, chos
     torch.testing.assert_close(run(again.eval(), *text), run(model, *text), atol=0, rtol=0)
 
 
-def without_effect(name, chosen):
+def without_effect(name, chosen, family):
     """A bias that what is normalised first does not see: of keys if rows are, of queries if
     columns are."""
-    columns = name.startswith("encoder") and "dna" in chosen
+    has_mechanisms = name.startswith("decoder" if family == LM else "encoder")
+    columns = has_mechanisms and "dna" in chosen
+    if has_mechanisms and "dense" in chosen:
+        return columns and name.endswith("scorer.bias")  # of keys; queries are bent by ReLU
     neither = {"hna", "sink", "rotary"}  # a mix; rows that need not sum to one; biases that turn
-    both = name.startswith("encoder") and not neither.isdisjoint(chosen)
+    both = has_mechanisms and not neither.isdisjoint(chosen)
     return name.endswith("q_proj.bias" if columns else "k_proj.bias") and not both
 
 
-@FAMILY
 @EVERY
 def test_every_parameter_gets_a_gradient_and_a_batch_is_the_sum_of_its_halves(data, family, chosen):
     made = made_in_float64(configured(data, family, chosen))
     loss, gradients = made.gradients()
     assert all(any(OWN[name] in key for key in gradients) for name in OWN if name in chosen)
     for name, gradient in gradients.items():
-        assert (gradient.norm() < 1e-10) == without_effect(name, chosen), name
+        assert (gradient.norm() < 1e-10) == without_effect(name, chosen, family), name
     halves = [made.gradients(rows) for rows in ([0, 1, 2], [3, 4, 5])]
     # fairseq's losses are float32, in part
     torch.testing.assert_close(sum(half for half, _ in halves).float(), loss.float())
@@ -244,8 +300,7 @@ def stir(model, names):
             parameter.data.add_(noise, alpha=0.2)
 
 
-@FAMILY
-@pytest.mark.parametrize(("one", "other"), ORDERED, ids=str)
+@pytest.mark.parametrize(("family", "one", "other"), ORDERED)
 def test_one_that_does_nothing_leaves_the_other(data, family, one, other):
     """And it is not idle: as it is, the loss is another one."""
     pair = tuple(name for name in MECHANISMS if name in (one, other))
@@ -272,7 +327,7 @@ def load_what_fits(model, other):
     model.load_state_dict(fitting, strict=False)
 
 
-@FAMILY
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != LM])
 @pytest.mark.parametrize("other", sorted(PAPERS.keys() - NORMALISERS))
 def test_hybrid_weights_of_one_are_doubly_normalised(data, family, other):
     one = {"hna_weight": "raw", "hna_init": 1.0}

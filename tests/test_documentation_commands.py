@@ -36,6 +36,7 @@ SHRUNK = {
     r"--every \d+": "--every 10",
     r"(head|tail) -n (-?)1000": r"\1 -n \g<2>20",
     r"--arch (transformer_[a-z]+)(?=\s)": r"--arch \1_tiny",
+    r"--arch (transformer_lm_[a-z]+)(?=\s)": r"--arch \1_tiny",
     r"--arch (roberta_una)_12": r"--arch \1_tiny",
     r"--limit \d+": "--limit 3",
     r"(fairseq-train )": r"\1--num-workers 0 ",

@@ -26,6 +26,8 @@ ALTERNATIVES = {
     "input": "--head-gate input",
     "l0": "--head-gate l0",
     "rdrop": "",
+    "dense": "--encoder-scorer dense",
+    "random": "--encoder-scorer random",
 }
 MECHANISMS = PAPERS | ALTERNATIVES
 NORMALISERS = {"dna", "hna", "sinkformer", "entmax", "sink"}  # one flag
@@ -34,7 +36,10 @@ GATES = {"gate", "input", "l0"}
 SECOND_PASSES = {"asa", "rdrop"}  # a criterion has one
 MIXERS = {"talking", "differential"}
 MIXED = ({"talking", "roles"}, {"talking", "gaussian"})  # heads of several kinds
-APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES, MIXERS, *MIXED)
+SCORERS = {"dense", "random"}
+WITHOUT_PRODUCT = ({"dense", "rotary"}, {"random", "rotary"})  # of queries and keys that turn
+WITHOUT_PRODUCT += ({"dense", "differential"}, {"random", "differential"})  # or are halved
+APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES, MIXERS, *MIXED, SCORERS, *WITHOUT_PRODUCT)
 PAIRS = [
     pair
     for pair in combinations(MECHANISMS, 2)

@@ -22,6 +22,7 @@ from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
 from fairseq_ext.attention.positions import POSITIONS
 from fairseq_ext.attention.scorers import SCORERS
 from fairseq_ext.attention.second_pass import Adversary, SecondPass
+from fairseq_ext.attention.synthesizer import Synthesizer
 from fairseq_ext.attention.talking_heads import TalkingHeads
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Inputs",
     "L0Gate",
     "SecondPass",
+    "Synthesizer",
     "TalkingHeads",
     "build_gaussian_heads",
     "build_normaliser",

@@ -188,12 +188,12 @@ class AttentionContext:
         i = arange(self.first_query, last_query).repeat(self.beam)[None]
         j = arange(self.keys)[None]
         if self.cross:  # in self-attention the padding on the left of both is the same
-            i = i if self.query_padding is None else i - _count_leading(self.query_padding)
-            j = j if self.key_padding is None else j - _count_leading(self.key_padding)
+            i = i if self.query_padding is None else i - count_leading(self.query_padding)
+            j = j if self.key_padding is None else j - count_leading(self.key_padding)
         return j[:, None] - ratio * i[:, :, None]
 
 
-def _count_leading(padding: Tensor) -> Tensor:
+def count_leading(padding: Tensor) -> Tensor:
     """Return how many positions on the left are padding: [B, S] bool -> [B, 1]."""
     return padding.long().cumprod(1).sum(1, keepdim=True)
 

@@ -92,7 +92,10 @@ class HeadGroup(nn.Module):
         weights = self.normaliser.weights(scores, mask, context.query_padding, heads)
         if mixer is not None:
             weights = mixer.mix_weights(weights)
-        mixed = drop_weights(weights.to(v.dtype), call.dropout if self.learned else 0.0)
+        dropout = call.dropout if self.learned else 0.0
+        if dropout:  # of each sentence on its own
+            weights = weights.expand(len(v), -1, -1, -1)
+        mixed = drop_weights(weights.to(v.dtype), dropout)
         return mixed @ v, weights.expand(len(v), -1, -1, -1) if observed else None
 
     def _fused(self, call: HeadCall) -> Tensor | None:
@@ -187,6 +190,11 @@ def check_groups(groups: Iterable[HeadGroup], num_heads: int, site: str) -> None
     total = sum(group.num_heads for group in groups)
     if total != num_heads:
         raise UsageError(f"{site} attention: groups of {total} heads in all for {num_heads} heads.")
+    if site == "cross" and any(getattr(group.scorer, "in_sequence", False) for group in groups):
+        raise UsageError(
+            "cross attention cannot use a scorer without content: scores of positions are those of "
+            "one sequence; use --cross-scorer dot"
+        )
     if site != "encoder" and any(group.normaliser.across_queries for group in groups):
         reason = "needs all queries at once" if site == "cross" else "lets a token see the future"
         raise UsageError(

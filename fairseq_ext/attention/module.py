@@ -16,6 +16,7 @@ from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
+from fairseq_ext.attention.scorers import uses_keys, uses_queries
 from fairseq_ext.errors import UsageError
 
 OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.|mixer\.)"
@@ -106,8 +107,14 @@ class Attention(CachedProjections):
         windows = [group.window or 0 for group in groups]
         windowed = self.self_attention and windows and all(windows)
         self.cache_start = -max(windows) if windowed else None
-        if len(self.learned_heads) < num_heads:
-            self.narrow(len(self.learned_heads) * self.head_dim, self.num_heads * self.head_dim)
+        learned = [group.scorer for group in groups if group.learned]
+        widths = [
+            len(self.learned_heads) * self.head_dim * any(map(uses, learned))
+            for uses in (uses_queries, uses_keys)
+        ]
+        widths.append(self.num_heads * self.head_dim)
+        if min(widths) < embed_dim:
+            self.narrow(*widths)
 
     def forward(
         self,

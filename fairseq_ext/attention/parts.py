@@ -8,7 +8,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Callable, Mapping
-from inspect import getdoc
+from inspect import getdoc, signature
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fairseq_ext.errors import UsageError
@@ -111,11 +111,14 @@ class Parts(dict[str, Callable[..., T]]):
         noun: what a part is called in errors.
         kind: the class of all parts, which is checked; None: functions of any kind.
         sizes: keywords, beside options, that all parts are built with.
+        optional: further such keywords, for parts that take them.
     """
 
-    def __init__(self, noun: str, kind: type | None, *sizes: str) -> None:
+    def __init__(
+        self, noun: str, kind: type | None, *sizes: str, optional: tuple[str, ...] = ()
+    ) -> None:
         super().__init__()
-        self.noun, self.kind, self.sizes = noun, kind, sizes
+        self.noun, self.kind, self.sizes, self.optional = noun, kind, sizes, optional
 
     def register(
         self, name: str, options: type | None = None, package: str | None = None
@@ -137,7 +140,9 @@ class Parts(dict[str, Callable[..., T]]):
 
         def decorate(make: Any) -> Any:
             check_name(self.noun, name, self)
-            part: Part[T] = Part(name, make, read_options(options), package, self.sizes)
+            more = [size for size in self.optional if size in signature(make).parameters]
+            sizes = (*self.sizes, *more)
+            part: Part[T] = Part(name, make, read_options(options), package, sizes)
             if package != OWN:
                 self._check(part)
             self[name] = part  # type: ignore[assignment]

@@ -23,24 +23,22 @@ class CachedProjections(MultiheadAttention):
     cache_start: int | None = None
     v_proj: nn.Linear | None
 
-    def narrow(self, width: int, value_width: int) -> None:
-        """Cut projections after their initialisation: queries and keys to `width`, and values.
+    def narrow(self, queries: int, keys: int, values: int) -> None:
+        """Cut the projections to widths, after their initialisation.
 
         Heads that keep theirs thus start as they would in a layer that has all projections.
         """
-        for name, rows in {"q_proj": width, "k_proj": width, "v_proj": value_width}.items():
+        for name, width in {"q_proj": queries, "k_proj": keys, "v_proj": values}.items():
             projection = getattr(self, name)
-            projection.out_features = rows
+            projection.out_features = width
             for part, value in list(projection.named_parameters()):
-                setattr(projection, part, nn.Parameter(value.detach()[:rows].clone()))
+                setattr(projection, part, nn.Parameter(value.detach()[:width].clone()))
+            if not width:
+                setattr(self, name, None)
         output = self.out_proj
-        output.in_features = value_width
-        output.weight = nn.Parameter(output.weight.detach()[:, :value_width].clone())
-        if not width:
-            self.q_proj = self.k_proj = None
-        if not value_width:
-            self.v_proj = None
-        elif not width and self.v_proj is not None:
+        output.in_features = values
+        output.weight = nn.Parameter(output.weight.detach()[:, :values].clone())
+        if not queries and not keys and self.v_proj is not None:
             nn.init.xavier_uniform_(self.v_proj.weight)  # fairseq's gain is for q, k and v in one
 
     def project(

@@ -24,8 +24,18 @@ def dot_product(call: HeadCall) -> Tensor:
     return (call.q * call.q.size(-1) ** -0.5) @ call.k.transpose(-1, -2)
 
 
-SCORERS: Parts[Scorer] = Parts("scorer", None)
+SCORERS: Parts[Scorer] = Parts("scorer", None, optional=("width",))
 """Scorers of heads that are not hard-coded, by name; see `registry.register_scorer`."""
+
+
+def uses_queries(scorer: Scorer) -> bool:
+    """Return whether a scorer reads queries; without them a layer has no projection to them."""
+    return getattr(scorer, "uses_queries", True)
+
+
+def uses_keys(scorer: Scorer) -> bool:
+    """Return whether a scorer reads keys; without them a layer has no projection to them."""
+    return getattr(scorer, "uses_keys", True)
 
 
 @SCORERS.register("dot")

@@ -124,6 +124,8 @@ class AttentionGuidance(Term):
             queries = target.ne(self.task.target_dictionary.pad())
             views["decoder"] = View(target, queries, queries, causal=True)
             views["cross"] = View(source, keys, queries)
+        else:  # of a language model
+            views["decoder"] = View(source, keys, keys, causal=True)
         return views
 
     def _choose_alpha(self, step: TrainingStep, total: Tensor) -> float | None:

@@ -16,6 +16,7 @@ from fairseq_ext.guidance.patterns import PATTERNS, PERIOD_FLAG
 SITES = ("encoder", "decoder", "cross")
 ALL_LAYERS = {"all": slice(None)}
 TRANSLATION_HEADS = "next:1,prev:1"  # the heads that the paper guides in translation models
+DECODER_HEADS = "prev:1,first:1"  # what it guides and a decoder can do; our choice
 ENCODER_FRACTION = 0.5  # the fraction of heads that it guides in an encoder alone
 DEFAULT_PERIODS = ". \u2581."  # in text, and in pieces of SentencePiece
 
@@ -78,6 +79,13 @@ def _texts_of_sites(cfg: Any, guidable: HeadsBySite) -> dict[str, str]:
     """Return site -> patterns and numbers of heads as text, such as "next:1,prev:1"."""
     options = {site: getattr(cfg, f"ag_{site}_heads") for site in SITES}
     texts = {site: text for site, text in options.items() if text is not None}
+    if not guidable["encoder"] and not guidable["cross"]:
+        if cfg.ag_fraction is None:
+            return texts or {"decoder": DECODER_HEADS}
+        raise UsageError(
+            f"--ag-fraction {cfg.ag_fraction:g} is a share of the encoder's heads, and this --arch "
+            f"has no encoder; give --ag-decoder-heads, as in {DECODER_HEADS}"
+        )
     encoder_alone = not guidable["decoder"] and not guidable["cross"]
     if cfg.ag_fraction is None and (texts or not encoder_alone):
         return texts or {"encoder": TRANSLATION_HEADS}

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
+from fairseq.models import transformer_lm as stock_lm
 from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
 from hydra.core.config_store import ConfigStore
+from omegaconf import II
 
 from fairseq_ext.attention.parts import check_name
 from fairseq_ext.errors import UsageError
@@ -22,7 +24,8 @@ from fairseq_ext.models.config import (
     preset_config,
     stock_options,
 )
-from fairseq_ext.models.options import OPTIONS, ROBERTA_OPTIONS
+from fairseq_ext.models.language_model import TransformerLanguageModel, list_stock_options
+from fairseq_ext.models.options import DECODER_OPTIONS, OPTIONS, ROBERTA_OPTIONS
 from fairseq_ext.models.roberta import RobertaModel
 from fairseq_ext.models.transformer import TransformerModel
 
@@ -47,6 +50,14 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "gaussian_all": {**_HARD_CODED, "cross_gaussian_heads": "all"},
     "gaussian_shx": {**_HARD_CODED, "cross_layers": "last", "cross_attention_heads": 1},
 }
+
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "una": {"decoder_normaliser": "softmax"},
+    "gaussian": {"decoder_gaussian_heads": "all"},
+    "entmax": {"decoder_normaliser": "entmax"},
+    "sink": {"decoder_normaliser": "sink"},
+}
+"""Mechanisms of a decoder alone, where no query may see another."""
 
 _TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
 
@@ -91,6 +102,27 @@ ROBERTA_SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+_FOLLOWING = dict.fromkeys(("decoder_input_dim", "decoder_output_dim"), II(".decoder_embed_dim"))
+
+
+def _preset_lm(architecture: Callable[[Any], None]) -> dict[str, Any]:
+    """Return the size of a language model of fairseq's, whose embeddings are as wide as it is."""
+    number = {"base_shuffle": 0}  # a bool there
+    return preset(architecture, list_stock_options()) | _FOLLOWING | number
+
+
+_LM_BASE = _preset_lm(stock_lm.base_lm_architecture)
+
+LM_SIZES: dict[str, dict[str, Any]] = {
+    "": _LM_BASE,
+    "_tiny": _LM_BASE | _sized("decoder", **_TINY),
+    "_gpt": _preset_lm(stock_lm.transformer_lm_gpt),
+    "_big": _preset_lm(stock_lm.transformer_lm_big),
+    "_gbw": _preset_lm(stock_lm.transformer_lm_baevski_gbw),
+    "_wiki103": _preset_lm(stock_lm.transformer_lm_baevski_wiki103),
+}
+
+
 class Family(NamedTuple):
     """Models of one kind, in every combination of mechanism and size.
 
@@ -112,6 +144,12 @@ FAMILIES = {
         TransformerModel, lambda: [*stock_options(), *OPTIONS], MECHANISMS, SIZES
     ),
     "roberta": Family(RobertaModel, lambda: ROBERTA_OPTIONS, ONE_SIDED, ROBERTA_SIZES),
+    "transformer_lm": Family(
+        TransformerLanguageModel,
+        lambda: [*list_stock_options(), *DECODER_OPTIONS],
+        LANGUAGE_MODELS,
+        LM_SIZES,
+    ),
 }
 
 
@@ -125,7 +163,7 @@ def _list_architectures(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def update() -> None:
     """Register the architectures that are not there yet, and give all of them all options."""
     for kind, family in FAMILIES.items():
-        base = flat_config(f"{kind.capitalize()}Config", family.options())
+        base = flat_config(f"{kind.title().replace('_', '')}Config", family.options())
         for name, defaults in _list_architectures(kind):
             class_name = "".join(part.capitalize() for part in name.split("_"))
             config = preset_config(class_name + "Config", base, defaults)

@@ -41,7 +41,7 @@ def count_heads(site: str, heads: int, options: Mapping[str, Any]) -> int:
 
 
 def build_heads(
-    site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any]
+    site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any], width: int = 1
 ) -> list[HeadGroup]:
     """Build the groups of the heads at a site of a layer.
 
@@ -50,6 +50,7 @@ def build_heads(
         heads: the number of heads of each layer there.
         layers: the number of layers there.
         options: a value for each of `options.OPTIONS`.
+        width: D, the width of a head; it does not matter to what the groups compute.
 
     Raises:
         UsageError: an option cannot be read, fits neither heads nor layers, or has no effect.
@@ -67,7 +68,7 @@ def build_heads(
         return HeadGroup(
             count,
             normaliser=build_normaliser(choose("normaliser", NORMALISERS), count, **options),
-            scorer=SCORERS.build(choose("scorer", SCORERS), count, **options),
+            scorer=SCORERS.build(choose("scorer", SCORERS), count, width=width, **options),
             masks=(*DEFAULT_MASKS, *build_masks(site, count, options), *masks),
             positions=build_positions(site, count, options),
         )

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
 from fairseq_ext.attention.positions import share_parameters
+from fairseq_ext.attention.synthesizer import find_length
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, mixer_options
 from fairseq_ext.models.heads_left import list_heads_left
@@ -36,7 +37,9 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         site=site,
         layer=layer,
         heads_left=heads,
-        groups=head_options.build_heads(site, layer, heads, side.layers, options),
+        groups=head_options.build_heads(
+            site, layer, heads, side.layers, options, side.embed_dim // max(1, whole)
+        ),
         adversary=build_adversary(site, layer, cfg, heads),
         gate=head_options.build_gate(site, heads, side.embed_dim, options),
         mixer=mixer_options.build_mixer(site, layer, heads, side.embed_dim, options),
@@ -139,6 +142,13 @@ def share_positions(layers: nn.ModuleList) -> None:
     """Let the self-attention of all layers share parameters of positions that are for all."""
     own = [m for m in layers.modules() if isinstance(m, Attention) and m.self_attention]
     share_parameters(own)
+
+
+def count_positions(layers: nn.ModuleList, most: int) -> int:
+    """Return how many tokens the self-attention of all layers takes, `most` or fewer."""
+    own = [m for m in layers.modules() if isinstance(m, Attention) and m.self_attention]
+    lengths = [find_length(group.scorer) for attention in own for group in attention.groups]
+    return int(min([most, *lengths]))
 
 
 def run_layers(layers: Iterable[nn.Module], x: Tensor, inputs: Inputs) -> list[Tensor]:

@@ -154,6 +154,8 @@ class AttentionOptions:
 
 _TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
 
+_NOT_IN_DECODERS = ("encoder_", "cross_", "asa_", "share_", "head_gate_sites")
+
 _ROBERTA_SHARED = {
     *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
     *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
@@ -222,6 +224,9 @@ OPTIONS: list[Option] = []
 ENCODER_OPTIONS: list[Option] = []
 """Those of a model that is an encoder alone."""
 
+DECODER_OPTIONS: list[Option] = []
+"""Those of a model that is a decoder alone."""
+
 ROBERTA_OPTIONS: list[Option] = []
 """Options of fairseq's RoBERTa, with its names and meanings, and options of our attention."""
 
@@ -250,6 +255,13 @@ def update() -> None:
     ROBERTA_OPTIONS[:] = [*shared, *list_options(RobertaOptions), *ENCODER_OPTIONS]
     DEFAULTS.update((name, field.default) for name, _, field in OPTIONS)
     OPTION_REQUIREMENTS.update(_require(parts), **OWN_REQUIREMENTS)
+    names = {name for name, *_ in OPTIONS if not name.startswith(_NOT_IN_DECODERS)}
+    DECODER_OPTIONS[:] = [
+        option
+        for option in OPTIONS
+        if option[0] in names
+        and names.intersection(OPTION_REQUIREMENTS.get(option[0], (names, ()))[0])
+    ]
 
 
 def _require(parts: Iterable[tuple[Parts, Part]]) -> dict[str, tuple[list[str], list[str]]]:
@@ -258,6 +270,8 @@ def _require(parts: Iterable[tuple[Parts, Part]]) -> dict[str, tuple[list[str], 
     for table, part in parts:
         one_sided = getattr(part.default(), "across_queries", False)
         flags = [name for name, slot in SLOTS.items() if slot is table]
+        if getattr(part.default(), "in_sequence", False):
+            flags = [name for name in flags if not name.startswith("cross_")]
         for name in part.options:
             needed, names = requirements.setdefault(name, ([], []))
             needed += [each for each in flags[: 1 if one_sided else None] if each not in needed]
@@ -289,6 +303,4 @@ def check_supported(cfg: Any) -> None:
     """Raise UsageError for an option of fairseq's own Transformer that ours does not have."""
     for name in UNSUPPORTED:
         if getattr(cfg, name):
-            raise UsageError(
-                f"{flag(name)} is not supported here; use fairseq's own --arch transformer."
-            )
+            raise UsageError(f"{flag(name)} is not supported here; use fairseq's own --arch.")

@@ -24,11 +24,11 @@ PASSED = ("recorder", "second", "noise", "annotations")  # to the Transformer en
 def init_parameters(module: nn.Module) -> None:
     """Initialise a module as fairseq initialises BERT's.
 
-    Attention without queries is left out, since fairseq's function would ask for them, and so are
-    adversaries, which have initialised themselves.
+    Attention without queries or keys is left out, since fairseq's function would ask for them, and
+    so are adversaries, which have initialised themselves.
     """
-    queryless = isinstance(module, Attention) and module.q_proj is None
-    if not (queryless or isinstance(module, second_pass.BertLinear)):
+    narrowed = isinstance(module, Attention) and None in (module.q_proj, module.k_proj)
+    if not (narrowed or isinstance(module, second_pass.BertLinear)):
         init_bert_params(module)
 
 
@@ -105,6 +105,10 @@ class RobertaEncoder(stock.RobertaEncoder):
         if self.embed_segments is None:
             return embedded
         return embedded + self.embed_segments(tokens.new_zeros(1) if segments is None else segments)
+
+    def max_positions(self) -> int:
+        """Return how many tokens a sequence may have."""
+        return min(self.args.max_positions, self.sentence_encoder.max_positions())
 
     def freeze_lm_head(self) -> None:
         """Exclude the LM head, apart from the embeddings, from training."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
 from fairseq_ext.models import head_options, options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
-from fairseq_ext.models.layers import DecoderLayer, share_positions, wrap_layer
+from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
@@ -35,6 +35,7 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         own = head_options.embed_positions(cfg, "decoder")
         super().__init__(own, dictionary, embed_tokens, no_encoder_attn)
         share_positions(self.layers)
+        self.max_target_positions = count_positions(self.layers, cfg.max_target_positions)
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with attention to the encoder if --cross-layers names it."""
@@ -118,11 +119,15 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         return self.dropout_module(x).transpose(0, 1), tokens[:, steps]
 
     def _visible_padding(self, tokens: Tensor, causal: bool) -> Tensor | None:
-        """Return padding [B, T], or None if no real token can see any of it."""
+        """Return padding [B, T], or None if no real token can see any of it.
+
+        It is needed, too, to tell the length of sentences where there are more tokens than places.
+        """
         padding = tokens.eq(self.padding_idx)
         # under a causal mask padding is seen only by tokens after it
         seen = padding[:, :-1] & ~padding[:, 1:] if causal else padding
-        return padding if seen.any() else None
+        longer = tokens.size(1) > self.max_target_positions
+        return padding if longer or seen.any() else None
 
     def _project_out(self, x: Tensor) -> Tensor:
         # [T, B, C] -> [B, T, C]

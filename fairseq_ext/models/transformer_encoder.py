@@ -11,6 +11,7 @@ from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
 from fairseq_ext.models.head_options import build_symbols, embed_positions
 from fairseq_ext.models.layers import (
     EncoderLayer,
+    count_positions,
     run_layers,
     run_layers_twice,
     share_positions,
@@ -26,6 +27,7 @@ class TransformerEncoder(TransformerEncoderBase):
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(embed_positions(cfg, "encoder"), dictionary, embed_tokens)
         share_positions(self.layers)
+        self.max_source_positions = count_positions(self.layers, cfg.max_source_positions)
         self.symbols = build_symbols(cfg, dictionary)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:

@@ -70,25 +70,33 @@ def assert_masked_is_truncated(
     torch.testing.assert_close(masked, run(model, cut, targets), **CLOSE)
 
 
-def assert_no_look_ahead(model: Any, sources: Sentences, targets: Sentences) -> None:
-    """Assert that a decoder's logits do not depend on later tokens, and do on the last one."""
-    changed = [target[:-1] + [30] for target in targets]
-    before, after = (run(model, sources, each) for each in (targets, changed))
+def assert_no_look_ahead(model: Any, sources: Sentences, targets: Sentences | None = None) -> None:
+    """Assert that a decoder's logits do not depend on later tokens, and do on the last one.
+
+    A language model, a decoder alone, is given what it reads as `sources`.
+    """
+    changed = [sentence[:-1] + [30] for sentence in targets or sources]
+    before = run(model, sources, targets)
+    after = run(model, changed) if targets is None else run(model, sources, changed)
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one[:-1], other[:-1], atol=0, rtol=0)
         assert (one[-1] - other[-1]).abs().max() > 1e-4, "the last token has no effect"
 
 
 def assert_decoding_is_teacher_forcing(
-    model: Any, sources: Sentences, targets: Sentences, side: str = "right"
+    model: Any, sources: Sentences, targets: Sentences | None = None, side: str = "right"
 ) -> None:
-    """Assert that outputs and alignments token by token are those of all tokens at once."""
-    source, target = batch(sources, side), batch(targets)
+    """Assert that outputs and alignments token by token are those of all tokens at once.
+
+    A language model, a decoder alone, is given what it reads as `sources`.
+    """
+    encoded, read = (None, sources) if targets is None else (batch(sources, side), targets)
+    target, state = batch(read), {}  # type: ignore[var-annotated]
     with torch.no_grad():
-        forced, extra = model(source, None, target)
-        encoded, state = model.encoder(source), {}  # type: ignore[var-annotated]
+        forced, extra = model(target) if encoded is None else model(encoded, None, target)
+        memory = None if encoded is None else model.encoder(encoded)
         for t in range(target.size(1)):
-            step, more = model.decoder(target[:, : t + 1], encoded, state)
+            step, more = model.decoder(target[:, : t + 1], memory, state)
             real, maps = target[:, t].ne(PAD), [each["attn"][0] for each in (more, extra)]
             torch.testing.assert_close(step[real, 0], forced[real, t], **CLOSE)
             if maps[0] is not None:

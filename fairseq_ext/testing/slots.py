@@ -77,7 +77,7 @@ def _check_refused(option: str, name: str, options: dict[str, Any]) -> None:
         check_model(**{option: name}, **options)
     except UsageError:
         return
-    raise AssertionError(f"{option} accepts {name}, though it looks across queries")
+    raise AssertionError(f"{option} accepts {name}, which has no meaning there")
 
 
 def _problem(queries: int, keys: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,7 +193,8 @@ def check_scorer(name: str, twin: ScorerTwin | None = None, **options: Any) -> N
         twin: a naive form of it.
         options: its options, where they are not to be the default ones.
     """
-    module: Any = SCORERS.build(name, HEADS, **(read_defaults(SCORERS, name) | options))
+    options = read_defaults(SCORERS, name) | options
+    module: Any = SCORERS.build(name, HEADS, width=WIDTH, **options)
     if twin is not None:
         torch.manual_seed(5)
         if isinstance(module, nn.Module):
@@ -214,7 +215,10 @@ def check_scorer(name: str, twin: ScorerTwin | None = None, **options: Any) -> N
             if one is not None:
                 torch.testing.assert_close(one, other, **EXACT)
     for site in ("encoder", "decoder", "cross"):
-        check_model(**{f"{site}_scorer": name}, **options)
+        if site == "cross" and getattr(module, "in_sequence", False):
+            _check_refused("cross_scorer", name, options)
+        else:
+            check_model(**{f"{site}_scorer": name}, **options)
 
 
 def check_mask(name: str, sites: tuple[str, ...] = ("encoder", "decoder"), **options: Any) -> None:

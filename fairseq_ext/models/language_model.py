@@ -1,0 +1,141 @@
+"""Causal language models: fairseq's Transformer decoder without an encoder, with our attention."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq.models import transformer_lm as stock
+from fairseq.models.transformer import Embedding
+from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
+from fairseq.utils import eval_str_list
+from torch import Tensor, nn
+
+from fairseq_ext.attention import AttentionRecorder, SecondPass
+from fairseq_ext.errors import UsageError
+from fairseq_ext.models import options
+from fairseq_ext.models.config import Option, flag, stock_options, to_dict, to_transformer_config
+from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
+from fairseq_ext.models.transformer import TransformerDecoder
+from fairseq_ext.safe_loading import parse_literal
+
+WITHOUT_EFFECT = ("add_bos_token", "tpu", "scale_fc", "scale_attn", "scale_heads", "scale_resids")
+"""Options that fairseq's language models have and do not read; NormFormer's get lost there."""
+
+TIED = {"adaptive_softmax_factor": "adaptive_input_factor"} | {
+    "adaptive_softmax_cutoff": "adaptive_input_cutoff",
+    "decoder_output_dim": "decoder_input_dim",
+}
+"""Options of the output -> of the input; with tied weights they have to be equal."""
+
+
+def list_stock_options() -> Iterator[Option]:
+    """Yield the options of fairseq's own Transformer language models."""
+    for option in stock_options(stock.TransformerLanguageModelConfig):
+        if option[0] not in WITHOUT_EFFECT:
+            yield option
+
+
+def build_embedding(args: Namespace, dictionary: Any) -> nn.Module:
+    """Build the embeddings of tokens: of characters, adaptive ones, or one vector for each."""
+    if args.character_embeddings:
+        return CharacterTokenEmbedder(
+            dictionary,
+            parse_literal(args.character_filters),
+            args.character_embedding_dim,
+            args.decoder_embed_dim,
+            args.char_embedder_highway_layers,
+        )
+    if args.adaptive_input:
+        return AdaptiveInput(
+            len(dictionary),
+            dictionary.pad(),
+            args.decoder_input_dim,
+            args.adaptive_input_factor,
+            args.decoder_embed_dim,
+            eval_str_list(args.adaptive_input_cutoff, type=int),
+            args.quant_noise_pq,
+            args.quant_noise_pq_block_size,
+        )
+    return Embedding(len(dictionary), args.decoder_input_dim, dictionary.pad())
+
+
+def check_embedding(args: Namespace, dictionary: Any) -> None:
+    """Raise UsageError if options of embeddings do not suit each other, or the dictionary."""
+    for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff"):
+        last = max(eval_str_list(getattr(args, name), type=int) or [0])
+        if last > len(dictionary):
+            raise UsageError(
+                f"{flag(name)} is {getattr(args, name)}, and the dictionary has {len(dictionary)} "
+                "symbols; give smaller numbers, or an --arch that is not for large dictionaries"
+            )
+    kinds = [n for n in ("character_embeddings", "adaptive_input") if getattr(args, n)]
+    if len(kinds) > 1:
+        raise UsageError(
+            "--character-embeddings and --adaptive-input are both given, and tokens are embedded "
+            "in one way; leave one out"
+        )
+    if kinds and args.share_decoder_input_output_embed:
+        raise UsageError(
+            f"--share-decoder-input-output-embed shares one matrix, and {flag(kinds[0])} has "
+            "several; leave one out"
+        )
+    if args.adaptive_input and not args.adaptive_input_cutoff:
+        raise UsageError("--adaptive-input needs --adaptive-input-cutoff, as in 20000,60000")
+    if not args.tie_adaptive_weights:
+        return
+    if not args.adaptive_input:
+        raise UsageError("--tie-adaptive-weights ties --adaptive-input, which is not given")
+    for one, other in TIED.items():
+        values = getattr(args, one), getattr(args, other)
+        if values[0] != values[1]:
+            raise UsageError(
+                f"{flag(one)} is {values[0]} and {flag(other)} {values[1]}, and with "
+                "--tie-adaptive-weights both are one; give the same"
+            )
+
+
+class TransformerLanguageModel(AttentionModel, stock.TransformerLanguageModel):
+    """The common base of our causal language models, each with a configuration of its own.
+
+    Parameters and their names are those of fairseq's `transformer_lm`.
+    """
+
+    decoder: TransformerDecoder
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "TransformerLanguageModel":
+        """Build the model of a flat configuration, and report its heads to the task.
+
+        Raises:
+            UsageError: options do not suit each other.
+        """
+        # options of an encoder are at their defaults
+        given = {**options.DEFAULTS, "head_gate_sites": "decoder", **to_dict(cfg)}
+        args = Namespace(**given, no_cross_attention=True)
+        if args.decoder_layers_to_keep:
+            args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
+        if args.max_target_positions is None:
+            args.max_target_positions = args.tokens_per_sample
+        check_embedding(args, task.source_dictionary)
+        config = to_transformer_config(args)
+        options.check_supported(config)
+        embedding = build_embedding(args, task.source_dictionary)
+        model = cls(TransformerDecoder(config, task.target_dictionary, embedding, True))
+        report_model(model, task)
+        return model
+
+    @record_attention
+    def forward(
+        self,
+        src_tokens: Tensor,
+        *,
+        recorder: AttentionRecorder | None = None,
+        second: SecondPass | None = None,
+        **inputs: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Return logits [B, T, V] of the token after each of src_tokens [B, T], and extra output.
+
+        Further arguments are those of the decoder; see also `record_attention`. There is no second
+        pass, which is one of an encoder.
+        """
+        return self.decoder(src_tokens, recorder=recorder, **inputs)
