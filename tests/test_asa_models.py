@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import restore
 import torch
+from cases import slow_but_first
 from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.models import build_model
@@ -176,7 +177,7 @@ def of(model, **options):
 
 @pytest.mark.usefixtures("every_form")
 @BOTH
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", slow_but_first(VARIANTS))
 @EMPTY
 def test_together_is_in_sequence(kind, variant, empty):
     """With a recorder, who hears the first pass alone; and the first pass is what it is alone."""

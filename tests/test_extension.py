@@ -207,6 +207,7 @@ def test_an_installed_package_trains_and_is_named_with_its_version(data_bin, ins
     )
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_imported_is_named(installed, tmp_path):
     shutil.copytree(installed, tmp_path / "site")
     (tmp_path / "site" / "cubed" / "__init__.py").write_text("import nothing_like_it\n")

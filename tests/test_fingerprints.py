@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from cases import slow_but_first
 from conftest import PLUGIN, fairseq
 
 from fairseq_ext import cli, permissions
@@ -79,7 +80,7 @@ def run(name, folder, data, checkpoint, *more):
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", slow_but_first(COMMANDS))
 def test_another_dictionary_is_refused(name, swapped, checkpoint, tmp_path, monkeypatch):
     says = r"another source dictionary: its symbol 4 is 'a', and here 'b'; .*--other-dictionary"
     with pytest.raises(UsageError, match=says):
@@ -94,7 +95,7 @@ def test_another_tokeniser_is_refused(name, retokenised, checkpoint, tmp_path):
         run(name, tmp_path, retokenised, checkpoint)
 
 
-@pytest.mark.parametrize("name", ["generate", "train"])
+@pytest.mark.parametrize("name", slow_but_first(["generate", "train"]))
 def test_an_older_checkpoint_is_read_with_a_note(name, swapped, checkpoint, tmp_path):
     state = load_checkpoint(str(checkpoint))
     del state["extra_state"][FINGERPRINTS], state["extra_state"]["early_stop"]

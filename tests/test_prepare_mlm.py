@@ -131,6 +131,7 @@ exec {bin}/$(basename "$0") "$@"
 """
 
 
+@pytest.mark.slow
 def test_interrupted_at_every_step(prepared, texts, tmp_path):
     """Killed in each, then begun again: the same files as in one go; work of others forgotten."""
     out, folder, bin = tmp_path / "data", tmp_path / "bin", Path(sys.executable).parent
@@ -269,6 +270,7 @@ def test_wikitext_and_gpt2(small, known, tmp_path):
     assert [*inputs] == [str(small / FILES["wikitext-103"])]
 
 
+@pytest.mark.slow
 def test_wikitext_of_plain_files(tmp_path):
     """The recipe of its own passes options on."""
     for part in documents.PARTS:

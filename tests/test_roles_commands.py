@@ -195,6 +195,7 @@ def scores(done):
     return [line for line in done.stdout.split("\n") if line.startswith("H-")]
 
 
+@pytest.mark.slow
 def test_masks_hold_in_generation_and_can_be_turned_off(checkpoint, annotated):
     """The model is asked about the same sentences with and without what guided it."""
     path = ["--path", checkpoint, *VALID]

@@ -265,6 +265,7 @@ def test_heads(streamed):
     assert len(rows) == 2 * 28 and {row["similarity"] != "" for row in rows} == {True}
 
 
+@pytest.mark.slow
 def test_analyse(streamed, capsys):
     out = streamed("analyse", "--limit", "3", "--sentence", "ein mann .", "--sentence", "ein hund")
     assert names(out) == sorted(

@@ -147,7 +147,7 @@ def test_with_the_usual_blocks(hybrid, device, monkeypatch):
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-@pytest.mark.parametrize("side", ["left", "right", "holes"])
+@pytest.mark.parametrize("side", slow_but_first(["holes", "left", "right"]))
 def test_padding(hybrid, side, kernel):
     """Of both, of queries alone and of keys alone; one sentence is all padding."""
     q, k, v = draw(3, 2, 20, 20, 16)
@@ -184,7 +184,7 @@ def test_blocks_of_padding_are_not_read(side, device):
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
-@pytest.mark.parametrize("shift", [0, 256])
+@pytest.mark.parametrize("shift", slow_but_first([256, 0]))
 def test_16_bits(hybrid, dtype, shift, kernel):
     """Weights, slopes and results are rounded by eps / 2 at most, independently; nothing else is.
 
@@ -200,7 +200,7 @@ def test_16_bits(hybrid, dtype, shift, kernel):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
-@pytest.mark.parametrize("gap", [20, 100, 300])
+@pytest.mark.parametrize("gap", slow_but_first([100, 20, 300]))
 def test_a_query_that_lost_every_key(gap, dtype, kernel):
     """Its weights are softmax(0, 1, 2, 3), as exact as the scores; so are the slopes."""
     module, device = kernel
@@ -311,7 +311,7 @@ def test_products_of_float32_are_rounded_only_if_the_user_says_so():
 
 
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the tests above compile, or cannot")
-@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("hybrid", slow_but_first([True, False]))
 @pytest.mark.parametrize(
     ("capability", "dtype", "d"),
     slow_but_first([(90, torch.bfloat16, 64), (80, torch.float32, 64), (80, torch.float16, 128)]),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import fairseq_cli.train
 import pytest
 import torch
+from cases import slow_but_first
 from conftest import PLUGIN, fairseq, train_in_two_processes
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.trainer import Trainer
@@ -27,8 +28,8 @@ KINDS = {"stock": ["--arch", "transformer"], "hna": ["--arch", "transformer_hna_
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("update_freq", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("kind", slow_but_first(KINDS))
+@pytest.mark.parametrize("update_freq", slow_but_first([3, 1, 2]))
 def test_processes_train_like_one_on_every_sentence(letters, tmp_path, update_freq, kind):
     """Batches of three of forty sentences: in each epoch some processes have none at the end."""
     flags = [*FLAGS, *KINDS[kind], "--batch-size", 3, "--max-epoch", 2]

@@ -198,14 +198,7 @@ HYBRID = ("hna_init", "hna_weight")
 """Options that the parameters of hybrid weights are stored relative to."""
 
 CROSS = (
-    "gaussian_heads",
-    "layers",
-    "attention_heads",
-    "normaliser",
-    "scorer",
-    "masks",
-    "head_mixer",
-    "heads_left",
+    "gaussian_heads layers attention_heads normaliser scorer masks head_mixer heads_left".split()
 )
 
 OWN_REQUIREMENTS: Requirements = {
