@@ -81,7 +81,11 @@ def register_scorer(
 
     A scorer is called with a `fairseq_ext.attention.context.HeadCall` and returns scores that can
     be broadcast to [B, h, T, S]. `call.context` has the positions: `first_query`, `distances`. What
-    is decorated is called like a normaliser (see `register_normaliser`) and makes a scorer.
+    is decorated is called like a normaliser (see `register_normaliser`) and makes a scorer. If it
+    takes `width`, it is given the width D of a head.
+
+    A scorer may say of itself, by attributes: `uses_queries`, `uses_keys` (if none does, a layer
+    has no such projection), `in_sequence` (it has no meaning between two sequences).
     """
     return _register(SCORERS, name, options)
 
