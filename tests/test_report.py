@@ -55,7 +55,7 @@ def test_what_the_page_has(page, runs):
     assert "paired t-test" in text and "standard error of the mean" in text
     captions = re.findall(r"<figcaption>(.*?) \(<a ", text)
     assert captions == [
-        "Mean and standard error; the line is the baseline",
+        "The scores of the table, by variant",
         *(f"{name}, as logged" for name in ("loss", "nll_avg", "ag_loss", "ag_alpha")),
         "share u of doubly-normalised attention, mean over repetitions",
     ]
@@ -73,7 +73,7 @@ def test_numbers_of_pictures(page, runs):
         for name, content in files.items()
     }
     assert len(tables) == text.count("<figure>") == 6
-    scores = tables["Mean and standard error; the line is the baseline.csv"]
+    scores = tables["The scores of the table, by variant.csv"]
     assert [row["run"] for row in scores] == [*map(str, runs)]
     logs = "".join((run / "train.log").read_text("utf-8") for run in runs)
     logged = {float(value) for value in re.findall(r"nll_avg\W+([0-9.]+)", logs)}

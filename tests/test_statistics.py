@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import statistics, weights
+from fairseq_ext.analysis import columns, statistics, weights
 from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
 from fairseq_ext.attention import build_normaliser
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.pictures import save
 from fairseq_ext.guidance.patterns import PATTERNS, View
 
 B, H, T = 3, 4, 6
@@ -236,7 +237,9 @@ def read_csv(path) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def test_columns(streamed, capsys):
+def test_columns(streamed, capsys, monkeypatch):
+    figures = []
+    monkeypatch.setattr(columns, "save", lambda *given: figures.append(given[0]) or save(*given))
     out = streamed("columns", "--split", "test", "--limit", "20", "--epsilon", "0.9")
     assert names(out) == ["column_sums.csv", "column_sums.json", "column_sums.png"]
     rows = read_csv(out / "column_sums.csv")
@@ -254,6 +257,11 @@ def test_columns(streamed, capsys):
     ]
     said = capsys.readouterr().out
     assert "0.00% get less than 1/S" in said and "over 16 heads of encoder self-attention" in said
+    (figure,) = figures
+    assert figure.axes[0].get_title().endswith("\nencoder self-attention")
+    ((legend,), label) = figure.legends, figure.axes[-1].xaxis.label
+    assert label.get_text() == "log of what a key gets from all queries"
+    assert not legend.get_window_extent().overlaps(label.get_window_extent())
 
 
 def test_heads(streamed):

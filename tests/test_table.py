@@ -756,7 +756,10 @@ def test_bars(tmp_path, table, monkeypatch):
     ((figure, out, _),) = drawn
     (axes,) = figure.axes
     assert out == tmp_path / "bars.png"
-    assert axes.get_ylabel() == "accuracy, mean ± standard error" and axes.get_xlabel() == "variant"
+    assert axes.get_ylabel() == "accuracy" and axes.get_xlabel() == "variant"
+    (legend,) = figure.legends
+    said = ["mean ± standard error", "a repetition", "mean of dna"]
+    assert [text.get_text() for text in legend.get_texts()] == said
     assert [label.get_text() for label in axes.get_xticklabels()] == ["dna", "una", "hna"]
     assert not axes.patches  # no bars, which would have to begin at 0
     means, *_ = zip(*(each.lines for each in axes.containers), strict=True)

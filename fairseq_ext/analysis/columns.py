@@ -107,16 +107,16 @@ def draw(models: Sequence[ModelSums], site: str) -> Figure:
             axes.axvline(math.log(sums.epsilon), color="0.5", lw=1, ls=":", label="epsilon")
             axes.set_yscale("symlog", linthresh=1e-3)
             style_axes(axes, grid=False)
-        column[0].set_title(title, fontsize=9)
+        column[0].set_title(f"{title}\n{SITES[site]}", fontsize=9)
+        column[-1].set_xlabel("log of what a key gets from all queries", fontsize=9)
     for layer, axes in zip(layers, panels[:, 0], strict=True):
         axes.set_ylabel(f"layer {layer}", fontsize=8)
     filled = [edge for _, sums in models for edge in sums.range(site) or ()]
     lowest = min([*filled, math.log(models[0][1].epsilon)])
     panels[0, 0].set_xlim(lowest - 1, max(filled) + 1)
-    figure.supxlabel("log of what a key gets from all queries", fontsize=9)
     figure.supylabel("share of keys", fontsize=9)
     handles = [axes.get_legend_handles_labels() for axes in panels.flat]
     legend = {label: line for each in handles for line, label in zip(*each, strict=True)}
-    columns = min(len(legend), 4 * len(models))
+    columns = min(len(legend), 5 * len(models))
     figure.legend(legend.values(), legend, loc="outside lower center", ncols=columns, fontsize=8)
     return figure

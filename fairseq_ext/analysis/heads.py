@@ -28,7 +28,9 @@ from fairseq_ext.evaluation.pictures import announce, new_figure, save, write_ro
 
 PLACE = ("model", "site", "layer", "head")
 NAME = "heads"
-UNBOUNDED = {"entropy": "nats", "distance": "tokens"}  # all other statistics are shares
+UNBOUNDED = ("entropy", "distance")
+UNITS = {"entropy": "nats", "distance": "tokens", "similarity": "1 − JS / log 2"}
+"""Units of statistics; all others are shares of attention that lie on a pattern."""
 ACROSS = 5  # panels
 
 
@@ -97,8 +99,8 @@ def draw(rows: Sequence[dict[str, Any]], site: str) -> Figure:
             image = draw_numbers(axes, numbers, highest)
             bar = part.colorbar(image, ax=axes)
             bar.ax.tick_params(labelsize=6)
-            bar.set_label(UNBOUNDED.get(name, "share"), fontsize=6)
-            axes.set_title(name, fontsize=8)
+            bar.set_label(UNITS.get(name, "share of attention"), fontsize=6)
+            axes.set_title(name if name in UNITS else f"pattern {name}", fontsize=8)
             axes.set_xlabel("head", fontsize=6)
             axes.set_ylabel("layer", fontsize=6)
         for axes in list(part.axes)[len(names) : down * ACROSS]:

@@ -92,7 +92,7 @@ def check_curves(args: argparse.Namespace) -> None:
 
 
 def scores_part(scores: table.Table) -> Iterator[str]:
-    """Yield the table of scores with its notes, and bars if there are several variants."""
+    """Yield the table of scores with its notes, and a picture if there are several variants."""
     yield "<h2>Scores</h2>"
     yield as_html(
         [column.title for column in scores.columns],
@@ -100,7 +100,7 @@ def scores_part(scores: table.Table) -> Iterator[str]:
     )
     yield "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in scores.notes) + "</ul>"
     if len(scores.values) > 1:
-        caption = "Mean and standard error; the line is the baseline"
+        caption = "The scores of the table, by variant"
         yield embed_picture(table.draw_table(scores), caption, scores.records())
 
 

@@ -64,15 +64,20 @@ def draw_means(values: Mapping[str, Sequence[float]], title: str, baseline: str)
     Small points are the repetitions, a line marks the mean of the baseline. The axis need not
     begin at 0, so that small differences are visible; bars would mislead there.
     """
+    from matplotlib.lines import Line2D
+
     means = {name: statistics.mean(each) for name, each in values.items()}
     figure = new_figure(1.6 + 0.9 * len(means), 4.2)
-    axes = figure.add_subplot(ylabel=f"{title}, mean ± standard error", xlabel="variant")
+    axes = figure.add_subplot(ylabel=title, xlabel="variant")
     for place, (name, each) in enumerate(values.items()):
         colour = COLOURS[name != baseline]
         axes.scatter([place + 0.15] * len(each), each, s=9, color=colour, alpha=0.5)
         error = standard_error(each) or 0.0
-        axes.errorbar(place, means[name], error, fmt="o", color=colour, capsize=4, label=name)
-    axes.axhline(means[baseline], color=COLOURS[0], lw=1, ls="--")
+        axes.errorbar(place, means[name], error, fmt="o", color=colour, capsize=4)
+    line = axes.axhline(means[baseline], color=COLOURS[0], lw=1, ls="--")
+    dots = [Line2D([], [], ls="", marker="o", ms=size, color="0.4") for size in (6, 3)]
+    texts = "mean ± standard error", "a repetition", f"mean of {baseline}"
+    figure.legend([*dots, line], texts, loc="outside lower center", fontsize=7)
     axes.set_xticks(range(len(means)), list(means))
     axes.set_xlim(-0.6, len(means) - 0.4)
     style_axes(axes)

@@ -14,7 +14,7 @@ training, tokens/s is the median over its log.
 --test compares each variant with --baseline by the first metric, or by each metric of --by: t
 compares matched repetitions; bootstrap and randomisation compare the sentences of each matched pair
 of outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
---bars draws the first metric: a bar for each variant with its standard error, and a line at the
+--bars draws the first metric: a point for each variant with its standard error, and a line at the
 baseline. Its numbers are written beside it, as CSV.
 
 Example:
@@ -86,7 +86,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print or write a table, and draw its bars."""
+    """Print or write a table, and draw its first score."""
     _check_files(args)
     table = build_table(args, read_runs(args.runs))
     form = args.format or ENDINGS.get(args.output and args.output.suffix, "text")
@@ -152,7 +152,7 @@ def build_table(args: argparse.Namespace, runs: Runs) -> Table:
 
 
 def draw_table(table: Table) -> "pictures.Figure":
-    """Draw a bar for each variant by the first metric."""
+    """Draw a point for each variant by the first metric."""
     values = {name: [*each.values()] for name, each in table.values.items()}
     return pictures.draw_means(values, table.title, table.baseline)
 

@@ -104,6 +104,7 @@ for (const place of document.querySelectorAll("[data-maps]")) {
         button.title = `layer ${each.layer}, head ${i}`;
         button.setAttribute("aria-label", button.title);
         button.classList.toggle("chosen", each === chosen && i === head);
+        button.setAttribute("aria-pressed", String(each === chosen && i === head));
         draw(add(button, "canvas"), each, i, shared);
         button.addEventListener("click", () => {
           Object.assign(state, { layer: each.layer, head: i });
