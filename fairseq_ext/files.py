@@ -213,8 +213,15 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files of a folder sorted by name, without hidden ones (some are incomplete)."""
-    return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    """Return the files of a folder sorted by name, without hidden ones (some are incomplete).
+
+    Raises:
+        UsageError: one is a link to nothing.
+    """
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    if dangling := next((path for path in paths if path.is_symlink() and not path.exists()), None):
+        raise UsageError(f"{dangling}: a link to a file that is not there; correct or delete it")
+    return [path for path in paths if path.is_file()]
 
 
 def check_writable(folder: Path, needed_bytes: int) -> int:

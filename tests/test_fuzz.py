@@ -82,7 +82,7 @@ def test_planted_faults_are_seen(tmp_path, monkeypatch, fault, expected, failure
     before = read_state(tmp_path)
     ended = process.run(process.Process("fairseq-ext", ["doctor"], tmp_path))
     after = read_state(tmp_path)
-    found = find_failures(ended, expected, before, after, ["made.json"], {})
+    found = find_failures(ended, expected, before, after, ["made.json"])
     assert len(found) == len(failures), ended
     assert all(map(str.startswith, found, failures)), found
 
@@ -91,7 +91,7 @@ def test_a_planted_traceback_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "run", fail)
     monkeypatch.setenv("FAIRSEQ_EXT_TRACEBACK", "1")
     ended = process.run(process.Process("fairseq-ext", ["doctor"], tmp_path))
-    assert find_failures(ended, EITHER, {}, {}, [], {}) == ["traceback: KeyError: 'word'"]
+    assert find_failures(ended, EITHER, {}, {}, []) == ["traceback: KeyError: 'word'"]
 
 
 def test_a_disk_that_is_full(tmp_path, monkeypatch):

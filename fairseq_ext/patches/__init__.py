@@ -35,6 +35,7 @@ PATCHES = (
     batches.keep_last_batch,
     batches.repeat_batches,
     batches.refresh_cached_items,
+    batches.use_whole_parts,
     batches.restart_workers,
     checkpoints.copy_whole,
     checkpoints.save_whole,

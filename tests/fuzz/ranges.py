@@ -1,0 +1,46 @@
+"""Ranges of numbers of our own commands; those of fairseq's are in the package."""
+
+from math import inf
+from typing import NamedTuple
+
+from .commands import Command
+from .options import Option
+
+
+class Interval(NamedTuple):
+    """An interval with both of its ends, and numbers outside it that are accepted too."""
+
+    low: float
+    high: float = inf
+    also: tuple[float, ...] = ()
+
+    def accepts(self, number: float) -> bool:
+        return self.low <= number <= self.high or number in self.also
+
+
+FROM = {
+    1: "average batch-size best columns cpu-processes epochs gpus jobs last limit longest "
+    "max-tokens merges nodes size steps tokens updates valid",
+    0: "copies distractors every index node-rank random words",
+}
+OF_FLAG = {f"--{name}": Interval(low) for low, names in FROM.items() for name in names.split()}
+OF_FLAG |= {
+    "--threshold": Interval(0, 1),
+    "--resamples": Interval(100),
+    "--ratio": Interval(1),
+    "--deviation": Interval(0, 1e308),
+    "--noise": Interval(0, 1e308),
+    "--epsilon": Interval(5e-324),
+}
+"""Flag -> range in all verbs and steps, and in scripts but for those below."""
+OF_SCRIPTS = {f"--{name}": Interval(1) for name in ("every", "folds", "seeds")}
+
+
+def find_own_range(command: Command, option: Option) -> Interval | None:
+    """Return the range of a number of a verb, a step or a script; None if it has none."""
+    if command.program.startswith("fairseq-") and command.program != "fairseq-ext":
+        return None
+    if command.name == "ext sweep" and option.flag == "--folds":
+        return Interval(2, 1000, (0,))
+    own = OF_SCRIPTS if command.program.endswith(".sh") else {}
+    return (OF_FLAG | own).get(option.flag) if option.kind is not str else None
