@@ -529,6 +529,15 @@ def test_bad_arguments(capsys, module, arguments, said):
     assert said in capsys.readouterr().err
 
 
+def test_codes_need_training_text(tmp_path):
+    (tmp_path / "valid.de").write_text("a b\n")
+    with pytest.raises(
+        UsageError, match=r"has no train.LANGUAGE to learn codes from; give a folder"
+    ):
+        subwords.main([str(tmp_path), str(tmp_path / "codes"), str(tmp_path / "out"), "--merges=1"])
+    assert [path.name for path in tmp_path.iterdir()] == ["valid.de"]
+
+
 def test_a_link_to_nothing_is_not_passed_over(tmp_path):
     (tmp_path / "train.de").symlink_to("nowhere")
     with pytest.raises(UsageError, match=r"train.de: a link to a file that is not there; correct"):

@@ -91,7 +91,7 @@ def make_case(target: Target, chance: random.Random) -> Case:
     if target.option is None:
         return _make_fault(target, chance)
     command, option = target.command, target.option
-    change = chance.choice(_list_expected(command, option))
+    change = chance.choice(list_expected(command, option))
     changes = [change]
     if chance.random() < PAIRS:
         other = chance.choice(list_options(command))
@@ -107,7 +107,7 @@ def make_case(target: Target, chance: random.Random) -> Case:
     return Case(command, about, tuple(words), expected)
 
 
-def _list_expected(command: Command, option: Option) -> list[Change]:
+def list_expected(command: Command, option: Option) -> list[Change]:
     """Return changes by an option, with what the table of ranges expects of numbers."""
     accepted = find_range(option.name) if option.name else find_own_range(command, option)
     if accepted is None:

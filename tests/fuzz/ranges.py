@@ -1,5 +1,6 @@
 """Ranges of numbers of our own commands; those of fairseq's are in the package."""
 
+import sys
 from math import inf
 from typing import NamedTuple
 
@@ -18,12 +19,15 @@ class Interval(NamedTuple):
         return self.low <= number <= self.high or number in self.also
 
 
-FROM = {
-    1: "average batch-size best columns cpu-processes epochs gpus jobs last limit longest "
-    "max-tokens merges nodes size steps tokens updates valid",
-    0: "copies distractors every index node-rank random words",
+MOST = 10**15
+FROM = {  # lowest, highest -> flags
+    (1, MOST): "columns limit longest max-tokens merges size steps tokens valid",
+    (0, MOST): "copies distractors every index random words",
+    (1, inf): "average best cpu-processes epochs gpus jobs last nodes updates",
+    (0, inf): "node-rank",
+    (1, sys.maxsize): "batch-size",
 }
-OF_FLAG = {f"--{name}": Interval(low) for low, names in FROM.items() for name in names.split()}
+OF_FLAG = {f"--{name}": Interval(*ends) for ends, names in FROM.items() for name in names.split()}
 OF_FLAG |= {
     "--threshold": Interval(0, 1),
     "--resamples": Interval(100),
@@ -33,7 +37,8 @@ OF_FLAG |= {
     "--epsilon": Interval(5e-324),
 }
 """Flag -> range in all verbs and steps, and in scripts but for those below."""
-OF_SCRIPTS = {f"--{name}": Interval(1) for name in ("every", "folds", "seeds")}
+POSITIVE = "epochs every folds jobs longest merges seeds updates".split()
+OF_SCRIPTS = {f"--{name}": Interval(1, MOST - 1) for name in POSITIVE}
 
 
 def find_own_range(command: Command, option: Option) -> Interval | None:
