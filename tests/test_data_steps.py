@@ -23,7 +23,16 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, list_files, read_lines, write_lines
-from fairseq_ext.prepare import bitext, check, corpora_readers, gigaword, step, subwords, tokenise
+from fairseq_ext.prepare import (
+    bitext,
+    check,
+    corpora_readers,
+    extract,
+    gigaword,
+    step,
+    subwords,
+    tokenise,
+)
 from fairseq_ext.prepare import manifest as summary
 from fairseq_ext.prepare.step import map_lines
 
@@ -520,6 +529,8 @@ def test_lines_of_json_are_objects(tmp_path):
         (tokenise, ["text", ""], "argument OUT: '' is no path; give one, or . for this folder"),
         (gigaword, ["extract", "", "out"], "argument FOLDER: '' is no path"),
         (bitext, ["text=", "--languages", "de", "en"], "'text=' is not VIEW=OUT, two folders"),
+        (extract, [".", "out", "--languages", "de", "--parts", ""], "'' is not PART=PATTERN"),
+        (bitext, ["", "--languages", "de", "en"], "'' is not VIEW=OUT, two folders"),
         (bitext, ["a=b", "--languages", "de", "en", "--ratio", "nan"], "nan is no number from 1"),
     ],
 )

@@ -47,6 +47,7 @@ PATCHES = (
     input_files.check_user_dir,
     input_files.check_data,
     input_files.check_dictionaries,
+    input_files.check_raw_text,
     input_files.check_binarised_text,
     messages.refuse_plainly,
     outputs.write_results_whole,

@@ -13,10 +13,8 @@ from fairseq_ext.wrapping import replace, wrap
 
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
-NO_TEXT = (
-    "negative seek position",
-    "{argument} does not begin with valid UTF-8; convert it to UTF-8",
-)
+
+NO_TEXT = ("'utf-8' codec", "{argument} is not valid UTF-8; convert it to UTF-8")
 
 REFUSALS = {
     ("fairseq.binarizer", "find_offsets"): NO_TEXT,

@@ -122,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"argument --ratio: {args.ratio} is no number from 1 upwards")
     limits = Limits(args.longest, args.ratio) if args.longest else None
     folders = [view.partition("=")[::2] for view in args.views]
-    if wrong := next((v for v, f in zip(args.views, folders, strict=True) if not all(f)), None):
-        parser.error(f"argument VIEW=OUT: '{wrong}' is not VIEW=OUT, two folders")
+    if wrong := [v for v, both in zip(args.views, folders, strict=True) if not all(both)]:
+        parser.error(f"argument VIEW=OUT: '{wrong[0]}' is not VIEW=OUT, two folders")
     views = {Path(source): Path(destination) for source, destination in folders}
     results = filter_parts(args.languages, views, args.parts, limits, args.every)
     for part, counts in results.items():

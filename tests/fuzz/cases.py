@@ -122,7 +122,8 @@ def list_expected(command: Command, option: Option) -> list[Change]:
         if change.expected != EITHER and not option.name:  # not written as such a number
             changes.append(change)
             continue
-        expected = WORKS if accepted.accepts(number) else REFUSED
+        inside = getattr(accepted, "inside", WORKS)
+        expected = inside if accepted.accepts(number) else REFUSED
         changes.append(change._replace(expected=expected))
     return changes
 

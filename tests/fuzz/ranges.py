@@ -5,15 +5,20 @@ from math import inf
 from typing import NamedTuple
 
 from .commands import Command
-from .options import Option
+from .options import EITHER, WORKS, Option
 
 
 class Interval(NamedTuple):
-    """An interval with both of its ends, and numbers outside it that are accepted too."""
+    """An interval with both of its ends, and numbers outside it that are accepted too.
+
+    Attributes:
+        inside: what is expected of accepted numbers; not all of them need to suit the data.
+    """
 
     low: float
     high: float = inf
     also: tuple[float, ...] = ()
+    inside: str = WORKS
 
     def accepts(self, number: float) -> bool:
         return self.low <= number <= self.high or number in self.also
@@ -21,7 +26,7 @@ class Interval(NamedTuple):
 
 MOST = 10**15
 FROM = {  # lowest, highest -> flags
-    (1, MOST): "columns limit longest max-tokens merges size steps tokens valid",
+    (1, MOST): "columns limit longest max-tokens merges steps tokens valid",
     (0, MOST): "copies distractors every index random words",
     (1, inf): "average best cpu-processes epochs gpus jobs last nodes updates",
     (0, inf): "node-rank",
@@ -32,6 +37,7 @@ OF_FLAG |= {
     "--threshold": Interval(0, 1),
     "--resamples": Interval(100),
     "--ratio": Interval(1),
+    "--size": Interval(1, MOST, inside=EITHER),
     "--deviation": Interval(0, 1e308),
     "--noise": Interval(0, 1e308),
     "--epsilon": Interval(5e-324),
