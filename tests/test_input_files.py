@@ -302,6 +302,15 @@ def test_raw_text_that_is_not_utf8(tmp_path, place):
         assert sum(1 for line in lines) < 2000
 
 
+def test_raw_text_of_zeros(tmp_path):
+    (tmp_path / "train").write_bytes(b"ein Vogel\n" + bytes(99))
+    with (
+        pytest.raises(UsageError, match=r"train holds U\+0000; give a file of plain text"),
+        Chunker(str(tmp_path / "train"), 0, 109) as lines,
+    ):
+        assert [*lines] == ["ein Vogel\n"]
+
+
 @pytest.mark.parametrize("chunks", [1, 2, 7])
 def test_raw_text_in_chunks(tmp_path, chunks):
     """Chunks that begin within a character."""

@@ -160,10 +160,10 @@ def check_dictionaries() -> None:
 
 
 def check_raw_text() -> None:
-    """Refuse text that is not valid UTF-8, when fairseq-preprocess reads it.
+    """Refuse text that is not valid UTF-8, or has U+0000, when fairseq-preprocess reads it.
 
     Fault: fairseq-preprocess goes back byte by byte from what it cannot decode, to the beginning of
-        the file, and ends in a traceback.
+        the file, and ends in a traceback. Files that are no text, but zeros, are binarised.
     Since: fairseq 0.8.
     Until: ChunkLineIterator prints a sentence.
     """
@@ -181,7 +181,10 @@ def check_raw_text() -> None:
 
     def read_lines(original: Callable, lines: Any) -> Iterator[str]:
         try:
-            yield from original(lines)
+            for line in original(lines):
+                if "\0" in line:
+                    raise UsageError(f"{lines._fd.name} holds U+0000; give a file of plain text")
+                yield line
         except UnicodeDecodeError:
             raise UsageError(f"{lines._fd.name} is not valid UTF-8; convert it to UTF-8") from None
 
