@@ -32,8 +32,8 @@ NO_MEMORY = re.compile(
 NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver", re.I)
 MACHINE = frozenset(
     getattr(errno, name)
-    for name in "EACCES EDQUOT EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENOENT ENOSPC "
-    "ENOTDIR ENOTEMPTY EPERM EROFS ETXTBSY".split()
+    for name in "EACCES EBUSY EDQUOT EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENOENT "
+    "ENOSPC ENOTDIR ENOTEMPTY EPERM EROFS ETXTBSY".split()
 )
 """Errors of files and disks that a user can mend."""
 

@@ -5,6 +5,7 @@ import gzip
 import io
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -159,12 +160,13 @@ def rename_when_complete(path: Path, keep_link: bool = True) -> Iterator[Path]:
 def explain_disk_errors(path: Path) -> Iterator[None]:
     """Raise Unfinished, with the name of `path`, if it cannot be written in this context.
 
-    torch raises RuntimeError while it handles the error of the disk.
+    torch raises RuntimeError while it handles the error of the disk, and libraries in Rust raise an
+    Exception that ends with its number.
     """
     try:
         yield
-    except (OSError, RuntimeError) as error:
-        cause = error if isinstance(error, OSError) else error.__context__
+    except Exception as error:
+        cause = _find_disk_error(error)
         if not isinstance(cause, OSError) or isinstance(cause, BrokenPipeError):
             raise
         device = path.exists() and not path.is_file() and not path.is_dir()
@@ -174,6 +176,13 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
             f"{'' if device else f', {kept}'}; make room or give another place, and run the same "
             "command again"
         ) from error
+
+
+def _find_disk_error(error: Exception) -> BaseException | None:
+    if isinstance(error, OSError | RuntimeError):
+        return error if isinstance(error, OSError) else error.__context__
+    number = re.search(r"\(os error (\d+)\)$", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
 
 
 def _put(part: Path, target: Path) -> None:
@@ -213,8 +222,15 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files of a folder sorted by name, without hidden ones (some are incomplete)."""
-    return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    """Return the files of a folder sorted by name, without hidden ones (some are incomplete).
+
+    Raises:
+        UsageError: one is a link to nothing.
+    """
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    if dangling := next((path for path in paths if path.is_symlink() and not path.exists()), None):
+        raise UsageError(f"{dangling}: a link to a file that is not there; correct or delete it")
+    return [path for path in paths if path.is_file()]
 
 
 def check_writable(folder: Path, needed_bytes: int) -> int:

@@ -10,7 +10,6 @@ hybrid weight).
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Any
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -35,6 +34,8 @@ logger = logging.getLogger(__name__)
 SITES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
 """Site of attention -> side of the model that has its layers."""
 
+MASKED_LM = ("masked_lm", "replaced_token_detection")  # how their criterions begin
+
 State = Mapping[str, Any]
 
 HEADS = ("encoder_attention_heads", "decoder_attention_heads")
@@ -57,16 +58,16 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
 
 
 def check_needs(cfg: Any, criterion: str) -> None:
-    """Raise UsageError for options that lack a package, or the criterion called `criterion`."""
-    if cfg.checkpoint.write_checkpoints_asynchronously and find_spec("iopath") is None:
-        raise UsageError(
-            "--write-checkpoints-asynchronously needs the package iopath, which is not installed; "
-            "install it, or leave the flag out"
-        )
+    """Raise UsageError for options that need another criterion than the one called `criterion`."""
     if getattr(cfg.model, "adaptive_softmax_cutoff", None) and criterion != "adaptive_loss":
         raise UsageError(
             f"--adaptive-softmax-cutoff is given and --criterion is {criterion}, which cannot "
             "train it; give --criterion adaptive_loss, or leave it out"
+        )
+    if getattr(cfg.task, "d2v2_multi", False) and criterion.startswith(MASKED_LM):
+        raise UsageError(
+            f"--d2v2-multi makes batches for data2vec 2, without masks, and --criterion "
+            f"{criterion} predicts masked tokens; leave one of both out"
         )
 
 

@@ -22,8 +22,17 @@ from subword_nmt.learn_bpe import learn_bpe as subword_nmt_learn
 
 from fairseq_ext import files as lines
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import atomic_writer, read_lines, write_lines
-from fairseq_ext.prepare import bitext, check, corpora_readers, gigaword, step, subwords, tokenise
+from fairseq_ext.files import atomic_writer, list_files, read_lines, write_lines
+from fairseq_ext.prepare import (
+    bitext,
+    check,
+    corpora_readers,
+    extract,
+    gigaword,
+    step,
+    subwords,
+    tokenise,
+)
 from fairseq_ext.prepare import manifest as summary
 from fairseq_ext.prepare.step import map_lines
 
@@ -512,3 +521,35 @@ def test_lines_of_json_are_objects(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "a"}', "[1]")
     with pytest.raises(UsageError, match=r"a.jsonl:2.* is no JSON object"):
         list(corpora_readers.json_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        (tokenise, ["text", ""], "argument OUT: '' is no path; give one, or . for this folder"),
+        (gigaword, ["extract", "", "out"], "argument FOLDER: '' is no path"),
+        (bitext, ["text=", "--languages", "de", "en"], "'text=' is not VIEW=OUT, two folders"),
+        (extract, [".", "out", "--languages", "de", "--parts", ""], "'' is not PART=PATTERN"),
+        (bitext, ["", "--languages", "de", "en"], "'' is not VIEW=OUT, two folders"),
+        (bitext, ["a=b", "--languages", "de", "en", "--ratio", "nan"], "nan is no number from 1"),
+    ],
+)
+def test_bad_arguments(capsys, module, arguments, said):
+    with pytest.raises(SystemExit, match="2"):
+        module.main(arguments)
+    assert said in capsys.readouterr().err
+
+
+def test_codes_need_training_text(tmp_path):
+    (tmp_path / "valid.de").write_text("a b\n")
+    with pytest.raises(
+        UsageError, match=r"has no train.LANGUAGE to learn codes from; give a folder"
+    ):
+        subwords.main([str(tmp_path), str(tmp_path / "codes"), str(tmp_path / "out"), "--merges=1"])
+    assert [path.name for path in tmp_path.iterdir()] == ["valid.de"]
+
+
+def test_a_link_to_nothing_is_not_passed_over(tmp_path):
+    (tmp_path / "train.de").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"train.de: a link to a file that is not there; correct"):
+        list_files(tmp_path)

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from fairseq_ext import training_checks
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
+from fairseq_ext.patches import option_pairs
 
 
 @pytest.fixture
@@ -214,14 +215,16 @@ def test_text_that_could_not_be_mapped_is_forgotten(tmp_path, capfd):
 
 
 def test_options_that_lack_something(monkeypatch):
-    monkeypatch.setattr(training_checks, "find_spec", lambda name: None)
-    cfg = SimpleNamespace(
-        checkpoint=SimpleNamespace(write_checkpoints_asynchronously=True), model=SimpleNamespace()
-    )
+    monkeypatch.setattr(option_pairs, "find_spec", lambda name: None)
+    flag = "--write-checkpoints-asynchronously"
+    option_pairs.check_pairs({flag[2:].replace("-", "_"): (flag, False)})
     with pytest.raises(UsageError, match="needs the package iopath"):
-        training_checks.check_needs(cfg, "cross_entropy")
-    cfg.checkpoint.write_checkpoints_asynchronously = False
-    cfg.model.adaptive_softmax_cutoff = [1]
+        option_pairs.check_pairs({flag[2:].replace("-", "_"): (flag, True)})
+    multi = SimpleNamespace(d2v2_multi=True)
+    cfg = SimpleNamespace(model=SimpleNamespace(), task=multi)
+    with pytest.raises(UsageError, match="--d2v2-multi makes batches for data2vec 2"):
+        training_checks.check_needs(cfg, "masked_lm")
+    cfg = SimpleNamespace(model=SimpleNamespace(adaptive_softmax_cutoff=[1]), task=multi)
     with pytest.raises(UsageError, match="give --criterion adaptive_loss"):
         training_checks.check_needs(cfg, "cross_entropy")
     training_checks.check_needs(cfg, "adaptive_loss")

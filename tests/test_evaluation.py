@@ -306,11 +306,12 @@ def test_language_is_that_of_the_reference(name, language, tmp_path):
     parser = cli.build_parser()
     given = parser.parse_args(["score", "x", "--reference", str(tmp_path / name)])
     assert score.choose_language(given) == language
-    given = parser.parse_args(["score", "x", "--reference", name, "--target-lang", "vi"])
-    assert score.choose_language(given) == "vi"
+    for code, chosen in {"vi": "vi", "deu": "de", "chi": "zh", "hsb": "hsb"}.items():
+        given = parser.parse_args(["score", "x", "--reference", name, "--target-lang", code])
+        assert score.choose_language(given) == chosen
 
 
-@pytest.mark.parametrize("code", ["German", "xx", "DE", "d"])
+@pytest.mark.parametrize("code", ["German", "xx", "DE", "d", ""])
 def test_a_language_that_is_no_code(code, run_score):
     with pytest.raises(UsageError, match=f"--target-lang is {code} and must be a code"):
         run_score("out.txt", "--reference", "raw.de", "--target-lang", code)

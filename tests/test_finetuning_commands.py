@@ -302,6 +302,7 @@ def test_text_comes_from_standard_input(trained, data, tmp_path, monkeypatch, ca
     ("given", "text", "says"),
     [
         ("--batch-size 0", "", "--batch-size is 0 and must be at least 1"),
+        ("--batch-size 99999999999999999999", "", "and at most 9223372036854775807"),
         ("", "the dog\na\tb\tc\n", "standard input:2 has 3 columns; give "),
         ("--output .", "the dog\n", "--output is ., which cannot be a file; give one in a folder"),
         ("--output nowhere/said", "the dog\n", "--output is nowhere/said, which cannot be a file"),

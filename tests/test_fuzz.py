@@ -2,14 +2,18 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from fuzz import process
+from fuzz.cases import list_expected
+from fuzz.commands import COMMANDS
 from fuzz.judge import find_failures, read_state
-from fuzz.options import EITHER, REFUSED, WORKS
+from fuzz.options import EITHER, REFUSED, WORKS, list_options
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tools import doctor
@@ -82,7 +86,7 @@ def test_planted_faults_are_seen(tmp_path, monkeypatch, fault, expected, failure
     before = read_state(tmp_path)
     ended = process.run(process.Process("fairseq-ext", ["doctor"], tmp_path))
     after = read_state(tmp_path)
-    found = find_failures(ended, expected, before, after, ["made.json"], {})
+    found = find_failures(ended, expected, before, after, ["made.json"])
     assert len(found) == len(failures), ended
     assert all(map(str.startswith, found, failures)), found
 
@@ -91,7 +95,58 @@ def test_a_planted_traceback_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "run", fail)
     monkeypatch.setenv("FAIRSEQ_EXT_TRACEBACK", "1")
     ended = process.run(process.Process("fairseq-ext", ["doctor"], tmp_path))
-    assert find_failures(ended, EITHER, {}, {}, [], {}) == ["traceback: KeyError: 'word'"]
+    assert find_failures(ended, EITHER, {}, {}, []) == ["traceback: KeyError: 'word'"]
+
+
+WHOLE = {"made.txt": b"one\ntwo\n", "made.csv": b"a,b\n"}
+
+
+@pytest.mark.parametrize(
+    ("code", "after", "failures"),
+    [
+        (1, {"made.txt": b"one\n"}, ["half-written made.txt"]),
+        (1, {"made.txt": b""}, ["half-written made.txt"]),
+        (1, {"made.txt": b"one\ntwo\n"}, []),
+        (1, {"other.txt": b"one\n"}, []),
+        (1, {}, []),
+        (0, {"made.txt": b"one\n"}, ["half-written made.txt", "exit 0 without made.csv"]),
+        (0, WHOLE, []),
+    ],
+)
+def test_text_that_is_cut_at_a_line_is_seen(code, after, failures):
+    """By what the command writes where nothing is wrong; here the disk is full."""
+    ended = process.Ended(code, "", "the disk is full", hung=False, seconds=0)
+    writes = ["made.txt", "made.csv"]
+    assert find_failures(ended, EITHER, {}, after, writes, lambda: WHOLE, True) == failures
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "works", "refused"),
+    [
+        ("ext boxes", "--steps", ["2147483648", "\u0663"], ["0", "-1", "9" * 30, "1e3", "x"]),
+        ("ext sweep", "--folds", ["0"], ["-1", "2147483648", "1.5"]),
+        ("ext annotate", "--threshold", ["0", "-0.0", "1e-400"], ["-1", "2", "nan", "inf", "1,5"]),
+        ("prepare_parallel.sh", "--every", ["2147483648"], ["0", "-1", str(2**63)]),
+    ],
+)
+def test_what_is_expected_of_our_own_numbers(name, flag, works, refused):
+    command = next(command for command in COMMANDS if command.name == name)
+    option = next(option for option in list_options(command) if option.flag == flag)
+    expected = {change.add[-1]: change.expected for change in list_expected(command, option)}
+    assert {expected[value] for value in works} == {WORKS}
+    assert {expected[value] for value in refused} == {REFUSED}
+
+
+@pytest.mark.slow
+def test_bad_options_and_bad_files(tmp_path):
+    """Of every command; see docs/reliability.md."""
+    seed = os.environ.get("FAIRSEQ_EXT_FUZZ_SEED", "1")
+    cases = os.environ.get("FAIRSEQ_EXT_FUZZ_CASES", "2000")
+    given = ["--seed", seed, "--cases", cases, "--jobs", "1", "--folder", tmp_path]
+    run = [sys.executable, "-m", "tests.fuzz.run", *given]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 def test_a_disk_that_is_full(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import shutil
 from argparse import Namespace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from conftest import PLUGIN, TRAIN, fairseq
 from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq.file_chunker_utils import Chunker, find_offsets
 
 from fairseq_ext.data import binarised
 from fairseq_ext.errors import UsageError
@@ -285,3 +287,38 @@ def test_a_text_that_is_cut_ends_a_verb(data_bin, hybrid_run, tmp_path):
     done = fairseq("ext", *line, "--out", tmp_path / "out", check=False)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(f"error: {text} has ")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", [0, 5, 20_000, -2])
+def test_raw_text_that_is_not_utf8(tmp_path, place):
+    """Wherever the byte is: fairseq searched backwards from it."""
+    text = bytearray("ein schöner Vogel\n".encode() * 2000)
+    text[place] = 0xFF
+    (tmp_path / "train").write_bytes(text)
+    with (
+        pytest.raises(UsageError, match="train is not valid UTF-8; convert it to UTF-8"),
+        Chunker(str(tmp_path / "train"), 0, len(text)) as lines,
+    ):
+        assert sum(1 for line in lines) < 2000
+
+
+def test_raw_text_of_zeros(tmp_path):
+    (tmp_path / "train").write_bytes(b"ein Vogel\n" + bytes(99))
+    with (
+        pytest.raises(UsageError, match=r"train holds U\+0000; give a file of plain text"),
+        Chunker(str(tmp_path / "train"), 0, 109) as lines,
+    ):
+        assert [*lines] == ["ein Vogel\n"]
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 7])
+def test_raw_text_in_chunks(tmp_path, chunks):
+    """Chunks that begin within a character."""
+    text = [f"{number} äöü漢字🙂\n" for number in range(200)]
+    (tmp_path / "train").write_text("".join(text), "utf-8")
+    name, read = str(tmp_path / "train"), []
+    offsets = find_offsets(name, chunks)
+    for begin, end in pairwise(offsets):
+        with Chunker(name, begin, end) as lines:
+            read += lines
+    assert read == text

@@ -138,6 +138,17 @@ def test_an_error_that_is_not_of_the_disk_stays_as_it_is(tmp_path):
         raise BrokenPipeError
 
 
+def test_a_full_disk_under_a_library_in_rust(tmp_path):
+    """Its exceptions have no type, and the number of the error at their end."""
+    with (
+        pytest.raises(Unfinished, match=r"made.bpe cannot be written \(File too large\), nothing"),
+        files.explain_disk_errors(tmp_path / "made.bpe"),
+    ):
+        raise Exception("File too large (os error 27)")
+    with pytest.raises(KeyError), files.explain_disk_errors(tmp_path / "made.bpe"):
+        raise KeyError("x")
+
+
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path, small_files, caplog):
     """It ends fairseq's saving, the copies too, in one sentence."""
     last, other = (str(tmp_path / name) for name in ("last.pt", "other.pt"))

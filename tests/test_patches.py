@@ -23,7 +23,13 @@ import torch
 from conftest import PLUGIN, train_in_two_processes
 from conftest import fairseq as run_fairseq
 from fairseq import file_utils, options
-from fairseq.data import BucketPadLengthDataset, FairseqDataset, ListDataset, data_utils
+from fairseq.data import (
+    BucketPadLengthDataset,
+    ConcatDataset,
+    FairseqDataset,
+    ListDataset,
+    data_utils,
+)
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import CommonConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -399,6 +405,14 @@ def test_the_trainer_checks_too(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="torchrun started 2 processes"):
         Trainer(config(), None, None, None)
+
+
+@pytest.mark.parametrize(("ratios", "sizes"), [([-1, 1], [2, 5]), ([2, 1], [4, 7]), (1, [2, 5])])
+def test_each_part_of_a_split_is_used(ratios, sizes):
+    """-1 is the default of --upsample-primary; a part is repeated if more is asked for."""
+    data = ConcatDataset([ListDataset(["a", "b"]), ListDataset(["c", "d", "e"])], ratios)
+    assert data.cumulative_sizes == sizes
+    assert [data[i] for i in range(len(data))] == [*"ab" * (sizes[0] // 2), *"cde"]
 
 
 def test_an_error_is_one_line_and_exit_code_1(data, tmp_path):

@@ -50,6 +50,7 @@ def accepted(script: Path) -> set[str]:
     [
         (["quickstart.sh", "--corpus", "wmt"], ["'wmt'", "multi30k or builtin"]),
         (["quickstart.sh", "--corpus"], ["--corpus needs a value"]),
+        (["prepare_multi30k.sh", "--merges", ""], ["--merges is '' and needs a value"]),
         (["quickstart.sh", "--fast"], ["'--fast'", "--help"]),
         (["quickstart.sh", "--updates", "0"], ["'0'", "positive number"]),
         (["quickstart.sh", "--dir", "/dev/null/x"], ["/dev/null/x", "give a folder"]),

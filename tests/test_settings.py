@@ -30,6 +30,11 @@ OVERRIDES = "--model-overrides"
         ("{'encoder_embed_dim': 'x'}", ": encoder_embed_dim is 'x'; give a whole number from 1"),
         ("{'encoder_embed_dim': True}", ": encoder_embed_dim is True; give a whole number from"),
         ("{'model': {'dropout': 9}}", ": model: dropout is 9; give a number"),
+        (
+            "{'task': 'nope'}",
+            " has 'task': 'nope', for a section as a whole, which changes nothing",
+        ),
+        ("{'criterion': 3}", " has 'criterion': 3, for a section as a whole"),
         ("{'zero_sharding': 'nope'}", ": zero_sharding is 'nope'; choose from none, os"),
     ],
 )
@@ -92,6 +97,8 @@ def parse(command, flags):
         ("training", "--lr-scheduler cosine --warmup-updates 3", "give a --max-update above"),
         ("training", "--distributed-rank 3", "--distributed-world-size is 1; ranks are numbered"),
         ("training", "--decoder-layers-to-keep 0,6", "is [0, 6] and --decoder-layers is 6; layers"),
+        ("training", "--task translation --best-checkpoint-metric bleu", "with --eval-bleu alone"),
+        ("training", "--task masked_lm --mask-whole-words", "--mask-whole-words is True; fairseq"),
         ("generation", "--nbest 6", "--nbest is 6 and --beam is 5; give no more than --beam"),
         ("generation", "--min-len 5 --max-len-b 4", "--min-len is 5 and --max-len-b is 4 and"),
         ("generation", "--num-shards 2 --shard-id 2", "--shard-id is 2 and --num-shards is 2; sh"),
@@ -107,8 +114,20 @@ def test_numbers_that_do_not_suit_each_other(command, flags, said):
 def test_numbers_that_suit_each_other():
     parse("training", TRAIN)
     parse("training", [*TRAIN, *"--lr-scheduler tri_stage --phase-ratio .2,.4,.4".split()])
+    parse("training", [*TRAIN, *"--best-checkpoint-metric bleu --eval-bleu".split()])
+    parse("training", [*TRAIN, "--encoder-layers-to-keep", "0,5"])
     parse("training", [*TRAIN, *"--lr-scheduler cosine --warmup-updates 2".split()])
     parse("generation", "DATA --nbest 5 --min-len 5 --max-len-b 4 --max-len-a 1".split())
+
+
+def test_layers_to_keep_as_text():
+    """What fairseq splits at commas has no brackets."""
+    layers = {"encoder_layers": ("--encoder-layers", 2)}
+    option_pairs.check_pairs({"encoder_layers_to_keep": ("--keep", "0, 1"), **layers})
+    with pytest.raises(
+        UsageError, match=r"^--keep is \(0,\) and --encoder-layers is 2; layers are"
+    ):
+        option_pairs.check_pairs({"encoder_layers_to_keep": ("--keep", "(0,)"), **layers})
 
 
 def test_shares_of_masked_tokens():

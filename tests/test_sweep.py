@@ -376,6 +376,7 @@ def test_an_average_is_of_epochs_where_there_are_both(out, capsys):
         (["a="], "--generate '--path x'", "", "--path stands in --generate"),
         (["a="], "--jobs 0", "", "--jobs is 0"),
         (["a="], "--folds 1", "", "--folds is 1 and must be at least 2"),
+        (["a="], "--folds 9999999999999999999999", "", "and at most 1000"),
         (["a="], "--average 3", "", "--average is 3"),
         (["a="], "--average 0 --generate ''", "", "--average is 0"),
         (["a="], "--average 2 --generate '' --checkpoint x.pt", "", "--checkpoint is x.pt and"),

@@ -33,18 +33,29 @@ from fairseq_ext.evaluation.layout import as_text, make_column
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.evaluation.translation import Texts, pair_texts, read_output, read_reference
 
-LANGUAGES = frozenset(
-    """
-    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv
-    cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr
-    ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw
-    ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv
-    ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq
-    sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh
-    yi yo za zh zu
+CODES = [
+    group.split("/")
+    for group in """
+    aa/aar ab/abk ae/ave af/afr ak/aka am/amh an/arg ar/ara as/asm av/ava ay/aym az/aze ba/bak
+    be/bel bg/bul bh bi/bis bm/bam bn/ben bo/bod/tib br/bre bs/bos ca/cat ce/che ch/cha co/cos
+    cr/cre cs/ces/cze cu/chu cv/chv cy/cym/wel da/dan de/deu/ger dv/div dz/dzo ee/ewe el/ell/gre
+    en/eng eo/epo es/spa et/est eu/eus/baq fa/fas/per ff/ful fi/fin fj/fij fo/fao fr/fra/fre fy/fry
+    ga/gle gd/gla gl/glg gn/grn gu/guj gv/glv ha/hau he/heb hi/hin ho/hmo hr/hrv ht/hat hu/hun
+    hy/hye/arm hz/her ia/ina id/ind ie/ile ig/ibo ii/iii ik/ipk io/ido is/isl/ice it/ita iu/iku
+    ja/jpn jv/jav ka/kat/geo kg/kon ki/kik kj/kua kk/kaz kl/kal km/khm kn/kan ko/kor kr/kau ks/kas
+    ku/kur kv/kom kw/cor ky/kir la/lat lb/ltz lg/lug li/lim ln/lin lo/lao lt/lit lu/lub lv/lav
+    mg/mlg mh/mah mi/mri/mao mk/mkd/mac ml/mal mn/mon mr/mar ms/msa/may mt/mlt my/mya/bur na/nau
+    nb/nob nd/nde ne/nep ng/ndo nl/nld/dut nn/nno no/nor nr/nbl nv/nav ny/nya oc/oci oj/oji om/orm
+    or/ori os/oss pa/pan pi/pli pl/pol ps/pus pt/por qu/que rm/roh rn/run ro/ron/rum ru/rus rw/kin
+    sa/san sc/srd sd/snd se/sme sg/sag sh/hbs si/sin sk/slk/slo sl/slv sm/smo sn/sna so/som
+    sq/sqi/alb sr/srp ss/ssw st/sot su/sun sv/swe sw/swa ta/tam te/tel tg/tgk th/tha ti/tir tk/tuk
+    tl/tgl tn/tsn to/ton tr/tur ts/tso tt/tat tw/twi ty/tah ug/uig uk/ukr ur/urd uz/uzb ve/ven
+    vi/vie vo/vol wa/wln wo/wol xh/xho yi/yid yo/yor za/zha zh/zho/chi zu/zul
     """.split()
-)
-"""Codes of languages, ISO 639-1."""
+]
+"""Codes of languages: of two letters (ISO 639-1), then the same of three (ISO 639-2, 639-3)."""
+LANGUAGES = frozenset(code for code, *_ in CODES)
+SHORTER = {longer: code for code, *others in CODES for longer in others}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,12 +86,12 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
 def choose_language(args: argparse.Namespace) -> str:
     """Return the target language: --target-lang, or the ending of --reference, or "en"."""
     code = args.target_lang
-    if code and code not in LANGUAGES and not re.fullmatch("[a-z]{3}", code):
+    if code is not None and code not in LANGUAGES and not re.fullmatch("[a-z]{3}", code):
         raise UsageError(
             f"--target-lang is {code} and must be a code of two letters (ISO 639-1), such as de or "
             "vi, or of three (ISO 639-3)"
         )
-    return code or _language_of(args.reference)
+    return SHORTER.get(code, code) or _language_of(args.reference)
 
 
 def _language_of(path: Path | None) -> str:

@@ -72,6 +72,23 @@ def refresh_cached_items() -> None:
     wrap("fairseq.data:LRUCacheDataset", "set_epoch", set_epoch)
 
 
+def use_whole_parts() -> None:
+    """Use the first of several parts of a split once, unless it is said how often.
+
+    Fault: A split of several parts (train and train1), with the default of --upsample-primary, has
+        less than no sentences of the first one: training fails, or on a part of the text.
+    Since: fairseq 0.10.
+    Until: load_langpair_dataset takes -1 for 1.
+    """
+
+    def init(original: Callable, dataset: Any, datasets: Any, sample_ratios: Any = 1) -> None:
+        if isinstance(sample_ratios, list):
+            sample_ratios = [1 if ratio == -1 else ratio for ratio in sample_ratios]
+        original(dataset, datasets, sample_ratios)
+
+    wrap("fairseq.data:ConcatDataset", "__init__", init)
+
+
 def restart_workers() -> None:
     """Start new processes that load data in every epoch.
 

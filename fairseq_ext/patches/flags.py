@@ -1,14 +1,17 @@
 """Patches of how flags and configurations are read: what means nothing is refused at start."""
 
+import ast
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
 from functools import partial
 from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import guard_standard_output
-from fairseq_ext.patches.configurations import check_configuration, check_flags
+from fairseq_ext.patches.configurations import check_configuration, check_flags, to_flag
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
 
@@ -38,6 +41,7 @@ def check_ranges() -> None:
     wrap("fairseq.options", "parse_args_and_arch", _parse)
     wrap("fairseq.options", "add_preprocess_args", add_arguments)
     wrap("fairseq.dataclass.utils", "eval_str_list", _read_list)
+    wrap("fairseq.dataclass.utils", "_override_attr", _read_literals)
     wrap("fairseq.dataclass.initialize", "add_defaults", add_defaults)
     loaded = [name for name in sys.modules if name.startswith("fairseq_cli.")]
     readers = [name for name in loaded if hasattr(sys.modules[name], "add_defaults")]
@@ -69,6 +73,36 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         ) from None
     check_flags(parsed if isinstance(parsed, Namespace) else parsed[0])
     return parsed
+
+
+def _read_literals(original: Callable, node: str, config: type, args: Namespace) -> Any:
+    """Make settings of a part of flags; texts are read as Python writes values."""
+    try:
+        return original(node, config, args)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        for name in getattr(config, "__dataclass_fields__", ()):
+            value = getattr(args, name, None)
+            if isinstance(value, str) and not _is_literal(value) and _is_read(config, name):
+                raise UsageError(
+                    f"{to_flag(name)} is '{value[:80]}', which cannot be read; give a value as "
+                    "Python writes it, such as True, 3 or [1, 2]"
+                ) from None
+        raise
+
+
+def _is_literal(text: str) -> bool:
+    with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
+        ast.literal_eval(text)
+        return True
+    return False
+
+
+def _is_read(config: type, name: str) -> bool:
+    """Tell whether the text of a setting is not kept as it is, as fairseq decides it."""
+    from fairseq.dataclass.utils import interpret_dc_type
+
+    kind = interpret_dc_type(config.__dataclass_fields__[name].type)  # type: ignore[attr-defined]
+    return kind is not str and not (isinstance(kind, type) and issubclass(kind, Enum))
 
 
 def _read_list(original: Callable, text: Any, x_type: type = float) -> Any:

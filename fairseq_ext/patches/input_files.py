@@ -1,6 +1,6 @@
 """Patches of what fairseq's commands read: it is checked when it is opened, and refused by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from fairseq_ext.patches.configurations import check_name
 from fairseq_ext.wrapping import wrap
 
 LANGUAGES = ("source_lang", "target_lang")
+MOST_BYTES = 4  # of a character in UTF-8
 PLUGIN = Path(__file__).parents[1]
 
 
@@ -156,6 +157,39 @@ def check_dictionaries() -> None:
         dictionaries.check_symbols(path, dictionary.symbols, len(special))
 
     wrap("fairseq.data:Dictionary", "add_from_file", add)
+
+
+def check_raw_text() -> None:
+    """Refuse text that is not valid UTF-8, or has U+0000, when fairseq-preprocess reads it.
+
+    Fault: fairseq-preprocess goes back byte by byte from what it cannot decode, to the beginning of
+        the file, and ends in a traceback. Files that are no text, but zeros, are binarised.
+    Since: fairseq 0.8.
+    Until: ChunkLineIterator prints a sentence.
+    """
+
+    def read_line(original: Callable, file: Any) -> str:
+        begin = file.tell()
+        for back in range(min(MOST_BYTES, begin + 1)):  # begin may be within a character
+            try:
+                if back:
+                    file.seek(begin - back)
+                return file.readline()
+            except UnicodeDecodeError:
+                continue
+        raise UsageError(f"{file.name} is not valid UTF-8; convert it to UTF-8")
+
+    def read_lines(original: Callable, lines: Any) -> Iterator[str]:
+        try:
+            for line in original(lines):
+                if "\0" in line:
+                    raise UsageError(f"{lines._fd.name} holds U+0000; give a file of plain text")
+                yield line
+        except UnicodeDecodeError:
+            raise UsageError(f"{lines._fd.name} is not valid UTF-8; convert it to UTF-8") from None
+
+    wrap("fairseq.file_chunker_utils", "_safe_readline", read_line)
+    wrap("fairseq.file_chunker_utils:ChunkLineIterator", "__iter__", read_lines)
 
 
 def check_binarised_text() -> None:

@@ -13,10 +13,8 @@ from fairseq_ext.wrapping import replace, wrap
 
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
-NO_TEXT = (
-    "negative seek position",
-    "{argument} does not begin with valid UTF-8; convert it to UTF-8",
-)
+
+NO_TEXT = ("'utf-8' codec", "{argument} is not valid UTF-8; convert it to UTF-8")
 
 REFUSALS = {
     ("fairseq.binarizer", "find_offsets"): NO_TEXT,
@@ -38,6 +36,15 @@ REFUSALS = {
     ("fairseq.utils", "get_tpu_device"): (
         "'NoneType'",
         "--tpu needs the package torch_xla, which is not installed; leave it out",
+    ),
+    ("fairseq.data.encoders.nltk_tokenizer:NLTKTokenizer", "encode"): (
+        "\n***",
+        "--tokenizer nltk needs data that are not installed; run 'python -m nltk.downloader "
+        "punkt_tab', or give another --tokenizer",
+    ),
+    ("fairseq.utils", "parse_embedding"): (
+        "could not convert",
+        "{argument} has no vectors ({reason}); give text with a word and its numbers in each line",
     ),
     ("fairseq.quantization_utils", "quantize_model_scalar"): (
         "<class",

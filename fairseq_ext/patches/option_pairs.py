@@ -1,6 +1,7 @@
 """Rules for options of fairseq that have to suit each other, checked at start."""
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
@@ -35,9 +36,18 @@ def _has_layers(side: str) -> Callable[[Values], bool]:
     def holds(values: Values) -> bool:
         kept = values[f"{side}_layers_to_keep"]
         kept = kept.split(",") if isinstance(kept, str) else kept
-        return all(int(layer) < values[f"{side}_layers"] for layer in kept)
+        numbers = [str(layer).strip() for layer in kept]  # fairseq reads no brackets
+        return all(n.isdecimal() and int(n) < values[f"{side}_layers"] for n in numbers)
 
     return holds
+
+
+def _can_mask_words(values: Values) -> bool:
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.masked_lm import MaskedLMTask
+
+    task = TASK_REGISTRY.get(values["task"], object)
+    return not (values["mask_whole_words"] and issubclass(task, MaskedLMTask))
 
 
 def _in_steps(values: Values) -> bool:
@@ -73,6 +83,21 @@ RULES = [
         lambda v: v["lr_scheduler"] != "inverse_sqrt" or v["warmup_updates"] > 0,
         "its learning rates are relative to the warm-up; give 1 update or more",
     ),
+    Rule(
+        "best_checkpoint_metric eval_bleu",
+        lambda v: v["best_checkpoint_metric"] != "bleu" or v["eval_bleu"],
+        "validation measures BLEU with --eval-bleu alone; give it too, or another metric",
+    ),
+    Rule(
+        "write_checkpoints_asynchronously",
+        lambda v: not v["write_checkpoints_asynchronously"] or find_spec("iopath") is not None,
+        "it needs the package iopath, which is not installed; install it, or leave the flag out",
+    ),
+    Rule(
+        "task mask_whole_words",
+        _can_mask_words,
+        "fairseq's task fails with whole words; leave the flag out",
+    ),
     Rule("lr_scheduler decay_steps", _in_steps, "give --decay-steps, or --phase-ratio"),
     Rule(
         "lr_scheduler phase_ratio max_update",
@@ -94,7 +119,7 @@ for _side in ("encoder", "decoder"):
         Rule(
             f"{_kept} {_side}_layers",
             _has_layers(_side),
-            "layers are numbered from 0; give those of the model that is pruned",
+            "layers are numbered from 0; give those of the model that is pruned, as in 0,2",
         ),
     ]
 

@@ -35,6 +35,11 @@ def check_overrides(given: str, text: Any) -> None:
             close = get_close_matches(str(name), known, 3)
             hint = f"such as {', '.join(close)}" if close else "as in {'dropout': 0.1}"
             raise UsageError(f"{given} has {name!r}, which is no setting; give names, {hint}")
+        if name in list_sections() and not isinstance(value, Mapping | None):
+            raise UsageError(
+                f"{given} has {name!r}: {value!r}, for a section as a whole, which changes "
+                "nothing; give settings, as in {'dropout': 0.1}"
+            )
         if isinstance(value, Mapping):
             check_overrides(f"{given}: {name}", value)
         elif known is GROUP and isinstance(value, str):
@@ -98,6 +103,15 @@ def list_settings() -> dict[str, set[type]]:
     for name, kind in (*_list_fields(), *_list_flags()):
         settings.setdefault(name, set()).add(kind)
     return settings
+
+
+@cache
+def list_sections() -> frozenset[str]:
+    """Return the sections of a configuration that a name alone does not choose anew."""
+    from fairseq.dataclass.configs import FairseqConfig
+
+    chosen = {"bpe", "tokenizer", "scoring"}
+    return frozenset(field.name for field in dataclasses.fields(FairseqConfig)) - chosen
 
 
 def _list_fields() -> Iterator[tuple[str, type]]:

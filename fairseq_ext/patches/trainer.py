@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_ext.patches.best_metric import check_metric
 from fairseq_ext.patches.checkpoints import examining
 from fairseq_ext.patches.messages import as_usage_error
 from fairseq_ext.patches.processes import check_precision, check_processes
@@ -39,6 +40,7 @@ def check_before_training() -> None:
         check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
         original(trainer, cfg, *args, **kwargs)
         training_checks.check_training(trainer.get_model(), trainer.get_criterion(), cfg)
+        check_metric(trainer)
 
     wrap(TRAINER, "__init__", start)
 

@@ -118,9 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--every", type=number_from(0), default=0, help="of so many pairs, one for valid"
     )
     args = parser.parse_args(arguments)
+    if not args.ratio >= 1:
+        parser.error(f"argument --ratio: {args.ratio} is no number from 1 upwards")
     limits = Limits(args.longest, args.ratio) if args.longest else None
-    folders = [view.partition("=") for view in args.views]
-    views = {Path(source): Path(destination) for source, _, destination in folders}
+    folders = [view.partition("=")[::2] for view in args.views]
+    if wrong := [v for v, both in zip(args.views, folders, strict=True) if not all(both)]:
+        parser.error(f"argument VIEW=OUT: '{wrong[0]}' is not VIEW=OUT, two folders")
+    views = {Path(source): Path(destination) for source, destination in folders}
     results = filter_parts(args.languages, views, args.parts, limits, args.every)
     for part, counts in results.items():
         kept = ", ".join(f"{n:,} {name}" for name, n in counts.items() if name)

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.tokenisers import load_bpe
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer, batched, read_lines, write_lines
+from fairseq_ext.files import atomic_writer, batched, explain_disk_errors, read_lines, write_lines
 from fairseq_ext.prepare.step import number_from, step_parser
 
 BYTES = 256
@@ -43,7 +43,8 @@ def learn(lines: Iterable[str], size: int, folder: Path) -> None:
 def save(bpe: ByteLevelBPETokenizer, folder: Path) -> None:
     """Write a model, in ASCII: fairseq reads encoder.json in the encoding of the locale."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as work:
+    written = explain_disk_errors(folder / "vocab.bpe")
+    with tempfile.TemporaryDirectory(dir=folder) as work, written:
         _, merges = bpe.save_model(work)
         Path(merges).replace(folder / "vocab.bpe")
     with atomic_writer(folder / "encoder.json") as file:

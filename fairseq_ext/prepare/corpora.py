@@ -211,7 +211,7 @@ def prepare(corpus: str, folder: Path, out: Path) -> Parts:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} is there already; delete it, or give another folder")
     parts = read(corpus, folder)
-    work = out.with_name(f"{out.name}.partial")
+    work = out.absolute().with_name(f"{out.name}.partial")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     for part, examples in parts.items():

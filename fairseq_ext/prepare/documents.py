@@ -212,7 +212,9 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
     if valid and parts["valid"]:
         given = parts["valid"][0].path
         raise UsageError(f"--valid is {valid} and {given} is for validation; leave one of them out")
-    work = out.with_name(f"{out.name}.part")
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError(f"{out} is there already; delete it, or give another folder")
+    work = out.absolute().with_name(f"{out.name}.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     text = read_paragraphs(parts["train"])
@@ -223,7 +225,7 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
         write_part(work / part, read_paragraphs(parts[part]), splitter)
     if not parts["valid"]:
         hold_out(work / "train", work / "valid", valid)
-    if not out.with_name(INPUTS).exists():
+    if not out.absolute().with_name(INPUTS).exists():
         record_inputs(out, (source.path for source in corpus))
     work.replace(out)
 

@@ -253,8 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if not args.folder.is_dir():
         raise UsageError(f"there is no folder {args.folder}; give the one that has the corpus")
-    if wrong := next((part for part in args.parts if "=" not in part), None):
-        parser.error(f"argument --parts: '{wrong}' is not PART=PATTERN, as in train=train.@")
+    if wrong := [part for part in args.parts if "=" not in part]:
+        parser.error(f"argument --parts: '{wrong[0]}' is not PART=PATTERN, as in train=train.@")
     parts = dict(part.split("=", 1) for part in args.parts)
     extract(args.folder, args.out, args.languages, parts, args.inner)
 

@@ -20,6 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -46,7 +47,22 @@ BatchFunction = Callable[[list[str]], list[str]]
 def step_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser for the step `fairseq_ext.prepare.NAME`, with its docstring as its help."""
     prog, raw = f"python -m fairseq_ext.prepare.{name}", argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog, description=description, formatter_class=raw)
+    return StepParser(prog, description=description, formatter_class=raw)
+
+
+class StepParser(argparse.ArgumentParser):
+    """Parser of a step; it refuses an empty path, which would be the folder one is in."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("type", Path, read_path)
+
+
+def read_path(text: str) -> Path:
+    """Return a path; raise ArgumentTypeError if it is empty."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no path; give one, or . for this folder")
+    return Path(text)
 
 
 def number_from(least: int) -> Callable[[str], int]:
@@ -68,7 +84,7 @@ def read_with_progress(verb: str, *paths: Path) -> Iterator[str]:
 
 def record_inputs(folder: Path, paths: Iterable[Path]) -> None:
     """List the files that a recipe has read, in the file `inputs` beside a folder of its work."""
-    write_lines(folder.with_name(INPUTS), map(str, dict.fromkeys(paths)))
+    write_lines(folder.absolute().with_name(INPUTS), map(str, dict.fromkeys(paths)))
 
 
 def cores() -> int:

@@ -187,7 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     split = splitter(args.codes, args.bpe)
     if not args.codes.exists():
-        write_lines(args.codes, learn(sorted(args.text.glob("train.*")), args.merges))
+        if not (texts := sorted(args.text.glob("train.*"))):
+            raise UsageError(
+                f"{args.text} has no train.LANGUAGE to learn codes from; give a folder"
+            )
+        write_lines(args.codes, learn(texts, args.merges))
     map_files(args.text, args.out, "splitting", lambda language: split)
 
 

@@ -67,8 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write an answer for each line."""
-    if args.batch_size < 1:
-        raise UsageError(f"--batch-size is {args.batch_size} and must be at least 1")
+    if not 1 <= args.batch_size <= sys.maxsize:
+        raise UsageError(
+            f"--batch-size is {args.batch_size} and must be at least 1 and at most {sys.maxsize}"
+        )
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
     model, task = load_model(args.checkpoint)

@@ -31,6 +31,7 @@ from fairseq_ext.tools.jobs import Job, Step, parse_flags, run_jobs
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 WORLD_SIZE = "--distributed-world-size"
 DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
+MOST_FOLDS = 1000
 RESERVED = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
 
 
@@ -110,8 +111,8 @@ def _make_repetitions(seeds: list[int], folds: int) -> dict[str, list[str]]:
     by_seed = {f"seed-{seed}": ["--seed", str(seed)] for seed in seeds}
     if not folds:
         return by_seed
-    if folds < 2:
-        raise UsageError(f"--folds is {folds} and must be at least 2")
+    if not 2 <= folds <= MOST_FOLDS:
+        raise UsageError(f"--folds is {folds} and must be at least 2 and at most {MOST_FOLDS}")
     return {
         (f"{name}-" if len(seeds) > 1 else "") + f"fold-{fold}": [
             *("--folds", str(folds), "--fold", str(fold), *flags)

@@ -59,6 +59,7 @@ read_options() {
       return
     elif [[ "$accepted" == *" $1= "* ]]; then
       [ $# -gt 1 ] || die "$1 needs a value: $help."
+      [ -n "$2" ] || [ "$1" = --size ] || die "$1 is '' and needs a value: $help."
       printf -v "$name" %s "$2"
       shift
     elif [[ "$accepted" == *" $1 "* && "$1" =~ ^--[a-z-]+$ ]]; then

@@ -49,7 +49,8 @@ open_work() {
   lock_work
   [ "$(cat "$WORK/source" 2>/dev/null)" != "$1" ] || return 0
   find "$WORK" -mindepth 1 -delete
-  printf '%s\n' "$1" >"$WORK/source"
+  { printf '%s\n' "$1" >"$WORK/source"; } 2>/dev/null ||
+    die "'$WORK' cannot be written: make room and run the same command again."
 }
 
 # lock_work: refuse to work beside another command. What a killed script has left running may end

@@ -13,6 +13,7 @@ from fairseq_ext.patches.ranges import find_range
 from .commands import COMMANDS, Command
 from .files import PRINTED, Fault, list_read, list_written
 from .options import EITHER, REFUSED, WORKS, Change, Option, list_changes, list_options
+from .ranges import find_own_range
 
 PAIRS = 0.1  # share of further cases with two options at once
 
@@ -90,7 +91,7 @@ def make_case(target: Target, chance: random.Random) -> Case:
     if target.option is None:
         return _make_fault(target, chance)
     command, option = target.command, target.option
-    change = chance.choice(_list_expected(option))
+    change = chance.choice(list_expected(command, option))
     changes = [change]
     if chance.random() < PAIRS:
         other = chance.choice(list_options(command))
@@ -106,9 +107,9 @@ def make_case(target: Target, chance: random.Random) -> Case:
     return Case(command, about, tuple(words), expected)
 
 
-def _list_expected(option: Option) -> list[Change]:
+def list_expected(command: Command, option: Option) -> list[Change]:
     """Return changes by an option, with what the table of ranges expects of numbers."""
-    accepted = find_range(option.name) if option.name else None
+    accepted = find_range(option.name) if option.name else find_own_range(command, option)
     if accepted is None:
         return list_changes(option)
     changes = []
@@ -118,7 +119,11 @@ def _list_expected(option: Option) -> list[Change]:
         except ValueError:
             changes.append(change)
             continue
-        expected = WORKS if accepted.accepts(number) else REFUSED
+        if change.expected != EITHER and not option.name:  # not written as such a number
+            changes.append(change)
+            continue
+        inside = getattr(accepted, "inside", WORKS)
+        expected = inside if accepted.accepts(number) else REFUSED
         changes.append(change._replace(expected=expected))
     return changes
 

@@ -15,7 +15,10 @@ from .process import Ended
 
 NET = "unexpected error:"  # how errors begin that nobody foresaw
 TRACEBACK = "Traceback (most recent call last)"
-OUT_OF_RANGE = "; give a"
+OUT_OF_RANGE = re.compile(
+    r"; give a|must be at least|is not a number from|is no number from|is too large|give a number"
+)
+NO_MEMORY = re.compile(r"^memory allocation of \d+ bytes failed", re.M)  # of tokenizers, in Rust
 EXCEPTION = re.compile(r"^\w[\w.]*(?::.*)?$", re.M)
 OTHERS = re.compile(r"^(?:awk|basename|cat|dirname|find|grep|ls|mv|rm|sed|\S+: line \d+):.*", re.M)
 LENGTH = 300  # of what is shown of a line
@@ -23,6 +26,8 @@ SAID = 2  # characters at least, of one that is refused
 
 State = Mapping[str, bytes]
 """Files of a folder -> their content."""
+
+NOTHING: State = {}
 
 
 def read_state(folder: Path) -> dict[str, bytes]:
@@ -36,7 +41,13 @@ def read_state(folder: Path) -> dict[str, bytes]:
 
 
 def find_failures(
-    ended: Ended, expected: str, before: State, after: State, writes: list[str], whole: State
+    ended: Ended,
+    expected: str,
+    before: State,
+    after: State,
+    writes: list[str],
+    find_whole: Callable[[], State] = lambda: NOTHING,
+    full_disk: bool = False,
 ) -> list[str]:
     """Return what is wrong about a command that has ended; nothing if all is well.
 
@@ -46,7 +57,8 @@ def find_failures(
         before: the files beforehand.
         after: the files that there are now.
         writes: patterns of files and folders (with a slash at the end) that it makes.
-        whole: what its base case writes.
+        find_whole: returns what its base case writes, which is asked for when it matters.
+        full_disk: there was no room for what it writes, so that it must not be short of anything.
     """
     said = ended.out + ended.err
     failures = []
@@ -57,7 +69,7 @@ def find_failures(
         failures.append(f"traceback: {raised[0][:LENGTH] if raised else ''}")
     if NET in said:
         failures.append(f"net: {said.partition(NET)[2].partition(chr(10))[0][1:LENGTH]}")
-    if ended.code is not None and ended.code < 0:
+    if ended.code is not None and ended.code < 0 and not NO_MEMORY.search(ended.err):
         failures.append(f"ended by signal {-ended.code}")
     if said_by_others := OTHERS.search(ended.err):
         failures.append(f"words of another program: {said_by_others[0][:LENGTH]}")
@@ -67,15 +79,19 @@ def find_failures(
         failures.append("works on bad input")
     if (ended.code or 0) > 0 and len(ended.err.strip()) < SAID:
         failures.append(f"exit {ended.code} without a word")
-    if ended.code and expected == WORKS and OUT_OF_RANGE in _last_line(ended):
+    if ended.code and expected == WORKS and OUT_OF_RANGE.search(_last_line(ended)):
         failures.append(f"refused within its range: {_last_line(ended)}")
-    if ended.code:
-        new = {name for name in after if after[name] != before.get(name)}
-        for name in sorted(new):
-            if any(_matches(name, written) for written in writes) and not is_complete(
-                name, after[name], whole.get(name)
-            ):
-                failures.append(f"half-written {name}")
+    if ended.code or full_disk:
+        new = [name for name in sorted(after) if after[name] != before.get(name)]
+        made = [name for name in new if is_written(name, writes)]
+        whole = find_whole() if made or full_disk else NOTHING
+        failures += [
+            f"half-written {name}"
+            for name in made
+            if not is_complete(name, after[name], whole.get(name))
+        ]
+        if ended.code == 0:
+            failures += [f"exit 0 without {name}" for name in whole if name not in after]
     return failures
 
 
@@ -84,8 +100,9 @@ def _last_line(ended: Ended) -> str:
     return lines[-1][:LENGTH] if lines else ""
 
 
-def _matches(name: str, written: str) -> bool:
-    return name.startswith(written) if written.endswith("/") else name == written
+def is_written(name: str, writes: list[str]) -> bool:
+    """Tell whether a file is one that a command makes, or lies in a folder that it makes."""
+    return any(name.startswith(each) if each.endswith("/") else name == each for each in writes)
 
 
 def is_complete(name: str, data: bytes, whole: bytes | None) -> bool:

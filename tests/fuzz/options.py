@@ -27,7 +27,7 @@ HUGE = {
     float: ["0", "-1", "2", "nan", "inf", "-inf", "1e400", "1e-400", "-0.0"],
 }
 TEXTS = ["", MARKS, LONG, "x", "../x", "a\nb", "{bad", "[1]", "(2,2)", "1+1", "-x", "\udcff"]
-TEXTS += ["nowhere/x", "/proc", ".", "/dev/full", "%s", "$HOME", "{}", "None", " "]
+TEXTS += ["nowhere/x", "/proc/self/task", ".", "/dev/full", "%s", "$HOME", "{}", "None", " "]
 
 
 class Option(NamedTuple):

@@ -5,16 +5,20 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import warm
 
 from . import world
 from .cases import Case
+from .commands import Command
 from .files import FULL
-from .judge import find_failures, read_state
-from .process import Ended, Process, run_all
+from .judge import State, find_failures, is_written, read_state
+from .options import EITHER
+from .process import Ended, Process, run, run_all
 
+WORK = "work"  # folder of a case
 QUIET = 141  # of a command whose reader has gone away
 
 
@@ -25,6 +29,7 @@ class Session:
         self.folder, self.world = folder, folder / "world"
         if not self.world.exists():
             world.build(self.world)
+        self.whole: dict[str, State] = {}
         self.failures: dict[int, list[str]] = {}
         self.codes: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
@@ -37,16 +42,18 @@ class Session:
 
         def begin() -> Iterator[tuple[int, Process]]:
             for number, case in cases:
-                folder = self.folder / str(number)
-                shutil.rmtree(folder, ignore_errors=True)
+                folder = self.make_folder(str(number))
                 case.prepare(self.world, folder)
                 running[number] = case, read_state(folder)
                 yield number, make_process(case, folder)
 
         def done(number: int, ended: Ended) -> None:
-            (case, before), folder = running.pop(number), self.folder / str(number)
+            (case, before), folder = running.pop(number), self.folder / str(number) / WORK
             writes, after = case.command.writes.split(), read_state(folder)
-            failures = find_failures(ended, case.expected, before, after, writes, {})
+            full = case.fault is not None and case.fault.most_bytes is not None
+            find_whole = partial(self.find_whole, case.command)
+            judged = ended, case.expected, before, after, writes, find_whole, full
+            failures = find_failures(*judged)
             if ended.code == QUIET and case.fault and case.fault.stdout == "":
                 failures = []
             if case.file and not ended.code and os.path.realpath(folder / case.file) == FULL:
@@ -57,7 +64,7 @@ class Session:
                 print(ended.out[-3000:], ended.err[-6000:], f"exit code {ended.code}", sep="\n")
                 print(f"cd {folder} && {format_command(case)}")
             else:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(folder.parent, ignore_errors=True)
             if failures:
                 self.failures[number] = failures
                 print(f"FAILS {case.command.name}: {case.about}")
@@ -66,6 +73,29 @@ class Session:
                 print(f"      python -m tests.fuzz.run --seed {seed} --case {number}", flush=True)
 
         run_all(begin(), jobs, done)
+
+    def make_folder(self, name: str) -> Path:
+        """Return a path to work at, whose parent is empty: a case may write beside its folder."""
+        parent = self.folder / name
+        shutil.rmtree(parent, ignore_errors=True)
+        parent.mkdir(parents=True)
+        return parent / WORK
+
+    def find_whole(self, command: Command) -> State:
+        """Return the files that a command makes where nothing is wrong."""
+        if command.name not in self.whole:
+            case, folder = (
+                Case(command, "", tuple(command.words()), EITHER),
+                self.make_folder("base"),
+            )
+            case.prepare(self.world, folder)
+            before = read_state(folder)
+            ended = run(make_process(case, folder))
+            assert ended.code == 0 or not command.works, f"{command.name} does not work: {ended}"
+            after, writes = read_state(folder), command.writes.split()
+            made = (name for name in after if after[name] != before.get(name))
+            self.whole[command.name] = {n: after[n] for n in made if is_written(n, writes)}
+        return self.whole[command.name]
 
     def summarise(self, seconds: float) -> str:
         kinds = Counter(f.partition(":")[0] for found in self.failures.values() for f in found)

@@ -78,7 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext boxes`."""
     arguments.add(parser, "--out")
     add = parser.add_argument
-    add("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="default: 1 2 3")
+    add(
+        "--seeds",
+        type=arguments.number,
+        nargs="+",
+        default=[1, 2, 3],
+        metavar="N",
+        help="default: 1 2 3",
+    )
     add("--steps", type=arguments.number, default=300, metavar="N", help="default: 300")
     copies = "further boxes in each view, of two of the objects; default: 30"
     add("--copies", type=arguments.number, default=30, metavar="N", help=copies)

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--hna-init", type=float, metavar="U", help="u of hybrid; default: 0.5")
     add("--kernel", choices=KERNELS, default="gaussian", help="default: gaussian")
     add("--deviation", type=float, default=0.5, help="of a cluster; default: 0.5")
-    add("--seed", type=int, default=0, help="default: 0")
+    add("--seed", type=arguments.number, default=0, help="default: 0")
 
 
 def run(args: argparse.Namespace) -> None:
