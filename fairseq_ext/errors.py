@@ -1,13 +1,19 @@
-"""Exceptions that a user sees as one plain sentence, and a last net for all others."""
+"""Exceptions and errors of standard output that a user sees as one sentence, and a last net."""
 
+import atexit
 import errno
+import io
+import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -36,6 +42,11 @@ MACHINE = frozenset(
     "ENOSPC ENOTDIR ENOTEMPTY EPERM EROFS ETXTBSY".split()
 )
 """Errors of files and disks that a user can mend."""
+
+SETTINGS = ("encoding", "errors", "line_buffering", "write_through")  # of an output
+STANDARD_OUTPUT = (
+    "error: standard output cannot be written ({reason}); make room, or send it elsewhere"
+)
 
 explanations: list[Callable[[BaseException], str | None]] = []
 """Functions that return a sentence for exceptions that others raise, or None."""
@@ -153,3 +164,53 @@ def _write_report(text: str) -> str:
     ) as file:
         file.write(f"{' '.join(sys.argv)}\n\n{text}\n")
     return file.name
+
+
+class _StandardOutput(io.FileIO):
+    """The file of standard output; an error ends the command, also within logging.
+
+    Attributes:
+        code: the exit code, after an error.
+    """
+
+    code = 0
+
+    def write(self, data: Any) -> int:
+        """Write bytes; raise SystemExit if the reader has gone away, or the disk is full."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            with Path(os.devnull).open("wb") as nothing:
+                os.dup2(nothing.fileno(), self.fileno())  # for what is written afterwards
+            self.code = 1
+            if isinstance(error, BrokenPipeError):
+                self.code = 128 + signal.SIGPIPE  # as a shell reports it
+            else:
+                print(STANDARD_OUTPUT.format(reason=error.strerror), file=sys.stderr, flush=True)
+            raise SystemExit(self.code) from None
+
+    def end(self, buffered: io.TextIOBase) -> None:
+        """Write what is left; end the process with its code, which Python's own end loses."""
+        with suppress(SystemExit):
+            buffered.flush()
+        if self.code:
+            os._exit(self.code)
+
+
+def guard_standard_output() -> None:
+    """Let a command whose output cannot be written end without a traceback.
+
+    It ends quietly if its reader has gone away, and with a sentence if a disk is full. Only the
+    output of a process is guarded, not what takes its place in a notebook or a test.
+    """
+    before: Any = sys.__stdout__
+    if before is None or sys.stdout is not before:
+        return
+    before.flush()
+    file = _StandardOutput(before.fileno(), "wb", closefd=False)
+    settings = {name: getattr(before, name) for name in SETTINGS}
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(file), **settings)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+            handler.setStream(sys.stdout)
+    atexit.register(file.end, sys.stdout)

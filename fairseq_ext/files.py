@@ -1,14 +1,11 @@
-"""Files: strict reading line by line, atomic writing, room on a disk, and standard output."""
+"""Files: strict reading line by line, atomic writing, and room on a disk."""
 
-import atexit
 import gzip
 import io
 import logging
 import os
 import re
 import shutil
-import signal
-import sys
 import tempfile
 import zlib
 from codecs import BOM_UTF8
@@ -16,17 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from fairseq_ext.errors import Unfinished, UsageError
 
 logger = logging.getLogger(__name__)
 
 MB = 1_000_000
-SETTINGS = ("encoding", "errors", "line_buffering", "write_through")  # of an output
-STANDARD_OUTPUT = (
-    "error: standard output cannot be written ({reason}); make room, or send it elsewhere"
-)
 
 T = TypeVar("T")
 
@@ -255,53 +248,3 @@ def check_writable(folder: Path, needed_bytes: int) -> int:
             "make room or give another folder"
         )
     return free
-
-
-class _StandardOutput(io.FileIO):
-    """The file of standard output; an error ends the command, also within logging.
-
-    Attributes:
-        code: the exit code, after an error.
-    """
-
-    code = 0
-
-    def write(self, data: Any) -> int:
-        """Write bytes; raise SystemExit if the reader has gone away, or the disk is full."""
-        try:
-            return super().write(data)
-        except OSError as error:
-            with Path(os.devnull).open("wb") as nothing:
-                os.dup2(nothing.fileno(), self.fileno())  # for what is written afterwards
-            self.code = 1
-            if isinstance(error, BrokenPipeError):
-                self.code = 128 + signal.SIGPIPE  # as a shell reports it
-            else:
-                print(STANDARD_OUTPUT.format(reason=error.strerror), file=sys.stderr, flush=True)
-            raise SystemExit(self.code) from None
-
-    def end(self, buffered: io.TextIOBase) -> None:
-        """Write what is left; end the process with its code, which Python's own end loses."""
-        with suppress(SystemExit):
-            buffered.flush()
-        if self.code:
-            os._exit(self.code)
-
-
-def guard_standard_output() -> None:
-    """Let a command whose output cannot be written end without a traceback.
-
-    It ends quietly if its reader has gone away, and with a sentence if a disk is full. Only the
-    output of a process is guarded, not what takes its place in a notebook or a test.
-    """
-    before: Any = sys.__stdout__
-    if before is None or sys.stdout is not before:
-        return
-    before.flush()
-    file = _StandardOutput(before.fileno(), "wb", closefd=False)
-    settings = {name: getattr(before, name) for name in SETTINGS}
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(file), **settings)
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
-            handler.setStream(sys.stdout)
-    atexit.register(file.end, sys.stdout)

@@ -9,8 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import guard_standard_output
+from fairseq_ext.errors import UsageError, guard_standard_output
 from fairseq_ext.patches.configurations import check_configuration, check_flags, to_flag
 from fairseq_ext.wrapping import find_owner, replace, wrap
 

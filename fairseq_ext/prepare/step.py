@@ -24,10 +24,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.errors import Unfinished, UsageError, guard_standard_output
 from fairseq_ext.files import (
     batched,
-    guard_standard_output,
     list_files,
     read_lines,
     write_lines,
