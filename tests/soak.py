@@ -197,7 +197,7 @@ class Soak:
         """Note what a disturbed command must not do."""
         after = judge.read_state(out) if out.exists() else {}
         writes = [name for name in after if name.endswith(".pt")]
-        for failure in judge.find_failures(ended, EITHER, {}, after, writes, {}):
+        for failure in judge.find_failures(ended, EITHER, {}, after, writes):
             if not failure.startswith("ended by signal"):
                 self.failures.append(f"{what}: {failure}")
 
