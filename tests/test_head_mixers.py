@@ -1,11 +1,14 @@
 """Mixers of heads: naive twins, worked numbers, what they go with, what is refused."""
 
 import math
+import re
 
 import naive
 import pytest
 import torch
 from cases import slow_but_first
+from commands import generate, read_hypotheses
+from conftest import TRAIN, fairseq, train
 from torch import nn
 
 from fairseq_ext.attention import (
@@ -301,3 +304,22 @@ def test_mixers_of_other_packages_are_checked(monkeypatch):
     monkeypatch.setattr(Averaging, "masked_too", True)
     with pytest.raises(AssertionError, match="masked keys have weights"):
         check_head_mixer("averaging")
+
+
+def test_trained_translated_with_and_continued_by_commands(data_bin, tmp_path):
+    """Checkpoints of a model without mixers are read; one with other mixers is not continued."""
+    small = "--encoder-layers 1 --decoder-layers 1 --log-format json".split()
+    plain = train(data_bin, UNA, tmp_path / "plain", 1, *small)
+    begun = [*small, "--restore-file", plain, "--reset-optimizer", "--reset-dataloader"]
+    flags = "--decoder-head-mixer talking --cross-head-mixer differential --log-interval 1".split()
+    log = tmp_path / "log.jsonl"
+    arch, folder = "transformer_differential_tiny", tmp_path / "mixed"
+    mixed = train(data_bin, arch, folder, 3, *begun, *flags, "--log-file", log)
+    values = re.findall(r'"(?:train_)?(\w+)_lambda": "?([\d.]+)', log.read_text("utf-8"))
+    assert {name for name, _ in values} == {"encoder0", "cross0"}
+    assert all(0.1 < float(value) < 0.3 for _, value in values)
+    assert len(read_hypotheses(generate(data_bin, mixed))) == 100
+    again = [*TRAIN, "--arch", arch, "--save-dir", folder, "--max-update", 4, *small]
+    refused = fairseq("train", data_bin, *again, check=False)
+    assert refused.returncode == 1
+    assert "decoder_head_mixer talking (now none)" in refused.stdout + refused.stderr
