@@ -21,6 +21,7 @@ from fairseq_ext.attention import (
     HeadMixer,
     Inputs,
     TalkingHeads,
+    build_gaussian_heads,
     build_normaliser,
     softmax,
 )
@@ -163,6 +164,17 @@ def test_two_maps_of_a_head_have_its_role_its_slope_and_the_positions_of_their_w
     model = build_tiny_model(UNA, encoder_gaussian_heads="all", decoder_head_mixer="talking")
     assert model.encoder.layers[0].self_attn.mixer is None
     assert isinstance(model.decoder.layers[0].self_attn.mixer, TalkingHeads)
+
+
+def test_hard_coded_heads_have_one_map():
+    learned = HeadGroup(2, normaliser=build_normaliser("softmax", 2))
+    module = attention("differential", build_gaussian_heads([-1, 1], [1, 1]), learned)
+    x = torch.randn(T, 1, H * D).double()
+    maps = module(x, x, x, Inputs(), need_head_weights=True)[1][:, 0]
+    for found, offset in zip(maps, (-1, 1), strict=False):
+        torch.testing.assert_close(found, naive.gaussian(T, T, offset).to(found.dtype))
+    rows = torch.full((2, T), 1 - module.mixer.subtracted().item(), dtype=maps.dtype)
+    torch.testing.assert_close(maps[2:].sum(-1), rows, atol=1e-6, rtol=0)
 
 
 MIXED = [
