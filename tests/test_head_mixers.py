@@ -1,11 +1,14 @@
 """Mixers of heads: naive twins, worked numbers, what they go with, what is refused."""
 
 import math
+import re
 
 import naive
 import pytest
 import torch
 from cases import slow_but_first
+from commands import generate, read_hypotheses
+from conftest import TRAIN, fairseq, train
 from torch import nn
 
 from fairseq_ext.attention import (
@@ -18,6 +21,7 @@ from fairseq_ext.attention import (
     HeadMixer,
     Inputs,
     TalkingHeads,
+    build_gaussian_heads,
     build_normaliser,
     softmax,
 )
@@ -162,6 +166,17 @@ def test_two_maps_of_a_head_have_its_role_its_slope_and_the_positions_of_their_w
     assert isinstance(model.decoder.layers[0].self_attn.mixer, TalkingHeads)
 
 
+def test_hard_coded_heads_have_one_map():
+    learned = HeadGroup(2, normaliser=build_normaliser("softmax", 2))
+    module = attention("differential", build_gaussian_heads([-1, 1], [1, 1]), learned)
+    x = torch.randn(T, 1, H * D).double()
+    maps = module(x, x, x, Inputs(), need_head_weights=True)[1][:, 0]
+    for found, offset in zip(maps, (-1, 1), strict=False):
+        torch.testing.assert_close(found, naive.gaussian(T, T, offset).to(found.dtype))
+    rows = torch.full((2, T), 1 - module.mixer.subtracted().item(), dtype=maps.dtype)
+    torch.testing.assert_close(maps[2:].sum(-1), rows, atol=1e-6, rtol=0)
+
+
 MIXED = [
     {"encoder_normaliser": "doubly", "encoder_positions": "t5", "head_gate": "input"},
     {"encoder_normaliser": "sinkformer", "checkpoint_activations": True},
@@ -301,3 +316,22 @@ def test_mixers_of_other_packages_are_checked(monkeypatch):
     monkeypatch.setattr(Averaging, "masked_too", True)
     with pytest.raises(AssertionError, match="masked keys have weights"):
         check_head_mixer("averaging")
+
+
+def test_trained_translated_with_and_continued_by_commands(data_bin, tmp_path):
+    """Checkpoints of a model without mixers are read; one with other mixers is not continued."""
+    small = "--encoder-layers 1 --decoder-layers 1 --log-format json".split()
+    plain = train(data_bin, UNA, tmp_path / "plain", 1, *small)
+    begun = [*small, "--restore-file", plain, "--reset-optimizer", "--reset-dataloader"]
+    flags = "--decoder-head-mixer talking --cross-head-mixer differential --log-interval 1".split()
+    log = tmp_path / "log.jsonl"
+    arch, folder = "transformer_differential_tiny", tmp_path / "mixed"
+    mixed = train(data_bin, arch, folder, 3, *begun, *flags, "--log-file", log)
+    values = re.findall(r'"(?:train_)?(\w+)_lambda": "?([\d.]+)', log.read_text("utf-8"))
+    assert {name for name, _ in values} == {"encoder0", "cross0"}
+    assert all(0.1 < float(value) < 0.3 for _, value in values)
+    assert len(read_hypotheses(generate(data_bin, mixed))) == 100
+    again = [*TRAIN, "--arch", arch, "--save-dir", folder, "--max-update", 4, *small]
+    refused = fairseq("train", data_bin, *again, check=False)
+    assert refused.returncode == 1
+    assert "decoder_head_mixer talking (now none)" in refused.stdout + refused.stderr
