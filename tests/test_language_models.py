@@ -23,6 +23,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import LANGUAGE_MODELS, LM_SIZES
 from fairseq_ext.models.language_model import WITHOUT_EFFECT
 from fairseq_ext.prepare.toy.corpus import corpus
+from fairseq_ext.safe_loading import load_checkpoint
 from fairseq_ext.testing import check_mechanism, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
 
@@ -402,6 +403,28 @@ def test_a_stock_checkpoint_is_read_strictly(data, stock, tmp_path):
     theirs = evaluate(data, stock)
     assert ours[0] == theirs[0] and len(ours[1]) > 100
     assert [*map(float, ours[1])] == pytest.approx([*map(float, theirs[1])], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_hydra_trains_a_size_by_its_name(data, tmp_path):
+    """Widths follow that of the embeddings, and positions the task's samples."""
+    (tmp_path / "mine.yaml").write_text(f"""
+common: {{user_dir: {PLUGIN}, cpu: true}}
+task: {{_name: language_modeling, data: {data}, tokens_per_sample: 32}}
+model: {{_name: transformer_lm_sink_tiny, decoder_embed_dim: 64}}
+criterion: {{_name: cross_entropy_ag, ag_alpha: "1"}}
+dataset: {{batch_size: 8, num_workers: 0}}
+optimizer: {{_name: adam}}
+lr_scheduler: {{_name: fixed}}
+optimization: {{lr: [0.001], max_update: 1}}
+checkpoint: {{save_dir: {tmp_path}}}
+""")
+    given = ["--config-dir", tmp_path, "--config-name", "mine", f"hydra.run.dir={tmp_path}"]
+    fairseq("hydra-train", *given)
+    state = load_checkpoint(str(tmp_path / "checkpoint_last.pt"))
+    assert state["cfg"]["model"]["decoder_output_dim"] == 64
+    assert state["model"]["decoder.output_projection.weight"].size(1) == 64
+    assert 1 < evaluate(data, tmp_path / "checkpoint_last.pt")[0] < 10
 
 
 def test_another_dictionary_is_refused(data, stock, tmp_path):

@@ -102,9 +102,9 @@ def _check_sizes(name: str, part: nn.Module | None, other: nn.Module | None) -> 
     sizes = [p and {n: tuple(x.shape) for n, x in p.named_parameters()} for p in (part, other)]
     if sizes[0] != sizes[1]:
         raise UsageError(
-            f"{FLAG} needs as many hard-coded heads everywhere, and scorers of queries and keys, "
-            f"and {name} differs from the encoder's; give --encoder-, --decoder- and "
-            "--cross-gaussian-heads the same, and no --encoder-scorer or --decoder-scorer"
+            f"{FLAG} needs as many hard-coded heads everywhere, and {name} differs from the "
+            "encoder's; give --encoder-, --decoder- and --cross-gaussian-heads the same, and no "
+            "--encoder-scorer or --decoder-scorer"
         )
 
 
