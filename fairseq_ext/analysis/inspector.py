@@ -83,7 +83,7 @@ class ModelInspector:
             if (
                 isinstance(module, Attention)
                 and module.num_heads
-                and not name.startswith("task_head.")
+                and not name.startswith(("task_head.", "generator."))
             ):
                 heads[module.site][module.layer] = module.num_heads
         return {site: layers for site, layers in heads.items() if layers}

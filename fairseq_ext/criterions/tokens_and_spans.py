@@ -8,6 +8,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from fairseq_ext.criterions.logging_outputs import (
 from fairseq_ext.data.rows import IGNORED
 from fairseq_ext.data.tags import Entity, entities
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import check_requirements, help_from_docstring
 from fairseq_ext.tasks.plain_text import REPLACED
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -148,24 +150,58 @@ class SpanExtraction(LabelledCriterion):
                 metrics.log_scalar(name, value, questions, round=2)
 
 
-@register_criterion(REPLACED, dataclass=FairseqDataclass)
+@dataclass
+@help_from_docstring
+class ReplacedTokenDetectionConfig(FairseqDataclass):
+    """The options of replaced-token detection.
+
+    Attributes:
+        discriminator_weight: weight of the detection, against the loss of a token of the learned
+            generator (ELECTRA's lambda; its code takes means of both losses, which is 7.5 here with
+            --replace-prob 0.15)
+    """
+
+    discriminator_weight: float = 50.0
+
+
+@register_criterion(REPLACED, dataclass=ReplacedTokenDetectionConfig)
 class ReplacedTokenDetection(FairseqCriterion):
     """The logistic loss over all real tokens: was each replaced? Logs bits, accuracy and F1.
 
+    With a learned generator the loss is L_MLM + lambda L_Disc, both sums over tokens (Clark et al.
+    2020, Section 2). A sampled token that is the original counts as original, and samples have no
+    gradient. "loss" in the log is that of the detection.
+
+    Args:
+        task: replaces tokens, or masks some for a generator.
+        discriminator_weight: lambda.
+
     Raises:
-        UsageError: the task replaces nothing.
+        UsageError: the task replaces nothing, or lambda is none or has no effect.
     """
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Any, discriminator_weight: float = 50.0) -> None:
         super().__init__(task)
+        self.weight = discriminator_weight
         if not hasattr(task.cfg, "replace_prob"):
             raise UsageError(f"--criterion {REPLACED} needs the text of --task {REPLACED}; give it")
+        size = getattr(task.cfg, "generator_size", 0.0)
+        self.generates = size > 0
+        values = {"discriminator_weight": self.weight, "generator_size": size}
+        needed = {"discriminator_weight": (["generator_size"], ["0.25"])}
+        if not self.generates:
+            check_requirements(values, {"discriminator_weight": 50.0}, {}, needed)
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, Any, Log]:
         """Return loss, sample size and logging output."""
-        real = sample["net_input"]["src_tokens"].ne(self.padding_idx)
-        output = model(**sample["net_input"], classification_head_name=REPLACED)
-        scores, replaced = output[0].squeeze(-1)[real].float(), sample["target"][real]
+        real, target = sample["net_input"]["src_tokens"].ne(self.padding_idx), sample["target"]
+        hidden = {"hidden": target} if self.generates else {}
+        output = model(**sample["net_input"], classification_head_name=REPLACED, **hidden)
+        if self.generates:
+            masked = target.ne(self.padding_idx)
+            generator_loss, more = self._compare(output[1]["generator"], target[masked])
+            target = (masked & output[1]["replaced"].ne(target)).long()
+        scores, replaced = output[0].squeeze(-1)[real].float(), target[real]
         loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="sum")
         size, predicted = real.sum(), scores > 0
         counts = {
@@ -174,11 +210,21 @@ class ReplacedTokenDetection(FairseqCriterion):
             "found": predicted.sum(),
             "replaced": replaced.sum(),
         }
-        return loss, size, log_entry(loss, sample, size) | counts
+        log = log_entry(loss, sample, size) | counts
+        if not self.generates:
+            return loss, size, log
+        return generator_loss + self.weight * loss, size, log | more
+
+    def _compare(self, scores: Tensor, hidden: Tensor) -> tuple[Tensor, Log]:
+        """Return the loss of scores [n, V] of hidden tokens [n], and what is logged."""
+        loss = F.cross_entropy(scores.float(), hidden, reduction="sum")
+        hits = scores.argmax(-1).eq(hidden).sum()
+        log = {"generator_loss": loss.detach(), "generator_hits": hits, "masked": len(hidden)}
+        return loss, log
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[Log]) -> None:
-        """Log the loss in bits, and accuracy and F1 in per cent."""
+        """Log the loss in bits, accuracy and F1 in per cent; the same of the generator."""
         size = sum_entries(logging_outputs, "sample_size")
         loss = sum_entries(logging_outputs, "loss") / size / math.log(2)
         metrics.log_scalar("loss", loss, size, round=5)
@@ -186,6 +232,11 @@ class ReplacedTokenDetection(FairseqCriterion):
         metrics.log_scalar_sum("_tokens", size)
         log_percentage("accuracy", "correct", "tokens")
         log_percentage("f1", "hits", "found", "replaced")
+        if masked := sum_entries(logging_outputs, "masked"):
+            generator_loss = sum_entries(logging_outputs, "generator_loss") / masked / math.log(2)
+            metrics.log_scalar("generator_loss", generator_loss, masked, round=5)
+            log_sums(logging_outputs, ("generator_hits", "masked"))
+            log_percentage("generator_accuracy", "generator_hits", "masked")
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

@@ -14,6 +14,7 @@ from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, pretrained, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
+from fairseq_ext.models.generator import Generator
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
@@ -123,6 +124,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
     Attributes:
         args: the options, with the ones that were filled in.
         task_head: the head of a task, in the place of the one for masked language modelling.
+        generator: what replaces tokens, in pre-training alone.
         report: what the model and the criterion tell each other.
     """
 
@@ -134,6 +136,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         self.apply(init_parameters)
         self.classification_heads = nn.ModuleDict()
         self.task_head: nn.Module | None = None
+        self.generator: Generator | None = None
         self.report: ModelReport | None = None
 
     @classmethod
@@ -182,8 +185,18 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         super().upgrade_state_dict_named(state_dict, name)
         for key in renamed:
             state_dict.pop(key, None)
+        self._keep_generator(state_dict, f"{name}." if name else "")
         if self.task_head is not None:
             self._keep_task_head(self.task_head, state_dict, f"{name}." if name else "")
+
+    def _keep_generator(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        """Leave out a checkpoint's generator if there is none here, or keep the one here."""
+        prefix += "generator."
+        if self.generator is None:
+            for key in [key for key in state_dict if key.startswith(prefix)]:
+                del state_dict[key]
+        elif not any(key.startswith(prefix) for key in state_dict):
+            state_dict.update(self.generator.state_dict(prefix=prefix))
 
     def _keep_task_head(self, head: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
         saved = [key for key in state_dict if key.startswith(f"{prefix}task_head.")]
@@ -194,6 +207,31 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         if replaced:
             own = head.state_dict(prefix=f"{prefix}task_head.")
             state_dict.update({key: value.clone() for key, value in own.items()})
+
+    def register_generator(self, share: float) -> None:
+        """Add a generator with a share of the width, which replaces tokens (ELECTRA)."""
+        cfg, symbols = to_transformer_config(self.args), len(self.encoder.dictionary)
+        self.generator = Generator(cfg, share, symbols)
+        self.generator.apply(init_parameters)
+        for module in self.generator.modules():
+            if hasattr(module, "normalized_shape"):
+                module.eps = self.args.layer_norm_eps
+
+    def replace_tokens(self, tokens: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens [B, S] with samples at masked positions, and the generator's scores [n, V].
+
+        Args:
+            tokens: [B, S], with <mask>.
+            hidden: [B, S], what is behind masks, padding elsewhere.
+        """
+        assert self.generator is not None
+        words, encoder = self.encoder.dictionary, self.encoder.sentence_encoder
+        masked, embedded = hidden.ne(words.pad()), self.encoder._embed(tokens, None, None)
+        x, _ = encoder.forward_embedding(tokens, embedded)
+        weight = encoder.embed_tokens.weight
+        scores = self.generator(x, tokens.eq(words.pad()), masked, weight)
+        sampled = self.generator.sample(scores, [words.pad(), words.index("<mask>")])
+        return tokens.masked_scatter(masked, sampled), scores
 
     def register_token_head(self, name: str, classes: int) -> None:
         """Add a head for all tokens, with GELU as in ELECTRA, to the classification heads."""
@@ -209,6 +247,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         further_heads: Sequence[str] = (),
         task_head: bool = False,
         masked_tokens: Tensor | None = None,
+        hidden: Tensor | None = None,
         *,
         recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
@@ -220,11 +259,19 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
             further_heads: classification heads beside the main output; their outputs are in
                 `extra["heads"]`.
             task_head: the attached head makes the main output.
+            hidden: [B, S] the tokens that masks hide, padding elsewhere: the generator replaces
+                masks before the model sees them. `extra["replaced"]` [B, S] has the tokens then,
+                `extra["generator"]` [n, V] the generator's scores.
             inputs: further arguments of the encoder; see also `record_attention`.
         """
+        generated = {}
+        if hidden is not None:
+            src_tokens, scores = self.replace_tokens(src_tokens, hidden)
+            generated = {"replaced": src_tokens, "generator": scores}
         encoded, extra = self.encoder(
             src_tokens, True, return_all_hiddens, recorder=recorder, second=second, **inputs
         )
+        extra |= generated
 
         def output(features: Tensor) -> Tensor:
             if classification_head_name is not None:

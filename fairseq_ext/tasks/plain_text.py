@@ -34,10 +34,22 @@ REPLACE_PROB = config.described(
     "(ELECTRA's; the attention guidance paper gives none)",
 )
 
+GENERATOR_SIZE = config.described(
+    0.0,
+    "size of a learned generator, as a share of the heads and feed-forward width of the model "
+    "(ELECTRA's: 0.25), which predicts --replace-prob masked tokens and is trained with the model; "
+    "0: none, tokens are sampled from the unigram distribution",
+)
+
 _NAMES = ("data", "tokens_per_sample", "seed", *BLOCKS)
 _OPTIONS = [option for option in config.list_options(MaskedLMConfig) if option[0] in _NAMES]
 ReplacedTokenDetectionConfig = config.flat_config(
-    "ReplacedTokenDetectionConfig", [*_OPTIONS, ("replace_prob", float, REPLACE_PROB)]
+    "ReplacedTokenDetectionConfig",
+    [
+        *_OPTIONS,
+        ("replace_prob", float, REPLACE_PROB),
+        ("generator_size", float, GENERATOR_SIZE),
+    ],
 )
 
 
@@ -105,7 +117,7 @@ class PlainTextTask(MaskedLMTask):
 class ReplacedTokenDetectionTask(PlainTextTask):
     """The detection of replaced tokens in blocks of text, made as for --task masked_lm.
 
-    It is ELECTRA's discriminator with a unigram generator.
+    It is ELECTRA's discriminator with a unigram generator, or a learned one (--generator-size).
 
     Raises:
         UsageError: --replace-prob is no share, or the model has no heads for tokens.
@@ -120,8 +132,25 @@ class ReplacedTokenDetectionTask(PlainTextTask):
                 f"--replace-prob is {cfg.replace_prob:g}; give a share above 0, up to 1"
             )
 
+        if cfg.generator_size and cfg.replace_prob == 1:
+            raise UsageError(
+                "--replace-prob is 1, and a generator needs tokens that are not masked; give less"
+            )
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the criterion; raise UsageError for one that compares passes of other samples."""
+        baseline = str(getattr(cfg, "asa_baseline", ""))
+        reruns = "rdrop" in cfg._name.split("_") or baseline in ("freelb", "smart")
+        if self.cfg.generator_size and reruns:
+            what = f"--asa-baseline {baseline}" if baseline else f"--criterion {cfg._name}"
+            raise UsageError(
+                f"{what} computes the objective again, for which a learned generator would sample "
+                "other tokens; leave out one of it and --generator-size"
+            )
+        return super().build_criterion(cfg, from_checkpoint)
+
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model, with a head that scores each token."""
+        """Build the model, with a head that scores each token, and its generator."""
         model = super().build_model(model_cfg, from_checkpoint)
         if not hasattr(model, "register_token_head"):
             raise UsageError(
@@ -129,26 +158,49 @@ class ReplacedTokenDetectionTask(PlainTextTask):
             )
         model.register_token_head(REPLACED, 1)
         model.encoder.freeze_lm_head()
+        if self.cfg.generator_size:
+            model.register_generator(self.cfg.generator_size)
         return model
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
-        """Load a split: "net_input" and "target" [B, S], which is 1 for replaced tokens."""
+        """Load a split: "net_input" and "target" [B, S].
+
+        The target is 1 for replaced tokens or, for a generator, what masks hide.
+        """
         blocks = self._load_dataset_split(split, epoch, combine)
-        share, seed, pad = self.cfg.replace_prob, self.cfg.seed, self.source_dictionary.pad()
-        replaced = ReplacedDataset(blocks, self.source_dictionary, share=share, seed=seed)
+        words, seed = self.source_dictionary, self.cfg.seed
+        tokens, target, padding = self._corrupt(blocks)
         parts = {
             "id": data.IdDataset(),
             "net_input": {
-                "src_tokens": data.RightPadDataset(replaced, pad_idx=pad),
-                "src_lengths": data.NumelDataset(replaced, reduce=False),
+                "src_tokens": data.RightPadDataset(tokens, pad_idx=words.pad()),
+                "src_lengths": data.NumelDataset(tokens, reduce=False),
             },
-            "target": data.RightPadDataset(replaced.part("labels"), pad_idx=0),
+            "target": data.RightPadDataset(target, pad_idx=padding),
             "nsentences": data.NumSamplesDataset(),
-            "ntokens": data.NumelDataset(replaced, reduce=True),
+            "ntokens": data.NumelDataset(tokens, reduce=True),
         }
-        order = [np.random.default_rng(seed).permutation(len(replaced)), replaced.sizes]
-        examples = data.NestedDictionaryDataset(parts, sizes=[replaced.sizes])
+        order = [np.random.default_rng(seed).permutation(len(blocks)), blocks.sizes]
+        examples = data.NestedDictionaryDataset(parts, sizes=[blocks.sizes])
         self.datasets[split] = data.SortDataset(examples, sort_order=order)
+
+    def _corrupt(self, blocks: Any) -> tuple[Any, Any, int]:
+        """Return data sets of the tokens and targets of blocks, and the padding of targets."""
+        words, seed, share = self.source_dictionary, self.cfg.seed, self.cfg.replace_prob
+        if not self.cfg.generator_size:
+            replaced = ReplacedDataset(blocks, words, share=share, seed=seed)
+            return replaced, replaced.part("labels"), 0
+        masked, hidden = data.MaskTokensDataset.apply_mask(
+            blocks,
+            words,
+            pad_idx=words.pad(),
+            mask_idx=self.mask_idx,
+            seed=seed,
+            mask_prob=share,
+            leave_unmasked_prob=0.0,
+            random_token_prob=0.0,
+        )
+        return masked, hidden, words.pad()
 
 
 class SentencePairTask(PlainTextTask):

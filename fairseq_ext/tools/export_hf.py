@@ -1,9 +1,9 @@
 """Turn a fairseq checkpoint of a BERT-like encoder into a Hugging Face folder.
 
 OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model has segments, else a
-RoBERTa. Both know softmax attention alone. Adversaries and heads of fine-tuning are left out. The
-head for masked language modelling is left out too if the model was trained for replaced-token
-detection, which does not train it.
+RoBERTa. Both know softmax attention alone. Adversaries, generators and heads of fine-tuning are
+left out. The head for masked language modelling is left out too if the model was trained for
+replaced-token detection, which does not train it.
 
 Example:
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
@@ -45,7 +45,7 @@ ACCEPTED: dict[str, list] = {
     "--activation-fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
 }
 
-FINE_TUNED = ("task_head.", "classification_heads.")
+FINE_TUNED = ("task_head.", "classification_heads.", "generator.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
