@@ -124,6 +124,18 @@ def _explain_machine(error: OSError) -> str:
     return f"{' -> '.join(files)}: {error.strerror}; correct the path or make room for it"
 
 
+def find_disk_error(error: Exception) -> BaseException | None:
+    """Return the error of a disk that an exception is about, if it is about one.
+
+    torch raises RuntimeError while it handles the error of the disk, and libraries in Rust raise an
+    Exception that ends with its number.
+    """
+    if isinstance(error, OSError | RuntimeError):
+        return error if isinstance(error, OSError) else error.__context__
+    number = re.search(r"\(os error (\d+)\)$", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
+
+
 def to_line(text: object, length: int = 200) -> str:
     """Return a text, or the text of an exception, as one line of a limited length."""
     line = " ".join(str(text).split())

@@ -4,7 +4,6 @@ import gzip
 import io
 import logging
 import os
-import re
 import shutil
 import tempfile
 import zlib
@@ -15,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from fairseq_ext.errors import Unfinished, UsageError
+from fairseq_ext.errors import Unfinished, UsageError, find_disk_error
 
 logger = logging.getLogger(__name__)
 
@@ -151,15 +150,11 @@ def rename_when_complete(path: Path, keep_link: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Raise Unfinished, with the name of `path`, if it cannot be written in this context.
-
-    torch raises RuntimeError while it handles the error of the disk, and libraries in Rust raise an
-    Exception that ends with its number.
-    """
+    """Raise Unfinished, with the name of `path`, if it cannot be written in this context."""
     try:
         yield
     except Exception as error:
-        cause = _find_disk_error(error)
+        cause = find_disk_error(error)
         if not isinstance(cause, OSError) or isinstance(cause, BrokenPipeError):
             raise
         device = path.exists() and not path.is_file() and not path.is_dir()
@@ -169,13 +164,6 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
             f"{'' if device else f', {kept}'}; make room or give another place, and run the same "
             "command again"
         ) from error
-
-
-def _find_disk_error(error: Exception) -> BaseException | None:
-    if isinstance(error, OSError | RuntimeError):
-        return error if isinstance(error, OSError) else error.__context__
-    number = re.search(r"\(os error (\d+)\)$", str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
 
 
 def _put(part: Path, target: Path) -> None:

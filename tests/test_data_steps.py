@@ -540,6 +540,17 @@ def test_bad_arguments(capsys, module, arguments, said):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("lacking", ["de", "en"])
+def test_a_part_in_one_language(tmp_path, lacking):
+    """A part that lacks both of its files is passed over."""
+    for language in {"de", "en"} - {lacking}:
+        (tmp_path / f"train.{language}").write_text("a\n")
+    views, languages = {tmp_path: tmp_path / "out"}, ["de", "en"]
+    with pytest.raises(UsageError, match=f"train.{lacking} is missing; give the part train in"):
+        bitext.filter_parts(languages, views, ["train"], None, 0)
+    assert bitext.filter_parts(languages, views, ["valid"], None, 0) == {}
+
+
 def test_codes_need_training_text(tmp_path):
     (tmp_path / "valid.de").write_text("a b\n")
     with pytest.raises(

@@ -111,6 +111,12 @@ def test_numbers_that_do_not_suit_each_other(command, flags, said):
     assert said in str(error.value)
 
 
+def test_parts_that_have_the_same_flag():
+    flags = "DATA --task text_to_speech --arch transformer_una_tiny --optimizer adam".split()
+    with pytest.raises(UsageError, match="have the flag --max-source-positions each, so that they"):
+        parse("training", flags)
+
+
 def test_numbers_that_suit_each_other():
     parse("training", TRAIN)
     parse("training", [*TRAIN, *"--lr-scheduler tri_stage --phase-ratio .2,.4,.4".split()])

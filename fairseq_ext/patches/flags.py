@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
@@ -51,8 +51,8 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
     """Parse a command line and check its numbers.
 
     Raises:
-        UsageError: one is out of range, or the task or architecture is unknown where fairseq's
-            parser has no list of them.
+        UsageError: one is out of range, two parts have the same flag, or the task or architecture
+            is unknown where fairseq's parser has no list of them.
     """
     guard_standard_output()
     try:
@@ -63,6 +63,12 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
             "there is no --task; give the one that the model was trained for, such as "
             "--task translation"
+        ) from None
+    except ArgumentError as error:
+        raise UsageError(
+            f"two of --task, --arch, --criterion and the other parts have the flag "
+            f"{error.argument_name} each, so that they cannot be used together; give another task, "
+            "or another architecture"
         ) from None
     except RuntimeError as error:
         if error.args:

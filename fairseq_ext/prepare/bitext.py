@@ -92,9 +92,17 @@ def filter_parts(
 
     Returns:
         The counts of `filter_part` for each part that exists.
+
+    Raises:
+        UsageError: a part exists in one language alone.
     """
-    first = next(iter(views))
-    existing = [part for part in parts if (first / f"{part}.{languages[0]}").exists()]
+    first, existing = next(iter(views)), []
+    for part in parts:
+        files = [first / f"{part}.{language}" for language in languages]
+        missing = [file for file in files if not file.exists()]
+        if len(missing) == 1:
+            raise UsageError(f"{missing[0]} is missing; give the part {part} in both languages")
+        existing += [] if missing else [part]
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
         for path in list_files(folder):

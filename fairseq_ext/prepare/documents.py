@@ -11,6 +11,7 @@ import re
 import shutil
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -142,6 +143,10 @@ def take_characters(text: Iterator[str], characters: int) -> Iterator[str]:
 
 def learn_sentences(text: Iterable[str]) -> PunktSentenceTokenizer:
     """Return a Punkt tokeniser with abbreviations learned without labels (Kiss and Strunk 2006)."""
+    with suppress(ImportError):  # before nltk 3.10
+        from nltk import redos
+
+        redos.DEFAULT_TIMEOUT = None  # long text takes longer than its 5 seconds on a busy machine
     return PunktSentenceTokenizer("\n".join(text))
 
 

@@ -302,7 +302,11 @@ VERBS = [
 ]
 STEPS = [
     step("bitext text=made --languages de en --longest 9", "text/train.de text/train.en", "made/"),
-    step("byte_bpe plain made/model made/encoded --size 300", "plain/*", "made/model/"),
+    step(
+        "byte_bpe plain made/model made/encoded --size 300",
+        "plain/train ?plain/valid",
+        "made/model/",
+    ),
     step("check text/train.de text/train.en", "text/train.de text/train.en", prints=True),
     step(
         "corpora sst-2 corpora made/out",
@@ -318,8 +322,8 @@ STEPS = [
     step("fetch own iwslt14 --check"),
     step("gigaword extract gigaword made/out --valid 2", "gigaword/*", "made/out/"),
     step("manifest translation text --about x", writes="translation/manifest.json"),
-    step("subwords text made/codes made/out --merges 20", "text/train.*", "made/codes made/out/"),
-    step("tokenise text made/out --lowercase", "text/*", "made/out/"),
+    step("subwords text made/codes made/out --merges 20", "?text/train.*", "made/codes made/out/"),
+    step("tokenise text made/out --lowercase", "?text/*", "made/out/"),
     step(
         "word_vocabulary labelled/sentence_classification --words 3",
         "labelled/sentence_classification/train.jsonl",
@@ -347,7 +351,11 @@ SCRIPTS = [
         "own/*",
         "made/out/",
     ),
-    script("prepare_task.sh sst-2 made/out --words 5", "corpora/SST-2/*.tsv", "made/out/"),
+    script(
+        "prepare_task.sh sst-2 made/out --words 5",
+        "corpora/SST-2/dev.tsv ?corpora/SST-2/test.tsv corpora/SST-2/train.tsv",
+        "made/out/",
+    ),
     script("prepare_mlm.sh ./books made/out --vocabulary 265", "?books/*", "made/out/"),
     *(
         script(f"{name} made/out --offline nowhere", works=False)

@@ -26,10 +26,9 @@ class Interval(NamedTuple):
 
 MOST = 10**15
 FROM = {  # lowest, highest -> flags
-    (1, MOST): "columns limit longest max-tokens merges steps tokens valid",
+    (1, MOST): "columns limit longest merges steps tokens valid",
     (0, MOST): "copies distractors every index random words",
-    (1, inf): "average best cpu-processes epochs gpus jobs last nodes updates",
-    (0, inf): "node-rank",
+    (1, inf): "best cpu-processes epochs gpus jobs last updates",
     (1, sys.maxsize): "batch-size",
 }
 OF_FLAG = {f"--{name}": Interval(*ends) for ends, names in FROM.items() for name in names.split()}
@@ -38,6 +37,10 @@ OF_FLAG |= {
     "--resamples": Interval(100),
     "--ratio": Interval(1),
     "--size": Interval(1, MOST, inside=EITHER),
+    "--max-tokens": Interval(1, MOST, inside=EITHER),
+    "--average": Interval(1, inside=EITHER),
+    "--nodes": Interval(1, inside=EITHER),
+    "--node-rank": Interval(0, inside=EITHER),
     "--deviation": Interval(0, 1e308),
     "--noise": Interval(0, 1e308),
     "--epsilon": Interval(5e-324),
