@@ -3,7 +3,6 @@
 import gzip
 import io
 import logging
-import os
 import shutil
 import tempfile
 import zlib
