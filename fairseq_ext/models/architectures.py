@@ -56,6 +56,8 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "gaussian": {"decoder_gaussian_heads": "all"},
     "entmax": {"decoder_normaliser": "entmax"},
     "sink": {"decoder_normaliser": "sink"},
+    "talking": {"decoder_head_mixer": "talking"},
+    "differential": {"decoder_head_mixer": "differential"},
 }
 """Mechanisms of a decoder alone, where no query may see another."""
 
