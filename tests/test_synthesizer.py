@@ -75,6 +75,20 @@ def test_twin(kind, side, causal):
     torch.testing.assert_close(*grads, atol=1e-9, rtol=1e-6)
 
 
+@KINDS
+def test_token_by_token_after_padding_on_the_left(kind):
+    module = attention(kind, 5)
+    x = torch.randn(T, 3, H * D).double()
+    padding = torch.arange(T) < torch.tensor([[2], [3], [5]])
+    whole, _ = module(x, x, x, Inputs(padding, causal=True), need_weights=False)
+    state, steps = {}, []
+    for t, step in enumerate(x.split(1)):
+        inputs = Inputs(padding[:, t : t + 1])
+        steps.append(module(step, step, step, inputs, state, need_weights=False)[0])
+    real = ~padding.T[..., None]
+    torch.testing.assert_close(torch.cat(steps) * real, whole * real)
+
+
 def scores(scorer, q, first=0, keys=None, padding=None):
     """[T, S] scores of one head and sentence; q [T, D]."""
     keys = keys or len(q)
