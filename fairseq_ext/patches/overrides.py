@@ -110,7 +110,7 @@ def list_sections() -> frozenset[str]:
     """Return the sections of a configuration that a name alone does not choose anew."""
     from fairseq.dataclass.configs import FairseqConfig
 
-    chosen = {"bpe", "tokenizer", "scoring"}
+    chosen = {"bpe", "tokenizer", "scoring", "_name"}  # and that of an architecture
     return frozenset(field.name for field in dataclasses.fields(FairseqConfig)) - chosen
 
 
