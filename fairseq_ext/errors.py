@@ -32,7 +32,9 @@ TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"  # environment variable: 1 shows tracebacks
 COMMANDS = ("fairseq-", "fairseq_cli.", "fairseq_ext.")
 USAGE_ERROR = re.compile(r"^fairseq_ext\.errors\.(?:UsageError|Unfinished): (.+)\Z", re.M | re.S)
 NO_MEMORY = re.compile(
-    r"not enough memory|can't allocate memory|out of memory|can't start new thread", re.I
+    "not enough memory|can't allocate memory|out of memory|can't start new thread|"
+    "could not create a primitive|thread pool .*Resource temporarily unavailable",
+    re.I,
 )
 
 NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver", re.I)
@@ -85,8 +87,8 @@ def read_message(error: BaseException) -> str:
 
 def _is_caught(error: BaseException) -> bool:
     """Tell whether the net catches an exception: of a command of fairseq or ours, not of users."""
-    if not isinstance(error, Exception) or isinstance(error, BrokenPipeError):
-        return False
+    if isinstance(error, KeyboardInterrupt | BrokenPipeError):
+        return False  # other exceptions that are no Exception are panics of libraries in Rust
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = spec.name if spec else Path(sys.argv[0]).name
     return os.environ.get(TRACEBACK) != "1" and program.startswith(COMMANDS)

@@ -23,6 +23,10 @@ from fairseq_ext.files import rename_when_complete
 from fairseq_ext.patches import option_pairs
 
 
+class PanicException(BaseException):
+    """What libraries in Rust raise when they panic."""
+
+
 @pytest.fixture
 def end(monkeypatch, capsys, tmp_path):
     """The lines that a command prints which an exception ends."""
@@ -113,6 +117,8 @@ def test_a_usage_error_of_a_worker_is_its_sentence(end):
         MemoryError(),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("could not create a primitive"),
+        PanicException("thread pool: {kind: Os {message: 'Resource temporarily unavailable'}}"),
     ],
 )
 def test_memory(end, error):
