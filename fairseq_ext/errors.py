@@ -33,7 +33,7 @@ COMMANDS = ("fairseq-", "fairseq_cli.", "fairseq_ext.")
 USAGE_ERROR = re.compile(r"^fairseq_ext\.errors\.(?:UsageError|Unfinished): (.+)\Z", re.M | re.S)
 NO_MEMORY = re.compile(
     "not enough memory|can't allocate memory|out of memory|can't start new thread|"
-    "could not create a primitive|thread pool .*Resource temporarily unavailable",
+    "could not create a primitive|thread pool.*Resource temporarily unavailable",
     re.I,
 )
 

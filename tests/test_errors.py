@@ -118,7 +118,7 @@ def test_a_usage_error_of_a_worker_is_its_sentence(end):
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
         RuntimeError("could not create a primitive"),
-        PanicException("thread pool: {kind: Os {message: 'Resource temporarily unavailable'}}"),
+        PanicException('no thread pool: IOError(Os { "Resource temporarily unavailable" })'),
     ],
 )
 def test_memory(end, error):
