@@ -108,6 +108,9 @@ def describe(error: BaseException) -> str:
             f"error: a GPU is needed, and there is none ({to_line(error)}); give --cpu, and leave "
             "out what needs one, such as --profile"
         )
+    if isinstance(error, UnicodeDecodeError):
+        text = to_line(ascii(error.object[max(0, error.start - 20) : error.end + 20]), 80)
+        return f"error: {text}, of what is read, is not UTF-8 ({error.reason}); give text in UTF-8"
     if isinstance(error, UnicodeEncodeError):
         return f"error: {to_line(ascii(error.object))} cannot be written as text; give valid UTF-8"
     if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):

@@ -167,6 +167,7 @@ def test_files_that_are_missing(data, parse, tmp_path):
     (data / "dict.en.txt").unlink()
     assert "dict.en.txt is not there" in refused(data, *flags, parse)
     assert "no train.jsonl or train.bin" in refused(tmp_path / "none", "--conllu", parse)
+    assert "give the name of a split" in refused(data, "--split", "/dev/full", "--conllu", parse)
 
 
 def test_empty_split(data, parse):

@@ -126,6 +126,11 @@ def test_memory(end, error):
     assert line.startswith("error: there is not enough memory (") and "--max-tokens" in line
 
 
+def test_text_in_another_encoding(end):
+    (line,) = end(b"ein mann gr\xfc\xdft".decode)
+    assert line.startswith(r"error: b'ein mann gr\xfc\xdft', of what is read, is not UTF-8 (")
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

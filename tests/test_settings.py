@@ -126,6 +126,14 @@ def test_numbers_that_suit_each_other():
     parse("generation", "DATA --nbest 5 --min-len 5 --max-len-b 4 --max-len-a 1".split())
 
 
+def test_a_width_that_is_text_until_it_has_been_parsed():
+    """Such as that of --arch transformer, where it follows the encoder's."""
+    heads = {"decoder_attention_heads": ("--decoder-attention-heads", 2)}
+    option_pairs.check_pairs(heads | {"decoder_embed_dim": ("--decoder-embed-dim", "4")})
+    with pytest.raises(UsageError, match="--decoder-embed-dim is 5; give heads that divide"):
+        option_pairs.check_pairs(heads | {"decoder_embed_dim": ("--decoder-embed-dim", "5")})
+
+
 def test_layers_to_keep_as_text():
     """What fairseq splits at commas has no brackets."""
     layers = {"encoder_layers": ("--encoder-layers", 2)}

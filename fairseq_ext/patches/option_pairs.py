@@ -29,7 +29,8 @@ def _below(one: str, other: str) -> Callable[[Values], bool]:
 
 
 def _divides(side: str) -> Callable[[Values], bool]:
-    return lambda v: v[f"{side}_embed_dim"] % v[f"{side}_attention_heads"] == 0
+    # a width whose default is that of the other side is text on a command line
+    return lambda v: int(v[f"{side}_embed_dim"]) % int(v[f"{side}_attention_heads"]) == 0
 
 
 def _has_layers(side: str) -> Callable[[Values], bool]:

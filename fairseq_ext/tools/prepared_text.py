@@ -98,6 +98,8 @@ def split_tokens(text: str, offsets: np.ndarray) -> list[Token]:
 
 
 def _find_binary(data: Path, split: str, lang: str | None) -> Path:
+    if Path(split).name != split:
+        raise UsageError(f"--split is {split!r}; give the name of a split, such as train")
     if lang is None and (sides := list(data.glob(f"{split}.*-*.*.bin"))):
         languages = " or ".join(sorted({path.stem.rpartition(".")[2] for path in sides}))
         raise UsageError(f"{data} has translations; give --lang, {languages}")
