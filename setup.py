@@ -71,11 +71,12 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
     cmdclass={"build_py": BuildWithRecipes},
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11,<3.14",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={
         "fairseq_ext": ["py.typed"],

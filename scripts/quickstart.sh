@@ -3,7 +3,7 @@
 # scored test set and pictures of its loss and attention.
 #
 # Paper: Attention that does not Explain Away (Ding et al. 2020), its attention in a small model.
-# Needs: Python 3.11 or 3.12. An active environment that has fairseq_ext is used as it is; without
+# Needs: Python 3.11, 3.12 or 3.13. An active environment that has fairseq_ext is used as it is; without
 # one, the rest is installed into .venv of this repository.
 #
 # Usage: bash scripts/quickstart.sh [OPTION...]

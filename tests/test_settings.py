@@ -101,6 +101,7 @@ def parse(command, flags):
         ("training", "--task masked_lm --mask-whole-words", "--mask-whole-words is True; fairseq"),
         ("generation", "--nbest 6", "--nbest is 6 and --beam is 5; give no more than --beam"),
         ("generation", "--min-len 5 --max-len-b 4", "--min-len is 5 and --max-len-b is 4 and"),
+        ("generation", "--print-step", "--print-step is True; only models that refine"),
         ("generation", "--num-shards 2 --shard-id 2", "--shard-id is 2 and --num-shards is 2; sh"),
     ],
 )
@@ -123,6 +124,7 @@ def test_numbers_that_suit_each_other():
     parse("training", [*TRAIN, *"--best-checkpoint-metric bleu --eval-bleu".split()])
     parse("training", [*TRAIN, "--encoder-layers-to-keep", "0,5"])
     parse("training", [*TRAIN, *"--lr-scheduler cosine --warmup-updates 2".split()])
+    parse("generation", "DATA --print-step --task translation_lev".split())
     parse("generation", "DATA --nbest 5 --min-len 5 --max-len-b 4 --max-len-a 1".split())
 
 

@@ -51,6 +51,17 @@ def _can_mask_words(values: Values) -> bool:
     return not (values["mask_whole_words"] and issubclass(task, MaskedLMTask))
 
 
+def _refines(flag: str) -> Callable[[Values], bool]:
+    def holds(values: Values) -> bool:
+        from fairseq.tasks import TASK_REGISTRY
+        from fairseq.tasks.translation_lev import TranslationLevenshteinTask
+
+        task = TASK_REGISTRY.get(values["task"], object)
+        return not values[flag] or issubclass(task, TranslationLevenshteinTask)
+
+    return holds
+
+
 def _in_steps(values: Values) -> bool:
     named = values["lr_scheduler"] == "tri_stage" and values["phase_ratio"] is None
     return not named or values["decay_steps"] > 0
@@ -98,6 +109,14 @@ RULES = [
         "task mask_whole_words",
         _can_mask_words,
         "fairseq's task fails with whole words; leave the flag out",
+    ),
+    *(
+        Rule(
+            f"task {flag}",
+            _refines(flag),
+            "only models that refine a translation in steps have any; leave the flag out",
+        )
+        for flag in ("print_step", "retain_iter_history")
     ),
     Rule("lr_scheduler decay_steps", _in_steps, "give --decay-steps, or --phase-ratio"),
     Rule(

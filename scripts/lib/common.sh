@@ -89,16 +89,16 @@ require_one_of() {
 # Environment.
 
 # is_supported PYTHON: whether an interpreter exists and has a version that fairseq runs with.
-is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; }
+is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; }
 
 # find_python: print the first supported interpreter, before there is an environment.
 find_python() {
-  local candidate candidates=(python3.12 python3.11 python3)
+  local candidate candidates=(python3.12 python3.11 python3.13 python3)
   [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
   for candidate in "${candidates[@]}"; do
     is_supported "$candidate" && command -v "$candidate" && return
   done
-  die "Python 3.11 or 3.12 is needed and ${PYTHON:-no suitable python on PATH} is neither:" \
+  die "Python 3.11, 3.12 or 3.13 is needed and ${PYTHON:-no suitable python on PATH} is none:" \
     "install one, or set PYTHON to its path."
 }
 
@@ -118,7 +118,7 @@ is_active() { [ -n "$ENVIRONMENT" ] && [ ! "$ENVIRONMENT" -ef "$ROOT/.venv" ]; }
 find_problem() {
   local module said
   command -v python >/dev/null || { say "there is no python" && return; }
-  is_supported python || { say "$(python --version) is neither 3.11 nor 3.12" && return; }
+  is_supported python || { say "$(python --version) is not 3.11, 3.12 or 3.13" && return; }
   for module in fairseq_ext.registry "$@"; do
     said=$(python -c "import $module" 2>&1) || { say "$(tail -n 1 <<<"$said")" && return; }
   done

@@ -19,7 +19,7 @@ make_environment() {
 # require_compiler: refuse a machine that cannot build fairseq where it has no wheel.
 require_compiler() {
   python -c 'import platform, sys
-sys.exit(sys.version_info >= (3, 12) and platform.machine() == "x86_64")' || return 0
+sys.exit(sys.version_info[:2] == (3, 12) and platform.machine() == "x86_64")' || return 0
   local include
   include=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')
   { command -v c++ && [ -e "$include/Python.h" ]; } >/dev/null ||
@@ -55,7 +55,7 @@ install_environment() {
     [ -z "$problem" ] || refuse_environment "$problem; --install-here installs into it" "$1"
   else
     [ -n "$ENVIRONMENT" ] || make_environment
-    is_supported python || die "'$ENVIRONMENT' has $(python --version) and Python 3.11 or 3.12 is" \
+    is_supported python || die "'$ENVIRONMENT' has $(python --version) and Python 3.11 to 3.13 is" \
       "needed: make another environment."
     stamp=$ENVIRONMENT/.fairseq_ext
     checksum="$(cat "$ROOT/setup.py" "$CONSTRAINTS" | cksum) $ROOT"
