@@ -383,6 +383,9 @@ def test_manifest(tmp_path):
     assert manifest["inputs"] == {str(source): summary.checksum_of(source, "sha256")}
     assert manifest["text"]["train.de"]["unknown"] == 2
     assert {"python", "sacremoses", "subword-nmt"} <= set(manifest["versions"])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UsageError, match="none has no files; give the folder of the text"):
+        summary.write_manifest(out, tmp_path / "none", "prepare_x.sh")
 
 
 # Files.

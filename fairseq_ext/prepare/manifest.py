@@ -18,6 +18,7 @@ from typing import Any
 from tabulate import tabulate
 from tqdm import tqdm
 
+from fairseq_ext.errors import UsageError
 from fairseq_ext.files import list_files, read_lines, write_lines
 from fairseq_ext.prepare.fetch import checksum_of
 from fairseq_ext.prepare.step import INPUTS, read_with_progress, step_parser
@@ -117,9 +118,15 @@ def write_manifest(
         about: the command.
         documents: empty lines separate documents.
         settings: of the recipe, as "--merges 4000".
+
+    Raises:
+        UsageError: there is no text.
     """
     statistics = {}
-    for path in (each for each in list_files(text) if each.name != "dict.txt"):
+    texts = [path for path in list_files(text) if path.name != "dict.txt"]
+    if not texts:
+        raise UsageError(f"{text} has no files; give the folder of the text that was binarised")
+    for path in texts:
         known = {line.rpartition(" ")[0] for line in read_lines(out / f"dict{path.suffix}.txt")}
         lines = read_with_progress("counting", path)
         statistics[path.name] = measure_text(lines, known, documents)
