@@ -86,7 +86,7 @@ ENCODER_ALONE = {"dna", "hna", "sinkformer", "roles", "asa"}
 
 
 def possible(family, mechanisms):
-    """Those of the mechanisms that models of a family can have."""
+    """Return those of the mechanisms that models of a family can have."""
     return tuple(n for n in mechanisms if family != LM or n not in ENCODER_ALONE)
 
 

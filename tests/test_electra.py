@@ -22,7 +22,7 @@ PAD, MASK = 1, 24
 
 
 class Task:
-    """What a model and a criterion ask of a task with a generator of half of the heads."""
+    """Stand-in for a task whose generator has half of the heads."""
 
     def __init__(self, size=0.5):
         self.source_dictionary = self.target_dictionary = Dictionary()

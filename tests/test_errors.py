@@ -24,7 +24,7 @@ from fairseq_ext.patches import option_pairs
 
 
 class PanicException(BaseException):
-    """What libraries in Rust raise when they panic."""
+    """Stand-in for the exception of libraries in Rust that panic."""
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def test_what_is_expected_of_our_own_numbers(name, flag, works, refused):
 
 @pytest.mark.slow
 def test_bad_options_and_bad_files(tmp_path):
-    """Of every command; see docs/reliability.md."""
+    """No command fails on any of them; see docs/reliability.md."""
     seed = os.environ.get("FAIRSEQ_EXT_FUZZ_SEED", "1")
     cases = os.environ.get("FAIRSEQ_EXT_FUZZ_CASES", "2000")
     given = ["--seed", seed, "--cases", cases, "--jobs", "1", "--folder", tmp_path]

@@ -428,7 +428,7 @@ checkpoint: {{save_dir: {tmp_path}}}
 
 
 def test_another_dictionary_is_refused(data, stock, tmp_path):
-    """As of every model: fingerprints of the text are in its checkpoint."""
+    """Its checkpoint has fingerprints of the text, like that of every model."""
     train(data, tmp_path / "run", "transformer_lm_una_tiny")
     (tmp_path / "train").write_text("some other words\n" * 9, "utf-8")
     pref = f"--trainpref={tmp_path / 'train'}"
@@ -440,7 +440,7 @@ def test_another_dictionary_is_refused(data, stock, tmp_path):
 
 
 def test_adaptive_loss(data, tmp_path):
-    """As of the size for WikiText-103, with fewer words."""
+    """The options are those of the size for WikiText-103, with fewer words."""
     flags = "--criterion adaptive_loss --adaptive-input --adaptive-input-cutoff 20,40".split()
     flags += [
         "--adaptive-softmax-cutoff",

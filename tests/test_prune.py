@@ -94,7 +94,7 @@ def test_translations_and_losses_are_the_same(data_bin, translation, capsys):
 
 
 def test_outputs_of_a_translation_model(translation):
-    """Of a batch with padding, in float64: teacher forcing, and step by step."""
+    """Compare a batch with padding in float64: teacher forcing, and step by step."""
     paths = prune_file(translation)
     source = torch.tensor([[1, 1, 5, 6, 7, 2], [8, 9, 10, 11, 12, 2]])
     target = torch.tensor([[2, 5, 6, 7], [2, 9, 8, 7]])

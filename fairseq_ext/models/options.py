@@ -215,10 +215,10 @@ OPTIONS: list[Option] = []
 """Options of our attention and of its parts."""
 
 ENCODER_OPTIONS: list[Option] = []
-"""Those of a model that is an encoder alone."""
+"""Options of a model that is an encoder alone."""
 
 DECODER_OPTIONS: list[Option] = []
-"""Those of a model that is a decoder alone."""
+"""Options of a model that is a decoder alone."""
 
 ROBERTA_OPTIONS: list[Option] = []
 """Options of fairseq's RoBERTa, with its names and meanings, and options of our attention."""
