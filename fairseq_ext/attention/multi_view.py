@@ -53,6 +53,7 @@ class MultiView(nn.Module):
         sinkhorn_sweeps: int = 1,
     ) -> None:
         super().__init__()
+        self.site, self.layer = SITE, 0  # for logs
         if not 0 < scale < math.inf:
             raise UsageError(f"scale is {scale:g}; give a number above 0, such as 1.")
         if not 0 <= dropout < 1:
@@ -125,7 +126,10 @@ class MultiView(nn.Module):
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return statistics of the normaliser, with the site and a layer before their names."""
-        return {f"{SITE}0_{name}": value for name, value in self.normaliser.statistics().items()}
+        return {
+            f"{self.site}{self.layer}_{name}": value
+            for name, value in self.normaliser.statistics().items()
+        }
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, N, C] -> [B, H, N, C / H]

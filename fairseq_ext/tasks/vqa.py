@@ -21,7 +21,9 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
 from fairseq_ext.models import word_vectors
 from fairseq_ext.models.config import check_positive, help_from_docstring
+from fairseq_ext.models.pretrained import saved_options
 from fairseq_ext.models.vqa import VqaModel
+from fairseq_ext.safe_loading import read_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -178,6 +180,7 @@ class VqaTask(FairseqTask):
     def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
         """Load a split for training or validation; raise UsageError if it lacks answers."""
         self.datasets[split] = self.read_split(split, annotated=True)
+        logger.info("Loaded %s with #samples: %d", split, len(self.datasets[split]))
 
     def read_split(self, split: str, annotated: bool) -> QuestionDataset:
         """Return the questions of a split with their boxes.
@@ -199,7 +202,7 @@ class VqaTask(FairseqTask):
                     f"{view.prefix}.npy has boxes of {view.width} features, and the model reads "
                     f"{self.width}; give features of the same detector"
                 )
-        dataset = QuestionDataset(
+        return QuestionDataset(
             questions,
             views,
             answers=len(answers),
@@ -207,8 +210,6 @@ class VqaTask(FairseqTask):
             pad=words.pad(),
             seed=self.cfg.seed,
         )
-        logger.info("Loaded %s with #samples: %d", split, len(dataset))
-        return dataset
 
     def _check_folder(self) -> None:
         """Raise UsageError if the folder has other words or answers than the model."""
@@ -276,6 +277,11 @@ class VqaTask(FairseqTask):
                     f"({_show_difference(state.get(name), own[name])}); go on with the same, or "
                     "begin in another --save-dir"
                 )
+
+
+def is_vqa(checkpoint: Path) -> bool:
+    """Return whether a checkpoint is of this task; raise UsageError if it is none."""
+    return saved_options(read_checkpoint(checkpoint), "task").get("_name") == "vqa"
 
 
 def read_names(path: Path) -> list[str]:
