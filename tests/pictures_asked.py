@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.data.picture_features import FeatureWriter
 
@@ -25,12 +27,8 @@ SIZES = {"train": 12, "valid": 6, "test": 5}
 FLAGS = [
     *"--task vqa --criterion vqa --cpu --num-workers 0 --seed 1 --batch-size 4".split(),
     *"--optimizer adamax --lr 0.01 --clip-norm 0.25 --log-format json --log-interval 1".split(),
-    *"--no-epoch-checkpoints --encoder-embed-dim 5 --question-hidden-size 6".split(),
-    *"--question-attention-hidden-size 4 --attention-hidden-size 8 --fusion-hidden-size 7".split(),
-    *"--answer-text-hidden-size 3 --answer-image-hidden-size 5".split(),
+    "--no-epoch-checkpoints",
 ]
-"""Flags of fairseq-train for a tiny model."""
-
 SMALL: dict[str, Any] = {
     "encoder_embed_dim": 5,
     "question_hidden_size": 6,
@@ -40,7 +38,17 @@ SMALL: dict[str, Any] = {
     "answer_text_hidden_size": 3,
     "answer_image_hidden_size": 5,
 }
-"""The same sizes as options."""
+"""Sizes of a tiny model."""
+
+for _name, _size in SMALL.items():
+    FLAGS += [f"--{_name.replace('_', '-')}", str(_size)]
+
+
+def model_options(arch: str, **options: Any) -> DictConfig:
+    """The options of a tiny model."""
+    cfg = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[arch]())
+    cfg.update({"_name": arch, **SMALL, **options})
+    return cfg
 
 
 def make_questions(count: int, annotated: bool = True, first: int = 100) -> list[dict[str, Any]]:

@@ -36,9 +36,11 @@ def start_embeddings(cfg: Any, model: nn.Module, words: Dictionary) -> None:
     Args:
         cfg: options of a task: word_vectors, save_dir, restore_file.
     """
+    if not cfg.word_vectors:
+        return
     # the --restore-file of this name, fairseq's default, lies in --save-dir
     folder = cfg.save_dir if cfg.restore_file == "checkpoint_last.pt" else "."
-    if cfg.word_vectors and not Path(folder, cfg.restore_file).is_file():
+    if not Path(folder, cfg.restore_file).is_file():
         embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
         load_vectors(Path(cfg.word_vectors), embedding, words)
 

@@ -303,6 +303,6 @@ def _show_difference(saved: Any, current: Any) -> str:
         names = [name for name in current if saved.get(name) != current[name]]
         saved, current = [saved.get(name) for name in names], [current[name] for name in names]
     if isinstance(saved, Sequence) and isinstance(current, Sequence):
-        pairs = zip([*saved, None], [*current, None], strict=False)
+        pairs = zip([*saved, "nothing"], [*current, "nothing"], strict=False)
         saved, current = next((pair for pair in pairs if pair[0] != pair[1]), (saved, current))
     return f"{saved}, now {current}"
