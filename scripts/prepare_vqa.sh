@@ -30,13 +30,13 @@
 
 . "$(dirname "$0")/lib/data.sh"
 
-# read_features ARGUMENT...: move --features and their values, which may come several times, from the
-# arguments to FEATURES and leave the others in OTHERS.
+# read_features ARGUMENT...: move the values of --features, which may come several times, from the
+# arguments to FEATURES, and leave the others in OTHERS.
 read_features() {
   while [ $# -gt 0 ]; do
     if [ "$1" = --features ]; then
       [ $# -gt 1 ] || die "--features needs a value: see 'bash ${0#"$PWD/"} --help'."
-      FEATURES+=(--features "$2")
+      FEATURES+=("$2")
       shift
     else
       OTHERS+=("$1")
@@ -64,7 +64,7 @@ record_settings prepare_vqa.sh --features --offline --minival --answer-min-count
 data_recipe data-bin/vqa "${WORDS[0]:-}" 1000 "$offline"
 
 begin "$offline"
-chosen=("${FEATURES[@]}" --boxes ${boxes//,/ } ${strict:+--strict})
+chosen=("${FEATURES[@]/#/--features=}" --boxes ${boxes//,/ } ${strict:+--strict})
 step looked "Looking for features" unless_refused vqa_features check "$WORK" "${chosen[@]}"
 fetch_archives "$offline" vqa-v2 vqa-v2-{questions-{train,val,test},annotations-{train,val}}
 step raw "Reading questions and answers" unless_refused vqa_questions "$FROM" "$WORK" \

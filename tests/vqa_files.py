@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-PICTURES = {"train2014": range(1, 9), "val2014": range(11, 19), "test2015": range(21, 24)}
+PICTURES = {"train2014": range(1, 9), "val2014": range(42, 52), "test2015": range(31, 34)}
 WIDTH = 4
 QUESTIONS = [  # and the answers of ten annotators, the usual one first
     ("What color is the dog's hat?", ["Red."] * 6 + ["blue"] * 3 + ["a hat"]),

@@ -93,7 +93,7 @@ class NumpySource(FeatureSource):
         try:
             return np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
-            if "allow_pickle" in str(error):
+            if "Python objects" in str(error):
                 raise UsageError(
                     f"{path} holds a pickled Python object, which is not read since reading could "
                     "execute it; save the array alone"
