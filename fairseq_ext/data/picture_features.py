@@ -125,19 +125,18 @@ class FeatureWriter:
 
     def _continue(self) -> list[tuple[int, int]]:
         """Return pictures, with their numbers of boxes, that are there in full."""
-        header = _header((0, self.width), TYPE)
         for path in self._parts:
             path.touch()
         boxes, rows = self._parts
+        header = _header((0, self.width), TYPE)
         if boxes.stat().st_size < len(header):
             boxes.write_bytes(header)
             rows.write_bytes(b"")
-        with boxes.open("rb") as file:
-            if file.read(len(header)) != header:
-                raise UsageError(
-                    f"{boxes} was begun with feature vectors of another length than {self.width}; "
-                    "delete it and run the same command again"
-                )
+        if _read_width(boxes) != self.width:
+            raise UsageError(
+                f"{boxes} was begun with boxes of another width than {self.width}; delete it and "
+                "run the same command again"
+            )
         room = (boxes.stat().st_size - len(header)) // (2 * self.width)
         kept = np.fromfile(rows, ROW, 2 * (rows.stat().st_size // 16)).reshape(-1, 2)
         kept = kept[np.cumsum(kept[:, 1]) <= room]
@@ -219,6 +218,13 @@ class FeatureWriter:
     def __exit__(self, *_: object) -> None:
         with explain_disk_errors(self._parts[0]):
             self.close()
+
+
+def _read_width(path: Path) -> int:
+    """Return the last length of an array, from the header of its file."""
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        return np.lib.format.read_array_header_1_0(file)[0][-1]
 
 
 def _header(shape: tuple[int, ...], kind: np.dtype) -> bytes:
