@@ -178,8 +178,7 @@ def prepare(out: Path, views: Mapping[str, Path], limits: Limits, strict: bool) 
         print(line)
     wanted = {split: each.keys() - unite(missing[split]) for split, each in pictures.items()}
     needed, width = check_features(sources, sorted(set().union(*wanted.values())), limits)
-    written = [*out.glob("*.npy"), *out.glob(".*.npy.part")]
-    check_writable(out, needed - sum(path.stat().st_size for path in written))
+    check_writable(out, needed - sum(path.stat().st_size for path in list_written(out)))
     for split, images in wanted.items():
         copy_questions(out, split, images)
     write_lines(out / "views.txt", views)
@@ -188,6 +187,11 @@ def prepare(out: Path, views: Mapping[str, Path], limits: Limits, strict: bool) 
         for view, source in sources.items():
             ordered = (image for image in source.pictures if image in images)
             convert(out / f"{split}.{view}", source, ordered, width, limits.most)
+
+
+def list_written(out: Path) -> list[Path]:
+    """Return the files of features that are there, complete or not."""
+    return [*out.glob("*.npy"), *out.glob(".*.npy.part")]
 
 
 def describe_missing(pictures: Pictures, missing: Missing) -> Iterator[str]:
@@ -239,8 +243,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UsageError(f"--boxes is {limits.least},{limits.most}; give the smaller number first")
     if args.verb == "check":
         check_files(views)
-    else:
+        return
+    try:
         prepare(args.out, views, limits, args.strict)
+    except UsageError as error:
+        if isinstance(error, Unfinished) or not list_written(args.out):
+            raise
+        raise Unfinished(
+            f"{error}; features that were written are kept: run the same command again when this "
+            f"is mended, or delete {args.out} to begin again"
+        ) from None
 
 
 if __name__ == "__main__":
