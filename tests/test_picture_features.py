@@ -151,6 +151,7 @@ def test_an_end_between_the_two_names(tmp_path, monkeypatch):
         (np.zeros(WIDTH), r"shape \[3\]"),
         (np.full((1, WIDTH), 1e5), "picture 9 has features that are no numbers of 16 bits"),
         (np.full((1, WIDTH), np.nan), "no numbers of 16 bits"),
+        (np.full((1, WIDTH), "x"), "picture 9 has <U1 in its boxes; give numbers"),
     ],
 )
 def test_pictures_that_are_refused(tmp_path, boxes, said):

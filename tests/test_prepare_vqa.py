@@ -567,6 +567,7 @@ def set_data(name: str, value):
     ("form", "damage", "said"),
     [
         ("table", set_data("image_ids", None), "has features and not the numbers of its pictures"),
+        ("table", set_data("image_ids", [b"1"] * 21), "has image_ids that are no list of whole nu"),
         ("table", set_data("num_boxes", [9] * 21), "has num_boxes that do not fit features"),
         ("list", set_data("pos_boxes", [[0, 999]] * 21), "has pos_boxes that do not fit image_fea"),
         ("list", set_data("pos_boxes", None), "has image_features of the shape ["),
@@ -574,9 +575,9 @@ def set_data(name: str, value):
         (
             "groups",
             set_data("1/features", None),
-            "x.h5:/1 is a group without a data set 'features'",
+            "x.h5:1 is a group without a data set 'features'",
         ),
-        ("pictures", set_data("1", np.zeros(3)), "x.h5:/1 has the shape [3]; give [boxes, C]"),
+        ("pictures", set_data("1", np.zeros(3)), "x.h5:1 has the shape [3]; give [boxes, C]"),
     ],
 )
 def test_hdf5_that_is_refused(tmp_path, release, form, damage, said):
@@ -626,6 +627,23 @@ def test_conversion_continues(tmp_path, release, monkeypatch):
     assert {n: x for n, x in one.items() if n != "inputs"} == {
         n: x for n, x in other.items() if n != "inputs"
     }
+
+
+def test_what_was_written_is_kept(tmp_path, release):
+    """Also where features are refused later, as on a disk that is not mounted any more."""
+    source = write_numpy(tmp_path / "npy", make_boxes(1))
+    out = make_data(tmp_path, release, rcnn=source)
+    arguments = ["convert", str(out), "--features", f"rcnn={source}", "--boxes", "1", "100"]
+    source.rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        Unfinished, match=r"npy is not there; .*; features that were written are kept"
+    ):
+        vqa_features.main(arguments)
+    for path in out.glob("*.npy"):
+        path.unlink()
+    with pytest.raises(UsageError, match=r"npy is not there") as refused:
+        vqa_features.main(arguments)
+    assert not isinstance(refused.value, Unfinished)
 
 
 # The recipe.

@@ -167,6 +167,8 @@ class FeatureWriter:
                 f"picture {image} has boxes of the shape {list(boxes.shape)}; give "
                 f"[N, {self.width}] with N from 1"
             )
+        if boxes.dtype.kind not in "fiu":
+            raise UsageError(f"picture {image} has {boxes.dtype} in its boxes; give numbers")
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(boxes, TYPE)
         if not np.isfinite(stored).all():

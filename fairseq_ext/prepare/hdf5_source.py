@@ -24,13 +24,12 @@ class Hdf5Source(FeatureSource):
     """
 
     def list_pictures(self, path: Path) -> Iterator[tuple[int, Any]]:
-        """Yield a data set and the slice of it that a picture has."""
+        """Yield a file, the name of a data set in it, and what of that a picture has."""
         file = _open_hdf5(path)
         table = next((file[name] for name in TABLES if name in file), None)
         if table is None:
-            for name, entry in file.items():
-                place = _find_data_set(entry, path), slice(None), slice(None)
-                yield find_number(name, f"{path}:{name}"), place
+            for name in file:
+                yield find_number(name, f"{path}:{name}"), (file, name, slice(None), slice(None))
             return
         numbers = next((file[name] for name in NUMBERS if name in file), None)
         if numbers is None:
@@ -38,24 +37,29 @@ class Hdf5Source(FeatureSource):
                 f"{path} has {table.name[1:]} and not the numbers of its pictures; add them as a "
                 "data set image_ids (a pickle beside it is not read)"
             )
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise UsageError(
+                f"{path} has {numbers.name[1:]} that are no list of whole numbers; {AGAIN}"
+            )
         yield from _list_table(file, table, numbers[:], path)
 
     def name_place(self, place: Any) -> str:
         """Return the file and the name of the data set."""
-        return f"{place[0].file.filename}:{place[0].name}"
+        return f"{place[0].filename}:{place[1]}"
 
     def read(self, image: int) -> np.ndarray:
         """Return the boxes of a picture [N, C]."""
-        entry, picture, boxes = self.pictures[image]
+        file, name, picture, boxes = self.pictures[image]
         try:
-            return entry[picture][boxes]
+            return _find_data_set(file, name)[picture][boxes]
         except OSError as error:
             place = self.name_place(self.pictures[image])
             raise UsageError(f"{place} cannot be read ({error}); {AGAIN}") from None
 
     def shape(self, image: int) -> Shape:
         """Return the shape, without reading the boxes."""
-        entry, picture, boxes = self.pictures[image]
+        file, name, picture, boxes = self.pictures[image]
+        entry = _find_data_set(file, name)
         if isinstance(picture, int):
             return boxes.stop, entry.shape[2]
         if entry.ndim != 2:
@@ -77,12 +81,13 @@ def _open_hdf5(path: Path) -> Any:
         raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
 
 
-def _find_data_set(entry: Any, path: Path) -> Any:
+def _find_data_set(file: Any, name: str) -> Any:
     """Return a data set, or the one of a group that holds features."""
+    entry = file[name]
     found = entry if hasattr(entry, "ndim") else entry.get("features")
     if found is None:
         raise UsageError(
-            f"{path}:{entry.name} is a group without a data set 'features'; give one with it"
+            f"{file.filename}:{name} is a group without a data set 'features'; give one with it"
         )
     return found
 
@@ -91,22 +96,22 @@ def _list_table(
     file: Any, table: Any, numbers: np.ndarray, path: Path
 ) -> Iterator[tuple[int, Any]]:
     """Yield the pictures of a data set that holds all of them."""
-    pictures = len(numbers)
+    pictures, name = len(numbers), table.name[1:]
     if table.ndim == 3 and len(table) == pictures:
         most = np.full(pictures, table.shape[1])
         counts = file["num_boxes"][:].reshape(-1) if "num_boxes" in file else most
         if len(counts) != pictures or (counts < 0).any() or (counts > table.shape[1]).any():
-            raise UsageError(f"{path} has num_boxes that do not fit {table.name[1:]}; {AGAIN}")
+            raise UsageError(f"{path} has num_boxes that do not fit {name}; {AGAIN}")
         for row, (number, count) in enumerate(zip(numbers.tolist(), counts.tolist(), strict=True)):
-            yield int(number), (table, row, slice(int(count)))
+            yield number, (file, name, row, slice(int(count)))
     elif table.ndim == 2 and "pos_boxes" in file:
         spans = file["pos_boxes"][:]
         if spans.shape != (pictures, 2) or (spans < 0).any() or (spans > len(table)).any():
-            raise UsageError(f"{path} has pos_boxes that do not fit {table.name[1:]}; {AGAIN}")
+            raise UsageError(f"{path} has pos_boxes that do not fit {name}; {AGAIN}")
         for number, (first, end) in zip(numbers.tolist(), spans.tolist(), strict=True):
-            yield int(number), (table, slice(first, end), slice(None))
+            yield number, (file, name, slice(first, end), slice(None))
     else:
         raise UsageError(
-            f"{path} has {table.name[1:]} of the shape {list(table.shape)} for {pictures} "
+            f"{path} has {name} of the shape {list(table.shape)} for {pictures} "
             "pictures; give [pictures, boxes, C], or [boxes, C] with pos_boxes"
         )

@@ -6,26 +6,24 @@ pictures, and writes SPLIT.jsonl, views.txt, missing.txt and for each detector t
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_ext.data.examples import Field, Values, is_text, read
 from fairseq_ext.data.picture_features import FeatureWriter
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.files import check_writable, list_files, write_lines
+from fairseq_ext.files import atomic_writer, check_writable, list_files, read_lines, write_lines
 from fairseq_ext.prepare.feature_sources import FeatureSource
 from fairseq_ext.prepare.feature_views import check_files, open_source, parse_views
 from fairseq_ext.prepare.step import number_from, step_parser
 
 NAMED = 5  # pictures that a message names
-FIELDS = {
-    "question_id": Field("a number", lambda value: type(value) is int),
-    "image_id": Field("a number", lambda value: type(value) is int),
-    "question": Field("a text", is_text),
-}
+
+Pictures = Mapping[str, Counter[int]]  # split -> picture -> questions about it
+Missing = Mapping[str, Mapping[str, set[int]]]  # split -> view -> pictures that the view lacks
 
 
 class Limits(NamedTuple):
@@ -35,27 +33,28 @@ class Limits(NamedTuple):
     most: int
 
 
-def read_splits(raw: Path) -> dict[str, list[Values]]:
-    """Return the lines of raw/SPLIT.jsonl by split."""
-    paths = [path for path in list_files(raw) if path.suffix == ".jsonl"]
-    return {path.stem: [example.values for example in read(path, FIELDS)] for path in paths}
+def read_pictures(raw: Path) -> dict[str, Counter[int]]:
+    """Return how many questions of raw/SPLIT.jsonl are about each picture, by split."""
+    return {
+        path.stem: Counter(json.loads(line)["image_id"] for line in read_lines(path))
+        for path in list_files(raw)
+    }
 
 
 def find_missing(
-    splits: Mapping[str, Sequence[Values]], sources: Mapping[str, FeatureSource], strict: bool
+    pictures: Pictures, sources: Mapping[str, FeatureSource], strict: bool
 ) -> dict[str, dict[str, set[int]]]:
     """Return the pictures that each view lacks, by split and view.
 
     Raises:
         UsageError: a view lacks all pictures of a split, or one of a split other than train, or, if
-            `strict`, of train.
+            `strict`, of train; or no picture of a split is known to all views.
     """
     missing: dict[str, dict[str, set[int]]] = {}
-    for split, items in splits.items():
-        wanted = {item["image_id"] for item in items}
+    for split, wanted in pictures.items():
+        missing[split] = {}
         for view, source in sources.items():
-            lacking = wanted - source.pictures.keys()
-            missing.setdefault(split, {})[view] = lacking
+            missing[split][view] = lacking = wanted.keys() - source.pictures.keys()
             if len(lacking) == len(wanted):
                 raise UsageError(
                     f"{view} has none of the {len(wanted)} pictures of {split} "
@@ -68,7 +67,14 @@ def find_missing(
                     f"{view} lacks {len(lacking)} of the {len(wanted)} pictures of {split} "
                     f"({name_some(lacking)}); {rest}"
                 )
+        if not wanted.keys() - unite(missing[split]):
+            raise UsageError(f"no picture of {split} is known to all detectors; add pictures")
     return missing
+
+
+def unite(views: Mapping[str, set[int]]) -> set[int]:
+    """Return the pictures that any view lacks."""
+    return set().union(*views.values())
 
 
 def name_some(pictures: Iterable[int]) -> str:
@@ -165,76 +171,62 @@ def _copy_picture(writer: FeatureWriter, source: FeatureSource, image: int, most
 
 def prepare(out: Path, views: Mapping[str, Path], limits: Limits, strict: bool) -> None:
     """Write the prepared folder; see the module's docstring."""
-    splits = read_splits(out / "raw")
+    pictures = read_pictures(out / "raw")
     sources = {view: open_source(path) for view, path in views.items()}
-    missing = find_missing(splits, sources, strict)
-    kept = leave_out(splits, missing)
-    for line in describe_missing(splits, missing, kept):
+    missing = find_missing(pictures, sources, strict)
+    for line in describe_missing(pictures, missing):
         print(line)
-    wanted = {split: {item["image_id"] for item in items} for split, items in kept.items()}
-    together = sorted(set().union(*wanted.values()))
-    needed, width = check_features(sources, together, limits)
-    written = [*out.glob("*.npy"), *out.glob(".*.npy.part")]
-    check_writable(out, needed - sum(path.stat().st_size for path in written))
-    write_texts(out, kept, missing, list(views))
+    wanted = {split: each.keys() - unite(missing[split]) for split, each in pictures.items()}
+    needed, width = check_features(sources, sorted(set().union(*wanted.values())), limits)
+    check_writable(out, needed - sum(path.stat().st_size for path in list_written(out)))
+    for split, images in wanted.items():
+        copy_questions(out, split, images)
+    write_lines(out / "views.txt", views)
+    write_missing(out / "missing.txt", missing)
     for split, images in wanted.items():
         for view, source in sources.items():
-            ordered = [image for image in source.pictures if image in images]
+            ordered = (image for image in source.pictures if image in images)
             convert(out / f"{split}.{view}", source, ordered, width, limits.most)
 
 
-def leave_out(
-    splits: Mapping[str, Sequence[Values]], missing: Mapping[str, Mapping[str, set[int]]]
-) -> dict[str, list[Values]]:
-    """Return the questions about pictures that all views have; raise UsageError if none is."""
-    kept = {}
-    for split, items in splits.items():
-        lacking: set[int] = set().union(*missing[split].values())
-        kept[split] = [item for item in items if item["image_id"] not in lacking]
-        if not kept[split]:
-            raise UsageError(f"no picture of {split} is known to all detectors; add pictures")
-    return kept
+def list_written(out: Path) -> list[Path]:
+    """Return the files of features that are there, complete or not."""
+    return [*out.glob("*.npy"), *out.glob(".*.npy.part")]
 
 
-def describe_missing(
-    splits: Mapping[str, Sequence[Values]],
-    missing: Mapping[str, Mapping[str, set[int]]],
-    kept: Mapping[str, Sequence[Values]],
-) -> list[str]:
-    """Return a line for each view that lacks pictures, and one on questions that are left out."""
-    lines = []
+def describe_missing(pictures: Pictures, missing: Missing) -> Iterator[str]:
+    """Yield a line for each view that lacks pictures, and one on questions that are left out."""
     for split, views in missing.items():
-        lines += [
-            f"{split}: {view} lacks {len(lacking):,} pictures ({name_some(lacking)})"
-            for view, lacking in views.items()
-            if lacking
-        ]
-        if out := len(splits[split]) - len(kept[split]):
-            lines.append(f"{split}: {out:,} questions about them are left out (see missing.txt)")
-    return lines
+        for view, lacking in views.items():
+            if lacking:
+                yield f"{split}: {view} lacks {len(lacking):,} pictures ({name_some(lacking)})"
+        if questions := sum(pictures[split][image] for image in unite(views)):
+            yield f"{split}: {questions:,} questions about them are left out (see missing.txt)"
 
 
-def write_texts(
-    out: Path,
-    kept: Mapping[str, Sequence[Values]],
-    missing: Mapping[str, Mapping[str, set[int]]],
-    views: Sequence[str],
-) -> None:
-    """Write what is not a feature, and pieces/SPLIT, the words of questions, for the manifest."""
-    for split, items in kept.items():
-        write_lines(
-            out / f"{split}.jsonl", (json.dumps(item, ensure_ascii=False) for item in items)
-        )
-        write_lines(out / "pieces" / split, (item["question"] for item in items))
-    write_lines(out / "views.txt", views)
+def copy_questions(out: Path, split: str, images: Set[int]) -> None:
+    """Write SPLIT.jsonl, and pieces/SPLIT, the words of the questions, for the manifest."""
+    with (
+        atomic_writer(out / f"{split}.jsonl") as questions,
+        atomic_writer(out / "pieces" / split) as words,
+    ):
+        for line in read_lines(out / "raw" / f"{split}.jsonl"):
+            item = json.loads(line)
+            if item["image_id"] in images:
+                questions.write(f"{line}\n")
+                words.write(f"{item['question']}\n")
+
+
+def write_missing(path: Path, missing: Missing) -> None:
+    """Write a line SPLIT VIEW PICTURE for each picture that a view lacks, if there are any."""
     lines = [
         f"{split} {view} {image}"
-        for split, each in missing.items()
-        for view, lacking in each.items()
+        for split, views in missing.items()
+        for view, lacking in views.items()
         for image in sorted(lacking)
     ]
     if lines:
-        write_lines(out / "missing.txt", lines)
+        write_lines(path, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -251,8 +243,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UsageError(f"--boxes is {limits.least},{limits.most}; give the smaller number first")
     if args.verb == "check":
         check_files(views)
-    else:
+        return
+    try:
         prepare(args.out, views, limits, args.strict)
+    except UsageError as error:
+        if isinstance(error, Unfinished) or not list_written(args.out):
+            raise
+        raise Unfinished(
+            f"{error}; features that were written are kept: run the same command again when this "
+            f"is mended, or delete {args.out} to begin again"
+        ) from None
 
 
 if __name__ == "__main__":
