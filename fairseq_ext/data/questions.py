@@ -6,6 +6,7 @@ The 658,111 questions on which models of VQA-v2 are trained take 100 MB so, and 
 import logging
 import re
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.data.examples import TEXT, Field, is_number, is_text, parse
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import numbered_lines
+from fairseq_ext.files import numbered_lines, read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -169,3 +170,16 @@ class Questions:
 def name_kind(kind: str) -> str:
     """Return a value of "answer_type" as a part of a metric's name: "yes/no" is "yes_no"."""
     return re.sub(r"\W+", "_", kind.lower()).strip("_")
+
+
+def read_names(path: Path) -> list[str]:
+    """Return the lines of a file; raise UsageError if it is missing, empty, or has one twice."""
+    if not path.is_file():
+        raise UsageError(f"{path} is not there; {AGAIN}")
+    names = list(read_lines(path))
+    if not names:
+        raise UsageError(f"{path} is empty; {AGAIN}")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise UsageError(f"{path} has '{name}' {count} times; {AGAIN}")
+    return names

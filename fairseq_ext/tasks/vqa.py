@@ -1,7 +1,6 @@
 """The task "vqa": questions about pictures, whose boxes detectors have found."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ from omegaconf import II, MISSING
 from fairseq_ext.data.dictionaries import check_file
 from fairseq_ext.data.picture_features import PictureFeatures
 from fairseq_ext.data.question_batches import QuestionDataset
-from fairseq_ext.data.questions import AGAIN, Questions
+from fairseq_ext.data.questions import AGAIN, Questions, read_names
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import read_lines
 from fairseq_ext.models import word_vectors
 from fairseq_ext.models.config import check_positive, help_from_docstring
 from fairseq_ext.models.pretrained import saved_options
@@ -282,19 +280,6 @@ class VqaTask(FairseqTask):
 def is_vqa(checkpoint: Path) -> bool:
     """Return whether a checkpoint is of this task; raise UsageError if it is none."""
     return saved_options(read_checkpoint(checkpoint), "task").get("_name") == "vqa"
-
-
-def read_names(path: Path) -> list[str]:
-    """Return the lines of a file; raise UsageError if it is missing, empty, or has one twice."""
-    if not path.is_file():
-        raise UsageError(f"{path} is not there; {AGAIN}")
-    names = list(read_lines(path))
-    if not names:
-        raise UsageError(f"{path} is empty; {AGAIN}")
-    name, count = Counter(names).most_common(1)[0]
-    if count > 1:
-        raise UsageError(f"{path} has '{name}' {count} times; {AGAIN}")
-    return names
 
 
 def _show_difference(saved: Any, current: Any) -> str:
