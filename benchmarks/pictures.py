@@ -12,14 +12,14 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, TypeVar
 
 import measure
 import numpy as np
@@ -29,8 +29,11 @@ from measure import AGAIN, Aim, Quiet, Row, Table
 from tqdm import tqdm
 
 from fairseq_ext.data.picture_features import FeatureWriter
+from fairseq_ext.data.question_batches import QuestionDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable, write_lines
+
+T = TypeVar("T")
 
 EXAMPLE = "python benchmarks/pictures.py --pictures 5000 --threads 1 --rounds 5 --clock wall"
 STEP = "training step"
@@ -101,13 +104,29 @@ def anonymous_memory() -> float:
     return next(int(x.split()[1]) for x in status.split("\n") if x.startswith("RssAnon")) / 1024
 
 
-def load_epoch(folder: Path, args: Namespace) -> dict[str, float]:
-    """Return the MiB of anonymous memory after some batches, at most and at the end."""
+def read_from_disk() -> float:
+    """Return the MiB that this process had the system read from the disk so far."""
+    lines = Path("/proc/self/io").read_text().split("\n")
+    return next(int(x.split()[1]) for x in lines if x.startswith("read_bytes")) / measure.MIB
+
+
+def open_data(folder: Path, args: Namespace) -> QuestionDataset:
     cfg = steps.configure([*steps.FLAGS, *command_line(folder, args)], args)
     task = tasks.setup_task(cfg.task)
     task.width = args.width
     task.load_dataset("train")
-    data = task.dataset("train")
+    return task.dataset("train")
+
+
+def sample_batches(data: QuestionDataset, count: int, args: Namespace) -> list[list[int]]:
+    random = np.random.default_rng(args.seed)
+    size = min(args.questions, len(data))
+    return [random.choice(len(data), size, replace=False).tolist() for _ in range(count)]
+
+
+def load_epoch(folder: Path, args: Namespace) -> dict[str, float]:
+    """Return the MiB of anonymous memory after some batches, at most and at the end."""
+    data = open_data(folder, args)
     order = np.random.default_rng(args.seed).permutation(len(data))
     seen = []
     batches = [order[i : i + args.questions] for i in range(0, len(order), args.questions)]
@@ -118,49 +137,50 @@ def load_epoch(folder: Path, args: Namespace) -> dict[str, float]:
     return {"start": start, "end": seen[-1], "most": max(seen[WARM:] or seen)}
 
 
-def memory_row(folder: Path, args: Namespace) -> Row:
+def load_cold(folder: Path, args: Namespace) -> tuple[list[float], float]:
+    """Return the seconds of loading each batch from the disk, and the MiB of one that were read.
+
+    The system only forgets pages that no process has mapped: a process of its own has mapped none.
+    """
+    data, clock, seconds = open_data(folder, args), measure.clock(args), []
+    before = read_from_disk()
+    for batch in sample_batches(data, args.rounds, args):
+        forget_pages(folder)
+        begin = clock()
+        data.collater(batch)
+        seconds.append(clock() - begin)
+    return seconds, (read_from_disk() - before) / args.rounds
+
+
+def apart(work: Callable[[Path, Namespace], T], folder: Path, args: Namespace) -> T:
+    """Return what a function returns in a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        found = process.submit(load_epoch, folder, args).result()
-    measured = {name: [value] for name, value in found.items()}
+        return process.submit(work, folder, args).result()
+
+
+def memory_row(folder: Path, args: Namespace) -> Row:
+    measured = {name: [value] for name, value in apart(load_epoch, folder, args).items()}
     return measure.compare("epoch", measured, "start", 1.0)
 
 
-def time_row(folder: Path, args: Namespace) -> Row:
+def time_row(folder: Path, args: Namespace, cold: list[float]) -> Row:
     """Return the time of a step, and of loading a batch as a multiple of it."""
     candidate = steps.build_candidate(command_line(folder, args), args)
     candidate.task.load_dataset("train")
     data = candidate.task.dataset("train")
-    random = np.random.default_rng(args.seed)
-    batches = [
-        random.choice(len(data), args.questions, replace=False).tolist()
-        for _ in range(args.rounds + measure.WARMUP)
-    ]
+    batches = sample_batches(data, args.rounds + measure.WARMUP, args)
     fixed = data.collater(batches[0])
+    for batch in batches:
+        data.collater(batch)
     trainer = steps.build_trainer(candidate)
 
     def step(_: int) -> None:
         trainer.train_step([fixed])
 
-    def load(turn: int) -> None:
-        data.collater(batches[turn])
-
-    work = {STEP: step, AGAIN: step, "loading": load}
-    seconds = measure.interleave(
-        work, STEP, args.rounds, measure.clock(args), args.seed, "cached pages"
-    )
-    seconds["loading from the disk"] = from_disk(folder, load, args)
+    work = {STEP: step, AGAIN: step, "loading": lambda turn: data.collater(batches[turn])}
+    seconds = measure.interleave(work, STEP, args.rounds, measure.clock(args), args.seed, "time")
+    seconds["loading from the disk"] = cold
     return measure.compare(f"{args.questions} questions", seconds, STEP, 1.0)
-
-
-def from_disk(folder: Path, load: measure.Work, args: Namespace) -> list[float]:
-    """Return the seconds of loading each batch when no page of it is in memory."""
-    clock, seconds = measure.clock(args), []
-    for turn in range(args.rounds):
-        forget_pages(folder)
-        begin = clock()
-        load(turn)
-        seconds.append(clock() - begin)
-    return seconds
 
 
 def parse() -> Namespace:
@@ -188,13 +208,16 @@ def main() -> int:
         raise UsageError(f"--folder is {args.folder}, which is no folder; make it first")
     with made_up_data(args) as folder:
         size = sum(path.stat().st_size for path in folder.glob("*.npy"))
+        cold, read = apart(load_cold, folder, args)
         tables = [
             Table("Anonymous memory", "start", "MiB", [memory_row(folder, args)]),
-            Table("Time of a batch", STEP, "s", [time_row(folder, args)]),
+            Table("Time of a batch", STEP, "s", [time_row(folder, args, cold)]),
         ]
+    batch = size / args.pictures * args.questions / measure.MIB
     facts = {
         "data": f"{args.pictures} pictures x {len(VIEWS)} views x {args.boxes} boxes x {args.width}"
         f" in float16, {size / measure.MIB:,.0f} MiB, made up",
+        "batch": f"{batch:,.1f} MiB, of which {read:,.1f} were read from the disk",
         "model": f"{args.arch}, batches of {args.questions} questions, fp32",
     }
     return measure.report(args, facts, tables, [Aim("epoch", "most", FLAT)], QUIET)

@@ -1,5 +1,6 @@
 """Files of features that are mapped into memory: written, continued, read, and refused."""
 
+import mmap
 import pickle
 import re
 from pathlib import Path
@@ -61,6 +62,32 @@ def test_a_picture_is_a_view_of_the_file(tmp_path):
     mapped = Path("/proc/self/maps")
     if mapped.exists():
         assert str(tmp_path / "x.npy") in mapped.read_text()
+
+
+def test_no_more_than_the_picture_is_read(tmp_path):
+    """The system is told which pages are needed, and that those around them are not."""
+    width, counts = 700, [3, 9, 1, 20, 2]
+    with FeatureWriter(tmp_path / "x", width) as writer:
+        for image, count in enumerate(counts):
+            writer.add(image, np.full((count, width), image))
+        writer.complete()
+    features = PictureFeatures(tmp_path / "x")
+    smaps = Path("/proc/self/smaps")
+    if smaps.exists():
+        entry = smaps.read_text().partition(f"{tmp_path}/x.npy")[2]
+        assert " rr " in f" {entry.partition('VmFlags:')[2].splitlines()[0]} "
+    content, asked = bytes(features._map), []
+
+    class Map:
+        def madvise(self, advice, start, length):
+            assert advice == mmap.MADV_WILLNEED and start % mmap.PAGESIZE == 0
+            asked.append(content[start : start + length])
+
+    features._map = Map()
+    for image, count in enumerate(counts):
+        boxes = features[image].tobytes()
+        assert asked[-1].endswith(boxes) and len(boxes) == 2 * width * count
+        assert len(asked[-1]) < len(boxes) + mmap.PAGESIZE
 
 
 def test_another_process_maps_the_file_itself(tmp_path):
@@ -195,6 +222,7 @@ def change(path: Path, array: np.ndarray) -> None:
         (lambda one, two: cut(two), "x.pictures.npy is cut short or damaged"),
         (lambda one, two: one.write_bytes(b""), "x.npy is cut short or damaged"),
         (lambda one, two: one.write_bytes(b"text"), "x.npy is cut short or damaged"),
+        (lambda one, two: one.write_bytes(b"PK\x03\x04" + bytes(99)), "x.npy is cut short or dam"),
         (lambda one, two: change(one, np.zeros((9, 3))), "holds float64 [9, 3], and float16"),
         (lambda one, two: change(one, np.zeros(9, "f2")), "holds float16 [9], and float16 [boxes"),
         (lambda one, two: change(two, np.zeros((2, 2))), "holds float64 [2, 2], and int64"),

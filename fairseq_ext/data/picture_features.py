@@ -7,6 +7,7 @@ that a process owns stays level, however large the files are.
 """
 
 import io
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,9 @@ class PictureFeatures:
     def __init__(self, prefix: Path) -> None:
         self.prefix = Path(prefix)
         boxes, pictures = (Path(f"{prefix}{ending}") for ending in (".npy", ".pictures.npy"))
-        self._boxes = np.asarray(_map_array(boxes))  # slices of a memmap itself are slow
+        mapped: Any = _map_array(boxes)
         rows = _map_array(pictures)
+        self._boxes = np.asarray(mapped)  # slices of a memmap itself are slow
         if self._boxes.ndim != 2 or self._boxes.dtype != TYPE:
             given = f"{self._boxes.dtype} {list(self._boxes.shape)}"
             raise UsageError(f"{boxes} holds {given}, and float16 [boxes, C] is needed; {AGAIN}")
@@ -59,6 +61,9 @@ class PictureFeatures:
         self._spans = {image: (first, end) for image, first, end in table}
         if len(self._spans) != len(rows):
             raise UsageError(f"{pictures} has a picture twice; {AGAIN}")
+        self._start = mapped.offset % mmap.ALLOCATIONGRANULARITY  # of the boxes, in what is mapped
+        self._map: Any = mapped._mmap
+        self._map.madvise(mmap.MADV_RANDOM)  # read no more than `__getitem__` asks for
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -70,8 +75,16 @@ class PictureFeatures:
         return iter(self._spans)
 
     def __getitem__(self, image: int) -> np.ndarray:
-        """Return [N, C] float16, a read-only view of the file; raise KeyError if there is none."""
+        """Return [N, C] float16, a read-only view of the file; raise KeyError if there is none.
+
+        The system begins to read these boxes at once, and no others. By itself it reads page by
+        page what is touched, with up to some MB around it.
+        """
         first, end = self._spans[image]
+        row = self._boxes.strides[0]
+        begin = self._start + first * row
+        page = begin - begin % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, page, self._start + end * row - page)
         return self._boxes[first:end]
 
     def count(self, image: int) -> int:
@@ -84,12 +97,12 @@ class PictureFeatures:
         return PictureFeatures, (self.prefix,)
 
 
-def _map_array(path: Path) -> np.ndarray:
+def _map_array(path: Path) -> np.memmap:
     """Return a mapped array; raise UsageError if there is none, or the file is cut short."""
     if not path.is_file():
         raise UsageError(f"{path} is missing; {AGAIN}")
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError) as error:
         raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
 
