@@ -247,6 +247,10 @@ def widen(folder):
     write_features(folder / "train.second", make_boxes(1, width=WIDTH + 2))
 
 
+def damage(path):
+    path.write_bytes(path.read_bytes().replace(b"}", b"{", 1))
+
+
 def write(name, text):
     return lambda folder: (folder / name).write_text(text)
 
@@ -264,6 +268,11 @@ FOLDERS = {
         r"different widths \(first has 6, second has 8, third has 6\), .*; give --views of one",
     ),
     "cut short": (write("train.first.npy", "x"), {}, "train.first.npy is cut short or damaged"),
+    "a damaged header": (
+        lambda folder: damage(folder / "train.first.pictures.npy"),
+        {},
+        "train.first.pictures.npy is cut short or damaged",
+    ),
     "an unknown view": (
         lambda folder: None,
         {"views": "first,fourth"},
