@@ -126,6 +126,18 @@ def test_share_of_rare_words():
     assert looks("rare", SymbolTable(words, "code")(tokens), "code") == [{1, 3}] * 5
 
 
+def test_rare_words_with_a_least_count():
+    """Of a word in pieces the rarest one decides; unknown words were never counted."""
+    words = Dictionary()
+    counts = {"▁a": 9, "▁b": 1, "▁c": 3, "▁d": 20, "x": 2, "y": 5}
+    tokens = [words.add_symbol(piece, n=count) for piece, count in counts.items()]
+    a, b, c, d, x, y = tokens
+    tokens = torch.tensor([[b, c, a, x, d, y, words.unk(), words.eos()]])  # b c ax dy ?
+    for least, rare in ((0, {6}), (1, {0}), (2, {2, 3}), (3, {1}), (4, {4, 5}), (6, None)):
+        found = looks("rare", SymbolTable(words, "paper", least)(tokens))
+        assert found == ([rare] * 8 if rare else [{at} for at in range(8)])
+
+
 def test_rare_words_are_the_same_in_16_bits():
     counts = {"a": 70_000, "b": 69_999, "c": 2_050, "d": 2_049, "e": 300, "f": 299}
     words = Dictionary()

@@ -265,8 +265,14 @@ def build_symbols(cfg: Any, dictionary: Dictionary) -> SymbolTable | None:
     names = _all_roles(cfg.encoder_roles, cfg.encoder.layers)
     if not names:
         return None
+    least = cfg.role_rare_min_count
+    if least and "rare" not in names:
+        raise UsageError(
+            f"--role-rare-min-count is {least}, and {ROLES_FLAG} has no rare; give rare there, or "
+            "leave the count out"
+        )
     check_symbols(dictionary, names, str(cfg.role_definitions))
-    return SymbolTable(dictionary, str(cfg.role_definitions))
+    return SymbolTable(dictionary, str(cfg.role_definitions), least)
 
 
 def roles_with_parses(options: Mapping[str, Any]) -> list[str]:
