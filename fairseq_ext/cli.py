@@ -41,7 +41,7 @@ VERBS = {
 }
 
 # Verbs that build no model of fairseq, and so start without it.
-QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves")
+QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves", "masking")
 
 # Verbs that read no checkpoint.
 NO_READERS = (

@@ -14,10 +14,11 @@ from fairseq_ext.attention import second_pass
 from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.adversarial import asa_options
 from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
-from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
+from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.criterions.divergence import Divergence
 from fairseq_ext.criterions.logging_outputs import Log, log_means, sum_entries
 from fairseq_ext.criterions.terms import Term, TrainingStep
+from fairseq_ext.training_logs import MASKED_SHARE
 
 logger = logging.getLogger(__name__)
 
@@ -179,4 +180,4 @@ class AdversarialSelfAttention(Term):
             units, layer = sum_entries(logs, name), name.removeprefix("asa_units")
             if units:
                 kept = sum_entries(logs, f"asa_kept{layer}")
-                metrics.log_scalar(SHARE + layer, 1 - float(kept / units), units, round=4)
+                metrics.log_scalar(MASKED_SHARE + layer, 1 - float(kept / units), units, round=4)
