@@ -163,6 +163,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
             args.segments = facts.segments
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
         model.report = report_model(model, task)
+        model.report.positions = model.encoder.max_positions()
         return model
 
     def adopted_options(self) -> dict[str, Any]:
