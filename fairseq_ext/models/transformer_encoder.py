@@ -8,7 +8,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
-from fairseq_ext.models.head_options import build_symbols, embed_positions
+from fairseq_ext.models.head_options import embed_positions
 from fairseq_ext.models.layers import (
     EncoderLayer,
     count_positions,
@@ -17,6 +17,7 @@ from fairseq_ext.models.layers import (
     share_positions,
     wrap_layer,
 )
+from fairseq_ext.models.role_options import build_symbols
 
 
 class TransformerEncoder(TransformerEncoderBase):

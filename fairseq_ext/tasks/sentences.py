@@ -16,7 +16,7 @@ from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
 from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import config, head_options, task_heads
+from fairseq_ext.models import config, role_options, task_heads
 from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 Pairs = ChoiceEnum(["joint", "apart"])
@@ -102,7 +102,7 @@ class SentenceTask(LabelledTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model, and note whether it reads annotations."""
         model = super().build_model(cfg, from_checkpoint)
-        self.parsed = bool(head_options.roles_with_parses(vars(model.args)))
+        self.parsed = bool(role_options.roles_with_parses(vars(model.args)))
         return model
 
     def _annotations_path(self, name: str) -> Path:
