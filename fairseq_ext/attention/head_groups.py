@@ -103,6 +103,8 @@ class HeadGroup(nn.Module):
         if dropout:  # of each sentence on its own
             weights = weights.expand(len(v), -1, -1, -1)
         mixed = drop_weights(weights.to(v.dtype), dropout)
+        if getattr(context.inputs.recorder, "dropped", False):
+            weights = mixed.to(weights.dtype)
         return mixed @ v, weights.expand(len(v), -1, -1, -1) if observed else None
 
     def _fused(self, call: HeadCall) -> Tensor | None:
