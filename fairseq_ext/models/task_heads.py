@@ -146,21 +146,39 @@ class Block(nn.Module):
 
     softmax((X Q)(Y K)ᵀ / √(d/h)) (Y V) of h heads is followed by A; Q, K, V and A are d x d.
     Between two sentences a fifth map follows, the paper's "intermediate transformation", whose
-    place the paper does not give. There is no bias, no residual and no layer normalisation, since
-    the paper names none; its counts of parameters fit this, but do not exclude them.
+    place the paper does not give. By default there is no bias, no residual and no layer
+    normalisation, since the paper names none; its counts of parameters hardly tell.
+
+    Args:
+        bias: every map has a bias.
+        residual: X is added to the output.
+        norm: layer normalisation follows.
     """
 
-    def __init__(self, width: int, heads: int, layer: int, cross: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        layer: int,
+        cross: bool,
+        dropout: float,
+        bias: bool = False,
+        residual: bool = False,
+        norm: bool = False,
+    ) -> None:
         super().__init__()
         self.attention = Attention(
-            width, heads, site="cross", layer=layer, bias=False, dropout=dropout
+            width, heads, site="cross", layer=layer, bias=bias, dropout=dropout
         )
-        self.intermediate = nn.Linear(width, width, bias=False) if cross else None
+        self.intermediate = nn.Linear(width, width, bias=bias) if cross else None
+        self.residual, self.norm = residual, nn.LayerNorm(width) if norm else None
 
     def forward(self, queries: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return [T, B, C] of queries [T, B, C], keys [S, B, C] and the keys' padding [B, S]."""
         x, _ = self.attention(queries, keys, keys, key_padding_mask=padding, need_weights=False)
-        return x if self.intermediate is None else self.intermediate(x)
+        x = x if self.intermediate is None else self.intermediate(x)
+        x = x + queries if self.residual else x
+        return x if self.norm is None else self.norm(x)
 
 
 class TaskAttention(nn.Module):
@@ -171,7 +189,9 @@ class TaskAttention(nn.Module):
 
     Args:
         cross: sentences come in pairs, one after the other.
-        init: how every weight of the blocks is initialised; see :func:`parse_initialiser`.
+        init: how every weight of the blocks' maps is initialised; see :func:`parse_initialiser`.
+            Biases begin as 0.
+        parts: `bias`, `residual` and `norm` of every :class:`Block`.
     """
 
     def __init__(
@@ -183,14 +203,18 @@ class TaskAttention(nn.Module):
         cross: bool,
         init: str = "default",
         dropout: float = 0.0,
+        **parts: bool,
     ) -> None:
         super().__init__()
         self.cross = cross
-        blocks = (Block(width, heads, layer, cross, dropout) for layer in range(layers))
+        blocks = (Block(width, heads, layer, cross, dropout, **parts) for layer in range(layers))
         self.blocks = nn.ModuleList(blocks)
         initialise = parse_initialiser(init)
-        for weight in self.blocks.parameters():
-            initialise(weight)
+        for name, parameter in self.blocks.named_parameters():
+            if parameter.dim() > 1:
+                initialise(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
         """Return [B, C] of features [B, S, C] and their padding [B, S]."""
