@@ -186,6 +186,9 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         super().upgrade_state_dict_named(state_dict, name)
         for key in renamed:
             state_dict.pop(key, None)
+        pooler = [state_dict.pop(key) for key in pretrained.POOLER if key in state_dict]
+        if pooler and self.task_head is not None:
+            task_heads.load_pooler(self.task_head, *pooler)
         self._keep_generator(state_dict, f"{name}." if name else "")
         if self.task_head is not None:
             self._keep_task_head(self.task_head, state_dict, f"{name}." if name else "")

@@ -39,17 +39,24 @@ POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": p
 
 
 class Mlp(RobertaClassificationHead):
-    """RoBERTa's classification head: dropout, linear, activation, dropout, linear."""
+    """RoBERTa's classification head: dropout, linear, activation, dropout, linear.
+
+    Attributes:
+        pooler: the first linear layer is BERT's trained pooler, without dropout before it.
+    """
+
+    pooler = False
 
     def forward(self, x: Tensor, **unused: Any) -> Tensor:
         """Return [..., classes] of x [..., C]; fairseq's own reads the first token alone."""
-        return self.out_proj(self.dropout(self.activation_fn(self.dense(self.dropout(x)))))
+        x = x if self.pooler else self.dropout(x)
+        return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
 
 def build_mlp(args: Namespace, classes: int, activation: str | None = None) -> Mlp:
     """Build the head from the options of an encoder, perhaps with another activation function."""
     options, width = {**POOLER, **vars(args)}, args.encoder_embed_dim
-    return Mlp(
+    head = Mlp(
         *(width, width, classes),
         activation or options["pooler_activation_fn"],
         args.pooler_dropout,
@@ -57,6 +64,15 @@ def build_mlp(args: Namespace, classes: int, activation: str | None = None) -> M
         options.get("quant_noise_pq_block_size", 8),
         options["spectral_norm_classification_head"],
     )
+    head.pooler = activation is None and bool(options.get("pretrained_pooler"))
+    return head
+
+
+def load_pooler(head: nn.Module, weight: Tensor, bias: Tensor) -> None:
+    """Let the first linear layer of an `Mlp` in a head begin as BERT's pooler."""
+    for module in head.modules():
+        if isinstance(module, Mlp) and module.pooler:
+            module.dense.load_state_dict({"weight": weight, "bias": bias})
 
 
 def check_pooler(head: nn.Module, args: Namespace) -> None:
