@@ -126,6 +126,24 @@ def test_share_of_rare_words():
     assert looks("rare", SymbolTable(words, "code")(tokens), "code") == [{0, 2}] * 5
 
 
+@pytest.mark.parametrize(
+    ("text", "rare"),
+    [
+        ("the dog ran newone sat newtwo", {4, 6}),
+        ("the dog saw newone in the park with newtwo", {8, 9}),  # four unseen ones, later ones win
+    ],
+)
+def test_unseen_words_are_the_rarest_of_the_code(text, rare):
+    """Its own masks, with its counts of these training sentences and of the text itself."""
+    training = ["the dog ran in the park", "the dog sat in the sun", "the cat ran"]
+    words, counted = Dictionary(), " ".join([*training, "a dog and a cat sat"]).split()
+    for word in dict.fromkeys(counted):
+        words.add_symbol(word, n=counted.count(word))
+    tokens = [words.bos(), *map(words.index, text.split()), words.eos()]
+    view = SymbolTable(words, "code")(torch.tensor([tokens]))
+    assert looks("rare", view, "code") == [rare] * len(tokens)
+
+
 def test_rare_words_are_the_same_in_16_bits():
     counts = {"a": 70_000, "b": 69_999, "c": 2_050, "d": 2_049, "e": 300, "f": 299}
     words = Dictionary()
