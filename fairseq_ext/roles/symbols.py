@@ -92,7 +92,7 @@ def _rarity(dictionary: Dictionary, pieces: list[Piece], rule: Definitions) -> l
         -count if piece is not SPECIAL and (rule.short or _can_be_rare(piece)) else NEVER_RARE
         for piece, count in zip(pieces, dictionary.count, strict=True)
     ]
-    rarity[dictionary.unk()] = 0 if rule.unknown else -max(dictionary.count) - 1
+    rarity[dictionary.unk()] = 0  # the rarest
     return rarity
 
 
