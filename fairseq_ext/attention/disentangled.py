@@ -62,7 +62,7 @@ class Disentangled(nn.Module):
 
     This is Eq. 4 of He et al. 2021. kr and qr are relative embeddings, projected as keys and as
     queries are. The paper writes qr_{bucket(j - i)}; the released code and transformers take
-    bucket(i - j), and so does this. Without a term, the factor 3 is the number of those that remain.
+    bucket(i - j), and so does this. The factor is 2 if one of both terms is left out.
 
     Args:
         heads: h; it does not matter.

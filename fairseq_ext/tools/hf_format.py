@@ -1,5 +1,7 @@
 """BERT and RoBERTa as Hugging Face writes them, and the corresponding names in fairseq.
 
+DeBERTa is in `hf_deberta`, which uses this.
+
 Shapes are words of letters: V symbols, P positions, T token types, D features, F features between
 the linear layers.
 """
@@ -47,7 +49,9 @@ OUTPUT = "encoder.lm_head"
 OUTPUT_WEIGHT, OUTPUT_BIAS = f"{OUTPUT}.weight", f"{OUTPUT}.bias"
 BY_SYMBOL = {TOKENS, OUTPUT_WEIGHT, OUTPUT_BIAS}  # with a row for each symbol
 
-# Name of a module there, name here, shape of its weight, shape of its bias.
+Module = tuple[str, ...]
+"""Name of a module there, name here, shape of its weight and, if it has one, of its bias."""
+
 EMBEDDINGS = (
     ("embeddings.word_embeddings", f"{ENCODER}.embed_tokens", "VD"),
     ("embeddings.position_embeddings", f"{ENCODER}.embed_positions", "PD"),
@@ -65,8 +69,9 @@ LAYER = (
     ("output.LayerNorm", "final_layer_norm", "D", "D"),
 )
 # The head for masked language modelling: its name, and the names of its first two modules.
-HEADS = {"bert": "cls.predictions", "roberta": "lm_head"}
-TRANSFORM = {"bert": ("transform.dense", "transform.LayerNorm"), "roberta": ("dense", "layer_norm")}
+HEADS = dict.fromkeys(("bert", "deberta", "deberta-v2"), "cls.predictions") | {"roberta": "lm_head"}
+TRANSFORM = dict.fromkeys(HEADS, ("transform.dense", "transform.LayerNorm"))
+TRANSFORM["roberta"] = ("dense", "layer_norm")
 
 
 def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, str]]:
@@ -77,7 +82,7 @@ def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, 
         layers: the number of layers.
         head: whether the head for masked language modelling is included.
     """
-    modules = [*EMBEDDINGS]
+    modules: list[Module] = [*EMBEDDINGS]
     if head:
         prefix, (dense, norm) = HEADS[kind], TRANSFORM[kind]
         modules += [
@@ -85,9 +90,20 @@ def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, 
             (f"{prefix}.{norm}", f"{OUTPUT}.layer_norm", "D", "D"),
             (f"{prefix}.decoder", OUTPUT, "VD", "V"),
         ]
-    for i in range(layers):
-        there, here = f"encoder.layer.{i}", f"{ENCODER}.layers.{i}"
-        modules += [(f"{there}.{theirs}", f"{here}.{ours}", *s) for theirs, ours, *s in LAYER]
+    return name_parameters([*modules, *list_layers(layers, LAYER)])
+
+
+def list_layers(layers: int, parts: Iterable[Module]) -> list[Module]:
+    """Return the modules of all layers, given those of one."""
+    return [
+        (f"encoder.layer.{i}.{theirs}", f"{ENCODER}.layers.{i}.{ours}", *shapes)
+        for i in range(layers)
+        for theirs, ours, *shapes in parts
+    ]
+
+
+def name_parameters(modules: Iterable[Module]) -> dict[str, tuple[str, str]]:
+    """Return the parameters of modules: name there -> name here and shape."""
     return {
         f"{theirs}.{part}": (f"{ours}.{part}", shape)
         for theirs, ours, *shapes in modules
@@ -142,8 +158,8 @@ def rearrange(state: dict[str, Tensor], order: list[int], first: int, wanted: in
     """Put symbols into an order, and the first position from row `first` into row `wanted`."""
     for name in BY_SYMBOL & state.keys():
         state[name] = state[name][order]
-    rows = state[POSITIONS]
-    if first != wanted:
+    rows = state.get(POSITIONS)
+    if rows is not None and first != wanted:
         state[POSITIONS] = torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
 
 
