@@ -568,7 +568,7 @@ def without_labels(folder):
             "--pooling attention --task-init uniform --amp",
             "--task-init uniform makes numbers too large for --amp",
         ),
-        (None, "--arch roberta", "needs an encoder of ours; use --arch roberta_una"),
+        (None, "--arch roberta", "needs an encoder of ours, like roberta_una"),
         (None, "--vocabulary {}/data", "{}/data has no dict.txt; give --vocabulary"),
         (None, "--vocabulary {}/fewer", "was trained with another dictionary"),
         ("train.jsonl", "", "/data/train.jsonl is not there; make it with"),
