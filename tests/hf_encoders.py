@@ -11,6 +11,9 @@ import torch
 from fairseq import checkpoint_utils
 from safetensors.torch import load_file, save_file
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
+from tokenizers.models import BPE, Unigram
+from tokenizers.pre_tokenizers import ByteLevel, Metaspace
+from tokenizers.trainers import BpeTrainer, UnigramTrainer
 from torch import Tensor, nn
 
 from fairseq_ext.cli import main
@@ -145,3 +148,64 @@ def refused(command: list, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         main(list(map(str, command)))
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+RELATIVE = {"relative_attention": True, "position_biased_input": False}
+V1 = {**RELATIVE, "pos_att_type": "c2p|p2c"}
+V3 = {
+    **RELATIVE,
+    "pos_att_type": "p2c|c2p",
+    "position_buckets": 8,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+}
+
+
+def make_deberta(
+    transformers, folder: Path, kind: str, settings: dict, texts: list[str] = TEXTS
+) -> Path:
+    """Fill a folder with a small encoder of random parameters, and a tokeniser of texts."""
+    build = {"Deberta": byte_level_of_deberta, "DebertaV2": unigram}[kind]
+    tokenizer = build(transformers, texts)
+    tokenizer.save_pretrained(folder)
+    options = {"vocab_size": len(tokenizer) + 3, "pad_token_id": tokenizer.pad_token_id}
+    config = getattr(transformers, f"{kind}Config")(**SMALL, **options, **settings)
+    model = getattr(transformers, f"{kind}ForMaskedLM")(config)
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    return folder
+
+
+def unigram(transformers, texts):
+    """SentencePiece's, with [MASK] at the end."""
+    learned = Tokenizer(Unigram())
+    learned.pre_tokenizer = Metaspace()
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    trainer = UnigramTrainer(
+        vocab_size=200, special_tokens=special, unk_token="[UNK]", show_progress=False
+    )
+    learned.train_from_iterator(texts, trainer)
+    pieces = json.loads(learned.to_str())["model"]["vocab"]
+    pieces = [*map(tuple, pieces), ("[MASK]", 0.0)]
+    return transformers.DebertaV2Tokenizer(vocab=pieces, unk_id=3)
+
+
+def byte_level_of_deberta(transformers, texts):
+    """GPT-2's, with BERT's special tokens first and [MASK] at the end."""
+    learned = Tokenizer(BPE())
+    learned.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
+    learned.train_from_iterator(
+        texts,
+        BpeTrainer(
+            vocab_size=300,
+            special_tokens=special,
+            initial_alphabet=ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    model = json.loads(learned.to_str())["model"]
+    vocabulary = model["vocab"] | {"[MASK]": len(model["vocab"])}
+    return transformers.DebertaTokenizer(vocabulary, [tuple(pair) for pair in model["merges"]])

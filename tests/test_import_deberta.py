@@ -9,20 +9,20 @@ import pytest
 import torch
 from cases import slow_but_first
 from hf_encoders import (
-    SMALL,
+    RELATIVE,
     TEXTS,
+    V1,
+    V3,
     changed,
     check_ids,
     check_states,
     differing,
+    load,
+    make_deberta,
     refused,
     saved,
     tensors,
 )
-from tokenizers import Tokenizer
-from tokenizers.models import BPE, Unigram
-from tokenizers.pre_tokenizers import ByteLevel, Metaspace
-from tokenizers.trainers import BpeTrainer, UnigramTrainer
 from torch import nn
 
 from fairseq_ext.cli import main
@@ -30,15 +30,6 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.tools.sentence_pieces import read_sentence_pieces
 
 NEAR = {"rtol": 0, "atol": 1e-5}
-RELATIVE = {"relative_attention": True, "position_biased_input": False}
-V1 = {**RELATIVE, "pos_att_type": "c2p|p2c"}
-V3 = {
-    **RELATIVE,
-    "pos_att_type": "p2c|c2p",
-    "position_buckets": 8,
-    "share_att_key": True,
-    "norm_rel_ebd": "layer_norm",
-}
 CASES = {
     "v1": ("Deberta", V1),
     "v2": ("DebertaV2", {**V3, "conv_kernel_size": 3, "conv_act": "gelu"}),
@@ -72,52 +63,9 @@ def make(hugging_face, tmp_path_factory):
     """Folders of small encoders with random parameters, by kind and further settings."""
 
     def made(kind: str, settings: dict) -> Path:
-        folder = tmp_path_factory.mktemp(kind)
-        tokenizer = {"Deberta": byte_level, "DebertaV2": unigram}[kind](hugging_face)
-        tokenizer.save_pretrained(folder)
-        options = {"vocab_size": len(tokenizer) + 3, "pad_token_id": tokenizer.pad_token_id}
-        config = getattr(hugging_face, f"{kind}Config")(**SMALL, **options, **settings)
-        model = getattr(hugging_face, f"{kind}ForMaskedLM")(config)
-        torch.manual_seed(1)
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, std=0.15)
-        model.save_pretrained(folder)
-        return folder
+        return make_deberta(hugging_face, tmp_path_factory.mktemp(kind), kind, settings)
 
     return made
-
-
-def unigram(transformers):
-    """SentencePiece's, with [MASK] at the end."""
-    learned = Tokenizer(Unigram())
-    learned.pre_tokenizer = Metaspace()
-    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
-    trainer = UnigramTrainer(
-        vocab_size=200, special_tokens=special, unk_token="[UNK]", show_progress=False
-    )
-    learned.train_from_iterator(TEXTS, trainer)
-    pieces = json.loads(learned.to_str())["model"]["vocab"]
-    pieces = [*map(tuple, pieces), ("[MASK]", 0.0)]
-    return transformers.DebertaV2Tokenizer(vocab=pieces, unk_id=3)
-
-
-def byte_level(transformers):
-    """GPT-2's, with BERT's special tokens first and [MASK] at the end."""
-    learned = Tokenizer(BPE())
-    learned.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
-    learned.train_from_iterator(
-        TEXTS,
-        BpeTrainer(
-            vocab_size=300,
-            special_tokens=special,
-            initial_alphabet=ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    model = json.loads(learned.to_str())["model"]
-    vocabulary = model["vocab"] | {"[MASK]": len(model["vocab"])}
-    return transformers.DebertaTokenizer(vocabulary, [tuple(pair) for pair in model["merges"]])
 
 
 @pytest.fixture(scope="module", params=slow_but_first(CASES))
@@ -328,3 +276,41 @@ def test_what_cannot_be_exported(options, words, v3, tmp_path):
     state["cfg"]["model"] |= options
     torch.save(state, tmp_path / "ours" / "model.pt")
     refused(["export-hf", tmp_path / "ours" / "model.pt", tmp_path / "out"], words)
+
+
+@torch.no_grad()
+def test_the_enhanced_mask_decoder_is_that_of_the_authors(v3, hugging_face, tmp_path, capsys):
+    """The last layer twice more, whose queries begin with absolute positions: v3's last layer in
+    transformers takes queries too."""
+    main(["import-hf", str(v3), str(tmp_path / "ours")])
+    file = tmp_path / "ours" / "model.pt"
+    state = torch.load(file, weights_only=True)
+    state["cfg"]["model"]["enhanced_mask_decoder"] = True
+    positions = 0.5 * torch.randn(90, 32)
+    state["model"]["encoder.mask_positions.weight"] = positions
+    torch.save(state, file)
+    model, vocabulary = load(tmp_path / "ours"), Vocabulary.load(tmp_path / "ours")
+    rows = [torch.tensor(text.ids) for text in vocabulary.tokenizer.encode_batch(TEXTS)]
+    reference = hugging_face.AutoModelForMaskedLM.from_pretrained(v3).eval()
+    pad = reference.config.pad_token_id
+    batch = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+    real, base = batch != pad, reference.deberta
+    states = base(batch, attention_mask=real.long(), output_hidden_states=True).hidden_states
+    queries = states[-2] + positions[: batch.size(1)]
+    shared = {
+        "relative_pos": base.encoder.get_rel_pos(states[0]),
+        "rel_embeddings": base.encoder.get_rel_embedding(),
+    }
+    mask = base.encoder.get_attention_mask(real.long())
+    for _ in range(2):
+        layer = base.encoder.layer[-1]
+        queries, _ = layer(states[-2], mask, query_states=queries, **shared)
+    symbols = torch.from_numpy(vocabulary.numbers)
+    logits, extra = model(symbols[batch])
+    expected = reference.cls(queries)[..., : len(symbols)]
+    torch.testing.assert_close(logits[..., symbols][real], expected[real], **NEAR)
+    torch.testing.assert_close(extra["features"][real], states[-1][real], **NEAR)
+    capsys.readouterr()
+    main(["export-hf", str(file), str(tmp_path / "back")])
+    said = capsys.readouterr().out
+    assert "left out: encoder.mask_positions.weight" in said and "no absolute positions" in said

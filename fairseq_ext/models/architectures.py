@@ -109,7 +109,6 @@ _DEBERTA = {
     "encoder_scorer": "disentangled",
     "encoder_positions": "none",
     "layer_norm_eps": 1e-7,
-    "pooler_activation_fn": "gelu",
 }
 
 DEBERTA_SIZES: dict[str, dict[str, Any]] = {  # DeBERTa v3's, and the xlarge one of v2
