@@ -5,14 +5,13 @@ projects them, and a scorer compares queries with projected distances and distan
 """
 
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall, Inputs, RelativeTables
+from fairseq_ext.attention.kernels.distances import add_distances
 from fairseq_ext.attention.scorers import SCORERS
 from fairseq_ext.errors import UsageError
 
@@ -107,27 +106,25 @@ class Disentangled(nn.Module):
         """Return scores [B, h, T, T]."""
         scale = (self.factor() * call.q.size(-1)) ** -0.5
         scores = (call.q * scale) @ call.k.transpose(-1, -2)
-        for term in self._position_terms(call):
-            scores += term
-        return scores
+        return self._add_positions(scores, call)
 
     def bias(self, call: HeadCall) -> tuple[Tensor, Tensor]:
         """Return queries q' [B, h, T, D] and a bias b [B, h, T, T]: s = q' k^T / sqrt(D) + b."""
-        bias = reduce(add, self._position_terms(call))
-        return call.q * self.factor() ** -0.5, bias.contiguous()
+        q, length = call.q * self.factor() ** -0.5, call.q.size(2)
+        return q, self._add_positions(q.new_zeros(*q.shape[:2], length, length), call)
 
     def factor(self) -> int:
         """Return by how much the variance of scores grows: the number of terms, with content's."""
         return 1 + len(self.terms)
 
-    def _position_terms(self, call: HeadCall) -> list[Tensor]:
+    def _add_positions(self, scores: Tensor, call: HeadCall) -> Tensor:
+        """Return scores [B, h, T, T] with the terms of positions, in the same memory."""
         keys, queries = check_tables(call.relative)
-        terms = []
         if keys is not None:
-            terms.append(compare_with_distances(call.q, keys))
+            scores = add_distances(scores, call.q, keys)
         if queries is not None:
-            terms.append(compare_with_distances(call.k, queries).transpose(-1, -2))
-        return terms
+            scores = add_distances(scores, call.k, queries, keys=True)
+        return scores
 
     def bucket(self, distances: Tensor) -> Tensor:
         """Return the row of the table, from 0 to 2 K - 1, of each distance i - j."""
@@ -175,24 +172,6 @@ def check_tables(tables: RelativeTables | None) -> RelativeTables:
             "Inputs.relative; call it through an encoder, or with these"
         )
     return tables
-
-
-def compare_with_distances(x: Tensor, table: Tensor) -> Tensor:
-    """Return x_i . t_(i - j), [B, h, T, T], a view of the products with all distances.
-
-    The products [h, T B, 2T - 1] have the distance i - j in column T - 1 - i + j. So their rows
-    are shifted against each other by one column from i to i + 1, which strides say without a copy.
-
-    Args:
-        x: [B, h, T, D].
-        table: [h, D, 2T - 1], of the distances from T - 1 down to 1 - T.
-    """
-    batch, heads, length, width = x.shape
-    rows = x.permute(1, 2, 0, 3).reshape(heads, length * batch, width)
-    products = torch.bmm(rows, table)
-    columns = products.size(-1)
-    strides = (columns, length * batch * columns, batch * columns - 1, 1)
-    return products.as_strided((batch, heads, length, length), strides, length - 1)
 
 
 class RelativeEmbeddings(nn.Module):
