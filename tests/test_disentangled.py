@@ -9,6 +9,7 @@ from naive import normalise
 
 from fairseq_ext.attention import SCORERS, Attention, HeadGroup, Inputs, build_normaliser, softmax
 from fairseq_ext.attention.disentangled import Disentangled, RelativeEmbeddings
+from fairseq_ext.attention.kernels import distances
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import check_requirements
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
@@ -112,10 +113,56 @@ def test_the_fused_kernel_computes_the_same(name, normaliser, monkeypatch):
 @pytest.mark.parametrize(("buckets", "distance"), [(0, 6), (4, 7), (32, 90), (256, 512)])
 def test_buckets(buckets, distance):
     scorer = Disentangled(1, "c2p", buckets, distance)
-    distances = torch.arange(-700, 701)
-    theirs = [bucket(int(d), buckets, distance) for d in distances]
-    assert scorer.bucket(distances).tolist() == theirs
+    every = torch.arange(-700, 701)
+    theirs = [bucket(int(d), buckets, distance) for d in every]
+    assert scorer.bucket(every).tolist() == theirs
     assert min(theirs) == 0 and max(theirs) == 2 * scorer.span - 1
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 9])
+def test_blocks_are_one_product(length, monkeypatch):
+    """Of 4 tokens each, the last one perhaps smaller; outputs and every gradient."""
+    x, table, scores = (
+        torch.randn(*shape, dtype=torch.double, requires_grad=True)
+        for shape in ((2, H, length, D), (H, D, 2 * length - 1), (2, H, length, length))
+    )
+    for keys in (False, True):
+        terms = torch.stack(
+            [
+                torch.stack(
+                    [
+                        torch.einsum("bhd,hd->bh", x[:, :, j if keys else i], table[:, :, column])
+                        for j in range(length)
+                        for column in [length - 1 + (i - j if keys else j - i)]
+                    ],
+                    -1,
+                )
+                for i in range(length)
+            ],
+            2,
+        )
+        monkeypatch.setattr(distances, "BLOCKS", {"cpu": 4})
+        pair = [distances.add_distances(scores + 0.0, x, table, keys), scores + terms]
+        torch.testing.assert_close(*pair)
+        probe = torch.randn_like(scores)
+        grads = [torch.autograd.grad(each, (scores, x, table), probe) for each in pair]
+        torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_16_bits(mixed):
+    """Of a whole model, and of what autocasting leaves of it: near to 32 bits, with gradients."""
+    model = build_tiny_model("deberta_una_tiny", **SMALL, **OWN)
+    tokens = torch.tensor([[5, 6, 7, 8, 9, 2], [5, 7, 6, 2, 1, 1]])
+    real = tokens.ne(1)
+    expected = model(tokens)[0][real].detach()
+    if not mixed:
+        model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        logits = model(tokens)[0][real]
+    assert (logits.float() - expected).norm() < 0.03 * expected.norm()
+    logits.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_worked_buckets():
