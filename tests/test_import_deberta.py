@@ -314,3 +314,8 @@ def test_the_enhanced_mask_decoder_is_that_of_the_authors(v3, hugging_face, tmp_
     main(["export-hf", str(file), str(tmp_path / "back")])
     said = capsys.readouterr().out
     assert "left out: encoder.mask_positions.weight" in said and "no absolute positions" in said
+
+
+def test_a_pooler_is_never_kept(v3, tmp_path):
+    command = ["import-hf", v3, tmp_path / "out", "--pooler", "pretrained"]
+    refused(command, "is a DeBERTa, whose pooler is never kept; leave --pooler out")

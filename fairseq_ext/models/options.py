@@ -92,10 +92,9 @@ class AttentionOptions:
         decoder_head_mixer: mixer of the maps of heads in decoder self-attention
         cross_head_mixer: mixer of the maps of heads in encoder-decoder attention
         gaussian_sigma: standard deviation of hard-coded heads, in tokens: one, or one for each head
-        gaussian_ratio: source tokens per target token, for hard-coded heads of encoder-decoder
-            attention
-        role_definitions: definitions of the roles: the paper's, or its released code's, where they
-            differ
+        gaussian_ratio: source tokens per target token, for hard-coded heads of cross-attention
+        role_definitions: definitions of the roles: those of the paper, or of its released code
+        role_rare_min_count: words that dict.txt counts less often are never rare; 0: all may be
         head_gate_sites: attention whose heads have gates: some of encoder, decoder, cross, as in
             encoder,decoder
         asa_layers: encoder layers with an adversary (Wu et al. 2023), for a criterion with _asa:
@@ -142,6 +141,7 @@ class AttentionOptions:
         f"{', '.join(ROLES)} (an ordinary head); / separates layers",
     )
     role_definitions: Definitions = "paper"
+    role_rare_min_count: int = 0
     head_gate: str = _head_gate()
     head_gate_sites: str = "encoder"
     asa_layers: str = "none"
@@ -170,7 +170,7 @@ OWN_REQUIREMENTS: Requirements = {
     "gaussian_sigma": ([f"{site}_gaussian_heads" for site in SITES], []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),
     **{f"cross_{name}": (["no_cross_attention"], ["False"]) for name in CROSS},
-    "role_definitions": (["encoder_roles"], []),
+    **{f"role_{name}": (["encoder_roles"], []) for name in ("definitions", "rare_min_count")},
     "asa_per_head": (["asa_layers"], []),
     "head_gate_sites": (["head_gate"], []),
 }

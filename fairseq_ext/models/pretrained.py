@@ -15,6 +15,7 @@ from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+POOLER = ("pooler.weight", "pooler.bias")  # in the checkpoint of an imported encoder
 DIGEST = "dictionary"  # its name in checkpoints
 FIRST_POSITION = 2  # row of fairseq's embedding of positions, after the row of <pad>
 FORM = {"activation_fn": "gelu", "encoder_normalize_before": False, "layernorm_embedding": True}
@@ -28,6 +29,8 @@ DEFAULTS = {
     **DEBERTA,
     **{name: field.default for name, _, field in OPTIONS if name in HYBRID},
     "layer_norm_eps": 1e-5,
+    "pooler_dropout": 0.0,
+    "pretrained_pooler": False,
 }
 ADOPTED = (*SIZES, *DEFAULTS, "max_positions", "segments")
 
@@ -57,6 +60,7 @@ def read_model_options(checkpoint: str | None) -> dict[str, Any]:
     if embedded or options.get("encoder_positions") and "decoder_layers" not in options:
         options["segments"] = rows.get("segments.weight", 0)
         options["symbols"] = rows["tokens.weight"]
+    options["pretrained_pooler"] = POOLER[0] in state["model"]
     options[DIGEST] = (state.get("extra_state") or {}).get(DIGEST)
     return options
 
@@ -91,6 +95,11 @@ def adopt_options(args: Namespace, checkpoint: str | None) -> None:
         if getattr(args, name) is None:
             value = saved.get(name)
             setattr(args, name, DEFAULTS.get(name) if value is None else value)
+    if saved and args.pretrained_pooler and not saved["pretrained_pooler"]:
+        raise UsageError(
+            f"{checkpoint} has no pooler for --pretrained-pooler; leave that out, or give one that "
+            "'fairseq-ext import-hf --pooler pretrained' has made"
+        )
     check_scorer(args, checkpoint, saved)
     for name in (*SIZES, *FORM, *DEBERTA):
         flag, value, original = f"--{name.replace('_', '-')}", getattr(args, name), saved.get(name)

@@ -33,10 +33,10 @@ class RobertaOptions:
         max_positions: number of positions that have an embedding (default: --tokens-per-sample)
         segments: number of segments (BERT's token types) that have an embedding (default: as in the
             checkpoint that is fine-tuned, 2 for pre-training on pairs, else 0)
-        layer_norm_eps: added by layer normalisation to the variance (default: 1e-5 as in fairseq;
-            BERT: 1e-12)
+        layer_norm_eps: added to the variance by layer normalisation (default: 1e-5; BERT: 1e-12)
         pooler_activation_fn: activation function of classification heads
-        pooler_dropout: dropout of classification heads
+        pooler_dropout: dropout of classification heads (default: the fine-tuned checkpoint's, or 0)
+        pretrained_pooler: begin heads with BERT's trained pooler (default: if a checkpoint has it)
         untie_weights_roberta: give the output weights of its own, other than the embeddings
         load_checkpoint_heads: register the classification heads that a checkpoint has
         spectral_norm_classification_head: apply spectral normalisation to classification heads
@@ -53,7 +53,8 @@ class RobertaOptions:
     segments: Optional[int] = None
     layer_norm_eps: Optional[float] = None
     pooler_activation_fn: str = "tanh"
-    pooler_dropout: float = 0.0
+    pooler_dropout: Optional[float] = None
+    pretrained_pooler: Optional[bool] = None
     untie_weights_roberta: bool = False
     load_checkpoint_heads: bool = False
     spectral_norm_classification_head: bool = False

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,32 @@ def check_word_vectors(path: str | None, pretrained: str | None, by_id: bool) ->
             "--word-vectors need a dictionary of words, and that of --vocabulary has numbers; "
             "leave them out, or make one by scripts/prepare_task.sh --words"
         )
+
+
+def begin_embeddings(model: nn.Module, options: Any, words: Dictionary) -> None:
+    """Let new embeddings begin as word vectors, unless a checkpoint lets training continue.
+
+    Without a file of vectors, warn of the role "rare": its heads see words that occur once in
+    training, whose random embeddings the model learns by heart, and untrained ones later.
+
+    Args:
+        model: it has `embed_tokens`.
+        options: --word-vectors, --save-dir and --restore-file.
+        words: its dictionary.
+    """
+    if not options.word_vectors:
+        own = vars(model.args)
+        if "rare" in own.get("encoder_roles", "") and not own["role_rare_min_count"]:
+            logger.warning(
+                "--encoder-roles has rare and embeddings begin at random, so that rare words of "
+                "training are learned by heart; --word-vectors or --role-rare-min-count 10 helps"
+            )
+        return
+    # the --restore-file of this name, fairseq's default, lies in --save-dir
+    folder = options.save_dir if options.restore_file == "checkpoint_last.pt" else "."
+    if not Path(folder, options.restore_file).is_file():
+        embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
+        load_vectors(Path(options.word_vectors), embedding, words)
 
 
 def load_vectors(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:

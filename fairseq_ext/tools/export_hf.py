@@ -24,7 +24,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.files import new_folder
 from fairseq_ext.models.mixins import drop_adversaries
-from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, saved_options
+from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tools import hf_deberta, hf_deberta_first
 from fairseq_ext.tools import hf_format as hf
@@ -125,7 +125,7 @@ def list_parameters(
     # RoBERTa's head for masked language modelling has gelu, whatever the layers have
     bert = hf.SEGMENTS in state or model["activation_fn"] != "gelu"
     kind = "bert" if bert else "roberta"
-    return kind, hf.list_parameters(kind, layers, head)
+    return kind, hf.list_parameters(kind, layers, head, POOLER[0] in state)
 
 
 def model_sizes(model: Mapping[str, Any]) -> dict[str, Any]:

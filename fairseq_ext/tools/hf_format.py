@@ -74,15 +74,19 @@ TRANSFORM = dict.fromkeys(HEADS, ("transform.dense", "transform.LayerNorm"))
 TRANSFORM["roberta"] = ("dense", "layer_norm")
 
 
-def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, str]]:
+def list_parameters(
+    kind: str, layers: int, head: bool, pooler: bool = False
+) -> dict[str, tuple[str, str]]:
     """Return the parameters of an encoder: name there -> name here and shape.
 
     Args:
         kind: "bert" or "roberta"; names there lack this prefix.
         layers: the number of layers.
         head: whether the head for masked language modelling is included.
+        pooler: whether the pooler is included.
     """
-    modules: list[Module] = [*EMBEDDINGS]
+    pooled: list[Module] = [("pooler.dense", "pooler", "DD", "D")] if pooler else []
+    modules: list[Module] = [*EMBEDDINGS, *pooled]
     if head:
         prefix, (dense, norm) = HEADS[kind], TRANSFORM[kind]
         modules += [
@@ -161,6 +165,17 @@ def rearrange(state: dict[str, Tensor], order: list[int], first: int, wanted: in
     rows = state.get(POSITIONS)
     if rows is not None and first != wanted:
         state[POSITIONS] = torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
+
+
+def find_shards(file: Path) -> list[Path]:
+    """Return the file, or the files that its index names, or nothing if there is neither."""
+    index = file.with_name(f"{file.name}.index.json")
+    if file.exists() or not index.exists():
+        return [file] if file.exists() else []
+    parts = read_json(index).get("weight_map")
+    if not isinstance(parts, dict) or any(Path(str(part)).name != part for part in parts.values()):
+        raise UsageError(f"{index} does not name files beside it; get the encoder again")
+    return [file.with_name(part) for part in sorted(set(parts.values()))]
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -4,11 +4,13 @@ OUT gets model.pt (a roberta_una_12 or deberta_una_base with the sizes of the en
 tokenizer.json. DeBERTa is read in all three versions.
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
-remains without one: it is there to be fine-tuned.
+remains without one: it is there to be fine-tuned. With --pooler pretrained, classification heads
+begin with BERT's trained pooler, and their dropout is that of the encoder.
 
 Example:
   fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
   fairseq-ext import-hf downloads/deberta-v3-base encoders/deberta
+  fairseq-ext import-hf downloads/bert-base-uncased encoders/bert --pooler pretrained
 """
 
 import argparse
@@ -61,20 +63,23 @@ WEIGHTS: dict[str, Callable[[str], Any]] = {
 
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
-UNUSED = ("pooler.", "cls.seq_relationship", "embeddings.position_ids", "embeddings.token_type_ids")
+POOLER = "pooler."
+UNUSED = (POOLER, "cls.seq_relationship", "embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext import-hf`."""
     parser.add_argument("path", type=Path, metavar="PATH", help="config.json, weights, tokenizer")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
+    text = "first layer of classification heads: a new one, or BERT's (default: new)"
+    parser.add_argument("--pooler", choices=["new", "pretrained"], default="new", help=text)
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
     hf.check_new(args.out)
     with new_folder(args.out) as work:
-        state, unused = convert(args.path, work, args.out)
+        state, unused = convert(args.path, work, args.out, args.pooler == "pretrained")
     print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
     if unused:
         print(f"left out: {', '.join(unused)}")
@@ -82,20 +87,26 @@ def run(args: argparse.Namespace) -> None:
         print("there is no head for masked language modelling")
 
 
-def convert(path: Path, work: Path, out: Path) -> tuple[dict[str, Tensor], list[str]]:
+def convert(
+    path: Path, work: Path, out: Path, pooler: bool = False
+) -> tuple[dict[str, Tensor], list[str]]:
     """Write an encoder as a fairseq checkpoint; return its parameters, and the names left out.
 
     Args:
         path: the encoder.
         work: the folder to fill.
         out: the name that the folder will have.
+        pooler: whether the pooler is kept.
 
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
     config = read_config(path)
-    tensors, unused = read_tensors(path, config["model_type"])
-    if config["model_type"] in hf_deberta.KINDS:
+    deberta = config["model_type"] in hf_deberta.KINDS
+    if deberta and pooler:
+        raise UsageError(f"{path} is a DeBERTa, whose pooler is never kept; leave --pooler out")
+    tensors, unused = read_tensors(path, config["model_type"], pooler)
+    if deberta:
         tensors = hf_deberta_first.modernise(tensors, config)
     state = rename_parameters(tensors, config, path)
     tokenizer = hf_vocabulary.read_tokenizer(path)
@@ -136,17 +147,19 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], list[str]]:
+def read_tensors(
+    path: Path, kind: str, pooler: bool = False
+) -> tuple[dict[str, Tensor], list[str]]:
     """Return the parameters, named as in `hf.list_parameters`, and the names of unused ones.
 
     Raises:
-        UsageError: there are none, or a file cannot be read.
+        UsageError: there are none, no pooler that is wanted, or a file cannot be read.
     """
-    name = next((name for name in WEIGHTS if find_shards(path / name)), None)
+    name = next((name for name in WEIGHTS if hf.find_shards(path / name)), None)
     if name is None:
         raise UsageError(f"{path} has no {' and no '.join(WEIGHTS)}; give a folder that has one")
     tensors: dict[str, Tensor] = {}
-    for file in find_shards(path / name):
+    for file in hf.find_shards(path / name):
         try:
             content = WEIGHTS[name](str(file))
         except (OSError, SafetensorError) as error:
@@ -154,20 +167,12 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], list[str]]:
         if not (isinstance(content, dict) and all(map(torch.is_tensor, content.values()))):
             raise UsageError(f"{file} holds more than parameters; give what save_pretrained wrote")
         tensors |= {modernise_name(name, kind): value for name, value in content.items()}
+    if pooler and not any(name.startswith(POOLER) for name in tensors):
+        raise UsageError(f"{path} has no pooler, which --pooler pretrained keeps; leave that out")
     further = hf_deberta.UNUSED if kind in hf_deberta.KINDS else ()
-    unused = [name for name in tensors if name.startswith((*UNUSED, *further))]
+    unwanted = [start for start in (*UNUSED, *further) if not (pooler and start == POOLER)]
+    unused = [name for name in tensors if name.startswith(tuple(unwanted))]
     return {name: tensors[name] for name in tensors.keys() - unused}, unused
-
-
-def find_shards(file: Path) -> list[Path]:
-    """Return the file, or the files that its index names, or nothing if there is neither."""
-    index = file.with_name(f"{file.name}.index.json")
-    if file.exists() or not index.exists():
-        return [file] if file.exists() else []
-    parts = hf.read_json(index).get("weight_map")
-    if not isinstance(parts, dict) or any(Path(str(part)).name != part for part in parts.values()):
-        raise UsageError(f"{index} does not name files beside it; get the encoder again")
-    return [file.with_name(part) for part in sorted(set(parts.values()))]
 
 
 def modernise_name(name: str, kind: str) -> str:
@@ -187,11 +192,13 @@ def rename_parameters(
         UsageError: one is missing, has another shape than config.json says, or has no place.
     """
     kind, head = config["model_type"], complete_head(tensors, config, path)
+    pooler = any(name.startswith(POOLER) for name in tensors)
     layers, names = config["num_hidden_layers"], {letter: n for letter, (n, _) in SIZES.items()}
-    expected = hf.list_parameters(kind, layers, head)
     if kind in hf_deberta.KINDS:
         names = hf_deberta.LETTERS
         expected = hf_deberta.list_parameters(hf_deberta.read_form(config), layers, head)
+    else:
+        expected = hf.list_parameters(kind, layers, head, pooler)
     state = {}
     for name, (ours, letters) in expected.items():
         value, shape = tensors.get(name), tuple(config[names[letter]] for letter in letters)
@@ -254,8 +261,10 @@ def make_options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, 
     """Return the model's options that differ from the defaults of its architecture."""
     if config["model_type"] in hf_deberta.KINDS:
         return hf_deberta.make_options(config)
+    pooled = "pooler.weight" in state  # else heads have the usual dropout, 0
     return {
         "_name": ARCHITECTURE,
+        **({"pooler_dropout": config["hidden_dropout_prob"]} if pooled else {}),
         **{ours: config[theirs] for ours, (theirs, _) in hf.OPTIONS.items()},
         "activation_fn": hf.ACTIVATIONS[config["hidden_act"]],
         "max_positions": len(state[hf.POSITIONS]) - FIRST_POSITION,
