@@ -85,7 +85,8 @@ def register_scorer(
     takes `width`, it is given the width D of a head.
 
     A scorer may say of itself, by attributes: `uses_queries`, `uses_keys` (if none does, a layer
-    has no such projection), `in_sequence` (it has no meaning between two sequences).
+    has no such projection), `in_sequence` (it has no meaning between two sequences), `encoder_only`
+    (it stands in encoders alone).
     """
     return _register(SCORERS, name, options)
 

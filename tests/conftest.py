@@ -6,7 +6,9 @@ import resource
 import shutil
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import warm
@@ -24,7 +26,7 @@ PLUGIN = ROOT / "fairseq_ext"
 for name in ("FAIRSEQ_EXT_PLACE", "FAIRSEQ_EXT_CALLER"):
     os.environ.pop(name, None)
 warm.activate()
-pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "shell")
+pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "hf_encoders", "shell")
 
 
 MARKED_BY_FIXTURE = {"corpora": "corpora", "quickstart": "recipe", "device": "gpu", "kernel": "gpu"}
@@ -239,3 +241,20 @@ def train_encoder(data: Path, arch: str, folder: Path, *args: object) -> Path:
         *"--no-epoch-checkpoints --disable-validation".split(),
     )
     return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def hugging_face():
+    """Classes of transformers, which would import torchaudio: that may need libraries of a GPU."""
+    before, empty = sys.modules.get("torchaudio"), ModuleType("torchaudio")
+    empty.__spec__, empty.__version__ = ModuleSpec("torchaudio", None), "0"
+    sys.modules["torchaudio"] = empty
+    transformers = pytest.importorskip("transformers")
+    kinds = ("Bert", "Roberta", "Deberta", "DebertaV2")
+    names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
+    names += [f"{kind}{part}" for kind in kinds for part in ("Config", "ForMaskedLM")]
+    names += ["DebertaTokenizer", "DebertaV2Tokenizer"]
+    yield SimpleNamespace(**{name: getattr(transformers, name) for name in names})
+    sys.modules.pop("torchaudio")
+    if before is not None:
+        sys.modules["torchaudio"] = before

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import alternatives  # noqa: E402
 import asa  # noqa: E402
 import attention  # noqa: E402
+import deberta  # noqa: E402
 import finetuning  # noqa: E402
 import measure  # noqa: E402
 import pictures  # noqa: E402
@@ -27,7 +28,9 @@ from fairseq_ext.models import task_heads  # noqa: E402
 
 SCRIPTS = {
     module.__name__: module
-    for module in (alternatives, attention, training, pretraining, finetuning, asa, pictures)
+    for module in (
+        *(alternatives, asa, attention, deberta, finetuning, pictures, pretraining, training),
+    )
 }
 QUIET = Quiet(deviation=0.03, spread=0.1)
 
@@ -331,6 +334,16 @@ def test_pretraining(tmp_path):
 
 
 @pytest.mark.slow
+def test_deberta(tmp_path):
+    path = tmp_path / "results.json"
+    done = benchmark(
+        *"deberta --sizes tiny --lengths 16 --max-tokens 64 --rounds 1 --json".split(), path
+    )
+    found = {deberta.label(kind, "tiny", 16): deberta.CANDIDATES for kind in deberta.KINDS}
+    assert_report(done, path, found)
+
+
+@pytest.mark.slow
 def test_finetuning(tmp_path):
     path = tmp_path / "results.json"
     done = benchmark(*"finetuning --sizes tiny --max-tokens 256 --rounds 1 --json".split(), path)
@@ -387,6 +400,7 @@ def test_pictures(tmp_path):
         ("pretraining --max-tokens 256", "--lengths has 512"),
         ("asa --max-tokens 256", "--lengths has 512"),
         ("asa --candidates alum", "'alum'"),
+        ("deberta --sizes huge", "'huge'"),
         pytest.param(
             "training --device cuda",
             "--device is cuda",

@@ -65,6 +65,7 @@ OWN = {
     "differential": "mixer.vectors",
     "dense": "scorer.weight",
     "random": "scorer.scores",
+    "disentangled": "relative.embedding.weight",
 }
 TWO_WAYS = {*PAIRS} | {pair[::-1] for pair in PAIRS}
 SIZE = (
@@ -81,7 +82,7 @@ FAMILIES = {
     f"--tokens-per-sample 64 {SIZE.replace('encoder', 'decoder')}",
 }
 COMMON = "--cpu --dropout 0 --attention-dropout 0 --optimizer adam --lr .02 --max-update 10"
-ENCODER_ALONE = {"dna", "hna", "sinkformer", "roles", "asa"}
+ENCODER_ALONE = {"dna", "hna", "sinkformer", "roles", "asa", "disentangled"}
 """Mechanisms that a decoder cannot have."""
 
 
@@ -271,7 +272,8 @@ def without_effect(name, chosen, family):
     columns = has_mechanisms and "dna" in chosen
     if has_mechanisms and "dense" in chosen:
         return columns and name.endswith("scorer.bias")  # of keys; queries are bent by ReLU
-    neither = {"hna", "sink", "rotary"}  # a mix; rows that need not sum to one; biases that turn
+    # a mix; rows that need not sum to one; biases that turn, or are compared with distances
+    neither = {"hna", "sink", "rotary", "disentangled"}
     both = has_mechanisms and not neither.isdisjoint(chosen)
     return name.endswith("q_proj.bias" if columns else "k_proj.bias") and not both
 

@@ -38,6 +38,7 @@ SHRUNK = {
     r"--arch (transformer_[a-z]+)(?=\s)": r"--arch \1_tiny",
     r"--arch (transformer_lm_[a-z]+)(?=\s)": r"--arch \1_tiny",
     r"--arch (roberta_una)_12": r"--arch \1_tiny",
+    r"--arch (deberta_una)_small": r"--arch \1_tiny",
     r"--limit \d+": "--limit 3",
     r"(fairseq-train )": r"\1--num-workers 0 ",
     r"--beam 5": "--beam 2 --max-len-b 10",

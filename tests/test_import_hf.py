@@ -5,48 +5,47 @@ import importlib.util
 import json
 import os
 import shutil
-import sys
-import tempfile
 from argparse import Namespace
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, tasks
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from hf_encoders import (
+    NEAR,
+    SMALL,
+    TEXTS,
+    byte_level,
+    changed,
+    check_ids,
+    check_states,
+    differing,
+    ids,
+    load,
+    refused,
+    saved,
+    scratch,
+    tensors,
+    word_pieces,
+)
 from labelled import write_vocabulary
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
-from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
-from torch import Tensor, nn
+from tokenizers import Tokenizer
+from torch import nn
 
 from fairseq_ext.cli import main
-from fairseq_ext.data.tokenisers import OF_BERT, SYMBOLS, load_bpe
+from fairseq_ext.data.tokenisers import load_bpe
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import default_options
-from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.prepare import byte_bpe
-from fairseq_ext.prepare.toy.corpus import corpus
 from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceConfig
-from fairseq_ext.tools import export_hf, hf_format, hf_vocabulary, import_hf
-
-NEAR = {"rtol": 0, "atol": 1e-4}
+from fairseq_ext.tools import export_hf, hf_vocabulary, import_hf
 
 TYPES, POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("token_type", "position"))
-
-TEXTS = [english for english, _ in corpus()["valid"][:12]] + ["Ça va, Mädchen?", "hm", "日本 ok"]
-
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 90,
-}
 
 CASES = {
     "bert": ("bert", {}),
@@ -56,21 +55,6 @@ CASES = {
     "roberta, two token types": ("roberta", {"type_vocab_size": 2}),
     "roberta, untied": ("roberta", {"type_vocab_size": 1, "tie_word_embeddings": False}),
 }
-
-
-@pytest.fixture(scope="module")
-def hugging_face():
-    """Classes of transformers, which would import torchaudio: that may need libraries of a GPU."""
-    before, empty = sys.modules.get("torchaudio"), ModuleType("torchaudio")
-    empty.__spec__, empty.__version__ = ModuleSpec("torchaudio", None), "0"
-    sys.modules["torchaudio"] = empty
-    transformers = pytest.importorskip("transformers")
-    names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
-    names += [f"{kind}{part}" for kind in ("Bert", "Roberta") for part in ("Config", "ForMaskedLM")]
-    yield SimpleNamespace(**{name: getattr(transformers, name) for name in names})
-    sys.modules.pop("torchaudio")
-    if before is not None:
-        sys.modules["torchaudio"] = before
 
 
 @pytest.fixture(scope="module")
@@ -92,28 +76,6 @@ def make(hugging_face, tmp_path_factory):
     return made
 
 
-def word_pieces(folder: Path) -> int:
-    """vocab.txt, with special tokens amid the others; its size."""
-    learned = BertWordPieceTokenizer()
-    learned.train_from_iterator(TEXTS, vocab_size=200, show_progress=False)
-    others = sorted(learned.get_vocab().keys() - {*OF_BERT})
-    tokens = [*others[:40], *OF_BERT, *others[40:]]
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), "utf-8")
-    return len(tokens)
-
-
-def byte_level(folder: Path) -> int:
-    """vocab.json and merges.txt, with <mask> at the end; their size."""
-    learned = ByteLevelBPETokenizer()
-    special = list(SYMBOLS)[:4]
-    learned.train_from_iterator(TEXTS, vocab_size=300, show_progress=False, special_tokens=special)
-    learned.save_model(str(folder))
-    tokens = json.loads((folder / "vocab.json").read_text("utf-8"))
-    tokens["<mask>"] = len(tokens)
-    (folder / "vocab.json").write_text(json.dumps(tokens), "utf-8")
-    return len(tokens)
-
-
 @pytest.fixture(scope="module", params=CASES)
 def case(request, make, tmp_path_factory):
     """An encoder, imported, exported and imported again."""
@@ -129,54 +91,6 @@ def case(request, make, tmp_path_factory):
 @pytest.fixture(scope="module")
 def bert(make):
     return make("bert", {})
-
-
-def load(folder: Path, strict: bool = True) -> nn.Module:
-    models, _ = checkpoint_utils.load_model_ensemble([str(folder / "model.pt")], strict=strict)
-    return models[0].eval()
-
-
-def tensors(folder: Path) -> dict[str, Tensor]:
-    """All that is used: the first two rows of positions are not."""
-    found = torch.load(folder / "model.pt", weights_only=True)["model"]
-    return found | {hf_format.POSITIONS: found[hf_format.POSITIONS][FIRST_POSITION:]}
-
-
-def ids(tokenizer: Tokenizer, texts: list) -> list[list[int]]:
-    return [found.ids for found in tokenizer.encode_batch(texts)]
-
-
-def check_ids(hugging_face, theirs: Path, ours: Tokenizer) -> None:
-    """Those of texts and of pairs, as transformers sees them."""
-    tokenizer = hugging_face.AutoTokenizer.from_pretrained(theirs)
-    assert tokenizer(TEXTS)["input_ids"] == ids(ours, TEXTS)
-    other = TEXTS[::-1]
-    assert tokenizer(TEXTS, other)["input_ids"] == ids(ours, [*zip(TEXTS, other, strict=True)])
-
-
-@torch.no_grad()
-def check_states(hugging_face, theirs: Path, ours: Path, texts: list[str], head: bool) -> None:
-    """Hidden states and logits of a padded batch."""
-    kind = "AutoModelForMaskedLM" if head else "AutoModel"
-    reference = getattr(hugging_face, kind).from_pretrained(theirs).eval()
-    model, vocabulary = load(ours, strict=head), Vocabulary.load(ours)
-    symbols = vocabulary.numbers
-    rows = [torch.tensor(row) for row in ids(vocabulary.tokenizer, texts)]
-    pad = int(np.flatnonzero(symbols == vocabulary.dictionary.pad())[0])
-    batch = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
-    real = batch != pad
-    assert not real.all()
-    segments = torch.arange(batch.size(1)).expand_as(batch) % reference.config.type_vocab_size
-    expected = reference(
-        batch, attention_mask=real, token_type_ids=segments, output_hidden_states=True
-    )
-    tokens = torch.from_numpy(symbols[batch])
-    logits, extra = model(tokens, segments=segments)
-    features = extra["features"][real]
-    torch.testing.assert_close(features, expected.hidden_states[-1][real], **NEAR)
-    if head:
-        logits = logits[..., torch.from_numpy(symbols)][real]
-        torch.testing.assert_close(logits, expected.logits[real][:, : len(symbols)], **NEAR)
 
 
 def test_tokens_states_and_logits_are_those_of_transformers(case, hugging_face):
@@ -200,20 +114,6 @@ def test_there_and_back_is_the_same(case, tmp_path):
         assert differing(given, back) == []
     main(["import-hf", str(case.back), str(tmp_path / "again")])
     assert differing(tensors(case.ours), tensors(tmp_path / "again")) == []
-
-
-def saved(folder: Path) -> tuple[str, dict[str, Tensor]]:
-    """The kind and the parameters, without the bias that transformers does not use."""
-    kind = json.loads((folder / "config.json").read_text())["model_type"]
-    found = load_file(folder / "model.safetensors")
-    found = {name.removeprefix(f"{kind}."): value for name, value in found.items()}
-    unused = {name.replace("decoder.", "") for name in found if name.endswith("decoder.bias")}
-    return kind, {name: value for name, value in found.items() if name not in unused}
-
-
-def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
-    alike = {name for name in one.keys() & other.keys() if torch.equal(one[name], other[name])}
-    return sorted((one.keys() | other.keys()) - alike)
 
 
 @pytest.fixture(scope="module")
@@ -270,23 +170,12 @@ def test_pieces_old_names_and_half_precision(bert, tmp_path):
     assert differing(halves, import_hf.convert(old, scratch(tmp_path), tmp_path)[0]) == []
 
 
-def scratch(folder: Path) -> Path:
-    return Path(tempfile.mkdtemp(dir=folder))
-
-
-def changed(folder: Path, copy: Path, settings: dict | None = None, **parameters) -> Path:
-    """A copy with other settings in config.json, and parameters more or (None) less."""
-    shutil.copytree(folder, copy)
-    config = json.loads((copy / "config.json").read_text()) | (settings or {})
-    (copy / "config.json").write_text(json.dumps(config))
-    if parameters:
-        found = load_file(copy / "model.safetensors") | parameters
-        save_file({n: v for n, v in found.items() if v is not None}, copy / "model.safetensors")
-    return copy
-
-
 REFUSED = {
-    "another kind": ({"model_type": "deberta-v2"}, {}, "deberta-v2; accepted are bert and roberta"),
+    "another kind": (
+        {"model_type": "xlnet"},
+        {},
+        "xlnet; accepted are bert, deberta, deberta-v2, roberta",
+    ),
     "relative positions": ({"position_embedding_type": "relative_key"}, {}, "relative_key"),
     "a decoder": ({"is_decoder": True}, {}, "is_decoder True"),
     "an activation": ({"hidden_act": "silu"}, {}, "hidden_act silu"),
@@ -314,12 +203,6 @@ def test_refused_and_nothing_is_left(settings, parameters, words, bert, tmp_path
     folder = changed(bert, tmp_path / "given", settings, **parameters)
     refused(["import-hf", folder, tmp_path / "out"], words)
     assert [path.name for path in tmp_path.iterdir()] == ["given"]
-
-
-def refused(command: list, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        main(list(map(str, command)))
-    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_head_of_roberta_with_another_activation(make, tmp_path):

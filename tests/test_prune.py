@@ -8,7 +8,7 @@ from commands import generate, read_hypotheses, read_parameters
 from conftest import PLUGIN, fairseq, train, train_encoder
 
 from fairseq_ext import cli
-from fairseq_ext.attention import Attention
+from fairseq_ext.attention import SCORERS, Attention, HeadGroup, build_normaliser
 from fairseq_ext.attention.learned_gates import L0Gate
 from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.errors import UsageError
@@ -186,6 +186,28 @@ def test_gates_are_multiplied_into_the_outputs():
     small.out_proj.weight.data *= 1.001
     with pytest.raises(UsageError, match="without its closed heads here would compute something"):
         prune.check_same(full, small, "here")
+
+
+def test_projections_of_relative_positions_are_those_of_the_heads_left():
+    """DeBERTa's, of the first version: a column less for each channel of a closed head."""
+    scorer = {"disentangled_own_projections": True, "disentangled_buckets": 4}
+    scorer = SCORERS.build("disentangled", 2, disentangled_distance=6, **scorer)
+    normaliser = build_normaliser("softmax", 2)
+    full, small = (
+        Attention(
+            *(6, 2),
+            site="encoder",
+            groups=[HeadGroup(heads, normaliser=normaliser, scorer=scorer)],
+            **more,
+        )
+        .double()
+        .eval()
+        for heads, more in ((2, {"gate": L0Gate(2)}), (1, {"heads_left": 1}))
+    )
+    full.gate.offset.data = torch.tensor([-9.0, -1.0])
+    prune.copy_open_heads(full, small)
+    torch.testing.assert_close(small.relative.key.weight, full.relative.key.weight[3:])
+    prune.check_same(full, small, "here")
 
 
 def test_a_layer_without_heads_is_the_bias_of_its_output():

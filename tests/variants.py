@@ -28,6 +28,8 @@ ALTERNATIVES = {
     "rdrop": "",
     "dense": "--encoder-scorer dense",
     "random": "--encoder-scorer random",
+    "disentangled": "--encoder-scorer disentangled --disentangled-buckets 4 "
+    "--disentangled-distance 6",
 }
 MECHANISMS = PAPERS | ALTERNATIVES
 NORMALISERS = {"dna", "hna", "sinkformer", "entmax", "sink"}  # one flag
@@ -36,9 +38,10 @@ GATES = {"gate", "input", "l0"}
 SECOND_PASSES = {"asa", "rdrop"}  # a criterion has one
 MIXERS = {"talking", "differential"}
 MIXED = ({"talking", "roles"}, {"talking", "gaussian"})  # heads of several kinds
-SCORERS = {"dense", "random"}
-WITHOUT_PRODUCT = ({"dense", "rotary"}, {"random", "rotary"})  # of queries and keys that turn
-WITHOUT_PRODUCT += ({"dense", "differential"}, {"random", "differential"})  # or are halved
+SCORERS = {"dense", "random", "disentangled"}
+WITHOUT_PRODUCT = [  # of queries and keys alone, which turn or are halved
+    {scorer, other} for scorer in sorted(SCORERS) for other in ("rotary", "differential")
+]
 APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES, MIXERS, *MIXED, SCORERS, *WITHOUT_PRODUCT)
 PAIRS = [
     pair

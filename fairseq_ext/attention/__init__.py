@@ -12,6 +12,7 @@ from typing import Any
 
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
 from fairseq_ext.attention.differential import Differential
+from fairseq_ext.attention.disentangled import Disentangled
 from fairseq_ext.attention.gates import GATES, HeadGate
 from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
 from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
@@ -37,6 +38,7 @@ __all__ = [
     "AttentionContext",
     "AttentionRecorder",
     "Differential",
+    "Disentangled",
     "HeadGate",
     "HeadGroup",
     "HeadMixer",

@@ -94,6 +94,10 @@ class Inputs:
             after all rows of the other. Each pass has an entry: its `ExtraPass`, or None.
         token_features: features of the keys for masks that need more than padding, such as
             `TokenFeatures` in `roles.role_masks`.
+        relative: [2 K, C], embeddings of relative positions that all layers share, for
+            disentangled attention.
+        keys: [S, B, C], what keys and values of self-attention are made of, where queries attend
+            to other states of the same tokens than their own.
 
     Raises:
         UsageError: `masked` has another shape.
@@ -107,6 +111,8 @@ class Inputs:
     query_padding: Tensor | None = None
     passes: Sequence[ExtraPass | None] = (None,)
     token_features: Any = None
+    relative: Tensor | None = None
+    keys: Tensor | None = None
     _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -204,6 +210,22 @@ def count_leading(padding: Tensor) -> Tensor:
     return padding.long().cumprod(1).sum(1, keepdim=True)
 
 
+class RelativeTables(NamedTuple):
+    """Projected embeddings of the 2T - 1 distances between T tokens, for the scores of h heads.
+
+    Attributes:
+        keys: [h, D, 2T - 1], which queries are compared with, i - j from T - 1 down; or None.
+        queries: [h, D, 2T - 1], which keys are compared with, i - j from 1 - T up; or None.
+    """
+
+    keys: Tensor | None
+    queries: Tensor | None
+
+    def select(self, heads: slice) -> "RelativeTables":
+        """Return the tables of some heads."""
+        return RelativeTables(*(table if table is None else table[heads] for table in self))
+
+
 class HeadCall(NamedTuple):
     """One attention call of some heads of a group.
 
@@ -215,6 +237,7 @@ class HeadCall(NamedTuple):
         heads: which heads of the group these are.
         dropout: probability that a learned weight is dropped.
         bias: what an extra pass changes, or None.
+        relative: what disentangled scores need, or None.
     """
 
     q: Tensor
@@ -224,3 +247,4 @@ class HeadCall(NamedTuple):
     heads: slice
     dropout: float = 0.0
     bias: Bias | None = None
+    relative: RelativeTables | None = None

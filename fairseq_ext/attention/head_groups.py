@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
+from fairseq_ext.attention.disentangled import Disentangled
 from fairseq_ext.attention.head_mixers import HeadMixer, check_shared_mask
 from fairseq_ext.attention.masks import (
     DEFAULT_MASKS,
@@ -20,6 +21,7 @@ from fairseq_ext.attention.masks import (
 from fairseq_ext.attention.normalisers import Normaliser, Unnormalised
 from fairseq_ext.attention.positions import Positions
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
+from fairseq_ext.attention.softmax import is_fused
 from fairseq_ext.errors import UsageError
 
 RANDOM_LEVELS = 2**15  # values of a non-negative 16-bit integer
@@ -112,6 +114,8 @@ class HeadGroup(nn.Module):
         if isinstance(self.scorer, Gaussian):
             plain = self.masks == DEFAULT_MASKS and call.context.inputs.masked is None
             return self.scorer.fused(call) if plain else None
+        if isinstance(self.scorer, Disentangled):
+            return self._fused_with_positions(self.scorer, call)
         if self.scorer is not dot_product:
             return None
         call = widen(call)
@@ -123,6 +127,16 @@ class HeadGroup(nn.Module):
         if declined or not self.normaliser.fuses_bias:
             return None
         return self.normaliser.fused(call, Mask(bias=self._add_masks(bias, context, heads)))
+
+    def _fused_with_positions(self, scorer: Disentangled, call: HeadCall) -> Tensor | None:
+        """Return the output of disentangled attention, whose positions are a bias of scores."""
+        differentiable = torch.is_grad_enabled() and call.q.requires_grad
+        declined = differentiable and call.q.device.type == "cpu" or not is_fused(call)
+        if declined or not self.normaliser.fuses_bias or self.positions is not None:
+            return None
+        q, bias = scorer.bias(call)
+        masks = combined_bias(self.masks, call.context, call.heads, bias.dtype)
+        return self.normaliser.fused(call._replace(q=q), Mask(bias=add_bias(bias, masks)))
 
     def _add_masks(self, bias: Tensor, context: AttentionContext, heads: slice) -> Tensor:
         """Return a bias of scores with all masks in it, once for each forward pass if it can be."""
@@ -199,6 +213,12 @@ def check_groups(groups: Iterable[HeadGroup], num_heads: int, site: str) -> None
     total = sum(group.num_heads for group in groups)
     if total != num_heads:
         raise UsageError(f"{site} attention: groups of {total} heads in all for {num_heads} heads.")
+    encoders = [group for group in groups if getattr(group.scorer, "encoder_only", False)]
+    if site in ("decoder", "cross") and encoders:
+        raise UsageError(
+            f"{site} attention cannot use the disentangled scorer, whose relative embeddings an "
+            f"encoder has; use --{site}-scorer dot"
+        )
     if site == "cross" and any(getattr(group.scorer, "in_sequence", False) for group in groups):
         raise UsageError(
             "cross attention cannot use a scorer without content: scores of positions are those of "

@@ -9,7 +9,15 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.attention.context import AttentionContext, ExtraPass, HeadCall, Inputs, as_inputs
+from fairseq_ext.attention.context import (
+    AttentionContext,
+    ExtraPass,
+    HeadCall,
+    Inputs,
+    RelativeTables,
+    as_inputs,
+)
+from fairseq_ext.attention.disentangled import RelativeProjections, find_scorer
 from fairseq_ext.attention.gates import HeadGate, gate_heads
 from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices
 from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
@@ -45,6 +53,7 @@ class Attention(CachedProjections):
         adversary: what an adversarial second pass asks for masks (self-attention).
         gate: of the heads' outputs: a module, or a weight for each head, as an offset from 1.
         mixer: of the maps of learned heads.
+        relative_dropout: of the relative embeddings of disentangled attention.
         stock: further arguments of fairseq's MultiheadAttention.
 
     Attributes:
@@ -70,6 +79,7 @@ class Attention(CachedProjections):
         adversary: nn.Module | None = None,
         gate: HeadGate | nn.Parameter | None = None,
         mixer: HeadMixer | None = None,
+        relative_dropout: float = 0.0,
         **stock: Any,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
@@ -115,6 +125,10 @@ class Attention(CachedProjections):
         widths.append(self.num_heads * self.head_dim)
         if min(widths) < embed_dim:
             self.narrow(*widths)
+        scorer = find_scorer(groups)
+        self.relative: RelativeProjections | None = None
+        if scorer is not None:
+            self.relative = RelativeProjections(scorer, embed_dim, widths[0], relative_dropout)
 
     def forward(
         self,
@@ -152,6 +166,8 @@ class Attention(CachedProjections):
         if not self.num_heads:
             return self.out_proj(query.new_zeros(*query.shape[:2], 0)), None
         inputs = as_inputs(key_padding_mask, attn_mask)
+        if inputs.keys is not None:
+            key = value = inputs.keys
         if inputs.causal:
             check_groups(self.groups, self.num_heads, "causal")
         need_weights = need_weights or need_head_weights
@@ -161,12 +177,13 @@ class Attention(CachedProjections):
         observed = list(range(self.num_heads)) if every else recorded
         # project
         q, k, v, context = self.project(query, key, value, inputs, incremental_state, static_kv)
+        relative = None if self.relative is None else self.relative(self, inputs, context.keys)
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
         n = len(inputs.passes)
         rows = zip(
             inputs.passes, query.chunk(n, 1), q.chunk(n), k.chunk(n), v.chunk(n), strict=True
         )
-        results = [self._attend(*row, context, observed) for row in rows]
+        results = [self._attend(*row, context, observed, relative) for row in rows]
         out = split_beam(_join([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
         maps = results[0][1]  # [B, observed heads, T, S]
         # observe
@@ -193,6 +210,7 @@ class Attention(CachedProjections):
         v: Tensor,
         context: AttentionContext,
         observed: list[int],
+        relative: RelativeTables | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend in one pass, whose input is x [T, B, C]: from scores to mixed values.
 
@@ -208,7 +226,8 @@ class Attention(CachedProjections):
         for group, heads, learned, own, is_observed in head_slices(self.groups, set(observed)):
             part = q[:, learned], k[:, learned], v[:, heads]
             part_bias = None if bias is None else bias(heads)
-            call = HeadCall(*part, context, own, dropout, part_bias)
+            tables = relative and relative.select(learned)
+            call = HeadCall(*part, context, own, dropout, part_bias, tables)
             results.append(group.attend(call, is_observed, self.mixer if group.learned else None))
         maps = [weights for _, weights in results if weights is not None]
         return _join([out for out, _ in results], 1), _join(maps, 1) if maps else None

@@ -104,6 +104,34 @@ ROBERTA_SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+_DEBERTA = {
+    **_BASE,
+    "encoder_scorer": "disentangled",
+    "encoder_positions": "none",
+    "layer_norm_eps": 1e-7,
+}
+
+DEBERTA_SIZES: dict[str, dict[str, Any]] = {  # DeBERTa v3's, and the xlarge one of v2
+    "": {**_DEBERTA, **dict.fromkeys(pretrained.ADOPTED)},
+    "_tiny": {
+        **_DEBERTA,
+        **_sized("encoder", layers=4, attention_heads=8, embed_dim=128, ffn_embed_dim=512),
+    },
+    "_small": {**_DEBERTA, "encoder_layers": 6},
+    "_base": _DEBERTA,
+    "_large": {
+        **_DEBERTA,
+        **_sized("encoder", layers=24, attention_heads=16, embed_dim=1024, ffn_embed_dim=4096),
+    },
+    "_xlarge": {
+        **_DEBERTA,
+        **_sized("encoder", layers=24, attention_heads=24, embed_dim=1536, ffn_embed_dim=6144),
+        "encoder_conv_kernel": 3,
+        "encoder_conv_activation_fn": "gelu",
+    },
+}
+
+
 _FOLLOWING = dict.fromkeys(("decoder_input_dim", "decoder_output_dim"), II(".decoder_embed_dim"))
 
 
@@ -146,6 +174,12 @@ FAMILIES = {
         TransformerModel, lambda: [*stock_options(), *OPTIONS], MECHANISMS, SIZES
     ),
     "roberta": Family(RobertaModel, lambda: ROBERTA_OPTIONS, ONE_SIDED, ROBERTA_SIZES),
+    "deberta": Family(
+        RobertaModel,
+        lambda: ROBERTA_OPTIONS,
+        {name: ONE_SIDED[name] for name in ("una", "dna", "hna", "asa", "roles")},
+        DEBERTA_SIZES,
+    ),
     "transformer_lm": Family(
         TransformerLanguageModel,
         lambda: [*list_stock_options(), *DECODER_OPTIONS],

@@ -11,11 +11,17 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import Inputs
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.layers import EncoderLayer, run_layers, share_positions, wrap_layer
+from fairseq_ext.models.layers import (
+    EncoderLayer,
+    build_relative_embeddings,
+    run_layers,
+    share_positions,
+    wrap_layer,
+)
 from fairseq_ext.models.options import DEFAULTS, ENCODER_OPTIONS
 
-KEPT = ("encoder_positions", "t5_buckets", "t5_distance")
-"""Options of attention that the generator has from its model; else its attention is plain."""
+KEPT = ("encoder_positions", "t5_", "disentangled_")
+"""How options begin that the generator has from its model; else its attention is plain."""
 
 SEED = 0  # of samples in evaluation
 
@@ -31,12 +37,13 @@ class Generator(nn.Module):
         cfg: of the model.
         share: above 0, up to 1; heads are rounded to whole ones, of which there is at least one.
         symbols: V.
+        inner: E, the width of embeddings; 0: the model's.
 
     Raises:
         UsageError: the share is none.
     """
 
-    def __init__(self, cfg: TransformerConfig, share: float, symbols: int) -> None:
+    def __init__(self, cfg: TransformerConfig, share: float, symbols: int, inner: int = 0) -> None:
         super().__init__()
         if not 0 < share <= 1:
             raise UsageError(f"--generator-size is {share:g}; give a share above 0, up to 1")
@@ -46,8 +53,10 @@ class Generator(nn.Module):
         layers = [EncoderLayer(cfg, index) for index in range(cfg.encoder.layers)]
         self.layers = nn.ModuleList(wrap_layer(layer, cfg) for layer in layers)
         share_positions(self.layers)
+        self.relative = build_relative_embeddings(self.layers, own)
         self.layer_norm = LayerNorm(own) if cfg.encoder.normalize_before else None
-        self.dense, self.head_norm = nn.Linear(own, width), LayerNorm(width)
+        inner = inner or width
+        self.dense, self.head_norm = nn.Linear(own, inner), LayerNorm(inner)
         self.bias = nn.Parameter(torch.zeros(symbols))
         self.activation = utils.get_activation_fn(cfg.activation_fn)
 
@@ -58,10 +67,12 @@ class Generator(nn.Module):
             x: [B, S, C], embedded tokens.
             padding: [B, S] bool.
             masked: [B, S] bool, the tokens to predict.
-            weight: [V, C], the embeddings of tokens.
+            weight: [V, E], the embeddings of tokens.
         """
         x = self.project(x).masked_fill(padding[..., None], 0.0).transpose(0, 1)
-        x = run_layers(self.layers, x, Inputs(padding if padding.any() else None))[-1]
+        inputs = Inputs(padding if padding.any() else None)
+        inputs.relative = None if self.relative is None else self.relative()
+        x = run_layers(self.layers, x, inputs)[-1]
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         x = self.head_norm(self.activation(self.dense(x.transpose(0, 1)[masked])))
@@ -86,8 +97,10 @@ class Generator(nn.Module):
 def shrink(cfg: TransformerConfig, share: float) -> TransformerConfig:
     """Return a configuration of plain attention, with a share of the heads of the same width."""
     cfg = copy(cfg)
+    cfg.encoder_conv_kernel = 0
+    scorer = ("encoder_scorer",) if cfg.encoder_scorer == "disentangled" else ()
     for name, *_ in ENCODER_OPTIONS:
-        if name not in KEPT:
+        if not name.startswith((*KEPT, *scorer)):
             setattr(cfg, name, DEFAULTS[name])
     encoder = cfg.encoder = copy(cfg.encoder)
     head_width = encoder.embed_dim // encoder.attention_heads

@@ -14,10 +14,12 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
+from fairseq_ext.attention.disentangled import RelativeEmbeddings
 from fairseq_ext.attention.positions import share_parameters
 from fairseq_ext.attention.synthesizer import find_length
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, mixer_options
+from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
 from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
@@ -43,6 +45,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         adversary=build_adversary(site, layer, cfg, heads),
         gate=head_options.build_gate(site, heads, side.embed_dim, options),
         mixer=mixer_options.build_mixer(site, layer, heads, side.embed_dim, options),
+        relative_dropout=cfg.dropout,
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,
@@ -110,6 +113,15 @@ class EncoderLayer(Checkpointed, stock.TransformerEncoderLayerBase):
         self.index = index  # needed while the base class builds its attention
         super().__init__(cfg)
         _name_dropouts(self, stock.TransformerEncoderLayerBase)
+        self.convolution = build_convolution(index, cfg)
+
+    def forward(self, x: Tensor, encoder_padding_mask: Any, attn_mask: Any = None) -> Any:
+        """Compute the layer and, in the first one, the convolution of what enters it, if any."""
+        hidden = super().forward(x, encoder_padding_mask, attn_mask)
+        decodes = isinstance(encoder_padding_mask, Inputs) and encoder_padding_mask.keys is not None
+        if self.convolution is None or decodes:
+            return hidden
+        return self.convolution(x, hidden)
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
         """Build the attention between tokens of the source."""
@@ -144,6 +156,14 @@ def share_positions(layers: nn.ModuleList) -> None:
     share_parameters(own)
 
 
+def build_relative_embeddings(layers: nn.ModuleList, width: int) -> RelativeEmbeddings | None:
+    """Build the embeddings of distances that disentangled attention in layers of width C shares."""
+    modules = [m for m in layers.modules() if isinstance(m, Attention) and m.relative is not None]
+    if not modules or modules[0].relative is None:
+        return None
+    return RelativeEmbeddings(modules[0].relative.scorer, width)
+
+
 def count_positions(layers: nn.ModuleList, most: int) -> int:
     """Return how many tokens the self-attention of all layers takes, `most` or fewer."""
     own = [m for m in layers.modules() if isinstance(m, Attention) and m.self_attention]
@@ -161,22 +181,44 @@ def run_layers(layers: Iterable[nn.Module], x: Tensor, inputs: Inputs) -> list[T
 
 def run_layers_twice(
     layers: Sequence[Any], x: Tensor, inputs: Inputs, second: SecondPass
-) -> tuple[list[Tensor], Tensor]:
+) -> tuple[list[Tensor], list[Tensor]]:
     """Run encoder layers for the first and the second pass; layers below its first one run once.
 
     Args:
         layers: the layers that LayerDrop leaves, the same ones for both passes.
 
     Returns:
-        the states of the first pass, as `run_layers` does, and the last ones of both passes
-        [S, 2 B, C].
+        the states of the first pass, as `run_layers` does, and the last two, or the last one if
+        there is no layer, of both passes [S, 2 B, C].
     """
     shared = sum(layer.index < second.first for layer in layers)
     states = run_layers(layers[:shared], x, inputs)
     x, above = states[-1], layers[shared:]
     if second.one_batch:
         both = run_layers(above, torch.cat([x, x], 1), replace(inputs, passes=(None, second)))
-        return states + [state.chunk(2, 1)[0] for state in both[1:]], both[-1]
+        return states + [state.chunk(2, 1)[0] for state in both[1:]], both[-2:]
     first = run_layers(above, x, inputs)
     other = run_layers(above, x, replace(inputs, recorder=None, passes=(second,)))
-    return states + first[1:], torch.cat([first[-1], other[-1]], 1)
+    last = zip(first[-2:], other[-2:], strict=True)
+    return states + first[1:], [torch.cat(pair, 1) for pair in last]
+
+
+def decode_masks(
+    layer: nn.Module, x: Tensor, positions: Tensor, inputs: Inputs, second: SecondPass | None
+) -> Tensor:
+    """Return what predicts masked tokens: the last layer's output for queries with positions.
+
+    This is DeBERTa's enhanced mask decoder: q_1 = x + positions, q_(n + 1) = layer(q_n), where keys
+    and values are always those of x.
+
+    Args:
+        layer: the last layer.
+        x: [S, B, C], what entered it; of both passes [S, 2 B, C] if there is a second one.
+        positions: [S, B, C].
+    """
+    passes = (None,) if second is None else (None, second)
+    inputs = replace(inputs, keys=x, recorder=None, passes=passes)
+    queries = x + torch.cat([positions] * len(passes), 1)
+    for _ in range(DECODING_STEPS):
+        queries = layer(queries, inputs)
+    return queries

@@ -22,6 +22,7 @@ from fairseq_ext.models.config import (
     list_options,
     stock_options,
 )
+from fairseq_ext.models.roberta_options import ROBERTA_SHARED, RobertaOptions
 from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 
 Definitions = ChoiceEnum(list(DEFINITIONS))
@@ -76,7 +77,8 @@ class AttentionOptions:
         decoder_normaliser: normaliser of decoder self-attention; only softmax keeps the future
             hidden
         cross_normaliser: normaliser of encoder-decoder attention; only softmax works token by token
-        encoder_scorer: scorer of encoder self-attention; dot is the scaled dot product
+        encoder_scorer: scorer of encoder self-attention; dot is the scaled dot product,
+            disentangled DeBERTa's
         decoder_scorer: scorer of decoder self-attention
         cross_scorer: scorer of encoder-decoder attention
         encoder_positions: positions of the encoder: embedded (sinusoidal, learned), in its
@@ -156,45 +158,6 @@ _TWO_SIDED = ("decoder_", "cross_", "gaussian_ratio", "share_")
 
 _NOT_IN_DECODERS = ("encoder_", "cross_", "asa_", "share_", "head_gate_sites")
 
-_ROBERTA_SHARED = {
-    *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
-    *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
-    *("encoder_normalize_before", "layernorm_embedding"),
-    *("encoder_layerdrop", "encoder_layers_to_keep"),
-    *("quant_noise_pq", "quant_noise_pq_block_size", "quant_noise_scalar"),
-    *("checkpoint_activations", "offload_activations", "min_params_to_wrap"),
-}
-
-
-@dataclass
-@help_from_docstring
-class RobertaOptions:
-    """Options of RoBERTa-style models that fairseq's Transformer does not have.
-
-    Attributes:
-        max_positions: number of positions that have an embedding (default: --tokens-per-sample)
-        segments: number of segments (BERT's token types) that have an embedding (default: as in the
-            checkpoint that is fine-tuned, 2 for pre-training on pairs, else 0)
-        layer_norm_eps: added to the variance by layer normalisation (default: 1e-5; BERT: 1e-12)
-        pooler_activation_fn: activation function of classification heads
-        pooler_dropout: dropout of classification heads (default: the fine-tuned checkpoint's, or 0)
-        pretrained_pooler: begin heads with BERT's trained pooler (default: if a checkpoint has it)
-        untie_weights_roberta: give the output weights of its own, other than the embeddings
-        load_checkpoint_heads: register the classification heads that a checkpoint has
-        spectral_norm_classification_head: apply spectral normalisation to classification heads
-    """
-
-    max_positions: Optional[int] = None
-    segments: Optional[int] = None
-    layer_norm_eps: Optional[float] = None
-    pooler_activation_fn: str = "tanh"
-    pooler_dropout: Optional[float] = None
-    pretrained_pooler: Optional[bool] = None
-    untie_weights_roberta: bool = False
-    load_checkpoint_heads: bool = False
-    spectral_norm_classification_head: bool = False
-
-
 HYBRID = ("hna_init", "hna_weight")
 """Options that the parameters of hybrid weights are stored relative to."""
 
@@ -245,7 +208,7 @@ def update() -> None:
     own = list_options(AttentionOptions)
     OPTIONS[:] = [*own, *(each for name, each in of_parts.items())]
     ENCODER_OPTIONS[:] = [option for option in OPTIONS if not option[0].startswith(_TWO_SIDED)]
-    shared = [option for option in stock_options() if option[0] in _ROBERTA_SHARED]
+    shared = [option for option in stock_options() if option[0] in ROBERTA_SHARED]
     ROBERTA_OPTIONS[:] = [*shared, *list_options(RobertaOptions), *ENCODER_OPTIONS]
     DEFAULTS.update((name, field.default) for name, _, field in OPTIONS)
     OPTION_REQUIREMENTS.update(_require(parts), **OWN_REQUIREMENTS)
@@ -262,9 +225,10 @@ def _require(parts: Iterable[tuple[Parts, Part]]) -> dict[str, tuple[list[str], 
     """Return the requirement of each option of a part: a slot where such a part stands."""
     requirements: dict[str, tuple[list[str], list[str]]] = {}
     for table, part in parts:
-        one_sided = getattr(part.default(), "across_queries", False)
+        default = part.default()
+        one_sided = any(getattr(default, n, False) for n in ("across_queries", "encoder_only"))
         flags = [name for name, slot in SLOTS.items() if slot is table]
-        if getattr(part.default(), "in_sequence", False):
+        if getattr(default, "in_sequence", False):
             flags = [name for name in flags if not name.startswith("cross_")]
         for name in part.options:
             needed, names = requirements.setdefault(name, ([], []))

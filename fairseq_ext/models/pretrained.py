@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
-from fairseq_ext.models.options import HYBRID, OPTIONS
+from fairseq_ext.models.options import HYBRID, OPTIONS, ROBERTA_OPTIONS
 from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
@@ -19,8 +19,14 @@ POOLER = ("pooler.weight", "pooler.bias")  # in the checkpoint of an imported en
 DIGEST = "dictionary"  # its name in checkpoints
 FIRST_POSITION = 2  # row of fairseq's embedding of positions, after the row of <pad>
 FORM = {"activation_fn": "gelu", "encoder_normalize_before": False, "layernorm_embedding": True}
+DEBERTA = {
+    name: field.default
+    for name, _, field in ROBERTA_OPTIONS
+    if name.startswith(("disentangled_", "encoder_conv_", "embedding_width"))
+}
 DEFAULTS = {
     **FORM,
+    **DEBERTA,
     **{name: field.default for name, _, field in OPTIONS if name in HYBRID},
     "layer_norm_eps": 1e-5,
     "pooler_dropout": 0.0,
@@ -48,8 +54,10 @@ def read_model_options(checkpoint: str | None) -> dict[str, Any]:
     options = saved_options(state)
     embeddings = {n.rpartition(".embed_")[2]: x for n, x in state["model"].items() if "embed_" in n}
     rows = {name: len(value) for name, value in embeddings.items() if value.dim()}
-    if "positions.weight" in rows:  # a task may have decided what no option says
+    embedded = "positions.weight" in rows
+    if embedded:  # a task may have decided what no option says
         options["max_positions"] = rows["positions.weight"] - FIRST_POSITION
+    if embedded or options.get("encoder_positions") and "decoder_layers" not in options:
         options["segments"] = rows.get("segments.weight", 0)
         options["symbols"] = rows["tokens.weight"]
     options["pretrained_pooler"] = POOLER[0] in state["model"]
@@ -92,7 +100,8 @@ def adopt_options(args: Namespace, checkpoint: str | None) -> None:
             f"{checkpoint} has no pooler for --pretrained-pooler; leave that out, or give one that "
             "'fairseq-ext import-hf --pooler pretrained' has made"
         )
-    for name in (*SIZES, *FORM):
+    check_scorer(args, checkpoint, saved)
+    for name in (*SIZES, *FORM, *DEBERTA):
         flag, value, original = f"--{name.replace('_', '-')}", getattr(args, name), saved.get(name)
         if value is None and name in SIZES:
             raise UsageError(
@@ -104,3 +113,18 @@ def adopt_options(args: Namespace, checkpoint: str | None) -> None:
                 f"{checkpoint} has {flag} {original} and the model to be fine-tuned {value}; give "
                 "the same, or an --arch without a size, like roberta_una, which takes sizes over"
             )
+
+
+def check_scorer(args: Namespace, checkpoint: str | None, saved: Mapping[str, Any]) -> None:
+    """Raise UsageError if one of the model and its checkpoint is a DeBERTa and the other is not."""
+    present, original = args.encoder_scorer, saved.get("encoder_scorer", "dot")
+    if (
+        saved.get("encoder_layers")
+        and present != original
+        and "disentangled" in (present, original)
+    ):
+        form = "deberta_una" if original == "disentangled" else "roberta_una"
+        raise UsageError(
+            f"{checkpoint} has --encoder-scorer {original} and the model to be fine-tuned "
+            f"{present}; give an --arch like {form}"
+        )

@@ -1,4 +1,7 @@
-"""RoBERTa-style models: fairseq's RoBERTa with our attention, and segments if wanted."""
+"""RoBERTa-style models: fairseq's RoBERTa with our attention, and segments if wanted.
+
+DeBERTa is one of them, by its options: see `models/deberta.py`.
+"""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -6,116 +9,19 @@ from typing import Any
 
 from fairseq.models import FairseqEncoderModel
 from fairseq.models.roberta import model as stock
-from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, second_pass
+from fairseq_ext.attention import AttentionRecorder, SecondPass
 from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained, role_options, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
 from fairseq_ext.models.generator import Generator
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
-from fairseq_ext.models.transformer_encoder import TransformerEncoder
+from fairseq_ext.models.roberta_encoder import RobertaEncoder, init_parameters
 
 POSITIONS = 512  # if neither model nor task gives a number
-PASSED = ("recorder", "second", "noise", "annotations")  # to the Transformer encoder
-
-
-def init_parameters(module: nn.Module) -> None:
-    """Initialise a module as fairseq initialises BERT's.
-
-    Attention without queries or keys is left out, since fairseq's function would ask for them, and
-    so are adversaries, which have initialised themselves.
-    """
-    narrowed = isinstance(module, Attention) and None in (module.q_proj, module.k_proj)
-    if not (narrowed or isinstance(module, second_pass.BertLinear)):
-        init_bert_params(module)
-
-
-class RobertaEncoder(stock.RobertaEncoder):
-    """An encoder of fairseq's RoBERTa around our Transformer encoder, with segments if wanted.
-
-    Attributes:
-        embed_segments: their embeddings, or None.
-    """
-
-    def __init__(self, args: Namespace, dictionary: Any) -> None:
-        super().__init__(args, dictionary)
-        width = args.encoder_embed_dim
-        self.embed_segments = nn.Embedding(args.segments, width) if args.segments else None
-        for module in self.modules():
-            if hasattr(module, "normalized_shape"):  # apex has a LayerNorm of its own
-                module.eps = args.layer_norm_eps
-
-    def build_encoder(
-        self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding
-    ) -> TransformerEncoder:
-        """Build our encoder in the place of fairseq's, initialised as BERT."""
-        encoder = TransformerEncoder(to_transformer_config(args), dictionary, embed_tokens)
-        encoder.apply(init_parameters)
-        return encoder
-
-    def forward(
-        self,
-        src_tokens: Tensor,
-        features_only: bool = False,
-        return_all_hiddens: bool = False,
-        masked_tokens: Tensor | None = None,
-        **options: Any,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Return logits or features, and a dict with the features [B, S, C] as "features".
-
-        With a second pass the features of both are returned, [2 B, S, C], the first pass first.
-
-        Args:
-            src_tokens: [B, S].
-            masked_tokens: [B, S] bool, the tokens to predict; all by default.
-            options: further arguments of `extract_features`.
-        """
-        features, extra = self.extract_features(src_tokens, return_all_hiddens, **options)
-        extra["features"] = features
-        return features if features_only else self.output_layer(features, masked_tokens), extra
-
-    def extract_features(
-        self,
-        src_tokens: Tensor,
-        return_all_hiddens: bool = False,
-        segments: Tensor | None = None,
-        token_embeddings: Tensor | None = None,
-        **options: Any,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Return features [B, S, C], and the states of all layers as "inner_states" if wanted.
-
-        Args:
-            segments: [B, S], the segment of each token, from 0; all 0 by default.
-            options: arguments of the Transformer encoder; others are ignored, as by fairseq's.
-        """
-        embedded = self._embed(src_tokens, segments, token_embeddings)
-        passed = {name: value for name, value in options.items() if name in PASSED}
-        encoded = self.sentence_encoder(
-            src_tokens, None, return_all_hiddens, token_embeddings=embedded, **passed
-        )
-        states = encoded["encoder_states"] if return_all_hiddens else None
-        return encoded["encoder_out"][0].transpose(0, 1), {"inner_states": states}
-
-    def _embed(self, tokens: Tensor, segments: Tensor | None, embedded: Tensor | None) -> Tensor:
-        """Return tokens, if need be embedded here, plus segments: [B, S, C] without positions."""
-        if embedded is None:
-            embedded = self.sentence_encoder.embed_tokens(tokens)
-        if self.embed_segments is None:
-            return embedded
-        return embedded + self.embed_segments(tokens.new_zeros(1) if segments is None else segments)
-
-    def max_positions(self) -> int:
-        """Return how many tokens a sequence may have."""
-        return min(self.args.max_positions, self.sentence_encoder.max_positions())
-
-    def freeze_lm_head(self) -> None:
-        """Exclude the LM head, apart from the embeddings, from training."""
-        shared = self.sentence_encoder.embed_tokens.weight
-        for parameter in self.lm_head.parameters():
-            parameter.requires_grad = parameter is shared
+ENUMERATIONS = ("activation_fn", "hna_weight", "doubly_kernel", "encoder_conv_activation_fn")
 
 
 class RobertaModel(AttentionModel, stock.RobertaModel):
@@ -150,7 +56,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         args, facts, longest = Namespace(**to_dict(cfg)), TaskFacts.read(task), task.max_positions()
         pretrained.adopt_options(args, facts.pretrained)
         # no enumerations, in checkpoints
-        for name in ("activation_fn", "hna_weight", "doubly_kernel"):
+        for name in ENUMERATIONS:
             setattr(args, name, str(getattr(args, name)))
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:
@@ -175,7 +81,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
 
     def attach(self, head: nn.Module) -> None:
         """Put the head of a task in the place of the head for masked language modelling."""
-        self.task_head, self.encoder.lm_head = head, None
+        self.task_head, self.encoder.lm_head, self.encoder.mask_positions = head, None, None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Upgrade a checkpoint as fairseq does, and keep an attached head that it does not have."""
@@ -205,7 +111,8 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
     def _keep_task_head(self, head: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
         saved = [key for key in state_dict if key.startswith(f"{prefix}task_head.")]
         replaced = not saved or (self.report and self.report.new_task_head)
-        unwanted = [key for key in state_dict if key.startswith(f"{prefix}encoder.lm_head.")]
+        parts = tuple(f"{prefix}encoder.{part}." for part in ("lm_head", "mask_positions"))
+        unwanted = [key for key in state_dict if key.startswith(parts)]
         for key in unwanted + (saved if replaced else []):
             del state_dict[key]
         if replaced:
@@ -215,7 +122,8 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
     def register_generator(self, share: float) -> None:
         """Add a generator with a share of the width, which replaces tokens (ELECTRA)."""
         cfg, symbols = to_transformer_config(self.args), len(self.encoder.dictionary)
-        self.generator = Generator(cfg, share, symbols)
+        inner = self.args.embedding_width or self.args.encoder_embed_dim
+        self.generator = Generator(cfg, share, symbols, inner)
         self.generator.apply(init_parameters)
         for module in self.generator.modules():
             if hasattr(module, "normalized_shape"):
@@ -272,21 +180,25 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         if hidden is not None:
             src_tokens, scores = self.replace_tokens(src_tokens, hidden)
             generated = {"replaced": src_tokens, "generator": scores}
-        encoded, extra = self.encoder(
-            src_tokens, True, return_all_hiddens, recorder=recorder, second=second, **inputs
-        )
+        headed = classification_head_name is not None or task_head and self.task_head is not None
+        inputs |= {"recorder": recorder, "second": second, "decode": not (headed or features_only)}
+        encoded, extra = self.encoder(src_tokens, True, return_all_hiddens, **inputs)
         extra |= generated
+        passes = 1 if second is None else 2
 
-        def output(features: Tensor) -> Tensor:
+        def output(features: Tensor, number: int = 0) -> Tensor:
             if classification_head_name is not None:
                 return self.classification_heads[classification_head_name](features)
             if task_head and self.task_head is not None:
                 return self.task_head(features, src_tokens.eq(self.encoder.dictionary.pad()))
-            return features if features_only else self.encoder.output_layer(features, masked_tokens)
+            if features_only:
+                return features
+            decoded = extra["decoded"].chunk(passes)[number] if "decoded" in extra else features
+            return self.encoder.output_layer(decoded, masked_tokens)
 
-        features, *others = encoded.chunk(1 if second is None else 2)
+        features, *others = encoded.chunk(passes)
         extra["features"] = features
         extra["heads"] = {n: self.classification_heads[n](features) for n in further_heads}
         if second is not None:
-            extra["second"] = output(others[0]), {"features": others[0]}
+            extra["second"] = output(others[0], 1), {"features": others[0]}
         return output(features), extra

@@ -11,7 +11,9 @@ from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
 from fairseq_ext.models.head_options import embed_positions
 from fairseq_ext.models.layers import (
     EncoderLayer,
+    build_relative_embeddings,
     count_positions,
+    decode_masks,
     run_layers,
     run_layers_twice,
     share_positions,
@@ -28,6 +30,7 @@ class TransformerEncoder(TransformerEncoderBase):
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(embed_positions(cfg, "encoder"), dictionary, embed_tokens)
         share_positions(self.layers)
+        self.relative = build_relative_embeddings(self.layers, cfg.encoder.embed_dim)
         self.max_source_positions = count_positions(self.layers, cfg.max_source_positions)
         self.symbols = build_symbols(cfg, dictionary)
 
@@ -46,6 +49,7 @@ class TransformerEncoder(TransformerEncoderBase):
         second: SecondPass | None = None,
         noise: Callable[[Tensor, Tensor], Tensor] | None = None,
         annotations: Tensor | None = None,
+        mask_positions: Callable[[Tensor], Tensor] | None = None,
     ) -> dict[str, list[Tensor]]:
         """Encode [B, S] tokens; arguments and result are fairseq's, except for these.
 
@@ -56,9 +60,12 @@ class TransformerEncoder(TransformerEncoderBase):
             noise: makes other embedded tokens [B, S, C] of those that would enter, and padding
                 [B, S].
             annotations: [B, S, 3], the facts of parses that roles see (`roles.TokenFeatures`).
+            mask_positions: gives positions [S, B, C] of tokens that are real [B, S]. Then the
+                output has "decoded" [S, B, C] too, with which masked tokens are predicted.
         """
         padding = src_tokens.eq(self.padding_idx)
         inputs = Inputs(padding if padding.any() else None, recorder=recorder)
+        inputs.relative = None if self.relative is None else self.relative()
         if self.symbols is not None:
             inputs.token_features = self.symbols(src_tokens, annotations)
         if noise is not None:
@@ -78,13 +85,18 @@ class TransformerEncoder(TransformerEncoderBase):
         x = x.transpose(0, 1)
         if second is None:
             states = run_layers(self.layers, x, inputs)
-            x = states[-1]
+            last = states[-2:]
         else:
-            states, x = run_layers_twice(list(self.layers), x, inputs, second)
+            states, last = run_layers_twice(list(self.layers), x, inputs, second)
+        x, decoded = last[-1], []
+        if mask_positions is not None:
+            positions = mask_positions(~padding)
+            decoded = [decode_masks(self.layers[-1], last[0], positions, inputs, second)]
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
             "encoder_out": [x],  # [S, B, C]
+            "decoded": decoded,
             "encoder_padding_mask": [padding],  # [B, S]
             "encoder_embedding": [embedding],  # [B, S, C]
             "encoder_states": states if return_all_hiddens else [],

@@ -110,6 +110,8 @@ class LabelledTask(FairseqTask):
         wanted = cfg.tokens_per_sample
         self.room = (positions or roberta.POSITIONS) if wanted is None else wanted
         self._set_segments(encoder.get("segments") or 0)
+        if encoder.get("encoder_scorer") == "disentangled":
+            self.separators = 1  # as in DeBERTa
         self._check_encoder(positions)
         pretrained.check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
         self.labels = self.list_labels(self._read_file("train"))  # of all folds
@@ -210,10 +212,7 @@ class LabelledTask(FairseqTask):
         """Build the encoder, give it word vectors, attach the head and freeze what is frozen."""
         model = super().build_model(cfg, from_checkpoint)
         if not hasattr(model, "attach"):
-            raise UsageError(
-                f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
-                "roberta_dna, roberta_hna or one of their sizes"
-            )
+            raise UsageError(f"--task {self.cfg._name} needs an encoder of ours, like roberta_una")
         if not (from_checkpoint or self.pretrained):
             word_vectors.begin_embeddings(model, self.cfg, self.source_dictionary)
         segments = getattr(model.args, "segments", 0)

@@ -1,9 +1,9 @@
 """Turn a fairseq checkpoint of a BERT-like encoder into a Hugging Face folder.
 
 OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model has segments, else a
-RoBERTa. Both know softmax attention alone. Adversaries, generators and heads of fine-tuning are
-left out. The head for masked language modelling is left out too if the model was trained for
-replaced-token detection, which does not train it.
+RoBERTa; a DeBERTa if its attention is disentangled. All of them know softmax alone. Adversaries,
+generators and heads of fine-tuning are left out. The head for masked language modelling is left out
+too if the model was trained for replaced-token detection, which does not train it.
 
 Example:
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
@@ -26,15 +26,18 @@ from fairseq_ext.files import new_folder
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
+from fairseq_ext.tools import hf_deberta, hf_deberta_first
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
+
+DISENTANGLED = "disentangled"
 
 # Values that options must have; the first is the value in a checkpoint without the option.
 ACCEPTED: dict[str, list] = {
     "--encoder-normaliser": ["softmax"],
     "--encoder-gaussian-heads": ["0"],
     "--encoder-roles": ["none"],
-    "--encoder-scorer": ["dot"],
+    "--encoder-scorer": ["dot", DISENTANGLED],
     "--encoder-masks": ["none"],
     "--encoder-head-mixer": ["none"],
     "--head-gate": ["none", False],  # False in older checkpoints
@@ -45,7 +48,8 @@ ACCEPTED: dict[str, list] = {
     "--activation-fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
 }
 
-FINE_TUNED = ("task_head.", "classification_heads.", "generator.")
+MASK_POSITIONS = "encoder.mask_positions."
+FINE_TUNED = ("task_head.", "classification_heads.", "generator.", MASK_POSITIONS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +70,8 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.out} has config.json, model.safetensors and the tokeniser")
     if left_out:
         print(f"left out: {', '.join(left_out)}")
+    if any(name.startswith(MASK_POSITIONS) for name in left_out):
+        print("the head for masked language modelling has no absolute positions there")
 
 
 def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
@@ -85,27 +91,54 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     heads = find_unwanted_heads(saved_options(saved, "task"))
     unused = (*heads, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
     state = {n: value.float() for n, value in parameters.items() if not n.startswith(unused)}
-    # RoBERTa's head for masked language modelling has gelu, whatever the layers have
-    bert = hf.SEGMENTS in state or model["activation_fn"] != "gelu"
-    kind, head = "bert" if bert else "roberta", hf.OUTPUT_BIAS in state
-    names = hf.list_parameters(kind, model["encoder_layers"], head, POOLER[0] in state)
+    kind, names = list_parameters(model, state)
     check_parameters(state, {ours for ours, _ in names.values()}, checkpoint)
     check_shapes(state, dict(names.values()), model, checkpoint)
     tokenizer, order = renumber(find_vocabulary(folder, checkpoint, saved), kind)
     check_order(order, len(state[hf.TOKENS]), checkpoint)
     special = find_special_tokens(tokenizer)
     pad = tokenizer.get_vocab()[special["pad_token"]]
-    longest = len(state[hf.POSITIONS]) - FIRST_POSITION
-    hf.rearrange(state, order, FIRST_POSITION, 0 if bert else pad + 1)
-    state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
+    hf.rearrange(state, order, FIRST_POSITION, pad + 1 if kind == "roberta" else 0)
+    if kind not in hf_deberta.KINDS:
+        state.setdefault(hf.SEGMENTS, state[hf.TOKENS].new_zeros(1, state[hf.TOKENS].size(1)))
     config = make_config(model, state, kind) | {"pad_token_id": pad}
     tensors = {theirs: state[ours] for theirs, (ours, _) in names.items()}
-    if head:
-        tensors = rename_head(tensors, kind, config["tie_word_embeddings"])
+    if kind in hf_deberta.KINDS and hf_deberta_first.is_first_version(config, tensors):
+        config |= name_architecture(hf_deberta.FIRST_VERSION, state)
+        tensors = hf_deberta_first.rename_for_first_version(tensors, config["num_attention_heads"])
+    if hf.OUTPUT_BIAS in state:
+        tensors = rename_head(tensors, config["model_type"], config["tie_word_embeddings"])
     (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     hf.write_json(config, work / "config.json")
-    write_tokenizer(tokenizer, special, longest, work)
+    write_tokenizer(tokenizer, special, find_longest(model, config), work)
     return [name for name in parameters if name.startswith(heads)]
+
+
+def list_parameters(
+    model: Mapping[str, Any], state: Mapping[str, Tensor]
+) -> tuple[str, dict[str, tuple[str, str]]]:
+    """Return the kind of a model and its parameters: name there -> name here and shape."""
+    layers, head = model["encoder_layers"], hf.OUTPUT_BIAS in state
+    if model.get("encoder_scorer") == DISENTANGLED:
+        form = hf_deberta.read_form({**model_sizes(model), **hf_deberta.make_config(model, state)})
+        return hf_deberta.LATER_VERSIONS, hf_deberta.list_parameters(form, layers, head)
+    # RoBERTa's head for masked language modelling has gelu, whatever the layers have
+    bert = hf.SEGMENTS in state or model["activation_fn"] != "gelu"
+    kind = "bert" if bert else "roberta"
+    return kind, hf.list_parameters(kind, layers, head, POOLER[0] in state)
+
+
+def model_sizes(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sizes and rates by their names in config.json."""
+    return {theirs: model.get(ours, default) for ours, (theirs, default) in hf.OPTIONS.items()}
+
+
+def find_longest(model: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """Return how many tokens a text may have."""
+    positions = config["max_position_embeddings"]
+    if config["model_type"] == "roberta":
+        return positions - config["pad_token_id"] - 1
+    return positions
 
 
 def find_unwanted_heads(task: Mapping[str, Any]) -> tuple[str, ...]:
@@ -120,7 +153,7 @@ def find_unwanted_heads(task: Mapping[str, Any]) -> tuple[str, ...]:
 def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
     name = get_architecture(model)
-    if not name.startswith("roberta"):
+    if not name.startswith(("roberta", "deberta")):
         raise UsageError(f"{checkpoint} has --arch {name}; give an encoder, like roberta_una_12")
     sizes = {name: model[name] for name in hf.OPTIONS if model.get(name) is not None}
     if missing := [name for name in hf.OPTIONS if name not in {*sizes, *hf.OUR_RATES}]:
@@ -128,7 +161,10 @@ def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     hf.check_sizes(sizes, checkpoint, hf.OPTIONS.keys() - hf.OUR_RATES)
     hf.check_heads(model["encoder_embed_dim"], model["encoder_attention_heads"], checkpoint)
     flags = {f"--{option.replace('_', '-')}": value for option, value in model.items()}
-    hf.check_settings(flags, ACCEPTED, checkpoint, "BERT and RoBERTa of Hugging Face")
+    accepted, models = ACCEPTED, "BERT and RoBERTa of Hugging Face"
+    if model.get("encoder_scorer") == DISENTANGLED:
+        accepted, models = ACCEPTED | hf_deberta.ACCEPTED_OPTIONS, "DeBERTa of Hugging Face"
+    hf.check_settings(flags, accepted, checkpoint, models)
 
 
 def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: Path) -> None:
@@ -154,6 +190,7 @@ def check_shapes(
     rows = {"V": hf.TOKENS, "P": hf.POSITIONS, "T": hf.SEGMENTS}
     letters = {letter: [*state[n].shape, 0][0] for letter, n in rows.items() if n in state}
     letters |= {"D": model["encoder_embed_dim"], "F": model["encoder_ffn_embed_dim"]}
+    letters |= hf_deberta.read_letters(model)
     for name, tensor in state.items():
         expected = [letters[letter] for letter in shapes[name]]
         if [*tensor.shape] != expected:
@@ -185,7 +222,8 @@ def check_order(order: list[int], size: int, checkpoint: Path) -> None:
 def rename_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:
     """Return parameters of a model with a head, without the parameters that the head shares."""
     head = hf.HEADS[kind]
-    tensors = {n if n.startswith(head) else f"{kind}.{n}": value for n, value in tensors.items()}
+    prefix = hf_deberta.PREFIX if kind in hf_deberta.KINDS else kind
+    tensors = {n if n.startswith(head) else f"{prefix}.{n}": value for n, value in tensors.items()}
     tensors[f"{head}.bias"] = tensors[f"{head}.decoder.bias"].clone()
     shared = {f"{head}.decoder.{part}" for part in ("weight", "bias")} if tied else set()
     return {name: value for name, value in tensors.items() if name not in shared}
@@ -193,17 +231,27 @@ def rename_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, 
 
 def make_config(model: Mapping[str, Any], state: dict[str, Tensor], kind: str) -> dict[str, Any]:
     """Return the contents of config.json."""
-    head = "ForMaskedLM" if hf.OUTPUT_BIAS in state else "Model"
-    options = {theirs: model.get(ours, default) for ours, (theirs, default) in hf.OPTIONS.items()}
+    if kind in hf_deberta.KINDS:
+        own = hf_deberta.make_config(model, state)
+    else:
+        own = {
+            "max_position_embeddings": len(state[hf.POSITIONS]),
+            "type_vocab_size": len(state[hf.SEGMENTS]),
+            "position_embedding_type": "absolute",
+        }
     return {
-        "architectures": [kind.capitalize() + head],
-        "model_type": kind,
-        **options,
+        **name_architecture(kind, state),
+        **model_sizes(model),
+        **own,
         "vocab_size": len(state[hf.TOKENS]),
-        "max_position_embeddings": len(state[hf.POSITIONS]),
-        "type_vocab_size": len(state[hf.SEGMENTS]),
         "layer_norm_eps": model.get("layer_norm_eps") or DEFAULTS["layer_norm_eps"],
         "hidden_act": hf.HIDDEN_ACTS[model["activation_fn"]],
-        "position_embedding_type": "absolute",
         "tie_word_embeddings": not model.get("untie_weights_roberta"),
     }
+
+
+def name_architecture(kind: str, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the settings that name the class of a model, with a head if it has one."""
+    name = "".join(part.capitalize() for part in kind.split("-"))
+    head = "ForMaskedLM" if hf.OUTPUT_BIAS in state else "Model"
+    return {"architectures": [name + head], "model_type": kind}

@@ -1,5 +1,7 @@
 """BERT and RoBERTa as Hugging Face writes them, and the corresponding names in fairseq.
 
+DeBERTa is in `hf_deberta`, which uses this.
+
 Shapes are words of letters: V symbols, P positions, T token types, D features, F features between
 the linear layers.
 """
@@ -47,7 +49,9 @@ OUTPUT = "encoder.lm_head"
 OUTPUT_WEIGHT, OUTPUT_BIAS = f"{OUTPUT}.weight", f"{OUTPUT}.bias"
 BY_SYMBOL = {TOKENS, OUTPUT_WEIGHT, OUTPUT_BIAS}  # with a row for each symbol
 
-# Name of a module there, name here, shape of its weight, shape of its bias.
+Module = tuple[str, ...]
+"""Name of a module there, name here, shape of its weight and, if it has one, of its bias."""
+
 EMBEDDINGS = (
     ("embeddings.word_embeddings", f"{ENCODER}.embed_tokens", "VD"),
     ("embeddings.position_embeddings", f"{ENCODER}.embed_positions", "PD"),
@@ -65,8 +69,9 @@ LAYER = (
     ("output.LayerNorm", "final_layer_norm", "D", "D"),
 )
 # The head for masked language modelling: its name, and the names of its first two modules.
-HEADS = {"bert": "cls.predictions", "roberta": "lm_head"}
-TRANSFORM = {"bert": ("transform.dense", "transform.LayerNorm"), "roberta": ("dense", "layer_norm")}
+HEADS = dict.fromkeys(("bert", "deberta", "deberta-v2"), "cls.predictions") | {"roberta": "lm_head"}
+TRANSFORM = dict.fromkeys(HEADS, ("transform.dense", "transform.LayerNorm"))
+TRANSFORM["roberta"] = ("dense", "layer_norm")
 
 
 def list_parameters(
@@ -80,7 +85,8 @@ def list_parameters(
         head: whether the head for masked language modelling is included.
         pooler: whether the pooler is included.
     """
-    modules = [*EMBEDDINGS, *([("pooler.dense", "pooler", "DD", "D")] if pooler else [])]
+    pooled: list[Module] = [("pooler.dense", "pooler", "DD", "D")] if pooler else []
+    modules: list[Module] = [*EMBEDDINGS, *pooled]
     if head:
         prefix, (dense, norm) = HEADS[kind], TRANSFORM[kind]
         modules += [
@@ -88,9 +94,20 @@ def list_parameters(
             (f"{prefix}.{norm}", f"{OUTPUT}.layer_norm", "D", "D"),
             (f"{prefix}.decoder", OUTPUT, "VD", "V"),
         ]
-    for i in range(layers):
-        there, here = f"encoder.layer.{i}", f"{ENCODER}.layers.{i}"
-        modules += [(f"{there}.{theirs}", f"{here}.{ours}", *s) for theirs, ours, *s in LAYER]
+    return name_parameters([*modules, *list_layers(layers, LAYER)])
+
+
+def list_layers(layers: int, parts: Iterable[Module]) -> list[Module]:
+    """Return the modules of all layers, given those of one."""
+    return [
+        (f"encoder.layer.{i}.{theirs}", f"{ENCODER}.layers.{i}.{ours}", *shapes)
+        for i in range(layers)
+        for theirs, ours, *shapes in parts
+    ]
+
+
+def name_parameters(modules: Iterable[Module]) -> dict[str, tuple[str, str]]:
+    """Return the parameters of modules: name there -> name here and shape."""
     return {
         f"{theirs}.{part}": (f"{ours}.{part}", shape)
         for theirs, ours, *shapes in modules
@@ -145,9 +162,20 @@ def rearrange(state: dict[str, Tensor], order: list[int], first: int, wanted: in
     """Put symbols into an order, and the first position from row `first` into row `wanted`."""
     for name in BY_SYMBOL & state.keys():
         state[name] = state[name][order]
-    rows = state[POSITIONS]
-    if first != wanted:
+    rows = state.get(POSITIONS)
+    if rows is not None and first != wanted:
         state[POSITIONS] = torch.cat([rows.new_zeros(wanted, rows.size(1)), rows[first:]])
+
+
+def find_shards(file: Path) -> list[Path]:
+    """Return the file, or the files that its index names, or nothing if there is neither."""
+    index = file.with_name(f"{file.name}.index.json")
+    if file.exists() or not index.exists():
+        return [file] if file.exists() else []
+    parts = read_json(index).get("weight_map")
+    if not isinstance(parts, dict) or any(Path(str(part)).name != part for part in parts.values()):
+        raise UsageError(f"{index} does not name files beside it; get the encoder again")
+    return [file.with_name(part) for part in sorted(set(parts.values()))]
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fairseq_ext.data.tokenisers import OF_BERT, SPECIAL, SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tools.hf_format import read_json, write_json
+from fairseq_ext.tools.sentence_pieces import read_sentence_pieces
 
 FIRST = {name: i for i, name in enumerate(SYMBOLS[:4])}  # of every dictionary of fairseq
 ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # of SYMBOLS
@@ -22,7 +24,8 @@ ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # of
 def read_tokenizer(path: Path) -> Tokenizer:
     """Return the tokeniser of a folder: tokenizer.json, or built from older files.
 
-    The older files are vocab.txt of BERT, or vocab.json and merges.txt of RoBERTa.
+    The older files are vocab.txt of BERT, vocab.json and merges.txt of RoBERTa and DeBERTa v1, and
+    spm.model of DeBERTa v2 and v3.
 
     Raises:
         UsageError: there is none of these, or it cannot be read.
@@ -54,14 +57,20 @@ def _read_byte_level_bpe(path: Path) -> Tokenizer:
     files = str(path / "vocab.json"), str(path / "merges.txt")
     prefix = read_tokenizer_settings(path).get("add_prefix_space", False)
     bpe = ByteLevelBPETokenizer.from_file(*files, add_prefix_space=prefix)._tokenizer
-    add_special_tokens(bpe, prefix)
+    bert = "[CLS]" in bpe.get_vocab()  # DeBERTa
+    add_special_tokens(bpe, prefix, segments=bert, names=OF_BERT if bert else SYMBOLS)
     return bpe
+
+
+def _read_unigram(path: Path) -> Tokenizer:
+    return read_sentence_pieces(path / "spm.model", read_tokenizer_settings(path))
 
 
 TOKENIZERS = {
     "tokenizer.json": lambda path: Tokenizer.from_file(str(path / "tokenizer.json")),
     "vocab.txt": _read_word_pieces,
     "vocab.json": _read_byte_level_bpe,
+    "spm.model": _read_unigram,
 }
 
 
@@ -118,7 +127,7 @@ def renumber(vocabulary: Vocabulary, kind: str) -> tuple[Tokenizer, list[int]]:
 
     Args:
         vocabulary: a tokeniser with fairseq's dictionary.
-        kind: "bert" or "roberta", whose special tokens surround texts.
+        kind: "roberta" or another one, as whose special tokens surround texts.
 
     Raises:
         UsageError: the dictionary lacks tokens of a BPE.
@@ -136,24 +145,28 @@ def renumber(vocabulary: Vocabulary, kind: str) -> tuple[Tokenizer, list[int]]:
     content = json.loads(tokenizer.to_str())
     content["model"]["vocab"] = numbers | {name: dictionary.index(name) for name in SYMBOLS}
     tokenizer = Tokenizer.from_str(json.dumps(content))
-    add_special_tokens(tokenizer, segments=kind == "bert")
+    add_special_tokens(tokenizer, segments=kind != "roberta")
     return tokenizer, list(range(len(dictionary)))
 
 
 def add_special_tokens(
-    tokenizer: Tokenizer, add_prefix_space: bool = False, segments: bool = False
+    tokenizer: Tokenizer,
+    add_prefix_space: bool = False,
+    segments: bool = False,
+    names: Sequence[str] = SYMBOLS,
 ) -> None:
-    """Add RoBERTa's special tokens to a BPE, and surround texts with them.
+    """Add special tokens to a BPE, and surround texts with them.
 
     Args:
         tokenizer: the BPE, which is changed.
         add_prefix_space: whether a space is put before each text.
         segments: whether pairs of texts have segments, as in BERT.
+        names: of the special tokens, RoBERTa's or BERT's.
     """
-    *others, mask = SYMBOLS
+    *others, mask = names
     tokenizer.add_special_tokens([*others, AddedToken(mask, lstrip=True)])
     ids = tokenizer.get_vocab()
-    sep, cls = ("</s>", ids["</s>"]), ("<s>", ids["<s>"])
+    sep, cls = ((name, ids[name]) for name in (names[2], names[0]))
     tokenizer.post_processor = (
         BertProcessing(sep, cls)
         if segments

@@ -1,6 +1,7 @@
-"""Turn a Hugging Face folder of a BERT, RoBERTa or MiniLM encoder into a fairseq checkpoint.
+"""Turn a Hugging Face folder of a BERT, RoBERTa, MiniLM or DeBERTa into a fairseq checkpoint.
 
-OUT gets model.pt (a roberta_una_12 with the sizes of the encoder), dict.txt and tokenizer.json.
+OUT gets model.pt (a roberta_una_12 or deberta_una_base with the sizes of the encoder), dict.txt and
+tokenizer.json. DeBERTa is read in all three versions.
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
 remains without one: it is there to be fine-tuned. With --pooler pretrained, classification heads
@@ -8,7 +9,7 @@ begin with BERT's trained pooler, and their dropout is that of the encoder.
 
 Example:
   fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
-  fairseq-ext import-hf downloads/roberta-base encoders/roberta
+  fairseq-ext import-hf downloads/deberta-v3-base encoders/deberta
   fairseq-ext import-hf downloads/bert-base-uncased encoders/bert --pooler pretrained
 """
 
@@ -34,8 +35,8 @@ from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
+from fairseq_ext.tools import hf_deberta, hf_deberta_first, hf_vocabulary
 from fairseq_ext.tools import hf_format as hf
-from fairseq_ext.tools import hf_vocabulary
 
 ARCHITECTURE = "roberta_una_12"
 
@@ -101,7 +102,12 @@ def convert(
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
     config = read_config(path)
+    deberta = config["model_type"] in hf_deberta.KINDS
+    if deberta and pooler:
+        raise UsageError(f"{path} is a DeBERTa, whose pooler is never kept; leave --pooler out")
     tensors, unused = read_tensors(path, config["model_type"], pooler)
+    if deberta:
+        tensors = hf_deberta_first.modernise(tensors, config)
     state = rename_parameters(tensors, config, path)
     tokenizer = hf_vocabulary.read_tokenizer(path)
     names = hf_vocabulary.list_symbols(tokenizer, config["vocab_size"])
@@ -127,9 +133,11 @@ def read_config(path: Path) -> dict[str, Any]:
     if content.get("model_type") not in hf.HEADS:
         raise UsageError(
             f"{path} has model_type {content.get('model_type')}; accepted are "
-            f"{' and '.join(hf.HEADS)} (MiniLM is a bert)"
+            f"{', '.join(hf.HEADS)} (MiniLM is a bert)"
         )
     sizes = dict([*hf.OPTIONS.values(), *SIZES.values()])
+    if content["model_type"] in hf_deberta.KINDS:
+        return hf_deberta.complete(content, path)
     pad = {"pad_token_id": int(content["model_type"] == "roberta")}
     config = pad | sizes | {name: values[0] for name, values in ACCEPTED.items()} | content
     hf.check_settings(config, ACCEPTED, path, "our models")
@@ -147,11 +155,11 @@ def read_tensors(
     Raises:
         UsageError: there are none, no pooler that is wanted, or a file cannot be read.
     """
-    name = next((name for name in WEIGHTS if find_shards(path / name)), None)
+    name = next((name for name in WEIGHTS if hf.find_shards(path / name)), None)
     if name is None:
         raise UsageError(f"{path} has no {' and no '.join(WEIGHTS)}; give a folder that has one")
     tensors: dict[str, Tensor] = {}
-    for file in find_shards(path / name):
+    for file in hf.find_shards(path / name):
         try:
             content = WEIGHTS[name](str(file))
         except (OSError, SafetensorError) as error:
@@ -161,25 +169,15 @@ def read_tensors(
         tensors |= {modernise_name(name, kind): value for name, value in content.items()}
     if pooler and not any(name.startswith(POOLER) for name in tensors):
         raise UsageError(f"{path} has no pooler, which --pooler pretrained keeps; leave that out")
-    unwanted = [start for start in UNUSED if not (pooler and start == POOLER)]
+    further = hf_deberta.UNUSED if kind in hf_deberta.KINDS else ()
+    unwanted = [start for start in (*UNUSED, *further) if not (pooler and start == POOLER)]
     unused = [name for name in tensors if name.startswith(tuple(unwanted))]
     return {name: tensors[name] for name in tensors.keys() - unused}, unused
 
 
-def find_shards(file: Path) -> list[Path]:
-    """Return the file, or the files that its index names, or nothing if there is neither."""
-    index = file.with_name(f"{file.name}.index.json")
-    if file.exists() or not index.exists():
-        return [file] if file.exists() else []
-    parts = hf.read_json(index).get("weight_map")
-    if not isinstance(parts, dict) or any(Path(str(part)).name != part for part in parts.values()):
-        raise UsageError(f"{index} does not name files beside it; get the encoder again")
-    return [file.with_name(part) for part in sorted(set(parts.values()))]
-
-
 def modernise_name(name: str, kind: str) -> str:
     """Return a parameter's name without the model's prefix, as newer files write it."""
-    name = name.removeprefix(f"{kind}.")
+    name = name.removeprefix(f"{hf_deberta.PREFIX if kind in hf_deberta.KINDS else kind}.")
     for old, new in OLD_NAMES.items():
         name = name.replace(old, new)
     return name
@@ -195,15 +193,20 @@ def rename_parameters(
     """
     kind, head = config["model_type"], complete_head(tensors, config, path)
     pooler = any(name.startswith(POOLER) for name in tensors)
-    expected = hf.list_parameters(kind, config["num_hidden_layers"], head, pooler)
+    layers, names = config["num_hidden_layers"], {letter: n for letter, (n, _) in SIZES.items()}
+    if kind in hf_deberta.KINDS:
+        names = hf_deberta.LETTERS
+        expected = hf_deberta.list_parameters(hf_deberta.read_form(config), layers, head)
+    else:
+        expected = hf.list_parameters(kind, layers, head, pooler)
     state = {}
     for name, (ours, letters) in expected.items():
-        value, shape = tensors.get(name), tuple(config[SIZES[letter][0]] for letter in letters)
+        value, shape = tensors.get(name), tuple(config[names[letter]] for letter in letters)
         if value is None or value.shape != shape or not value.is_floating_point():
             present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
             raise UsageError(
                 f"{path}: {name} is {present}, where config.json asks for floating-point numbers "
-                f"{[*shape]}; give a whole BERT or RoBERTa encoder"
+                f"{[*shape]}; give a whole BERT, RoBERTa or DeBERTa encoder"
             )
         state[ours] = value.float()
     if further := sorted(tensors.keys() - expected.keys()):
@@ -243,7 +246,7 @@ def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]
     A single token type becomes part of every position.
     """
     roberta = config["model_type"] == "roberta"
-    if config["type_vocab_size"] == 1:
+    if config["type_vocab_size"] == 1:  # never in DeBERTa
         state[hf.POSITIONS] = state[hf.POSITIONS] + state.pop(hf.SEGMENTS)
     first = config["pad_token_id"] + 1 if roberta else 0
     head = hf.OUTPUT_WEIGHT in state
@@ -256,6 +259,8 @@ def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]
 
 def make_options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
     """Return the model's options that differ from the defaults of its architecture."""
+    if config["model_type"] in hf_deberta.KINDS:
+        return hf_deberta.make_options(config)
     pooled = "pooler.weight" in state  # else heads have the usual dropout, 0
     return {
         "_name": ARCHITECTURE,
@@ -270,8 +275,9 @@ def make_options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, 
 def make_checkpoint(model: dict[str, Any], state: dict[str, Tensor], data: Path) -> dict[str, Any]:
     """Return a checkpoint as `fairseq-train` saves it, before any update."""
     task = {"data": str(data), "tokens_per_sample": model["max_positions"]}
+    architecture = MODEL_DATACLASS_REGISTRY[model["_name"]]
     parts = {
-        "model": (MODEL_DATACLASS_REGISTRY[ARCHITECTURE], model),
+        "model": (architecture, model),
         "task": (TASK_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm", **task}),
         "criterion": (CRITERION_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm"}),
     }

@@ -24,7 +24,7 @@ import torch
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from torch import Tensor
 
-from fairseq_ext.attention import Attention
+from fairseq_ext.attention import Attention, Inputs
 from fairseq_ext.attention.learned_gates import L0Gate
 from fairseq_ext.criterions.composite import ALIASES, AliasCriterion, CompositeCriterion
 from fairseq_ext.criterions.objectives import OBJECTIVES
@@ -188,7 +188,7 @@ def copy_open_heads(full: Attention, small: Attention) -> None:
     source["out_proj.weight"] = source["out_proj.weight"] * gate.gate().repeat_interleave(width)
     for name, target in small.state_dict().items():
         value = source[name]
-        if name.split(".")[0] in ("q_proj", "k_proj", "v_proj"):
+        if name.split(".")[0] in ("q_proj", "k_proj", "v_proj", "relative"):
             value = value[kept]
         elif name == "out_proj.weight":
             value = value[:, kept]
@@ -219,7 +219,11 @@ def check_same(full: Attention, small: Attention, place: str) -> None:
 
     x = sample(5, full.embed_dim)
     keys = x if full.self_attention else sample(7, full.kdim)
-    one, other = (module(x, keys, keys, need_weights=False)[0] for module in (full, small))
+    inputs = Inputs()
+    if full.relative is not None:
+        inputs.relative = sample(full.relative.scorer.span, full.embed_dim).flatten(0, 1)
+    both = (module(x, keys, keys, inputs, need_weights=False) for module in (full, small))
+    one, other = (output for output, _ in both)
     if (difference := float((one - other).abs().max())) > TOLERANCE:
         raise UsageError(
             f"without its closed heads {place} would compute something else (by {difference:.2g}), "

@@ -72,7 +72,7 @@ set_variants() {
 MECHANISMS='ag dna hna roles asa gaussian gate'
 NORMALISERS='sinkformer entmax sparsemax entmax-learned sink off-by-one'
 POSITIONS='alibi t5 rotary'
-ALTERNATIVES="$NORMALISERS $POSITIONS dense random talking differential input l0 rdrop"
+ALTERNATIVES="$NORMALISERS $POSITIONS dense random disentangled talking differential input l0 rdrop"
 CLOSEST=("dna $NORMALISERS" "ag $POSITIONS" "gaussian $POSITIONS" 'asa rdrop' 'roles input l0'
   'gate input l0')
 
@@ -100,7 +100,7 @@ print_mechanisms() {
     input) flags+=' --head-gate input' ;;
     l0) after=_l0 flags+=' --head-gate l0' ;;
     talking | differential) flags+=" --encoder-head-mixer $part" ;;
-    dense | random) flags+=" --encoder-scorer $part" ;;
+    dense | random | disentangled) flags+=" --encoder-scorer $part" ;;
     *) die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }," \
       "${ALTERNATIVES// /, }." ;;
     esac
