@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import slow_but_first
-from conftest import PLUGIN, fairseq
+from conftest import PLUGIN, fairseq, train_in_two_processes
 from hf_encoders import V3, make_deberta
 from labelled_examples import KINDS, SENTENCES, read, write_data
 
@@ -134,3 +134,32 @@ def test_pretraining_from_scratch(name, text, tmp_path):
             *("--max-update", updates),
         )
         assert '"num_updates": "' + str(updates) in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_processes_equal_one(text, tmp_path):
+    """Gradients of relative embeddings, which all layers share, are summed over both."""
+    flags = [*FLAGS, *TINY, *"--enhanced-mask-decoder --task masked_lm --dropout 0".split()]
+    flags += "--criterion masked_lm --arch deberta_una_tiny --tokens-per-sample 32".split()
+    flags += "--attention-dropout 0 --max-update 3 --disable-validation --save-dir".split()
+    fairseq("train", text, *flags, tmp_path / "one", "--update-freq", 2)
+    train_in_two_processes(text, *(f for f in flags if f != "--cpu"), tmp_path / "two")
+    one, two = (
+        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=False)["model"]
+        for name in ("one", "two")
+    )
+    torch.testing.assert_close(two, one, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_learned_generator_in_two_processes(text, tmp_path):
+    """Each samples for its own sentences, and both have the same model afterwards."""
+    task, criterion, more = PRETRAINING["replaced tokens"]
+    flags = [*FLAGS, *TINY, *more, "--task", task, "--criterion", criterion]
+    flags += "--arch deberta_una_tiny --tokens-per-sample 32 --max-update 3".split()
+    train_in_two_processes(text, *(f for f in flags if f != "--cpu"), "--save-dir", tmp_path)
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    assert state["optimizer_history"][-1]["num_updates"] == 3
+    assert all(value.isfinite().all() for value in state["model"].values())
