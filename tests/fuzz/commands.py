@@ -246,9 +246,9 @@ VERBS = [
     ext(f"export-hf {ENCODER} made/exported --vocabulary mono", ENCODER, "made/exported/"),
     ext(
         f"export-vectors {ENCODER} --vocabulary mono --words mono/dict.txt --width 2 "
-        "--out made/vectors.txt",
+        "--out vectors.txt",
         f"{ENCODER} mono/dict.txt",
-        "made/vectors.txt",
+        "vectors.txt",
     ),
     ext(
         "score runs/una/seed-1/generate-test.txt --reference text/test.en --metrics bleu chrf",
