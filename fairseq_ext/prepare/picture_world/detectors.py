@@ -1,0 +1,189 @@
+"""Detectors that find boxes in a scene; each measures one property and the place of a box.
+
+A detector misses some things, small and hidden ones more often, finds large things several times,
+and raises false alarms. It measures each of its boxes by itself, so that two boxes of one thing
+differ. The features of all detectors have the same layout: the place, shapes, colours, sizes. What
+a detector does not measure is 0.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from fairseq_ext.prepare.picture_world.scenes import (
+    COLOURS,
+    RADII,
+    SHAPES,
+    SIDE,
+    Scene,
+    Thing,
+    fill_outline,
+)
+
+FEWEST, MOST = 10, 40  # boxes of a picture
+FALSE_ALARMS = 2.0  # their mean number
+PLACES, SIZES = 8, 4  # features of each coordinate, and of the size
+GRID = 8  # cells of an outline
+SMALLEST, LARGEST = 6.0, 28.0  # half sides of boxes
+NOISE = 0.1  # deviation of each feature
+OUTLINE_WIDTH, COLOUR_WIDTH = 0.18, 40.0  # distances within which likeness falls
+
+X = slice(0, PLACES)
+Y = slice(X.stop, X.stop + PLACES)
+SHAPE = slice(Y.stop, Y.stop + len(SHAPES))
+COLOUR = slice(SHAPE.stop, SHAPE.stop + len(COLOURS))
+SIZE = slice(COLOUR.stop, COLOUR.stop + SIZES)
+WIDTH = SIZE.stop
+
+
+class Box(NamedTuple):
+    """A square in a picture.
+
+    Attributes:
+        x: of its centre.
+        y: of its centre.
+        half: half of its side.
+        thing: the number of the thing that it shows, from 1; 0 if it is a false alarm.
+    """
+
+    x: float
+    y: float
+    half: float
+    thing: int
+
+    def corners(self, share: float = 1.0) -> tuple[int, int, int, int]:
+        """Return left, top, right and bottom of its middle; the middle is a `share` of its side."""
+        half = share * self.half
+        edges = self.x - half, self.y - half, self.x + half, self.y + half
+        left, top, right, bottom = (round(edge) for edge in edges)
+        return left, top, max(right, left + 1), max(bottom, top + 1)
+
+
+class Detector(NamedTuple):
+    """A detector.
+
+    Attributes:
+        measured: the features that it measures beside the place.
+        measure: returns these of a box.
+        misses: how probable it is that a small thing, seen in full, is missed; a large one is
+            missed a quarter as often.
+        copies: the mean number of further boxes of the largest thing.
+        blur: deviation of a box's centre, in halves of its side.
+    """
+
+    measured: slice
+    measure: Callable[[Scene, Box], np.ndarray]
+    misses: float
+    copies: float
+    blur: float
+
+
+def encode(value: float, least: float, greatest: float, count: int) -> np.ndarray:
+    """Return [count]: how close a value is to each of as many points between two ends.
+
+    The closeness is 1 at the point and exp(-1/2) at a neighbour.
+    """
+    points = np.linspace(least, greatest, count)
+    return np.exp(-0.5 * ((value - points) / (points[1] - points[0])) ** 2)
+
+
+def crop_outline(pixels: np.ndarray, box: Box) -> np.ndarray:
+    """Return [GRID, GRID]: the share of True in each cell of a box, of pixels [SIDE, SIDE] bool."""
+    image = Image.fromarray(pixels.astype(np.uint8) * 255)
+    cells = image.crop(box.corners()).resize((GRID, GRID), Image.Resampling.BOX)
+    return np.asarray(cells) / 255
+
+
+def _make_templates() -> np.ndarray:
+    """Return [shapes, GRID, GRID]: the outline of each whole shape in a box that it fills."""
+    middle, radius = SIDE / 2, SIDE / 4
+    things = [Thing(shape, "red", "large", middle, middle, radius) for shape in SHAPES]
+    outlines = [fill_outline(thing) for thing in things]
+    return np.stack([crop_outline(each, surround(each)) for each in outlines])
+
+
+def surround(pixels: np.ndarray, thing: int = 0) -> Box:
+    """Return the least square around the pixels [SIDE, SIDE] that are True."""
+    rows, columns = (np.flatnonzero(pixels.any(axis)) for axis in (1, 0))
+    (top, bottom), (left, right) = ((ends[0], ends[-1] + 1) for ends in (rows, columns))
+    half = max(bottom - top, right - left) / 2
+    return Box((left + right) / 2, (top + bottom) / 2, half, thing)
+
+
+TEMPLATES = _make_templates()
+
+
+def measure_shape(scene: Scene, box: Box) -> np.ndarray:
+    """Return how much the visible outline in a box is like that of each shape.
+
+    The outline is that of the box's thing; a false alarm takes all things for one.
+    """
+    pixels = scene.shown == box.thing if box.thing else scene.shown > 0
+    apart = ((crop_outline(pixels, box) - TEMPLATES) ** 2).mean((1, 2))
+    return np.exp(-apart / (2 * OUTLINE_WIDTH**2))
+
+
+def measure_colour(scene: Scene, box: Box) -> np.ndarray:
+    """Return how much the mean pixel in the middle of a box is like each colour."""
+    left, top, right, bottom = (min(max(edge, 0), SIDE) for edge in box.corners(0.5))
+    left, top = min(left, SIDE - 1), min(top, SIDE - 1)
+    middle = scene.picture.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
+    mean = np.asarray(middle, float).mean((0, 1))
+    apart = ((mean - np.array(list(COLOURS.values()))) ** 2).sum(1)
+    return np.exp(-apart / (2 * COLOUR_WIDTH**2))
+
+
+def measure_size(scene: Scene, box: Box) -> np.ndarray:
+    """Return the size of a box, on a logarithmic scale."""
+    return encode(np.log(box.half), np.log(SMALLEST), np.log(LARGEST), SIZES)
+
+
+DETECTORS = {
+    "shape": Detector(SHAPE, measure_shape, misses=0.1, copies=7.0, blur=0.3),
+    "colour": Detector(COLOUR, measure_colour, misses=0.1, copies=9.0, blur=0.3),
+    "size": Detector(SIZE, measure_size, misses=0.1, copies=3.0, blur=0.15),
+}
+"""The views, the primary one first."""
+
+
+def find_boxes(scene: Scene, detector: Detector, rng: np.random.Generator) -> list[Box]:
+    """Return the boxes that a detector finds, from `FEWEST` to `MOST`, in random order."""
+    boxes = []
+    for number, (thing, visible) in enumerate(zip(scene.things, scene.visible, strict=True), 1):
+        missed = detector.misses * (0.25 if thing.size == "large" else 1) + 0.3 * (1 - visible)
+        if rng.random() < missed:
+            continue
+        share = (thing.radius / RADII["large"][1]) ** 2
+        tight = surround(scene.shown == number, number)
+        count = 1 + rng.poisson(detector.copies * share)
+        boxes += [_blur(tight, detector, rng) for _ in range(count)]
+    alarms = max(int(rng.poisson(FALSE_ALARMS)), FEWEST - len(boxes))
+    boxes += [_raise_alarm(rng) for _ in range(alarms)]
+    order = rng.permutation(len(boxes))[:MOST]
+    return [boxes[place] for place in order]
+
+
+def _blur(box: Box, detector: Detector, rng: np.random.Generator) -> Box:
+    dx, dy, grown = rng.normal(0, (detector.blur, detector.blur, 0.1))
+    half = box.half * np.exp(grown)
+    return Box(box.x + dx * box.half, box.y + dy * box.half, half, box.thing)
+
+
+def _raise_alarm(rng: np.random.Generator) -> Box:
+    x, y = rng.uniform(0, SIDE, 2)
+    return Box(x, y, rng.uniform(SMALLEST, LARGEST), 0)
+
+
+def describe_boxes(
+    scene: Scene, boxes: list[Box], detector: Detector, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the features [boxes, WIDTH] float16 of boxes."""
+    features = np.zeros((len(boxes), WIDTH))
+    for row, box in zip(features, boxes, strict=True):
+        row[X], row[Y] = (encode(c, 0, SIDE, PLACES) for c in (box.x, box.y))
+        row[detector.measured] = detector.measure(scene, box)
+    known = [*range(Y.stop), *range(*detector.measured.indices(WIDTH))]
+    features[:, known] += rng.normal(0, NOISE, (len(boxes), len(known)))
+    return features.astype(np.float16)

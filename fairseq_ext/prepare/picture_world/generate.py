@@ -1,0 +1,137 @@
+"""Generate a world to ask questions about, in the format of VQA-v2.
+
+Nothing of it is real. Pictures show 4 to 8 flat things on grey: shapes, colours and sizes at
+random places, partly hidden by each other. Tenths of the shapes and of the colours are rare kinds.
+
+Three detectors stand in for the three sets of boxes of the paper (Ding et al. 2020, Section 6.1).
+Each finds 10 to 40 boxes: it misses some things, above all small and hidden ones, finds large ones
+several times, and raises false alarms. All say roughly where a box is. Beside that, the first
+measures the visible outline, whose pixels it is told; the second the colour of the pixels in the
+middle of the box; the third the size. So a question about a red circle needs two detectors, and
+one about its side of the picture a third. Features share one layout, with zeros for what a detector
+does not measure, and each has noise.
+
+Questions are about existence, count, colour, comparison and side (spatial). Ten annotators answer
+each of them; 8 % of their answers are wrong, and 10 % in another form, such as "Two" for "2".
+
+OUT gets questions and annotations of train2014 and val2014 and questions of test2015, with the
+names and the format of the official files, OUT/DETECTOR/IMAGE_ID.npy ([boxes, features], float16)
+and contact_sheet.png. The question_type of what is asked about rare kinds begins with "rare". The
+same seed and sizes make the same world.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_ext.files import check_writable, new_folder
+from fairseq_ext.prepare.picture_world import annotators
+from fairseq_ext.prepare.picture_world.contact_sheet import Shot, draw_sheet
+from fairseq_ext.prepare.picture_world.detectors import DETECTORS, describe_boxes, find_boxes
+from fairseq_ext.prepare.picture_world.questions import KINDS, Question, sample_question
+from fairseq_ext.prepare.picture_world.scenes import sample_scene
+from fairseq_ext.prepare.step import number_from, step_parser
+
+PARTS = {"train2014": 0.75, "val2014": 0.2, "test2015": 0.05}
+"""Shares of the pictures; the last part has no annotations."""
+QUESTIONS_OF_A_PICTURE = 5
+SHEET = 6  # pictures of the contact sheet
+BYTES = 10_000  # of the files of a picture, at most
+
+
+class Pictured(NamedTuple):
+    """A picture's shot, and the features [boxes, C] that each detector has of it."""
+
+    shot: Shot
+    features: list[np.ndarray]
+
+
+def sample_picture(rng: np.random.Generator) -> Pictured:
+    """Return a picture with its boxes and questions, one of each kind."""
+    scene = sample_scene(rng)
+    boxes = [find_boxes(scene, detector, rng) for detector in DETECTORS.values()]
+    both = zip(boxes, DETECTORS.values(), strict=True)
+    features = [describe_boxes(scene, own, detector, rng) for own, detector in both]
+    questions = [sample_question(scene.things, kind, rng) for kind in KINDS]
+    return Pictured((scene, boxes, questions), features)
+
+
+def divide(pictures: int) -> dict[str, range]:
+    """Return the ids of the pictures of each part; they count from 1."""
+    counts = [max(1, round(share * pictures)) for share in PARTS.values()]
+    counts[0] = pictures - sum(counts[1:])
+    starts = np.cumsum([1, *counts])
+    return {
+        part: range(int(start), int(start) + count)
+        for part, start, count in zip(PARTS, starts, counts, strict=False)
+    }
+
+
+def generate(out: Path, pictures: int, seed: int) -> dict[str, int]:
+    """Write a world; return the number of questions of each part.
+
+    Args:
+        out: folder to make.
+        pictures: at least 3, one for each part.
+        seed: of everything.
+    """
+    written = {}
+    with new_folder(out) as folder:
+        for name in DETECTORS:
+            (folder / name).mkdir()
+        with tqdm(total=pictures, desc="drawing", unit=" pictures") as bar:
+            for part, ids in divide(pictures).items():
+                bar.set_postfix_str(part)
+                asked: list[tuple[int, int, Question]] = []
+                shots = []
+                for number, made in _sample(ids, seed):
+                    asked += number_questions(number, made.shot[2])
+                    _write_features(folder, number, made.features)
+                    shots += [made.shot] if len(shots) < SHEET else []
+                    bar.update()
+                annotators.write_questions(folder, part, asked)
+                if part != list(PARTS)[-1]:
+                    rng = np.random.default_rng([seed, ids.start, 1])
+                    annotators.write_annotations(folder, part, asked, rng)
+                written[part] = len(asked)
+                if part == next(iter(PARTS)):
+                    draw_sheet(shots).save(folder / "contact_sheet.png")
+    return written
+
+
+def _sample(ids: range, seed: int) -> Iterator[tuple[int, Pictured]]:
+    """Yield pictures with their ids; each depends on the seed and its id alone."""
+    for number in ids:
+        yield number, sample_picture(np.random.default_rng([seed, number]))
+
+
+def number_questions(
+    picture: int, questions: Sequence[Question]
+) -> list[tuple[int, int, Question]]:
+    """Return questions with their ids, made of the picture's id as those of VQA-v2 are."""
+    return [(1000 * picture + place, picture, each) for place, each in enumerate(questions)]
+
+
+def _write_features(folder: Path, number: int, features: Sequence[np.ndarray]) -> None:
+    for name, rows in zip(DETECTORS, features, strict=True):
+        np.save(folder / name / f"{number}.npy", rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write a world, and print how many questions it has."""
+    parser = step_parser("picture_world.generate", __doc__)
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT", help="folder to make")
+    add("--pictures", type=number_from(3), default=4000, metavar="N", help="default: 4000")
+    add("--seed", type=number_from(0), default=1, metavar="N", help="default: 1")
+    args = parser.parse_args(arguments)
+    check_writable(args.out.parent, args.pictures * BYTES)
+    counts = generate(args.out, args.pictures, args.seed)
+    print(", ".join(f"{part}: {count:,} questions" for part, count in counts.items()))
+
+
+if __name__ == "__main__":
+    main()
