@@ -24,15 +24,16 @@ from fairseq_ext.prepare.picture_world.scenes import (
 
 FEWEST, MOST = 10, 40  # boxes of a picture
 FALSE_ALARMS = 2.0  # their mean number
-PLACES, SIZES = 8, 4  # features of each coordinate, and of the size
+WAVES, SIZES = 3, 4  # waves along each axis, whose phases tell the place; features of the size
 GRID = 8  # cells of an outline
 SMALLEST, LARGEST = 6.0, 28.0  # half sides of boxes
 NOISE = 0.1  # deviation of each feature
-OUTLINE_WIDTH, COLOUR_WIDTH = 0.18, 40.0  # distances within which likeness falls
 
-X = slice(0, PLACES)
-Y = slice(X.stop, X.stop + PLACES)
-SHAPE = slice(Y.stop, Y.stop + len(SHAPES))
+BLUR = 0.05  # deviation of a box's centre and of the logarithm of its size, in halves of its side
+OUTLINE_WIDTH, COLOUR_WIDTH = 0.1, 40.0  # distances within which likeness falls
+
+PLACE = slice(0, 4 * WAVES)
+SHAPE = slice(PLACE.stop, PLACE.stop + len(SHAPES))
 COLOUR = slice(SHAPE.stop, SHAPE.stop + len(COLOURS))
 SIZE = slice(COLOUR.stop, COLOUR.stop + SIZES)
 WIDTH = SIZE.stop
@@ -70,14 +71,24 @@ class Detector(NamedTuple):
         misses: how probable it is that a small thing, seen in full, is missed; a large one is
             missed a quarter as often.
         copies: the mean number of further boxes of the largest thing.
-        blur: deviation of a box's centre, in halves of its side.
+        vagueness: deviation of the place that its features give, in halves of a box's side.
     """
 
     measured: slice
     measure: Callable[[Scene, Box], np.ndarray]
     misses: float
     copies: float
-    blur: float
+    vagueness: float
+
+
+def encode_place(centre: np.ndarray) -> np.ndarray:
+    """Return the cosine and the sine of each wave along both axes at a place [2] in pixels.
+
+    The longest wave is twice as long as a side of the picture, each other half of the next one. The
+    product of two places is the sum of cosines of their distances: 2 WAVES if they are equal.
+    """
+    phases = np.pi * np.outer(2.0 ** np.arange(WAVES), centre / SIDE - 0.5).ravel()
+    return np.concatenate([np.cos(phases), np.sin(phases)])
 
 
 def encode(value: float, least: float, greatest: float, count: int) -> np.ndarray:
@@ -116,13 +127,14 @@ TEMPLATES = _make_templates()
 
 
 def measure_shape(scene: Scene, box: Box) -> np.ndarray:
-    """Return how much the visible outline in a box is like that of each shape.
+    """Return how probably the visible outline in a box is that of each shape.
 
     The outline is that of the box's thing; a false alarm takes all things for one.
     """
     pixels = scene.shown == box.thing if box.thing else scene.shown > 0
     apart = ((crop_outline(pixels, box) - TEMPLATES) ** 2).mean((1, 2))
-    return np.exp(-apart / (2 * OUTLINE_WIDTH**2))
+    likeness = np.exp((apart.min() - apart) / (2 * OUTLINE_WIDTH**2))
+    return likeness / likeness.sum()
 
 
 def measure_colour(scene: Scene, box: Box) -> np.ndarray:
@@ -141,9 +153,9 @@ def measure_size(scene: Scene, box: Box) -> np.ndarray:
 
 
 DETECTORS = {
-    "shape": Detector(SHAPE, measure_shape, misses=0.1, copies=7.0, blur=0.3),
-    "colour": Detector(COLOUR, measure_colour, misses=0.1, copies=9.0, blur=0.3),
-    "size": Detector(SIZE, measure_size, misses=0.1, copies=3.0, blur=0.15),
+    "shape": Detector(SHAPE, measure_shape, misses=0.1, copies=7.0, vagueness=0.3),
+    "colour": Detector(COLOUR, measure_colour, misses=0.1, copies=9.0, vagueness=0.3),
+    "size": Detector(SIZE, measure_size, misses=0.1, copies=3.0, vagueness=0.15),
 }
 """The views, the primary one first."""
 
@@ -158,15 +170,15 @@ def find_boxes(scene: Scene, detector: Detector, rng: np.random.Generator) -> li
         share = (thing.radius / RADII["large"][1]) ** 2
         tight = surround(scene.shown == number, number)
         count = 1 + rng.poisson(detector.copies * share)
-        boxes += [_blur(tight, detector, rng) for _ in range(count)]
+        boxes += [_blur(tight, rng) for _ in range(count)]
     alarms = max(int(rng.poisson(FALSE_ALARMS)), FEWEST - len(boxes))
     boxes += [_raise_alarm(rng) for _ in range(alarms)]
     order = rng.permutation(len(boxes))[:MOST]
     return [boxes[place] for place in order]
 
 
-def _blur(box: Box, detector: Detector, rng: np.random.Generator) -> Box:
-    dx, dy, grown = rng.normal(0, (detector.blur, detector.blur, 0.1))
+def _blur(box: Box, rng: np.random.Generator) -> Box:
+    dx, dy, grown = rng.normal(0, BLUR, 3)
     half = box.half * np.exp(grown)
     return Box(box.x + dx * box.half, box.y + dy * box.half, half, box.thing)
 
@@ -182,8 +194,9 @@ def describe_boxes(
     """Return the features [boxes, WIDTH] float16 of boxes."""
     features = np.zeros((len(boxes), WIDTH))
     for row, box in zip(features, boxes, strict=True):
-        row[X], row[Y] = (encode(c, 0, SIDE, PLACES) for c in (box.x, box.y))
+        vague = rng.normal(0, detector.vagueness * box.half, 2)
+        row[PLACE] = encode_place(np.add((box.x, box.y), vague))
         row[detector.measured] = detector.measure(scene, box)
-    known = [*range(Y.stop), *range(*detector.measured.indices(WIDTH))]
+    known = [*range(PLACE.stop), *range(*detector.measured.indices(WIDTH))]
     features[:, known] += rng.normal(0, NOISE, (len(boxes), len(known)))
     return features.astype(np.float16)

@@ -97,9 +97,21 @@ def describe(things: Sequence[Thing], rng: np.random.Generator, parts: int = 2) 
     return Wanted(*values)
 
 
+def tell_apart(thing: Thing, things: Sequence[Thing], more: str) -> Wanted | None:
+    """Return a description that fits one thing alone, by its shape or one property more.
+
+    It is None if other things are the same in both.
+    """
+    wanted = Wanted("", "", thing.shape)
+    for each in (wanted, wanted._replace(**{more: getattr(thing, more)})):
+        if len(each.find(things)) == 1:
+            return each
+    return None
+
+
 def ask_existence(things: Sequence[Thing], yes: bool, rng: np.random.Generator) -> Draft:
-    """Ask whether there is a thing of two properties."""
-    wanted = describe(things, rng)
+    """Ask whether there is a thing of one or two properties."""
+    wanted = describe(things, rng, parts=int(rng.integers(1, 3)))
     if bool(wanted.find(things)) != yes:
         return None
     return f"Is there a {wanted.say()}?".replace(" a orange", " an orange"), answer_yes(yes)
@@ -114,11 +126,8 @@ def ask_count(things: Sequence[Thing], _: bool, rng: np.random.Generator) -> tup
 def ask_colour(things: Sequence[Thing], _: bool, rng: np.random.Generator) -> Draft:
     """Ask for the colour of a thing that its shape, or shape and size, tells from all others."""
     thing = things[pick(things, rng)]
-    for size in ("", thing.size):
-        wanted = Wanted(size, "", thing.shape)
-        if len(wanted.find(things)) == 1:
-            return f"What colour is the {wanted.say()}?", thing.colour
-    return None
+    wanted = tell_apart(thing, things, "size")
+    return wanted and (f"What colour is the {wanted.say()}?", thing.colour)
 
 
 def ask_comparison(things: Sequence[Thing], yes: bool, rng: np.random.Generator) -> Draft:
@@ -142,10 +151,10 @@ def ask_spatial(things: Sequence[Thing], yes: bool, rng: np.random.Generator) ->
     """Ask on which side of the picture a thing is, or for the colour of the one on a side."""
     thing = things[pick(things, rng)]
     side = list(SIDES)[pick(SIDES, rng)]
-    if rng.random() < 0.5:
-        wanted = Wanted("", thing.colour, thing.shape)
-        within = [SIDES[side](each) for each in wanted.find(things)]
-        if len(within) > 1 or abs(within[0]) < MARGIN or (within[0] > 0) != yes:
+    if rng.random() < 0.7:
+        wanted = tell_apart(thing, things, "colour")
+        within = SIDES[side](thing)
+        if wanted is None or abs(within) < MARGIN or (within > 0) != yes:
             return None
         return f"Is the {wanted.say()} {side}?", answer_yes(yes)
     wanted = Wanted("", "", thing.shape)
