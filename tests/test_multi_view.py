@@ -37,23 +37,26 @@ def of_lengths(lengths, sizes=SIZES):
 
 def naive(layer, kind, views, paddings):
     """Box by box; padded ones stay 0."""
-    u = layer.normaliser.u()[0] if kind == "hybrid" else 0.5
-    out = torch.zeros_like(views[0])
+    size, out = WIDTH // layer.heads, torch.zeros_like(views[0])
     for b in range(len(views[0])):
         absent = paddings[0][b]
         sums = [box.clone() for box in views[0][b]]
         for view, padding in zip(views[1:], paddings[1:], strict=True):
-            scores = [
-                [layer.scale * (layer.query(x) @ layer.key(z)) for z in view[b]]
-                for x in views[0][b]
-            ]
-            scores = torch.stack([torch.stack(row) for row in scores])
-            blocked = padding[b].expand_as(scores)
-            weights = normalise(kind, scores, blocked, absent, u=u, sweeps=2)
-            for i in range(len(sums)):
-                for j in range(len(view[b])):
-                    if not padding[b][j]:
-                        sums[i] = sums[i] + weights[i, j] * view[b][j]
+            added = [[] for _ in sums]
+            for head in range(layer.heads):
+                own = slice(head * size, (head + 1) * size)
+                scores = [
+                    [layer.scale * (layer.query(x)[own] @ layer.key(z)[own]) for z in view[b]]
+                    for x in views[0][b]
+                ]
+                scores = torch.stack([torch.stack(row) for row in scores])
+                u = layer.normaliser.u()[head] if kind == "hybrid" else 0.5
+                blocked = padding[b].expand_as(scores)
+                weights = normalise(kind, scores, blocked, absent, u=u, sweeps=2)
+                real = [j for j in range(len(view[b])) if not padding[b][j]]
+                for i, parts in enumerate(added):
+                    parts.append(sum(weights[i, j] * view[b][j][own] for j in real))
+            sums = [box + torch.cat(parts) for box, parts in zip(sums, added, strict=True)]
         for i, box in enumerate(sums):
             if not absent[i]:
                 centred = box - box.mean()
@@ -64,10 +67,10 @@ def naive(layer, kind, views, paddings):
 
 @KINDS
 @pytest.mark.parametrize("lengths", [((3, 5, 2), (3, 5, 2)), ((3, 5, 2), (2, 3, 1))])
-@pytest.mark.parametrize("scale", [1.0, 0.5])
-def test_twin(kind, lengths, scale):
+@pytest.mark.parametrize(("scale", "heads"), [(1.0, 1), (0.5, 1), (1.0, 2)])
+def test_twin(kind, lengths, scale, heads):
     """Outputs and the gradient of every parameter and every feature."""
-    layer, paddings = build(kind, scale=scale), of_lengths(lengths)
+    layer, paddings = build(kind, scale=scale, heads=heads), of_lengths(lengths)
     views = [view.requires_grad_() for view in batch()]
     given = {**dict(layer.named_parameters()), **{f"view {m}": x for m, x in enumerate(views)}}
     real = ~paddings[0].unsqueeze(-1)
@@ -151,7 +154,7 @@ def test_no_box_is_explained_away(kind, holds):
     primary, view = batch((6, 9), pictures=20)
     absent = (torch.arange(6) >= 4).expand(20, 6)
     padding = (torch.arange(9) >= 7).expand(20, 9)
-    weights = layer.weights(primary, view, absent, padding)
+    weights = layer.weights(primary, view, absent, padding).squeeze(1)
     torch.testing.assert_close(weights.sum(-1), torch.ones(20, 6).double())
     assert not weights[..., 7:].any()
     least = weights[:, :4, :7].sum(1).min().item() * 7
@@ -159,7 +162,7 @@ def test_no_box_is_explained_away(kind, holds):
 
 
 def test_it_is_printed_with_its_numbers():
-    assert "scale=4.0, dropout=0.5" in repr(build("doubly", scale=4.0, dropout=0.5))
+    assert "heads=1, scale=4.0, dropout=0.5" in repr(build("doubly", scale=4.0, dropout=0.5))
 
 
 def test_dropout_is_that_of_weights_in_training():
@@ -196,6 +199,8 @@ def test_parameters_are_two_maps_a_norm_and_u():
     [
         ({"scale": 0.0}, "scale is 0; give a number above 0"),
         ({"scale": float("nan")}, "scale is nan; give"),
+        ({"heads": 3}, "3 heads cannot share features of 4; give a divisor"),
+        ({"heads": 0}, "0 heads cannot share"),
         ({"dropout": 1.0}, "dropout is 1; give a number from 0 to below 1"),
         ({"normaliser": "triply"}, "normaliser is 'triply'; choose from softmax, doubly"),
         ({"normaliser": "hybrid", "hna_init": 2.0}, "--hna-init is 2; give"),

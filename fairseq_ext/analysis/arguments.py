@@ -1,7 +1,7 @@
 """Command-line arguments that the verbs of analysis share, and their checks."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,13 @@ def check_split_alone(args: argparse.Namespace, name: str) -> None:
         )
 
 
-def open_inspectors(args: argparse.Namespace) -> Iterator[ModelInspector]:
+def open_inspectors(
+    args: argparse.Namespace, open_one: Callable[[Path, Path | None], Any] = ModelInspector
+) -> Iterator[Any]:
     """Yield the model of each checkpoint, one in memory at a time, with distinct titles."""
     names = [short_name(checkpoint) for checkpoint in args.checkpoints]
     for checkpoint, name in zip(args.checkpoints, names, strict=True):
-        inspector = ModelInspector(checkpoint, args.data)
+        inspector = open_one(checkpoint, args.data)
         if names.count(name) > 1:
             inspector.title = f"{inspector.name}, {checkpoint}"
         yield inspector

@@ -4,11 +4,13 @@ For every key of a split this is what all queries of its sentence give it togeth
 2020, Figure 1). The picture has a histogram of the logarithms (natural) for each head. A key is
 explained away if it receives less than --epsilon. Under doubly-normalised attention (DNA) no key
 receives less than 1/S, S being the keys of its sentence (Theorem 2); the table says whether that
-holds. Padding does not count.
+holds. Padding does not count. Of a model with multi-view attention (--task vqa), keys are the
+boxes of a secondary view, queries those of the primary view, and layers are secondary views.
 
 Example:
   fairseq-ext columns checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \
     --data data-bin/multi30k.en-de --split test --out columns
+  fairseq-ext columns checkpoints/vqa/{una,dna}/seed-1/checkpoint_best.pt --out columns
 """
 
 import argparse
@@ -19,6 +21,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
+from fairseq_ext.analysis.picture_inspector import open_inspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
@@ -39,7 +42,9 @@ ModelSums = tuple[str, ColumnSums]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `fairseq-ext columns`."""
-    arguments.add(parser, *arguments.OF_A_SPLIT, "--site")
+    arguments.add(parser, *arguments.OF_A_SPLIT)
+    site = "default: encoder, or views if there is multi-view attention"
+    arguments.add(parser, "--site", default=None, help=site)
     add = parser.add_argument
     add("--epsilon", type=float, default=math.exp(-20), metavar="E", help="default: exp(-20)")
 
@@ -50,7 +55,8 @@ def run(args: argparse.Namespace) -> None:
     if not args.epsilon > 0:
         raise UsageError(f"--epsilon is {args.epsilon} and must be above 0")
     models = []
-    for inspector in arguments.open_inspectors(args):
+    for inspector in arguments.open_inspectors(args, open_inspector):
+        args.site = args.site or inspector.main_site
         sums = ColumnSums(args.epsilon)
         collect(inspector, args, sums)
         if sums.range(args.site) is None:

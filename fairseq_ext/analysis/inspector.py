@@ -53,6 +53,8 @@ class ModelInspector:
         UsageError: there is no such file, it holds no model of these kinds, or data are missing.
     """
 
+    main_site = "encoder"
+
     def __init__(
         self,
         checkpoint: Path,

@@ -12,6 +12,7 @@ SITES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
+    "views": "multi-view attention",
 }
 
 

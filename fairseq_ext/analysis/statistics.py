@@ -11,7 +11,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.picture_inspector import Inspector
 from fairseq_ext.analysis.recording import SITES, LayerAttention
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import PATTERNS, Pattern, View
@@ -20,7 +20,7 @@ Place = tuple[str, int]
 """Site and layer."""
 
 
-def collect(inspector: ModelInspector, args: Namespace, *collectors: "Collector") -> int:
+def collect(inspector: Inspector, args: Namespace, *collectors: "Collector") -> int:
     """Feed the maps of a split to collectors, in one pass over it.
 
     Args:

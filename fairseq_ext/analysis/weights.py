@@ -24,9 +24,10 @@ from matplotlib.figure import Figure
 from torch.nn import Parameter
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.loading import short_name
+from fairseq_ext.analysis.picture_inspector import Inspector, open_inspector
 from fairseq_ext.attention import Attention
+from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
@@ -34,7 +35,7 @@ from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import LOG, name_variants, read_log
 
-LOGGED = re.compile(r"(encoder|decoder|cross)(\d+)_(u|gate)(\d*)")
+LOGGED = re.compile(r"(encoder|decoder|cross|views)(\d+)_(u|gate)(\d*)")
 TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head"}
 
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
         if (path / LOG).is_file():
             weights += read_logged(path, names[path])
         if (path / CHECKPOINT).is_file() or not (path / LOG).is_file():
-            weights += read_checkpoint(ModelInspector(path / CHECKPOINT, args.data), names[path])
+            weights += read_checkpoint(open_inspector(path / CHECKPOINT, args.data), names[path])
     files = [path for path in args.runs if path not in names]
     for folder in dict.fromkeys(path.parent for path in files):
         weights += join_checkpoints([path for path in files if path.parent == folder], args.data)
@@ -91,7 +92,8 @@ def write(weights: Sequence[Weight], out: Path) -> None:
     """
     if not weights:
         raise UsageError(
-            "no model has hybrid weights or gates; give transformer_hna, roberta_hna or --head-gate"
+            "no model has hybrid weights or gates; give transformer_hna, roberta_hna, "
+            "vqa_multi_view_hna or --head-gate"
         )
     pictures.write_rows([weight._asdict() for weight in weights], out / "weights")
     for kind, own in group_by_kind(weights).items():
@@ -123,12 +125,12 @@ def join_checkpoints(files: Sequence[Path], data: Path | None) -> list[Weight]:
     layer.
     """
     if len(files) == 1:
-        inspector = ModelInspector(files[0], data)
+        inspector = open_inspector(files[0], data)
         return read_checkpoint(inspector, inspector.title)
     updates = {file: read_facts(file).updates for file in files}
     weights, last = [], max(files, key=updates.__getitem__)
     for file in sorted(files, key=updates.__getitem__):
-        inspector = ModelInspector(file, data)
+        inspector = open_inspector(file, data)
         name = f"{inspector.name}, {short_name(file).rpartition('/')[0]}"
         own = read_checkpoint(inspector, name)
         weights += [weight._replace(update=updates[file]) for weight in own]
@@ -136,18 +138,22 @@ def join_checkpoints(files: Sequence[Path], data: Path | None) -> list[Weight]:
     return weights
 
 
-def read_checkpoint(inspector: ModelInspector, name: str) -> list[Weight]:
+def read_checkpoint(inspector: Inspector, name: str) -> list[Weight]:
     """Return the weights of a model, one for each head that has one."""
     return [
         Weight(name, str(inspector.checkpoint), kind, module.site, module.layer, head, None, value)
         for module in inspector.model.modules()
-        if isinstance(module, Attention)
+        if isinstance(module, Attention | MultiView)
         for kind, head, value in _head_weights(module)
     ]
 
 
-def _head_weights(module: Attention) -> Iterator[tuple[str, int, float]]:
+def _head_weights(module: Attention | MultiView) -> Iterator[tuple[str, int, float]]:
     """Yield the kind, head and value of each weight of an attention module."""
+    if isinstance(module, MultiView):
+        if isinstance(module.normaliser, Hybrid):
+            yield from (("u", head, u) for head, u in enumerate(module.normaliser.u().tolist()))
+        return
     first = 0
     for group in module.groups:
         if isinstance(group.normaliser, Hybrid):

@@ -4,17 +4,19 @@ Views are sets of features of one thing, such as the boxes that several detector
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_ext.attention.context import AttentionRecorder
 from fairseq_ext.attention.head_groups import drop_weights
 from fairseq_ext.attention.masks import mask_to_bias
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.errors import UsageError
 
 ALL_HEADS = slice(None)
+SITE = "views"  # where recorders and logs say that it stands
 
 
 class MultiView(nn.Module):
@@ -22,11 +24,12 @@ class MultiView(nn.Module):
 
     Aᵐ comes from the scores scale * (W_Q x¹_i)·(W_K xᵐ_j), each view normalised apart. The features
     are mixed as they are: there is no map of values, nor of the output. All views share W_Q, W_K
-    and the weight u of "hybrid". There is one head, the paper's best number.
+    and the weights u of "hybrid". Each of several heads has its part of W_Q, W_K and the features.
 
     Args:
         width: C, of the features of all views.
         normaliser: "softmax" (UNA), "doubly" (DNA), "hybrid" (HNA) or "sinkhorn".
+        heads: H; one is the paper's best number.
         scale: factor of the scores; the paper shows none.
         dropout: probability that a weight is dropped; the paper's is not known.
         hna_init: as in `build_normaliser`.
@@ -42,6 +45,7 @@ class MultiView(nn.Module):
         width: int,
         normaliser: str = "doubly",
         *,
+        heads: int = 1,
         scale: float = 1.0,
         dropout: float = 0.0,
         hna_init: float = 0.5,
@@ -49,19 +53,29 @@ class MultiView(nn.Module):
         sinkhorn_sweeps: int = 1,
     ) -> None:
         super().__init__()
+        self.site, self.layer = SITE, 0  # for logs
         if not 0 < scale < math.inf:
             raise UsageError(f"scale is {scale:g}; give a number above 0, such as 1.")
         if not 0 <= dropout < 1:
             raise UsageError(f"dropout is {dropout:g}; give a number from 0 to below 1.")
-        self.width, self.scale, self.dropout = width, scale, dropout
+        if heads < 1 or width % heads:
+            raise UsageError(f"{heads} heads cannot share features of {width}; give a divisor.")
+        self.width, self.heads, self.scale, self.dropout = width, heads, scale, dropout
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.normaliser = build_normaliser(
-            normaliser, 1, hna_init=hna_init, hna_weight=hna_weight, sinkhorn_sweeps=sinkhorn_sweeps
+            normaliser,
+            heads,
+            hna_init=hna_init,
+            hna_weight=hna_weight,
+            sinkhorn_sweeps=sinkhorn_sweeps,
         )
         self.norm = nn.LayerNorm(width)
 
     def forward(
-        self, views: Sequence[Tensor], paddings: Sequence[Tensor | None] | None = None
+        self,
+        views: Sequence[Tensor],
+        paddings: Sequence[Tensor | None] | None = None,
+        recorder: AttentionRecorder | None = None,
     ) -> Tensor:
         """Return [B, N_1, C] for the boxes of the primary view; it has no meaning at padded boxes.
 
@@ -70,6 +84,7 @@ class MultiView(nn.Module):
         Args:
             views: [B, N_m, C] each, the primary view first, at least one secondary view.
             paddings: [B, N_m] bool each, boxes that do not exist; None if all do.
+            recorder: gets the maps at the site "views"; layer m is the m-th secondary view, from 0.
 
         Raises:
             UsageError: the views do not fit together.
@@ -78,9 +93,12 @@ class MultiView(nn.Module):
         self._check(views, paddings)
         primary, *others = (_clear_padding(*each) for each in zip(views, paddings, strict=True))
         mixed = primary
-        for view, padding in zip(others, paddings[1:], strict=True):
-            weights = self.weights(primary, view, paddings[0], padding).to(view.dtype)
-            mixed = mixed + drop_weights(weights, self.dropout if self.training else 0.0) @ view
+        for number, (view, padding) in enumerate(zip(others, paddings[1:], strict=True)):
+            weights = self.weights(primary, view, paddings[0], padding)
+            if recorder is not None and (heads := recorder.wants(SITE, number)):
+                recorder.record(SITE, number, weights[:, sorted(heads)])
+            weights = drop_weights(weights.to(view.dtype), self.dropout if self.training else 0.0)
+            mixed = mixed + _join_heads(weights @ self._split_heads(view))
         return self.norm(mixed)
 
     def weights(
@@ -90,7 +108,7 @@ class MultiView(nn.Module):
         query_padding: Tensor | None = None,
         key_padding: Tensor | None = None,
     ) -> Tensor:
-        """Return Aᵐ [B, N_1, N_m], in float32 or wider.
+        """Return Aᵐ [B, H, N_1, N_m], in float32 or wider.
 
         Args:
             primary: [B, N_1, C].
@@ -98,12 +116,23 @@ class MultiView(nn.Module):
             query_padding: [B, N_1] bool or None.
             key_padding: [B, N_m] bool or None.
         """
-        scores = self.scale * self.query(primary) @ self.key(view).transpose(-1, -2)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).unsqueeze(1)
+        queries, keys = self._split_heads(self.query(primary)), self._split_heads(self.key(view))
+        scores = self.scale * queries @ keys.transpose(-1, -2)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         bias = None
         if key_padding is not None:
             bias = mask_to_bias(key_padding[:, None, None], scores.dtype)
-        return self.normaliser.weights(scores, bias, query_padding, ALL_HEADS).squeeze(1)
+        return self.normaliser.weights(scores, bias, query_padding, ALL_HEADS)
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return statistics of the normaliser, with the site and a layer before their names."""
+        return {
+            f"{self.site}{self.layer}_{name}": value
+            for name, value in self.normaliser.statistics().items()
+        }
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, N, C] -> [B, H, N, C / H]
 
     def _check(self, views: Sequence[Tensor], paddings: Sequence[Tensor | None]) -> None:
         if len(views) < 2:
@@ -124,9 +153,13 @@ class MultiView(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the numbers for the printed module."""
-        return f"scale={self.scale}, dropout={self.dropout}"
+        return f"heads={self.heads}, scale={self.scale}, dropout={self.dropout}"
 
 
 def _clear_padding(view: Tensor, padding: Tensor | None) -> Tensor:
     """Return a view with 0 at its padding, so that nothing of that gets through, not even a NaN."""
     return view if padding is None else view.masked_fill(padding.unsqueeze(-1), 0)
+
+
+def _join_heads(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)  # [B, H, N, C / H] -> [B, N, C]

@@ -7,6 +7,7 @@ that a process owns stays level, however large the files are.
 """
 
 import io
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,9 @@ class PictureFeatures:
     def __init__(self, prefix: Path) -> None:
         self.prefix = Path(prefix)
         boxes, pictures = (Path(f"{prefix}{ending}") for ending in (".npy", ".pictures.npy"))
-        self._boxes = np.asarray(_map_array(boxes))  # slices of a memmap itself are slow
+        mapped: Any = _map_array(boxes)
         rows = _map_array(pictures)
+        self._boxes = np.asarray(mapped)  # slices of a memmap itself are slow
         if self._boxes.ndim != 2 or self._boxes.dtype != TYPE:
             given = f"{self._boxes.dtype} {list(self._boxes.shape)}"
             raise UsageError(f"{boxes} holds {given}, and float16 [boxes, C] is needed; {AGAIN}")
@@ -59,6 +61,9 @@ class PictureFeatures:
         self._spans = {image: (first, end) for image, first, end in table}
         if len(self._spans) != len(rows):
             raise UsageError(f"{pictures} has a picture twice; {AGAIN}")
+        self._start = mapped.offset % mmap.ALLOCATIONGRANULARITY  # of the boxes, in what is mapped
+        self._map: Any = mapped._mmap
+        self._map.madvise(mmap.MADV_RANDOM)  # read no more than `__getitem__` asks for
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -70,8 +75,16 @@ class PictureFeatures:
         return iter(self._spans)
 
     def __getitem__(self, image: int) -> np.ndarray:
-        """Return [N, C] float16, a read-only view of the file; raise KeyError if there is none."""
+        """Return [N, C] float16, a read-only view of the file; raise KeyError if there is none.
+
+        The system begins to read these boxes at once, and no others. By itself it reads page by
+        page what is touched, with up to some MB around it.
+        """
         first, end = self._spans[image]
+        row = self._boxes.strides[0]
+        begin = self._start + first * row
+        page = begin - begin % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, page, self._start + end * row - page)
         return self._boxes[first:end]
 
     def count(self, image: int) -> int:
@@ -84,12 +97,12 @@ class PictureFeatures:
         return PictureFeatures, (self.prefix,)
 
 
-def _map_array(path: Path) -> np.ndarray:
+def _map_array(path: Path) -> np.memmap:
     """Return a mapped array; raise UsageError if there is none, or the file is cut short."""
     if not path.is_file():
         raise UsageError(f"{path} is missing; {AGAIN}")
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError) as error:
         raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
 
@@ -125,19 +138,18 @@ class FeatureWriter:
 
     def _continue(self) -> list[tuple[int, int]]:
         """Return pictures, with their numbers of boxes, that are there in full."""
-        header = _header((0, self.width), TYPE)
         for path in self._parts:
             path.touch()
         boxes, rows = self._parts
+        header = _header((0, self.width), TYPE)
         if boxes.stat().st_size < len(header):
             boxes.write_bytes(header)
             rows.write_bytes(b"")
-        with boxes.open("rb") as file:
-            if file.read(len(header)) != header:
-                raise UsageError(
-                    f"{boxes} was begun with feature vectors of another length than {self.width}; "
-                    "delete it and run the same command again"
-                )
+        if _read_width(boxes) != self.width:
+            raise UsageError(
+                f"{boxes} was begun with boxes of another width than {self.width}; delete it and "
+                "run the same command again"
+            )
         room = (boxes.stat().st_size - len(header)) // (2 * self.width)
         kept = np.fromfile(rows, ROW, 2 * (rows.stat().st_size // 16)).reshape(-1, 2)
         kept = kept[np.cumsum(kept[:, 1]) <= room]
@@ -168,6 +180,8 @@ class FeatureWriter:
                 f"picture {image} has boxes of the shape {list(boxes.shape)}; give "
                 f"[N, {self.width}] with N from 1"
             )
+        if boxes.dtype.kind not in "fiu":
+            raise UsageError(f"picture {image} has {boxes.dtype} in its boxes; give numbers")
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(boxes, TYPE)
         if not np.isfinite(stored).all():
@@ -219,6 +233,13 @@ class FeatureWriter:
     def __exit__(self, *_: object) -> None:
         with explain_disk_errors(self._parts[0]):
             self.close()
+
+
+def _read_width(path: Path) -> int:
+    """Return the last length of an array, from the header of its file."""
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        return np.lib.format.read_array_header_1_0(file)[0][-1]
 
 
 def _header(shape: tuple[int, ...], kind: np.dtype) -> bytes:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass
 from fairseq_ext.attention.model_report import ModelReport, get_model_report
+from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.guidance.plan import find_guidable_heads
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.options import LISTS, SLOTS
@@ -70,7 +71,7 @@ def log_statistics(model: nn.Module) -> None:
     A hybrid weight u of the first encoder layer is called "encoder0_u" there.
     """
     for module in model.modules():
-        if isinstance(module, Attention):
+        if isinstance(module, Attention | MultiView):
             for name, value in module.statistics().items():
                 metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,21 @@ def check_word_vectors(path: str | None, pretrained: str | None, by_id: bool) ->
             "--word-vectors need a dictionary of words, and that of --vocabulary has numbers; "
             "leave them out, or make one by scripts/prepare_task.sh --words"
         )
+
+
+def start_embeddings(cfg: Any, model: nn.Module, words: Dictionary) -> None:
+    """Let a model's embeddings begin as word vectors, unless a checkpoint lets training continue.
+
+    Args:
+        cfg: options of a task: word_vectors, save_dir, restore_file.
+    """
+    if not cfg.word_vectors:
+        return
+    # the --restore-file of this name, fairseq's default, lies in --save-dir
+    folder = cfg.save_dir if cfg.restore_file == "checkpoint_last.pt" else "."
+    if not Path(folder, cfg.restore_file).is_file():
+        embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
+        load_vectors(Path(cfg.word_vectors), embedding, words)
 
 
 def load_vectors(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:

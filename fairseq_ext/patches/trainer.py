@@ -96,6 +96,8 @@ def restore_all() -> None:
             check_fingerprints(filename, state.get("extra_state"), trainer.task)
             training_checks.check_restored(filename, state, trainer, reset_optimizer)
             task_state.update(state.get("task_state") or {})
+            if hasattr(trainer.task, "check_state") and not reset_optimizer:
+                trainer.task.check_state(task_state)  # before parameters are found not to fit
 
         pretrained = trainer.cfg.checkpoint.finetune_from_model
         get_model_report(trainer.task).new_task_head = filename == pretrained

@@ -110,10 +110,16 @@ def open_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
                     yield PurePosixPath(member.name).name, extracted
 
 
-def unpack(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
+def unpack(folder: Path, out: Path, patterns: Sequence[str], archives: str = "*") -> list[Path]:
     """Copy the files in a folder's archives whose names match a pattern, and keep existing copies.
 
     Only base names are used, so that nothing is written outside of `out`.
+
+    Args:
+        folder: searched for archives.
+        out: folder to copy to.
+        patterns: names of files to copy.
+        archives: pattern of the names of archives.
 
     Returns:
         The archives that had such files.
@@ -123,7 +129,7 @@ def unpack(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
         Unfinished: the disk is full.
     """
     used = []
-    for archive in files_below(folder, "*"):
+    for archive in files_below(folder, archives):
         if archive.name.endswith(ARCHIVES):
             stamp = out / f".{str(archive.relative_to(folder)).replace('/', '_')}.names"
             if not stamp.exists():

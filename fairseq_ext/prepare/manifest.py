@@ -24,7 +24,7 @@ from fairseq_ext.prepare.fetch import checksum_of
 from fairseq_ext.prepare.step import INPUTS, read_with_progress, step_parser
 from fairseq_ext.prepare.workspace import MANIFEST
 
-PACKAGES = "fairseq_ext fairseq-fixed sacremoses subword-nmt fastBPE tokenizers torch numpy".split()
+PACKAGES = "fairseq_ext fairseq-fixed sacremoses subword-nmt fastBPE tokenizers torch numpy h5py"
 Statistics = dict[str, Any]  # of a file of text, as `measure_text` returns them
 SHARES = (0.5, 0.9, 0.99)
 
@@ -70,7 +70,7 @@ def percentile(lengths: Counter[int], share: float) -> int:
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages of `PACKAGES` that are installed."""
     versions = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in PACKAGES.split():
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions

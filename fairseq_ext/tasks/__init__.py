@@ -7,4 +7,5 @@ from fairseq_ext.tasks import (  # noqa: F401
     sequence_tagging,
     span_extraction,
     translation_roles,
+    vqa,
 )

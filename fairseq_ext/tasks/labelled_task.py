@@ -214,8 +214,8 @@ class LabelledTask(FairseqTask):
                 f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
                 "roberta_dna, roberta_hna or one of their sizes"
             )
-        if self.cfg.word_vectors and not from_checkpoint:
-            self._load_word_vectors(model)
+        if not from_checkpoint:
+            word_vectors.start_embeddings(self.cfg, model, self.source_dictionary)
         segments = getattr(model.args, "segments", 0)
         if not from_checkpoint and segments != self.segments:
             self._take_segments(segments)
@@ -225,16 +225,6 @@ class LabelledTask(FairseqTask):
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
-
-    def _load_word_vectors(self, model: nn.Module) -> None:
-        """Let embeddings begin as word vectors, unless a checkpoint lets training continue."""
-        # the --restore-file of this name, fairseq's default, lies in --save-dir
-        folder = self.cfg.save_dir if self.cfg.restore_file == "checkpoint_last.pt" else "."
-        if not Path(folder, self.cfg.restore_file).is_file():
-            embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
-            word_vectors.load_vectors(
-                Path(self.cfg.word_vectors), embedding, self.source_dictionary
-            )
 
     def _take_segments(self, segments: int) -> None:
         """Take over the segments of a new encoder; raise UsageError for another one."""

@@ -1,4 +1,4 @@
-"""Predict labels, scores, tags or answers for new text with a fine-tuned model.
+"""Predict labels, scores, tags or answers with a fine-tuned model.
 
 Text is read line by line from files or standard input. Each line holds what the model's task
 needs: a sentence, or two separated by a tab; words separated by spaces; passage, question and
@@ -7,9 +7,13 @@ objects as in the task's train.jsonl. Each line of the output holds, separated b
 score, tags or answer, and its probability if it has one; with --json an object with all
 probabilities, or entities.
 
+A model of --task vqa answers the questions of a prepared split instead, SPLIT.jsonl of its data. It
+writes the JSON list that VQA's evaluation server takes: [{"question_id": 1, "answer": "red"}, ...].
+
 Example:
   fairseq-ext predict checkpoints/sst-2/checkpoint_best.pt --json --input new.txt
   fairseq-ext predict checkpoints/ner/checkpoint_best.pt --input new.txt --output tagged.txt
+  fairseq-ext predict checkpoints/vqa/checkpoint_best.pt --split test --output results.json
 """
 
 import argparse
@@ -37,6 +41,8 @@ from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
 from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
 from fairseq_ext.tasks.span_extraction import SpanExtractionTask
+from fairseq_ext.tasks.vqa import is_vqa
+from fairseq_ext.tools.predict_answers import predict_lines
 
 SORTED = 32  # batches whose lines are sorted by length before they are batched
 
@@ -61,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--examples", action="store_true", help="read JSON objects, one a line")
     add("--output", type=Path, metavar="FILE", help="default: standard output")
     add("--batch-size", type=int, default=32, metavar="N", help="default: 32")
+    add("--split", metavar="SPLIT", help="of questions about pictures")
+    add("--data", type=Path, metavar="DATA", help="with SPLIT; default: what the checkpoint names")
     add("--strict", action="store_true", help="refuse what is too long")
     add("--cpu", action="store_true", help="do not use a GPU")
 
@@ -73,6 +81,14 @@ def run(args: argparse.Namespace) -> None:
         )
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
+    if is_vqa(args.checkpoint):
+        write_answers(args.output, predict_lines(args, device))
+        return
+    if args.split is not None or args.data is not None:
+        raise UsageError(
+            f"--split and --data are of questions about pictures, and {args.checkpoint} reads "
+            "text; leave them out"
+        )
     model, task = load_model(args.checkpoint)
     task.cfg.strict = args.strict
     model.to(device)

@@ -93,11 +93,11 @@ corpus_recipe() {
 # record_settings RECIPE OPTION...: add a recipe and its options to SETTINGS, without --bpe, whose
 # tools make the same pieces.
 record_settings() {
-  local name offline=${offline:+$(realpath "$offline")}
+  local name variable offline=${offline:+$(realpath "$offline")}
   SETTINGS+=("recipe $1")
   for name in "${@:2}"; do
-    name=${name#--} name=${name%=}
-    [ "$name" = bpe ] || SETTINGS+=("--$name ${!name}")
+    name=${name#--} name=${name%=} variable=${name//-/_}
+    [ "$name" = bpe ] || SETTINGS+=("--$name ${!variable}")
   done
 }
 
