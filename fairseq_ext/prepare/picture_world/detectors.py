@@ -24,7 +24,9 @@ from fairseq_ext.prepare.picture_world.scenes import (
 
 FEWEST, MOST = 10, 40  # boxes of a picture
 FALSE_ALARMS = 2.0  # their mean number
-WAVES, SIZES = 3, 4  # waves along each axis, whose phases tell the place; features of the size
+WAVES = 3  # along each axis; their phases tell the place
+GREYS, SIZES = 4, 4  # features of the brightness, and of the size
+DARK, BRIGHT = 80.0, 215.0  # colours
 GRID = 8  # cells of an outline
 SMALLEST, LARGEST = 6.0, 28.0  # half sides of boxes
 NOISE = 0.1  # deviation of each feature
@@ -34,7 +36,8 @@ OUTLINE_WIDTH, COLOUR_WIDTH = 0.1, 40.0  # distances within which likeness falls
 
 PLACE = slice(0, 4 * WAVES)
 SHAPE = slice(PLACE.stop, PLACE.stop + len(SHAPES))
-COLOUR = slice(SHAPE.stop, SHAPE.stop + len(COLOURS))
+GREY = slice(SHAPE.stop, SHAPE.stop + GREYS)
+COLOUR = slice(GREY.stop, GREY.stop + len(COLOURS))
 SIZE = slice(COLOUR.stop, COLOUR.stop + SIZES)
 WIDTH = SIZE.stop
 
@@ -123,26 +126,32 @@ def surround(pixels: np.ndarray, thing: int = 0) -> Box:
     return Box((left + right) / 2, (top + bottom) / 2, half, thing)
 
 
+def average_middle(picture: Image.Image, box: Box) -> np.ndarray:
+    """Return the mean pixel, [] or [channels], in the middle of a box."""
+    left, top, right, bottom = (min(max(edge, 0), SIDE) for edge in box.corners(0.5))
+    left, top = min(left, SIDE - 1), min(top, SIDE - 1)
+    middle = picture.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
+    return np.asarray(middle, float).mean((0, 1))
+
+
 TEMPLATES = _make_templates()
 
 
 def measure_shape(scene: Scene, box: Box) -> np.ndarray:
-    """Return how probably the visible outline in a box is that of each shape.
+    """Return how probably the visible outline in a box is that of each shape, and the brightness.
 
     The outline is that of the box's thing; a false alarm takes all things for one.
     """
     pixels = scene.shown == box.thing if box.thing else scene.shown > 0
     apart = ((crop_outline(pixels, box) - TEMPLATES) ** 2).mean((1, 2))
     likeness = np.exp((apart.min() - apart) / (2 * OUTLINE_WIDTH**2))
-    return likeness / likeness.sum()
+    grey = encode(average_middle(scene.picture.convert("L"), box), DARK, BRIGHT, GREYS)
+    return np.concatenate([likeness / likeness.sum(), grey])
 
 
 def measure_colour(scene: Scene, box: Box) -> np.ndarray:
     """Return how much the mean pixel in the middle of a box is like each colour."""
-    left, top, right, bottom = (min(max(edge, 0), SIDE) for edge in box.corners(0.5))
-    left, top = min(left, SIDE - 1), min(top, SIDE - 1)
-    middle = scene.picture.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
-    mean = np.asarray(middle, float).mean((0, 1))
+    mean = average_middle(scene.picture, box)
     apart = ((mean - np.array(list(COLOURS.values()))) ** 2).sum(1)
     return np.exp(-apart / (2 * COLOUR_WIDTH**2))
 
@@ -153,7 +162,9 @@ def measure_size(scene: Scene, box: Box) -> np.ndarray:
 
 
 DETECTORS = {
-    "shape": Detector(SHAPE, measure_shape, misses=0.1, copies=7.0, vagueness=0.3),
+    "shape": Detector(
+        slice(SHAPE.start, GREY.stop), measure_shape, misses=0.1, copies=7.0, vagueness=0.3
+    ),
     "colour": Detector(COLOUR, measure_colour, misses=0.1, copies=9.0, vagueness=0.3),
     "size": Detector(SIZE, measure_size, misses=0.1, copies=3.0, vagueness=0.15),
 }
