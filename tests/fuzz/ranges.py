@@ -26,8 +26,9 @@ class Interval(NamedTuple):
 
 MOST = 10**15
 FROM = {  # lowest, highest -> flags
-    (1, MOST): "columns limit longest merges steps tokens valid",
-    (0, MOST): "copies distractors every index random words",
+    (1, MOST): "columns limit longest merges tokens valid",
+    (3, MOST): "pictures",
+    (0, MOST): "distractors every index random words",
     (1, inf): "best cpu-processes epochs gpus jobs last updates",
     (1, sys.maxsize): "batch-size",
 }
@@ -42,11 +43,10 @@ OF_FLAG |= {
     "--nodes": Interval(1, inside=EITHER),
     "--node-rank": Interval(0, inside=EITHER),
     "--deviation": Interval(0, 1e308),
-    "--noise": Interval(0, 1e308),
     "--epsilon": Interval(5e-324),
 }
 """Flag -> range in all verbs and steps, and in scripts but for those below."""
-POSITIVE = "epochs every folds jobs longest merges seeds updates".split()
+POSITIVE = "epochs every folds jobs longest merges pictures seeds updates".split()
 OF_SCRIPTS = {f"--{name}": Interval(1, MOST - 1) for name in POSITIVE}
 
 
