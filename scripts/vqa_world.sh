@@ -10,9 +10,9 @@
 #
 #   --variants  some of 'pythia concat una dna hna' (default: all but pythia, which reads the primary
 #               detector alone); the first is compared with the others
-#   --pictures  pictures of the world, with five questions each (default: 4000)
+#   --pictures  pictures of the world, with two questions each (default: 10000)
 #   --data      a folder of such data, which is made if it is missing (default: data-bin/vqa-world)
-#   --updates   length of each training (default: 8000)
+#   --updates   length of each training (default: 4000)
 #   --seeds     repetitions of each model (default: 3)
 #   --jobs      trainings side by side (default: 1)
 #   --out       folder of runs, tables and pictures (default: checkpoints/vqa_world)
@@ -49,7 +49,7 @@ make_world() {
   python -m fairseq_ext.prepare.picture_world.rare_part "$data"
 }
 
-variants='concat una dna hna' pictures=4000 data='' updates=8000 seeds=3 jobs=1 out=''
+variants='concat una dna hna' pictures=10000 data='' updates=4000 seeds=3 jobs=1 out=''
 read_options '--variants= --pictures= --data= --updates= --seeds= --jobs= --out= --' "$@"
 for number in pictures updates seeds jobs; do require_positive "--$number" "${!number}"; done
 # shellcheck disable=SC2086 # words
@@ -62,7 +62,7 @@ make_world
 
 FLAGS=(--task vqa --criterion vqa --encoder-embed-dim 64 --question-hidden-size 64
   --question-attention-hidden-size 64 --question-attention-heads 1 --attention-hidden-size 128
-  --fusion-hidden-size 128 --answer-text-hidden-size 64 --answer-image-hidden-size 128
+  --fusion-hidden-size 256 --answer-text-hidden-size 64 --answer-image-hidden-size 256
   --batch-size 128 --optimizer adamax --lr 0.01 --clip-norm 5 --lr-scheduler polynomial_decay
   --warmup-updates 200 --total-num-update "$updates" --max-update "$updates" --dropout 0.1
   --valid-subset valid,rare --validate-interval-updates 500 --validate-interval 1000

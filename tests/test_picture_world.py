@@ -103,28 +103,43 @@ def scene_of(shape, colour, radius=22.0):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("colour", COLOURS)
-def test_each_detector_tells_its_property(shape, colour):
+def test_properties_are_measured(shape, colour):
     scene = scene_of(shape, colour)
     box = detectors.surround(scene.shown > 0, 1)
-    measured = {name: each.measure(scene, box) for name, each in DETECTORS.items()}
-    assert list(SHAPES)[measured["shape"][: len(SHAPES)].argmax()] == shape
-    assert list(COLOURS)[measured["colour"].argmax()] == colour
-    assert box.half == pytest.approx(22, abs=4) and measured["size"].argmax() >= 2
+    assert list(SHAPES)[detectors.measure_shape(scene, box).argmax()] == shape
+    assert list(COLOURS)[detectors.measure_colour(scene, box).argmax()] == colour
+    assert box.half == pytest.approx(22, abs=4) and detectors.measure_size(box).argmax() >= 2
 
 
-def test_a_detector_tells_nothing_else(scenes):
-    """Features of other properties are 0; the place is that of the box, vaguely."""
-    own = {"shape": slice(SHAPE.start, COLOUR.start), "colour": COLOUR, "size": SIZE}
-    for name, detector in DETECTORS.items():
-        scene = scenes[0]
-        boxes = detectors.find_boxes(scene, detector, rng(2))
-        features = detectors.describe_boxes(scene, boxes, detector, rng(3))
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_detector_sees_one_property_well(scenes, name):
+    """The noise of others is that of DIM; a property can be told by its detector, not by others."""
+    detector, apart, right = DETECTORS[name], [], {"shape": [], "colour": []}
+    for number, scene in enumerate(scenes):
+        boxes = detectors.find_boxes(scene, detector, rng(2, number))
+        features = detectors.describe_boxes(scene, boxes, detector, rng(3, number))
         assert features.shape == (len(boxes), detectors.WIDTH) and features.dtype == np.float16
-        known = np.zeros(detectors.WIDTH, bool)
-        known[PLACE] = known[own[name]] = True
-        assert not features[:, ~known].any() and features[:, known].any(0).all()
-        exact = np.stack([detectors.encode_place(np.array([b.x, b.y])) for b in boxes])
-        assert np.abs(features[:, PLACE] - exact).mean() < 0.35
+        for box, row in zip(boxes, features.astype(float), strict=True):
+            exact = np.concatenate(
+                [
+                    detectors.encode_place(np.array([box.x, box.y])),
+                    detectors.measure_shape(scene, box),
+                    detectors.measure_colour(scene, box),
+                    detectors.measure_size(box),
+                ]
+            )
+            apart.append(row - exact)
+            for kind, part, names in (("shape", SHAPE, SHAPES), ("colour", COLOUR, COLOURS)):
+                if box.thing:
+                    told = list(names)[row[part].argmax()]
+                    right[kind].append(told == getattr(scene.things[box.thing - 1], kind))
+    deviation = np.std(apart, 0)
+    for part in (SHAPE, COLOUR, SIZE):
+        expected = detectors.NOISE if part == detector.sees else detectors.DIM
+        assert deviation[part] == pytest.approx(expected, rel=0.15)
+    assert deviation[PLACE].max() < 0.5
+    for kind, shares in right.items():
+        assert np.mean(shares) > 0.85 if kind == name else np.mean(shares) < 0.75
 
 
 def test_places_are_alike_when_they_are_near():
@@ -251,6 +266,14 @@ def test_a_seed_makes_the_same_world(world, tmp_path):
         (tmp_path / s / annotators.QUESTIONS.format("train2014")).read_text() for s in "34"
     )
     assert one != other
+
+
+def test_kinds_of_questions_have_their_shares():
+    assert {*generate.SHARES} == {*questions.KINDS}
+    assert sum(generate.SHARES.values()) == pytest.approx(1)
+    asked = [q.kind for n in range(150) for q in generate.sample_picture(rng(8, n)).shot[2]]
+    assert len(asked) == 150 * generate.ASKED
+    assert asked.count("colour") / len(asked) == pytest.approx(0.35, abs=0.1)
 
 
 def test_parts_have_their_shares():

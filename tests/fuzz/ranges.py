@@ -27,7 +27,6 @@ class Interval(NamedTuple):
 MOST = 10**15
 FROM = {  # lowest, highest -> flags
     (1, MOST): "columns limit longest merges tokens valid",
-    (3, MOST): "pictures",
     (0, MOST): "distractors every index random words",
     (1, inf): "best cpu-processes epochs gpus jobs last updates",
     (1, sys.maxsize): "batch-size",
@@ -38,6 +37,7 @@ OF_FLAG |= {
     "--resamples": Interval(100),
     "--ratio": Interval(1),
     "--size": Interval(1, MOST, inside=EITHER),
+    "--pictures": Interval(3, MOST, inside=EITHER),
     "--max-tokens": Interval(1, MOST, inside=EITHER),
     "--average": Interval(1, inside=EITHER),
     "--nodes": Interval(1, inside=EITHER),

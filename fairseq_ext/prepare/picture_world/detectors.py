@@ -1,12 +1,10 @@
-"""Detectors that find boxes in a scene; each measures one property and the place of a box.
+"""Detectors that find boxes in a scene, and measure their place, shape, colour and size.
 
 A detector misses some things, small and hidden ones more often, finds large things several times,
 and raises false alarms. It measures each of its boxes by itself, so that two boxes of one thing
-differ. The features of all detectors have the same layout: the place, shapes, colours, sizes. What
-a detector does not measure is 0.
+differ. One property it sees well, the others dimly: their features have much more noise.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,21 +21,19 @@ from fairseq_ext.prepare.picture_world.scenes import (
 )
 
 FEWEST, MOST = 10, 40  # boxes of a picture
-FALSE_ALARMS = 2.0  # their mean number
+FALSE_ALARMS = 1.0  # their mean number
 WAVES = 3  # along each axis; their phases tell the place
-GREYS, SIZES = 4, 4  # features of the brightness, and of the size
-DARK, BRIGHT = 80.0, 215.0  # colours
+SIZES = 4  # features of the size
 GRID = 8  # cells of an outline
 SMALLEST, LARGEST = 6.0, 28.0  # half sides of boxes
-NOISE = 0.1  # deviation of each feature
+NOISE, DIM = 0.1, 0.5  # deviation of a feature that a detector sees well, and of others
 
 BLUR = 0.05  # deviation of a box's centre and of the logarithm of its size, in halves of its side
 OUTLINE_WIDTH, COLOUR_WIDTH = 0.1, 40.0  # distances within which likeness falls
 
 PLACE = slice(0, 4 * WAVES)
 SHAPE = slice(PLACE.stop, PLACE.stop + len(SHAPES))
-GREY = slice(SHAPE.stop, SHAPE.stop + GREYS)
-COLOUR = slice(GREY.stop, GREY.stop + len(COLOURS))
+COLOUR = slice(SHAPE.stop, SHAPE.stop + len(COLOURS))
 SIZE = slice(COLOUR.stop, COLOUR.stop + SIZES)
 WIDTH = SIZE.stop
 
@@ -69,16 +65,14 @@ class Detector(NamedTuple):
     """A detector.
 
     Attributes:
-        measured: the features that it measures beside the place.
-        measure: returns these of a box.
+        sees: the features that it measures well, beside the place.
         misses: how probable it is that a small thing, seen in full, is missed; a large one is
             missed a quarter as often.
         copies: the mean number of further boxes of the largest thing.
         vagueness: deviation of the place that its features give, in halves of a box's side.
     """
 
-    measured: slice
-    measure: Callable[[Scene, Box], np.ndarray]
+    sees: slice
     misses: float
     copies: float
     vagueness: float
@@ -138,15 +132,14 @@ TEMPLATES = _make_templates()
 
 
 def measure_shape(scene: Scene, box: Box) -> np.ndarray:
-    """Return how probably the visible outline in a box is that of each shape, and the brightness.
+    """Return how probably the visible outline in a box is that of each shape.
 
     The outline is that of the box's thing; a false alarm takes all things for one.
     """
     pixels = scene.shown == box.thing if box.thing else scene.shown > 0
     apart = ((crop_outline(pixels, box) - TEMPLATES) ** 2).mean((1, 2))
     likeness = np.exp((apart.min() - apart) / (2 * OUTLINE_WIDTH**2))
-    grey = encode(average_middle(scene.picture.convert("L"), box), DARK, BRIGHT, GREYS)
-    return np.concatenate([likeness / likeness.sum(), grey])
+    return likeness / likeness.sum()
 
 
 def measure_colour(scene: Scene, box: Box) -> np.ndarray:
@@ -156,34 +149,35 @@ def measure_colour(scene: Scene, box: Box) -> np.ndarray:
     return np.exp(-apart / (2 * COLOUR_WIDTH**2))
 
 
-def measure_size(scene: Scene, box: Box) -> np.ndarray:
+def measure_size(box: Box) -> np.ndarray:
     """Return the size of a box, on a logarithmic scale."""
     return encode(np.log(box.half), np.log(SMALLEST), np.log(LARGEST), SIZES)
 
 
 DETECTORS = {
-    "shape": Detector(
-        slice(SHAPE.start, GREY.stop), measure_shape, misses=0.1, copies=7.0, vagueness=0.3
-    ),
-    "colour": Detector(COLOUR, measure_colour, misses=0.1, copies=9.0, vagueness=0.3),
-    "size": Detector(SIZE, measure_size, misses=0.1, copies=3.0, vagueness=0.15),
+    "shape": Detector(SHAPE, misses=0.1, copies=7.0, vagueness=0.3),
+    "colour": Detector(COLOUR, misses=0.1, copies=9.0, vagueness=0.3),
+    "size": Detector(SIZE, misses=0.1, copies=3.0, vagueness=0.15),
 }
 """The views, the primary one first."""
 
 
 def find_boxes(scene: Scene, detector: Detector, rng: np.random.Generator) -> list[Box]:
-    """Return the boxes that a detector finds, from `FEWEST` to `MOST`, in random order."""
-    boxes = []
+    """Return the boxes that a detector finds, from `FEWEST` to `MOST`, in random order.
+
+    Where there are few, some things are found once more.
+    """
+    boxes: list[Box] = []
     for number, (thing, visible) in enumerate(zip(scene.things, scene.visible, strict=True), 1):
         missed = detector.misses * (0.25 if thing.size == "large" else 1) + 0.3 * (1 - visible)
-        if rng.random() < missed:
-            continue
-        share = (thing.radius / RADII["large"][1]) ** 2
-        tight = surround(scene.shown == number, number)
-        count = 1 + rng.poisson(detector.copies * share)
-        boxes += [_blur(tight, rng) for _ in range(count)]
-    alarms = max(int(rng.poisson(FALSE_ALARMS)), FEWEST - len(boxes))
-    boxes += [_raise_alarm(rng) for _ in range(alarms)]
+        if rng.random() >= missed:
+            share = (thing.radius / RADII["large"][1]) ** 2
+            count = 1 + rng.poisson(detector.copies * share)
+            boxes += [surround(scene.shown == number, number)] * count
+    alarms = rng.poisson(FALSE_ALARMS) if boxes else FEWEST
+    again = max(0, FEWEST - alarms - len(boxes))
+    boxes += [boxes[place] for place in rng.integers(len(boxes) or 1, size=again)]
+    boxes = [_blur(box, rng) for box in boxes] + [_raise_alarm(rng) for _ in range(alarms)]
     order = rng.permutation(len(boxes))[:MOST]
     return [boxes[place] for place in order]
 
@@ -203,11 +197,13 @@ def describe_boxes(
     scene: Scene, boxes: list[Box], detector: Detector, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the features [boxes, WIDTH] float16 of boxes."""
-    features = np.zeros((len(boxes), WIDTH))
+    noise = np.full(WIDTH, DIM)
+    noise[PLACE] = noise[detector.sees] = NOISE
+    features = rng.normal(0, noise, (len(boxes), WIDTH))
     for row, box in zip(features, boxes, strict=True):
         vague = rng.normal(0, detector.vagueness * box.half, 2)
-        row[PLACE] = encode_place(np.add((box.x, box.y), vague))
-        row[detector.measured] = detector.measure(scene, box)
-    known = [*range(PLACE.stop), *range(*detector.measured.indices(WIDTH))]
-    features[:, known] += rng.normal(0, NOISE, (len(boxes), len(known)))
+        row[PLACE] += encode_place(np.add((box.x, box.y), vague))
+        row[SHAPE] += measure_shape(scene, box)
+        row[COLOUR] += measure_colour(scene, box)
+        row[SIZE] += measure_size(box)
     return features.astype(np.float16)

@@ -1,18 +1,20 @@
 """Generate a world to ask questions about, in the format of VQA-v2.
 
-Nothing of it is real. Pictures show 4 to 8 flat things on grey: shapes, colours and sizes at
-random places, partly hidden by each other. Tenths of the shapes and of the colours are rare kinds.
+Nothing of it is real. Pictures show 2 to 6 flat things on grey: shapes, colours and sizes at
+random places, partly hidden by each other. A tenth of the shapes and of the colours is of rare
+kinds.
 
 Three detectors stand in for the three sets of boxes of the paper (Ding et al. 2020, Section 6.1).
 Each finds 10 to 40 boxes: it misses some things, above all small and hidden ones, finds large ones
-several times, and raises false alarms. All say roughly where a box is. Beside that, the first
-measures the visible outline, whose pixels it is told; the second the colour of the pixels in the
-middle of the box; the third the size. So a question about a red circle needs two detectors, and
-one about its side of the picture a third. Features share one layout, with zeros for what a detector
-does not measure, and each has noise.
+several times, and raises false alarms. It measures in each box how much the visible outline, whose
+pixels it is told, is like each shape; how much the pixels in the middle are like each colour; the
+size; and the place, vaguely. One property each sees well: shape, colour, or size. The others it
+sees dimly, with five times the noise, so that a question about a red circle needs two detectors for
+a sure answer, and one about a large red circle the third. All features share one layout.
 
-Questions are about existence, count, colour, comparison and side (spatial). Ten annotators answer
-each of them; 8 % of their answers are wrong, and 10 % in another form, such as "Two" for "2".
+Two questions are asked of each picture, about existence, count, colour, comparison or side
+(spatial). Ten annotators answer each of them; 8 % of their answers are wrong, and 10 % in another
+form, such as "Two" for "2".
 
 OUT gets questions and annotations of train2014 and val2014 and questions of test2015, with the
 names and the format of the official files, OUT/DETECTOR/IMAGE_ID.npy ([boxes, features], float16)
@@ -31,15 +33,17 @@ from fairseq_ext.files import check_writable, new_folder
 from fairseq_ext.prepare.picture_world import annotators
 from fairseq_ext.prepare.picture_world.contact_sheet import Shot, draw_sheet
 from fairseq_ext.prepare.picture_world.detectors import DETECTORS, describe_boxes, find_boxes
-from fairseq_ext.prepare.picture_world.questions import KINDS, Question, sample_question
+from fairseq_ext.prepare.picture_world.questions import Question, sample_question
 from fairseq_ext.prepare.picture_world.scenes import sample_scene
 from fairseq_ext.prepare.step import number_from, step_parser
 
 PARTS = {"train2014": 0.75, "val2014": 0.2, "test2015": 0.05}
 """Shares of the pictures; the last part has no annotations."""
-QUESTIONS_OF_A_PICTURE = 5
+ASKED = 2  # questions of a picture
+SHARES = {"existence": 0.2, "count": 0.15, "colour": 0.35, "comparison": 0.1, "spatial": 0.2}
+"""Shares of the kinds of questions."""
 SHEET = 6  # pictures of the contact sheet
-BYTES = 10_000  # of the files of a picture, at most
+BYTES = 15_000  # of the files of a picture, at most
 
 
 class Pictured(NamedTuple):
@@ -50,12 +54,13 @@ class Pictured(NamedTuple):
 
 
 def sample_picture(rng: np.random.Generator) -> Pictured:
-    """Return a picture with its boxes and questions, one of each kind."""
+    """Return a picture with its boxes and questions."""
     scene = sample_scene(rng)
     boxes = [find_boxes(scene, detector, rng) for detector in DETECTORS.values()]
     both = zip(boxes, DETECTORS.values(), strict=True)
     features = [describe_boxes(scene, own, detector, rng) for own, detector in both]
-    questions = [sample_question(scene.things, kind, rng) for kind in KINDS]
+    kinds = rng.choice(list(SHARES), ASKED, p=list(SHARES.values()))
+    questions = [sample_question(scene.things, str(kind), rng) for kind in kinds]
     return Pictured((scene, boxes, questions), features)
 
 
@@ -125,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = step_parser("picture_world.generate", __doc__)
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="folder to make")
-    add("--pictures", type=number_from(3), default=4000, metavar="N", help="default: 4000")
+    add("--pictures", type=number_from(3), default=10_000, metavar="N", help="default: 10000")
     add("--seed", type=number_from(0), default=1, metavar="N", help="default: 1")
     args = parser.parse_args(arguments)
     check_writable(args.out.parent, args.pictures * BYTES)

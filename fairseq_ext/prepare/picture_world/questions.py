@@ -1,8 +1,8 @@
 """Questions about scenes with their true answers: existence, count, colour, comparison, spatial.
 
-What is asked needs two detectors or more in most questions: the shape of a thing and its colour,
-say, and that they are of the same thing. Half of the questions of each kind that are answered by
-yes or no have each answer, and a "no" is about kinds that the picture has, of different things.
+Most of them are about two properties of a thing, which different detectors see well. Half of the
+questions of each kind that are answered by yes or no are meant to have each answer, and a "no" is
+about kinds that the picture has, of different things.
 """
 
 from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 SIDE = 128  # of a picture, in pixels
-THINGS = (3, 7)  # least number of a picture, and one more than the highest
+THINGS = (2, 7)  # least number of a picture, and one more than the highest
 RADII = {"small": (7.0, 11.0), "large": (20.0, 28.0)}
 LARGE_SHARE = 0.35
 RARE_SHARE = 0.1  # of shapes, and of colours
