@@ -20,7 +20,8 @@ from fairseq_ext.permissions import add_permissions
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
-    "tools": "doctor recipe launch sweep average prune predict annotate import-hf export-hf",
+    "tools": "doctor recipe launch sweep average prune predict annotate import-hf export-hf "
+    "export-vectors",
     "evaluation": "score table",
     "analysis": "curves masking map analyse report columns heads weights align",
     "analysis.coreference": "probe",
@@ -30,6 +31,7 @@ MODULES = {
     "recipe": "run_recipe",
     "import-hf": "import_hf",
     "export-hf": "export_hf",
+    "export-vectors": "export_vectors",
     "map": "maps",
 }
 VERBS = {
@@ -39,7 +41,7 @@ VERBS = {
 }
 
 # Verbs that build no model of fairseq, and so start without it.
-QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves")
+QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves", "masking")
 
 # Verbs that read no checkpoint.
 NO_READERS = (

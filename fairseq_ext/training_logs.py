@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fairseq_ext.errors import UsageError
 
 LOG = "train.log"  # in the folder of a run
+MASKED_SHARE = "asa_masked"  # of all units, by adversaries; that of layer 3 is "asa_masked_3"
 
 LINE = re.compile(r"^(?:[^|]*\| INFO \| |\[[^]]*\]\[)([\w./-]+)(?: \| |\]\[INFO\] - )(.*)$")
 FINISHED = re.compile(r"(?:\| |\[INFO\] - )done training in ")

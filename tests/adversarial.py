@@ -107,14 +107,18 @@ def task_of(name):
     return task, lambda rows: letter_tasks.batches(task, [examples[b] for b in rows])[0]
 
 
-def build(name, criterion=None, model=None, **options):
+def build(name, criterion=None, model=None, segments=0, room=None, **options):
     """Build the objective with _asa, of a small model with adversaries, or as the options say."""
     task, sample = task_of(name)
+    if room:
+        task.room = room
+    if segments:  # as BERT
+        task.segments, task.separators = segments, 1
     arch = "transformer" if name == "label_smoothed_cross_entropy" else "roberta"
     config = {"_name": f"{arch}_asa_tiny", **SIZES}
     if arch == "transformer":
         config |= {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24, "decoder_layers": 1}
-    made = OmegaConf.create(config | (model or {}))
+    made = OmegaConf.create(config | ({"segments": segments} if segments else {}) | (model or {}))
     torch.manual_seed(1)
     built = task.build_model(made) if name in LABELLED else build_model(made, task)
     for parameter in built.parameters():  # so that masks matter

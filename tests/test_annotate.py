@@ -17,7 +17,7 @@ from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq_ext import cli
 from fairseq_ext.data.annotations import Annotations
-from fairseq_ext.data.conllu import read
+from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.tools import parses
@@ -209,6 +209,38 @@ def test_sentences_that_are_too_long_have_none(data, parse, monkeypatch):
     annotate(data, "--lang", "en", "--conllu", parse, "--threshold", "0.25")
     found = opened(data / "train.en-de.en", "dict.en.txt", COUNTS)
     assert found == [[[-1, -1, 0]] * 5, *EXPECTED[1:]]
+
+
+def test_shuffled_trees_keep_their_links():
+    """The same tree but for the names of its words; the seed decides."""
+    sentence = Sentence("a b c d e".split(), [1, 3, 3, -1, 3], ["det", "nsubj", "x", "root", "y"])
+
+    def shuffled(seed):
+        matches = [parses.Match([], sentence, [0, 1, 2, 3, 4])] * 20
+        return [match.sentence for match in parses.shuffle_trees(matches, seed)]
+
+    def links(tree):
+        """Each word's relation, with those on its way to the root: no names of words."""
+
+        def path(word):
+            return () if word < 0 else (tree.relations[word], *path(tree.heads[word]))
+
+        return sorted(path(word) for word in range(5))
+
+    first = shuffled(1)
+    assert all(links(tree) == links(sentence) and tree.words == sentence.words for tree in first)
+    assert len({tuple(tree.heads) for tree in first}) > 10
+    assert first == shuffled(1) != shuffled(2)
+
+
+def test_annotations_of_shuffled_trees(data, parse):
+    annotate(data, "--lang", "en", "--conllu", parse, "--shuffle", "1", "--threshold", "0.25")
+    folder = data / "train.en-de.en.annotations"
+    found = opened(data / "train.en-de.en", "dict.en.txt", COUNTS)
+    assert found != EXPECTED and sorted(row[0] for row in found[0]) == [
+        row[0] for row in EXPECTED[0]
+    ]
+    assert any(f"{parse}, shuffled 1" in file.read_text() for file in folder.glob("*.json"))
 
 
 # Parsers.

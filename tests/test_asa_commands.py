@@ -231,6 +231,17 @@ def test_tagging(place, pretrained, tmp_path):
     assert "f1" in logged(tmp_path, "valid")[0]
 
 
+def test_the_released_code_as_one_option(place, pretrained, tmp_path):
+    """In rows of 48 tokens, for which the encoder has positions; predictions need none of it."""
+    flags = "--arch roberta_asa --criterion sequence_tagging_asa --asa-preset released".split()
+    run = {"task": "sequence_tagging"}
+    finetune(place, pretrained, tmp_path, 2, *flags, "--asa-padded-length", 48, **run)
+    lines = logged(tmp_path)
+    assert len(lines) == 2 and all(of_asa(line) == LAYERS | {"asa_divergence"} for line in lines)
+    checkpoint, text = str(tmp_path / "checkpoint_last.pt"), str(place / "valid.en")
+    cli.main(["predict", checkpoint, "--cpu", "--input", text])
+
+
 @pytest.mark.parametrize(
     ("baseline", "told"),
     [
@@ -314,6 +325,11 @@ PLAIN = "--criterion sentence_classification"
     ("flags", "says"),
     [
         ([*WITH_ASA, "--asa-alpha=-1"], "--asa-alpha is -1; give a number from 0 upwards"),
+        ([*WITH_ASA, "--asa-preset", "released"], "128, and the encoder has 48 positions; give"),
+        (
+            [*WITH_ASA, "--asa-preset", "released", "--asa-divergence", "kl"],
+            "--asa-divergence kl contradicts --asa-preset released; leave out one of them",
+        ),
         ([*WITH_ASA, "--arch", "roberta_una"], "needs an architecture with adversaries; give"),
         (
             [*WITH_ASA, "--asa-baseline", "scheduled"],

@@ -300,3 +300,20 @@ def test_cross_attention_projects_its_keys_once():
 def test_bad_input_is_refused_in_a_sentence(make_it, said):
     with pytest.raises(UsageError, match=said):
         make_it()
+
+
+@pytest.mark.parametrize("heads", [(0, 1), (1,)])
+def test_maps_after_dropout_are_those_that_values_are_mixed_by(heads):
+    torch.manual_seed(3)
+    module = Attention(8, 2, site="encoder", dropout=0.4).double()
+    x = torch.randn(5, 3, 8, dtype=torch.float64)
+    recorder = AttentionRecorder(lambda site, layer: heads, dropped=True)
+    mixed = []
+    hook = module.out_proj.register_forward_pre_hook(lambda _, given: mixed.append(given[0]))
+    module(x, x, x, Inputs(recorder=recorder), need_weights=False)
+    hook.remove()
+    maps = recorder.maps["encoder", 0]
+    assert maps.eq(0).any() and (maps.sum(-1) > 1.05).any()
+    values = module.v_proj(x).view(5, 3, 2, 4).permute(1, 2, 0, 3)[:, heads]
+    expected = (maps @ values).permute(2, 0, 1, 3)
+    torch.testing.assert_close(mixed[0].view(5, 3, 2, 4)[:, :, heads], expected)

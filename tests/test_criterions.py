@@ -15,6 +15,8 @@ from omegaconf import OmegaConf
 
 from fairseq_ext.attention import softmax as softmax_module
 from fairseq_ext.criterions.terms import unwrap
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.loss import sentence_losses
 from fairseq_ext.training_logs import parse_line
 
 PAD, EOS = 1, 2
@@ -89,6 +91,43 @@ def test_the_loss_is_the_task_s_and_the_weighted_guidance():
         added = alpha * log["ag_loss"] if alpha else 0.0
         torch.testing.assert_close(loss, log["loss"] + added)
     assert "ag_loss" not in log  # nothing is observed any more
+
+
+def test_the_released_code_as_one_option():
+    """Maps after dropout, edges that are 0, and 20,000 updates, or all, before the weight falls."""
+    model, criterion = setup(model={"attention_dropout": 0.5}, ag_preset="released")
+    [part], seen = criterion.parts, []
+    model.register_forward_hook(lambda *call: seen.append(call[-1][1]["attention_maps"]))
+    torch.manual_seed(7)
+    batch = sample([0])
+    _, size, log = criterion(model, batch)
+    maps = seen[0]["encoder", 0]
+    assert maps.eq(0).float().mean() > 0.3 and not torch.allclose(maps.sum(-1), torch.ones(()))
+    views = part._build_views(batch)
+    wanted = sum(
+        sentence_losses(seen[0], site, part.guided[site], views[site], "mean", "zero", True)
+        for site in part.guided
+    )
+    torch.testing.assert_close(log["ag_loss"], wanted.sum() * size)
+    assert log["ag_alpha"] == 10 * size
+    for updates, share in ((0, 1), (99, 1), (100, 0)):
+        assert part.schedule.factor(updates) == share
+    long = setup(ag_preset="released", max_update=100_000)[1].parts[0].schedule
+    assert [long.factor(n) for n in (20_000, 60_000, 100_000)] == [1, 0.5, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ag_hold_updates": 10}, "--ag-hold-updates 10 contradicts --ag-preset released; leave"),
+        ({"ag_reduction": "sum"}, "--ag-reduction sum contradicts"),
+        ({"ag_edges": "uniform"}, "--ag-edges uniform contradicts"),
+        ({"ag_maps": "before"}, "--ag-maps before contradicts"),
+    ],
+)
+def test_options_that_contradict_the_released_code(options, says):
+    with pytest.raises(UsageError, match=says):
+        setup(ag_preset="released", **options)
 
 
 def test_evaluation_has_no_guidance():

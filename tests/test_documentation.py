@@ -66,7 +66,8 @@ def test_every_mechanism_has_a_page_of_the_same_shape():
     for page in folder.glob("*.md"):
         if page.name not in ("index.md", "own.md"):
             text = page.read_text("utf-8")
-            for part in ("| flag |", "<!-- run", "**Where it differs", "Cost", "| measured here"):
+            parts = ("| flag |", "<!-- run", "**Where it differs", "Cost", "| measured here")
+            for part in (*parts, "| | paper | released code | ours | switched by |"):
                 assert part in text or (page.name, part) in NOT_THERE, (page.name, part)
             assert f"({page.name})" in index and f"mechanisms/{page.name}" in readme
 

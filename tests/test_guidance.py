@@ -75,11 +75,11 @@ def guided(text, layers=1):
 NO_MARKS = {name: [] for name in PATTERNS}
 
 
-def losses(maps, text, view, reduction="mean", site="encoder"):
+def losses(maps, text, view, reduction="mean", site="encoder", **forms):
     """maps: [B, heads, T, S], or a list of layers of it."""
     layers = maps if isinstance(maps, list) else [maps]
     heard = {(site, layer): each for layer, each in enumerate(layers)}
-    return sentence_losses(heard, site, guided(text, len(layers)), view, reduction)
+    return sentence_losses(heard, site, guided(text, len(layers)), view, reduction, **forms)
 
 
 def batch(sentences, side="right", extra=0):
@@ -159,37 +159,41 @@ def test_uniform_heads(text, released, edges):
     torch.testing.assert_close(loss, torch.tensor([released - edges * EDGE]))
 
 
-def zero_edges(name):
-    """next and prev of the released code, as patterns of a user."""
-    rows = matrix(name, [5] * 5).float()
-    edge = -1 if name == "next" else 0
-    rows[edge] = 0
-    return rows
-
-
-@pytest.fixture
-def released_patterns():
-    for name in ("next", "prev"):
-        rows = zero_edges(name)
-        pattern(f"{name}_released")(lambda view, rows=rows: rows.expand(len(view.tokens), 5, 5))
-        NO_MARKS[f"{name}_released"] = []
-    yield
-    for name in ("next", "prev"):
-        del PATTERNS[f"{name}_released"], NO_MARKS[f"{name}_released"]
-
-
-def test_the_released_code_s_edges(released_patterns):
+def test_the_released_code_s_edges():
     """Another number, the same gradient, since a row that sums to one is a constant farther off."""
     scores = torch.randn(1, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+    text = "next:1,prev:1"
     ours, theirs = (
-        losses(scores.softmax(-1), text, plain())
-        for text in ("next:1,prev:1", "next_released:1,prev_released:1")
+        losses(scores.softmax(-1), text, plain(), edges=edges) for edges in ("uniform", "zero")
     )
     torch.testing.assert_close(theirs - ours, torch.tensor([2 * EDGE], dtype=torch.float64))
     (a,), (b,) = (torch.autograd.grad(loss.sum(), scores) for loss in (ours, theirs))
     torch.testing.assert_close(a, b, atol=1e-9, rtol=0)
-    uniform = losses(UNIFORM, "next_released:1,prev_released:1,first:4", plain())
-    torch.testing.assert_close(uniform, torch.tensor([0.432]))
+    for text, released in (("next:1", 0.136), ("first:1", 0.16), ("next:1,prev:1,first:4", 0.432)):
+        uniform = losses(UNIFORM, text, plain(), edges="zero")
+        torch.testing.assert_close(uniform, torch.tensor([released]))
+    perfect = torch.stack([matrix("next", [5] * 5)]).float()[None]
+    found = losses(perfect, "next:1", plain(), edges="zero")  # its last row is uniform
+    torch.testing.assert_close(found, torch.tensor([0.008]))
+
+
+@pytest.mark.parametrize("edges", ["uniform", "zero"])
+def test_maps_after_dropout(edges):
+    """The mean squared error to the written matrix, as in the released code, and its gradient."""
+    torch.manual_seed(5)
+    scores = torch.randn(2, 6, 5, 5, dtype=torch.float64, requires_grad=True)
+    maps = torch.nn.functional.dropout(scores.softmax(-1), 0.3)
+    text, wanted = "next:1,prev:1,first:4", 0
+    ours = losses(maps, text, plain(5, 2), edges=edges, dropped=True).mean()
+    for name, part in (("next", slice(0, 1)), ("prev", slice(1, 2)), ("first", slice(2, 6))):
+        rows = matrix(name, [5] * 5)
+        if edges == "zero" and name != "first":
+            rows[-1 if name == "next" else 0] = 0
+        heads = maps[:, part]
+        wanted = wanted + torch.nn.MSELoss()(heads, rows.expand_as(heads))
+    torch.testing.assert_close(ours, wanted)
+    (a,), (b,) = (torch.autograd.grad(loss, scores, retain_graph=True) for loss in (ours, wanted))
+    torch.testing.assert_close(a, b)
 
 
 def test_uniform_heads_of_several_layers_and_sentences():

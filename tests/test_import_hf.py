@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from argparse import Namespace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, tasks
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from labelled import write_vocabulary
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
@@ -25,9 +27,11 @@ from fairseq_ext.cli import main
 from fairseq_ext.data.tokenisers import OF_BERT, SYMBOLS, load_bpe
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import default_options
 from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.prepare.toy.corpus import corpus
+from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceConfig
 from fairseq_ext.tools import export_hf, hf_format, hf_vocabulary, import_hf
 
 NEAR = {"rtol": 0, "atol": 1e-4}
@@ -483,3 +487,72 @@ def test_the_vocabulary_of_a_fine_tuned_encoder_is_in_its_checkpoint(tmp_path):
     state = Vocabulary.load(write_vocabulary(tmp_path)).state()
     found = export_hf.find_vocabulary(None, Path("x.pt"), {"task_state": {"vocabulary": state}})
     assert found.state() == state
+
+
+@pytest.fixture(scope="module")
+def pooled(bert, hugging_face, tmp_path_factory):
+    """A BERT with a pooler, as transformers saves it, and its dropout of .25."""
+    folder = tmp_path_factory.mktemp("pooled") / "bert"
+    shutil.copytree(bert, folder)
+    config = json.loads((folder / "config.json").read_text()) | {"hidden_dropout_prob": 0.25}
+    (folder / "config.json").write_text(json.dumps(config))
+    parameters = load_file(folder / "model.safetensors")
+    torch.manual_seed(5)
+    parameters["bert.pooler.dense.weight"] = torch.randn(32, 32)
+    parameters["bert.pooler.dense.bias"] = torch.randn(32)
+    save_file(parameters, folder / "model.safetensors")
+    return folder
+
+
+def build_for(folder: Path, encoder: Path, **options):
+    """Build a task with two labels, and the model to be fine-tuned from an encoder."""
+    lines = [json.dumps({"text": text, "label": str(i % 2)}) for i, text in enumerate(TEXTS)]
+    (folder / "train.jsonl").write_text("\n".join(lines), "utf-8")
+    given = {"data": str(folder), "vocabulary": str(encoder), "seed": 1, "save_dir": str(folder)}
+    given |= {"pretrained": str(encoder / "model.pt"), "_name": "sentence_classification"}
+    cfg = Namespace(**default_options(SentenceConfig) | given)
+    task = SentenceClassificationTask.setup_task(cfg)
+    cfg = OmegaConf.structured(MODEL_DATACLASS_REGISTRY["roberta_una"]())
+    cfg.update({"_name": "roberta_una", **options})
+    return task, task.build_model(cfg)
+
+
+def test_heads_begin_with_the_trained_pooler(pooled, hugging_face, tmp_path):
+    """They have what transformers' pooler has, with dropout after it alone."""
+    ours = tmp_path / "ours"
+    main(["import-hf", str(pooled), str(ours), "--pooler", "pretrained"])
+    task, model = build_for(tmp_path, ours)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(ours / "model.pt"))["model"]
+    model.load_state_dict(state, strict=True)
+    head, symbols = model.task_head.output, task.vocabulary.numbers
+    nn.init.normal_(head.out_proj.weight)
+    rows = [torch.tensor(row) for row in ids(task.vocabulary.tokenizer, TEXTS)]
+    expected = []
+    reference = hugging_face.AutoModel.from_pretrained(pooled).eval()
+    with torch.no_grad():
+        for row in rows:
+            expected.append(head.out_proj(reference(row[None]).pooler_output))
+            tokens = torch.from_numpy(symbols[row])[None]
+            found = model.eval()(tokens, task_head=True)[0]
+            torch.testing.assert_close(found, expected[-1], **NEAR)
+    assert torch.cat(expected).std(0).min() > 0.02
+    assert head.dropout.p == 0.25 and model.adopted_options()["pretrained_pooler"]
+    head.train()
+    head.dropout.p = 1.0  # between pooler and linear map alone
+    assert torch.equal(head(torch.randn(3, 32)), head.out_proj.bias.expand(3, -1))
+
+
+def test_a_pooler_goes_there_and_back(pooled, tmp_path):
+    main(["import-hf", str(pooled), str(tmp_path / "ours"), "--pooler", "pretrained"])
+    main(["export-hf", str(tmp_path / "ours/model.pt"), str(tmp_path / "back")])
+    assert differing(saved(pooled)[1], saved(tmp_path / "back")[1]) == []
+    assert load(tmp_path / "ours").task_head is None  # as a masked language model
+
+
+def test_a_pooler_that_is_not_there(bert, pooled, tmp_path, capsys):
+    with pytest.raises(UsageError, match="has no pooler, which --pooler pretrained keeps"):
+        import_hf.run(SimpleNamespace(path=bert, out=tmp_path / "x", pooler="pretrained"))
+    import_hf.run(SimpleNamespace(path=pooled, out=tmp_path / "new", pooler="new"))
+    assert "left out: " in (said := capsys.readouterr().out) and "pooler.dense.weight" in said
+    with pytest.raises(UsageError, match="has no pooler for --pretrained-pooler; leave"):
+        build_for(tmp_path, tmp_path / "new", pretrained_pooler=True)

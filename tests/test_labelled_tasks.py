@@ -679,6 +679,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     [
         ({"task_layers": 2}, "--task-layers 2 has no effect .* --pooling attention"),
         ({"task_init": "normal:0,1"}, "--task-init normal:0,1 has no effect"),
+        ({"task_attention_norm": True}, "--task-attention-norm has no effect .* attention"),
         ({"pooling": "attention", "task_layers": 0}, "--task-layers is 0"),
         ({"pairs": "apart", "output": "linear"}, "--output linear has no effect"),
     ],

@@ -123,7 +123,37 @@ def test_share_of_rare_words():
     known = words.add_symbol("known", n=1)
     tokens = torch.tensor([[words.unk(), known, words.unk(), known, words.eos()]])
     assert looks("rare", SymbolTable(words, "paper")(tokens)) == [{0}] * 5
-    assert looks("rare", SymbolTable(words, "code")(tokens), "code") == [{1, 3}] * 5
+    assert looks("rare", SymbolTable(words, "code")(tokens), "code") == [{0, 2}] * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "rare"),
+    [
+        ("the dog ran newone sat newtwo", {4, 6}),
+        ("the dog saw newone in the park with newtwo", {8, 9}),  # four unseen ones, later ones win
+    ],
+)
+def test_unseen_words_are_the_rarest_of_the_code(text, rare):
+    """Its own masks, with its counts of these training sentences and of the text itself."""
+    training = ["the dog ran in the park", "the dog sat in the sun", "the cat ran"]
+    words, counted = Dictionary(), " ".join([*training, "a dog and a cat sat"]).split()
+    for word in dict.fromkeys(counted):
+        words.add_symbol(word, n=counted.count(word))
+    tokens = [words.bos(), *map(words.index, text.split()), words.eos()]
+    view = SymbolTable(words, "code")(torch.tensor([tokens]))
+    assert looks("rare", view, "code") == [rare] * len(tokens)
+
+
+def test_rare_words_with_a_least_count():
+    """Of a word in pieces the rarest one decides; unknown words were never counted."""
+    words = Dictionary()
+    counts = {"▁a": 9, "▁b": 1, "▁c": 3, "▁d": 20, "x": 2, "y": 5}
+    tokens = [words.add_symbol(piece, n=count) for piece, count in counts.items()]
+    a, b, c, d, x, y = tokens
+    tokens = torch.tensor([[b, c, a, x, d, y, words.unk(), words.eos()]])  # b c ax dy ?
+    for least, rare in ((0, {6}), (1, {0}), (2, {2, 3}), (3, {1}), (4, {4, 5}), (6, None)):
+        found = looks("rare", SymbolTable(words, "paper", least)(tokens))
+        assert found == ([rare] * 8 if rare else [{at} for at in range(8)])
 
 
 def test_rare_words_are_the_same_in_16_bits():
@@ -294,6 +324,29 @@ def test_maps_of_guided_heads_are_zero_elsewhere(kind):
         assert maps[closed].abs().max() == 0
         torch.testing.assert_close(maps.sum(-1), torch.ones(2, 7))
     assert heard.maps["encoder", 3][1, 0].min() > 0
+
+
+@pytest.mark.parametrize(("definitions", "width"), [("paper", 32), ("code", 128)])
+def test_the_released_code_scales_by_the_model_s_width(definitions, width):
+    """In all heads of the encoder, with a role (the first one here) and without, fused or not."""
+    options = {"encoder_roles": "relative", "role_definitions": definitions}
+    model = build(**options)
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    heard = AttentionRecorder(lambda site, layer: range(4) if site == "encoder" else ())
+    states = model.encoder.eval()(TOKENS, return_all_hiddens=True, recorder=heard)
+    x, layer = states["encoder_states"][1], model.encoder.layers[1].self_attn
+    q, k = (p(x).view(7, 2, 4, 32) for p in (layer.q_proj, layer.k_proj))
+    scores = torch.einsum("tbhd,sbhd->bhts", q, k) / width**0.5
+    real = TOKENS.ne(1)[:, None, None]
+    expected = scores.masked_fill(~real, -1e9)[:, 1:].softmax(-1)
+    torch.testing.assert_close(heard.maps["encoder", 1][:, 1:], expected, rtol=1e-4, atol=1e-6)
+    window = allowed_keys("relative", model.encoder.symbols(TOKENS), definitions)
+    expected = scores[:, 0].masked_fill(~window, -1e9).softmax(-1)
+    torch.testing.assert_close(heard.maps["encoder", 1][:, 0], expected, rtol=1e-4, atol=1e-6)
+    unheard = model.encoder(TOKENS, return_all_hiddens=True)
+    torch.testing.assert_close(states["encoder_out"], unheard["encoder_out"], rtol=1e-4, atol=1e-5)
+    assert (definitions == "code") == ("query_factor=0.5" in repr(layer))
 
 
 def test_the_log_tells_of_all_groups():

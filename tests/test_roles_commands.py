@@ -12,8 +12,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from shell import assert_refused, bash
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import default_options
 from fairseq_ext.prepare import word_vocabulary
-from fairseq_ext.tasks.sentences import SentenceClassificationTask
+from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceConfig
 
 ROLES = ["--encoder-roles", "dependency,major,relative"]
 PARSED = ["--task", "translation_roles"]
@@ -151,10 +152,9 @@ def test_a_batch_has_the_annotations_of_its_examples(labelled):
     for fold in (1, 2, 3):
         cfg = Namespace(data=str(labelled), folds=3, fold=fold, vocabulary=None, pretrained=None)
         vars(cfg).update(tokens_per_sample=9, strict=False, seed=1, freeze_encoder=False)
-        vars(cfg).update(pairs="joint", pooling="mean", output="mlp", task_layers=None)
-        task = SentenceClassificationTask(
-            Namespace(**vars(cfg), task_init="default", word_vectors=None)
-        )
+        vars(cfg).update(pooling="mean")
+        vars(cfg).update(default_options(SentenceConfig) | vars(cfg))
+        task = SentenceClassificationTask(cfg)
         task.begin()
         for split in ("train", "valid"):
             task.load_dataset(split)

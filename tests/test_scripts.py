@@ -573,10 +573,12 @@ def test_second_run_repeats_nothing(quickstart):
 # Recipes that compare trainings, shrunk.
 
 
-def recipe(name: str, quickstart, *arguments: object, experiment=()) -> subprocess.CompletedProcess:
-    """On the data of the quickstart; what it makes lies beside them, in a folder of its name."""
+def recipe(
+    name: str, quickstart, *arguments: object, experiment=(), out=""
+) -> subprocess.CompletedProcess:
+    """On the data of the quickstart; what it makes lies beside them, by default by its name."""
     folder = quickstart[0]
-    places = ["--data", folder / "data-bin" / "multi30k.en-de", "--out", folder / name]
+    places = ["--data", folder / "data-bin" / "multi30k.en-de", "--out", folder / (out or name)]
     return bash(ROOT / f"scripts/{name}.sh", *experiment, *places, "--updates", 3, *arguments)
 
 
@@ -588,8 +590,8 @@ def recipe(name: str, quickstart, *arguments: object, experiment=()) -> subproce
     ],
 )
 def test_flags_are_refused_before_the_first_training(quickstart, name, arguments, said):
-    assert_refused(recipe(name, quickstart, *arguments), *said)
-    assert not (quickstart[0] / name).exists()
+    assert_refused(recipe(name, quickstart, *arguments, out="refused"), *said)
+    assert not (quickstart[0] / "refused").exists()
 
 
 @pytest.mark.recipe

@@ -45,11 +45,18 @@ def batch(lengths=LENGTHS, padding_to=0):
     return features, padding
 
 
+def apply(linear, x):
+    return x @ linear.weight.T + (0 if linear.bias is None else linear.bias)
+
+
 def eq_1_and_2(block, x, y):
-    """Y_i = softmax((X Q_i)(Z K_i)^T / sqrt(d/h)) (Z V_i), then [Y_1; ...; Y_h] A, of one pair."""
+    """Y_i = softmax((X Q_i)(Z K_i)^T / sqrt(d/h)) (Z V_i), then [Y_1; ...; Y_h] A, of one pair.
+
+    With a residual and a normalisation if the block has them.
+    """
     maps = block.attention
     q, k, v = (
-        source @ getattr(maps, f"{name}_proj").weight.T
+        apply(getattr(maps, f"{name}_proj"), source)
         for source, name in ((x, "q"), (y, "k"), (y, "v"))
     )
     size, parts = WIDTH // HEADS, []
@@ -57,8 +64,14 @@ def eq_1_and_2(block, x, y):
         own = slice(head * size, (head + 1) * size)
         e = torch.einsum("td,sd->ts", q[:, own], k[:, own]).div(size**0.5).exp()
         parts.append((e / e.sum(1, keepdim=True)) @ v[:, own])
-    out = torch.cat(parts, 1) @ maps.out_proj.weight.T
-    return out if block.intermediate is None else out @ block.intermediate.weight.T
+    out = apply(maps.out_proj, torch.cat(parts, 1))
+    out = out if block.intermediate is None else apply(block.intermediate, out)
+    out = out + x if block.residual else out
+    if block.norm is None:
+        return out
+    centred = out - out.mean(1, keepdim=True)
+    scaled = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    return scaled * block.norm.weight + block.norm.bias
 
 
 def naive(model, features, padding):
@@ -91,6 +104,34 @@ def test_blocks_are_those_of_the_equations(cross, layers):
     torch.testing.assert_close(out, twin, **EXACT)
     assert len(found) == 1 + layers * (5 if cross else 4)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+@SIDES
+@pytest.mark.parametrize(
+    "parts", [("bias",), ("residual",), ("norm",), ("bias", "residual", "norm")]
+)
+def test_blocks_with_further_parts(cross, parts):
+    model = build(2, cross, **dict.fromkeys(parts, True))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any()
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter, 0.5)
+    features, padding = batch()
+    out, found = gradients(model, model, features, padding)
+    twin, expected = gradients(model, lambda *given: naive(model, *given), features, padding)
+    torch.testing.assert_close(out, twin, **EXACT)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+    extra = (5 if cross else 4) * ("bias" in parts) + 2 * ("norm" in parts)
+    assert len(found) == 1 + 2 * ((5 if cross else 4) + extra)
+
+
+def test_normalised_blocks_do_not_overflow_from_large_weights():
+    """U(0.9, 1) makes three plain blocks grow by orders of magnitude."""
+    plain, normal = (build(3, True, init="uniform:0.9,1", norm=norm) for norm in (False, True))
+    features, padding = batch()
+    assert plain(features, padding).abs().max() > 1e4
+    assert normal(features, padding).abs().max() < WIDTH**0.5
 
 
 @SIDES
@@ -178,6 +219,18 @@ def test_parameters_are_as_many_as_in_table_3(name, pooling, baseline, attention
     head = head_of(task, labels, pooling=pooling, **options)
     expected = attention if pooling == "attention" else baseline
     assert sum(p.numel() for p in head.parameters()) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("sentiment", 4_731_648), ("paraphrase", 3_544_320), ("similarity", 11_222_784)],
+)
+def test_biases_and_norms_hardly_change_the_number_of_parameters(name, count):
+    """The paper says 4.72, 3.54 and 11.2 million."""
+    task, labels, options = PAPER[name]
+    parts = {f"task_attention_{part}": True for part in ("bias", "residual", "norm")}
+    head = head_of(task, labels, pooling="attention", **options, **parts)
+    assert sum(p.numel() for p in head.parameters()) == count
 
 
 def test_layers_can_be_chosen():

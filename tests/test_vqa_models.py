@@ -235,6 +235,9 @@ def test_a_recorder_gets_the_maps_of_each_secondary_view(heads):
     assert [*maps] == [("views", 0), ("views", 1)]
     assert [tuple(x.shape) for x in maps.values()] == [(3, heads, 4, 5), (3, heads, 4, 4)]
     torch.testing.assert_close(maps["views", 0].sum(-1), torch.ones(3, heads, 4).double())
+    last = AttentionRecorder(lambda site, layer: [heads - 1] if layer else None)
+    (one,) = model(**batch, recorder=last)[1]["attention_maps"].values()
+    assert torch.equal(one, maps["views", 1][:, -1:])
     none = AttentionRecorder(lambda site, layer: None)
     assert not model(**batch, recorder=none)[1]["attention_maps"]
     assert not build("vqa_concat")(**batch, recorder=recorder)[1]["attention_maps"]

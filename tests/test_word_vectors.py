@@ -3,6 +3,7 @@
 import gzip
 import logging
 
+import numpy as np
 import pytest
 import torch
 from conftest import PLUGIN, fairseq
@@ -17,10 +18,14 @@ from labelled import (
     write_examples,
     write_vocabulary,
 )
+from saved_state import save_state
 
+from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.word_vectors import read_vectors
 from fairseq_ext.prepare import byte_bpe
+from fairseq_ext.tools import hf_format
+from fairseq_ext.tools.export_vectors import project
 
 NUMBERS = {"the": 4, "cat": 5, ". . .": 6, "at name@x.org": 7, "<unk>": 3}
 SIZES = {"encoder_layers": 1, "encoder_ffn_embed_dim": 8, "encoder_attention_heads": 2}
@@ -79,6 +84,66 @@ def test_lines_that_are_refused(tmp_path, text, says):
         found(vectors(tmp_path / "a", text))
 
 
+# Vectors of an encoder.
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A vocabulary in a folder, and an encoder's embeddings of it."""
+    weight = torch.randn(4 + len(WORDS) + 1, 5, generator=torch.Generator().manual_seed(1))
+    folder = write_vocabulary(tmp_path / "encoder")
+    return save_state(folder / "model.pt", {}, {hf_format.TOKENS: weight}), weight
+
+
+def export(encoder, words, out, *arguments):
+    out.with_suffix(".dict").write_text("".join(f"{word} 1\n" for word in words))
+    given = ["--words", str(out.with_suffix(".dict")), "--out", str(out), *arguments]
+    main(["export-vectors", str(encoder), *given])
+
+
+def test_embeddings_of_an_encoder_are_word_vectors(encoder, tmp_path, capsys):
+    """Of the words that its tokeniser leaves in one piece."""
+    path, weight = encoder
+    export(path, ["cat", "cats", "The", "zebra", "!"], tmp_path / "out.txt")
+    assert f"{tmp_path}/out.txt has vectors of 5 numbers for 3 of 5 words (60.0%)" in (
+        capsys.readouterr().out
+    )
+    found = read_vectors(tmp_path / "out.txt", {"cat": 0, "The": 1, "!": 2}, 5)
+    for number, word in enumerate(("cat", "the", "!")):
+        expected = weight[4 + WORDS.index(word)]
+        torch.testing.assert_close(torch.from_numpy(found[number]), expected)
+
+
+def test_projection_keeps_the_largest_variance():
+    """The same inner products as by eigenvectors of the covariance, the twin."""
+    vectors = np.random.default_rng(1).normal(size=(30, 6)) * [5, 4, 3, 0.3, 0.2, 0.1]
+    projected = project(vectors, 3)
+    centred = vectors - vectors.mean(0)
+    values, directions = np.linalg.eigh(np.cov(vectors.T))
+    expected = centred @ directions[:, values.argsort()[-3:]]
+    np.testing.assert_allclose(projected @ projected.T, expected @ expected.T)
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments", "says"),
+    [
+        (["zebra"], [], "has none of the 1 words of --words in one piece; give the dict.txt"),
+        (["cat", "the"], ["--width", "3"], "--width is 3, and 2 vectors of 5 numbers have 2 comp"),
+        (["cat", "the"], ["--width", "0"], "--width is 0"),
+    ],
+)
+def test_encoders_without_such_words(words, arguments, says, encoder, tmp_path):
+    with pytest.raises(UsageError, match=says):
+        export(encoder[0], words, tmp_path / "out.txt", *arguments)
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_not_an_encoder(tmp_path):
+    model = save_state(tmp_path / "model.pt", {}, {"decoder.weight": torch.zeros(1)})
+    with pytest.raises(UsageError, match=r"model\.pt has no encoder\..*embed_tokens\.weight; give"):
+        export(model, ["cat"], tmp_path / "out.txt")
+
+
 # Models.
 
 
@@ -120,6 +185,19 @@ def test_none_of_the_words(tmp_path):
     task = task_on("sentence_classification", tmp_path, ORDERED, **given)
     with pytest.raises(UsageError, match=r"has none of the 13 words of the dictionary \(the, a, "):
         build_model(task, "sentence_cnn")
+
+
+def test_rare_words_need_vectors(tmp_path, caplog):
+    """Words that occur once are learned by heart, and more so if a head looks at them alone."""
+    write_vocabulary(write_examples(tmp_path / "train.jsonl", ORDERED).parent)
+    (tmp_path / "dict.txt").write_text("".join(f"{word} {n}\n" for n, word in enumerate(WORDS)))
+    task = build("sentence_classification", tmp_path, tokens_per_sample=9)
+    rare = {"encoder_roles": "rare", **SIZES}
+    build_model(task, "roberta_roles", **rare, role_rare_min_count=2)
+    build_model(task, "roberta_roles", **rare | {"encoder_roles": "separator"})
+    assert not caplog.records
+    build_model(task, "roberta_roles", **rare)
+    assert "--encoder-roles has rare and embeddings begin at random" in caplog.text
 
 
 def test_not_beside_a_trained_encoder(tmp_path):

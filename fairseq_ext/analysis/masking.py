@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
-from fairseq_ext.training_logs import name_variants, read_log
+from fairseq_ext.training_logs import MASKED_SHARE, name_variants, read_log
 
 Shares = dict[int, float]
 """The masked share of a layer's units, 0 to 1, by layer; `ALL` is the key of all layers together.
@@ -28,7 +27,7 @@ Shares = dict[int, float]
 
 ALL = -1
 
-LAYER = re.compile(rf"{SHARE}_(\d+)")
+LAYER = re.compile(rf"{MASKED_SHARE}_(\d+)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +42,8 @@ def run(args: argparse.Namespace) -> None:
     shares = read_shares(args.runs)
     if naive := [variant for variant, share in shares.items() if share.keys() == {ALL}]:
         raise UsageError(
-            f"{naive[0]} has masks without adversaries; give trainings that have {SHARE}_0 or "
-            "another layer in their logs"
+            f"{naive[0]} has masks without adversaries; give trainings that have "
+            f"{MASKED_SHARE}_0 or another layer in their logs"
         )
     for variant, share in shares.items():
         layers = " ".join(f"{share[layer]:.3f}" for layer in sorted(share.keys() - {ALL}))
@@ -85,14 +84,18 @@ def _shorten(names: Sequence[str]) -> list[str]:
 
 def _read_last_shares(run: Path) -> Shares:
     """Return what was masked last in a training; naive masks have no shares of layers."""
-    logged = [r.values for r in read_log(run) if r.kind.startswith("train") and SHARE in r.values]
+    logged = [
+        r.values for r in read_log(run) if r.kind.startswith("train") and MASKED_SHARE in r.values
+    ]
     if not logged:
         raise UsageError(
-            f"{run} has no {SHARE} in its log; give trainings of a criterion with _asa that have "
-            "adversaries"
+            f"{run} has no {MASKED_SHARE} in its log; give trainings of a criterion with _asa "
+            "that have adversaries"
         )
     matches = ((LAYER.fullmatch(name), share) for name, share in logged[-1].items())
-    return {ALL: logged[-1][SHARE]} | {int(match[1]): share for match, share in matches if match}
+    return {ALL: logged[-1][MASKED_SHARE]} | {
+        int(match[1]): share for match, share in matches if match
+    }
 
 
 def list_shares(shares: Mapping[str, Shares]) -> list[dict[str, Any]]:

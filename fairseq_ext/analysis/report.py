@@ -28,7 +28,6 @@ from matplotlib.figure import Figure
 from fairseq_ext.analysis import arguments, curves, masking, weights
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.sentence_maps import maps_part, read_maps, write_page
-from fairseq_ext.criterions.adversarial.masking_rates import SHARE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import table
 from fairseq_ext.evaluation.layout import records_as_csv
@@ -41,7 +40,7 @@ from fairseq_ext.evaluation.runs import (
     read_runs,
 )
 from fairseq_ext.files import check_writable
-from fairseq_ext.training_logs import name_variants, read_log
+from fairseq_ext.training_logs import MASKED_SHARE, name_variants, read_log
 
 CURVES = ("loss", "nll_avg", "loss_avg", "accuracy", "ag_loss", "ag_alpha", "asa_divergence")
 BEST = "checkpoint_best.pt"
@@ -123,7 +122,7 @@ def weights_part(runs: Sequence[Path]) -> Iterator[str]:
         title = weights.TITLES[kind]
         caption = f"{title}, mean over repetitions"
         yield embed_picture(weights.draw(own, title), caption, [each._asdict() for each in own])
-    masked = [run for run in runs if curves.read_points(run, SHARE)]
+    masked = [run for run in runs if curves.read_points(run, MASKED_SHARE)]
     if masked:
         shares = masking.read_shares(masked)
         title = "Units masked in the second pass"

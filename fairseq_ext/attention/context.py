@@ -34,18 +34,24 @@ class AttentionRecorder:
         wants: ``wants(site, layer)`` gives the heads to observe there, or None; sites are
             "encoder", "decoder" (self-attention) and "cross", layers count from 0.
         detach: keep maps without their graph (for analysis; losses need the graph).
+        dropped: keep maps after dropout, as values are mixed by them.
 
     Attributes:
         maps: (site, layer) -> [B, wanted heads in ascending order, T, S], probabilities before
-            dropout, float32 or wider, of the last forward pass of a model. Layers dropped by
-            LayerDrop are absent.
+            dropout unless `dropped`, float32 or wider, of the last forward pass of a model. Layers
+            dropped by LayerDrop are absent.
     """
 
     def __init__(
-        self, wants: Callable[[str, int], Sequence[int] | None], *, detach: bool = False
+        self,
+        wants: Callable[[str, int], Sequence[int] | None],
+        *,
+        detach: bool = False,
+        dropped: bool = False,
     ) -> None:
         self.wants = wants
         self.detach = detach
+        self.dropped = dropped
         self.maps: dict[tuple[str, int], Tensor] = {}
 
     def record(self, site: str, layer: int, maps: Tensor) -> None:

@@ -32,6 +32,7 @@ class HeadGroup(nn.Module):
         num_heads: how many.
         learned: they have queries and keys; what they look at is learned.
         window: how many keys before a query they have to see, at least 1; None: all.
+        query_factor: what queries are multiplied by, beside the scorer's own scale.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class HeadGroup(nn.Module):
         scorer: Scorer = dot_product,
         masks: Masks = DEFAULT_MASKS,
         positions: Positions | None = None,
+        query_factor: float = 1.0,
     ) -> None:
         super().__init__()
+        self.query_factor = query_factor
         self.num_heads, self.normaliser, self.positions = num_heads, normaliser, positions
         self.scorer, self.masks = scorer, masks
         self.window = scorer.window() if isinstance(scorer, Gaussian) else None
@@ -51,8 +54,10 @@ class HeadGroup(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the number of heads, and masks other than the default ones, for printing."""
-        masks = [repr(mask) for mask in self.masks if mask not in DEFAULT_MASKS]
-        return ", ".join([f"num_heads={self.num_heads}", *masks])
+        parts = [repr(mask) for mask in self.masks if mask not in DEFAULT_MASKS]
+        if self.query_factor != 1:
+            parts.append(f"query_factor={self.query_factor:.4g}")
+        return ", ".join([f"num_heads={self.num_heads}", *parts])
 
     def attend(
         self, call: HeadCall, observed: bool, mixer: HeadMixer | None = None
@@ -73,6 +78,8 @@ class HeadGroup(nn.Module):
         self, call: HeadCall, observed: bool, mixer: HeadMixer | None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output and map of queries and keys, with a mixer of scores and weights."""
+        if self.query_factor != 1:
+            call = call._replace(q=call.q * self.query_factor)
         if self.positions is not None:
             call = self.positions.rotate(call)
         fusible = not observed and mixer is None and call.bias is None
@@ -96,6 +103,8 @@ class HeadGroup(nn.Module):
         if dropout:  # of each sentence on its own
             weights = weights.expand(len(v), -1, -1, -1)
         mixed = drop_weights(weights.to(v.dtype), dropout)
+        if getattr(context.inputs.recorder, "dropped", False):
+            weights = mixed.to(weights.dtype)
         return mixed @ v, weights.expand(len(v), -1, -1, -1) if observed else None
 
     def _fused(self, call: HeadCall) -> Tensor | None:

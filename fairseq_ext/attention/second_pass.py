@@ -138,6 +138,9 @@ class SecondPass:
             takes less memory.
         empty_rows: a key of EMPTY_ROWS.
         padded_rows: count units of padded queries too, as the released code does.
+        embedded_padding: None: states of padding begin as 0. As in the released code they begin as
+            the embedding of padding, with positions that follow those of tokens ("bert") or with
+            the position of padding ("roberta").
 
     Attributes:
         first: the first layer that differs; layers below are computed once for both passes.
@@ -148,6 +151,7 @@ class SecondPass:
     one_batch: bool = True
     empty_rows: str = "unmasked"
     padded_rows: bool = False
+    embedded_padding: str | None = None
     counts: dict[int, UnitCounts] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:

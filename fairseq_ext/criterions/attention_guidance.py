@@ -4,6 +4,7 @@
 # mypy: disable-error-code="valid-type"
 
 import logging
+from argparse import Namespace
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -16,15 +17,39 @@ from torch import Tensor
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
-from fairseq_ext.guidance.loss import REDUCTIONS, sentence_losses
+from fairseq_ext.errors import UsageError
+from fairseq_ext.guidance.loss import EDGES, REDUCTIONS, sentence_losses
 from fairseq_ext.guidance.patterns import View
 from fairseq_ext.guidance.plan import DEFAULT_PERIODS, plan_guidance
-from fairseq_ext.guidance.schedule import ALPHA_CHOICES, build_schedule, choose_alpha, parse_alpha
-from fairseq_ext.models.config import help_from_docstring
+from fairseq_ext.guidance.schedule import (
+    ALPHA_CHOICES,
+    RELEASED_HOLD,
+    build_schedule,
+    choose_alpha,
+    parse_alpha,
+)
+from fairseq_ext.models.config import flag, help_from_docstring, to_dict
 
 logger = logging.getLogger(__name__)
 
 Reductions = ChoiceEnum(list(REDUCTIONS))
+Edges = ChoiceEnum(list(EDGES))
+Maps = ChoiceEnum(["before", "after"])
+
+DEFAULTS = {
+    "ag_hold_updates": 0,
+    "ag_reduction": "mean",
+    "ag_edges": "uniform",
+    "ag_maps": "before",
+}
+RELEASED = {"ag_reduction": "mean", "ag_edges": "zero", "ag_maps": "after"}
+PRESETS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "released": {**RELEASED, "ag_hold_updates": RELEASED_HOLD},
+}
+"""--ag-preset -> options that neither --ag-preset none nor the user has set."""
+
+Presets = ChoiceEnum(list(PRESETS))
 
 
 @dataclass
@@ -42,13 +67,21 @@ class GuidanceConfig(FairseqDataclass):
         ag_fraction: share of the encoder's heads to guide, by the paper's split: 1 next, 1 prev,
             the rest first
         ag_layers: layers to guide: all, or some, as in 0,1,2
+        ag_preset: released sets the four options below to what the authors' released code computes,
+            where guidance holds for 20,000 updates, or until it ends
         ag_alpha: initial weight, or auto: that of 1, 10, 100 which brings the two losses of the
             first batch closest in size (the paper's rule)
         ag_decay_updates: update at which the weight has fallen to 0 (default: --max-update)
-        ag_hold_updates: updates before the weight begins to fall (0 in the paper, 20000 in its
-            released code)
+        ag_hold_updates: updates before the weight begins to fall (default: 0, the paper's; 20000 in
+            its released code)
         ag_reduction: how squared distances of a sentence are reduced: mean over rows, columns and
-            the heads of a pattern, for which 10 and 100 were tuned, or the paper's plain sum
+            the heads of a pattern, for which 10 and 100 were tuned (default), or the paper's plain
+            sum
+        ag_edges: target of a row whose neighbour is missing, of next and prev: uniform (default,
+            the paper's) or zero (released code: another number, with the same gradient before
+            dropout)
+        ag_maps: attention that is guided: before its dropout (default), or after it, as in the
+            released code
         ag_period: symbols that count as period, separated by spaces
     """
 
@@ -57,12 +90,33 @@ class GuidanceConfig(FairseqDataclass):
     ag_cross_heads: Optional[str] = None
     ag_fraction: Optional[float] = None
     ag_layers: str = "all"
+    ag_preset: Presets = "none"
     ag_alpha: str = "auto"
     ag_decay_updates: Optional[int] = None
-    ag_hold_updates: int = 0
-    ag_reduction: Reductions = "mean"
+    ag_hold_updates: Optional[int] = None
+    ag_reduction: Optional[Reductions] = None
+    ag_edges: Optional[Edges] = None
+    ag_maps: Optional[Maps] = None
     ag_period: str = DEFAULT_PERIODS
     max_update: int = II("optimization.max_update")
+
+
+def resolve_options(cfg: Any) -> Namespace:
+    """Return the options with those of the preset, and defaults of what is still None.
+
+    Raises:
+        UsageError: an option contradicts the preset.
+    """
+    values = to_dict(cfg)
+    name = str(values.get("ag_preset", "none"))
+    for option, value in PRESETS[name].items():
+        given = values.get(option)
+        if given is not None and str(given) != str(value):
+            raise UsageError(
+                f"{flag(option, given)} contradicts --ag-preset {name}; leave out one of them"
+            )
+    usual = {**DEFAULTS, **PRESETS[name]}
+    return Namespace(**values | {k: v for k, v in usual.items() if values.get(k) is None})
 
 
 class AttentionGuidance(Term):
@@ -78,9 +132,13 @@ class AttentionGuidance(Term):
     config = GuidanceConfig
 
     def __init__(self, cfg: Any, task: Any) -> None:
+        cfg = resolve_options(cfg)
         super().__init__(cfg, task)
-        self.alpha = parse_alpha(cfg.ag_alpha)
-        self.schedule = build_schedule(cfg.ag_decay_updates, cfg.ag_hold_updates, cfg.max_update)
+        self.alpha, self.dropped = parse_alpha(cfg.ag_alpha), str(cfg.ag_maps) == "after"
+        hold, end = cfg.ag_hold_updates, cfg.ag_decay_updates or cfg.max_update
+        if str(cfg.ag_preset) == "released":  # there, a shorter training holds to its end
+            hold = max(0, min(hold, end))
+        self.schedule = build_schedule(cfg.ag_decay_updates, hold, cfg.max_update)
         self.guided = plan_guidance(cfg, task)
         for site, guided in self.guided.items():
             logger.info("attention guidance, %s: %s", site, guided)
@@ -90,7 +148,8 @@ class AttentionGuidance(Term):
         if not self.schedule.factor(updates):
             return {}
         heads = {(site, i): h for site, g in self.guided.items() for i, h in g.layers.items()}
-        return {"recorder": AttentionRecorder(lambda site, layer: heads.get((site, layer)))}
+        wants = lambda site, layer: heads.get((site, layer))  # noqa: E731
+        return {"recorder": AttentionRecorder(wants, dropped=self.dropped)}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor | float, Log]:
         """Return the guidance loss; choose its weight in the first step if --ag-alpha is auto."""
@@ -98,8 +157,9 @@ class AttentionGuidance(Term):
         if not share:
             return 0.0, {"ag_alpha": 0.0}
         views, maps = self._build_views(step.sample), step.output[1]["attention_maps"]
+        forms = str(self.cfg.ag_reduction), str(self.cfg.ag_edges), self.dropped
         losses = sum(
-            sentence_losses(maps, site, guided, views[site], str(self.cfg.ag_reduction))
+            sentence_losses(maps, site, guided, views[site], *forms)
             for site, guided in self.guided.items()
         )
         total = (step.weights * losses).sum()

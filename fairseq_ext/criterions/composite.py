@@ -112,6 +112,8 @@ class CompositeCriterion(criterions.FairseqCriterion):
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Any, Any, Log]:
         """Return loss, sample size and logging output. The logged "loss" is without the terms."""
         parts = [part for part in self.parts if part.in_evaluation or model.training]
+        for part in parts:
+            sample = part.prepare(sample)
         updates = model.num_updates
         keywords = {k: v for part in parts for k, v in part.keywords(updates).items()}
         tapped = TappedModel(model, keywords, model.training)

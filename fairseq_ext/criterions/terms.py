@@ -66,6 +66,10 @@ class Term:
     def begin(self) -> None:
         """Prepare a training. Raise UsageError if something is missing that only training needs."""
 
+    def prepare(self, sample: Sample) -> Sample:
+        """Return the batch that the objective and all terms are to see in training."""
+        return sample
+
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return further arguments of the model for the next forward pass."""
         return {}

@@ -10,6 +10,7 @@ import io
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def _map_array(path: Path) -> np.memmap:
         raise UsageError(f"{path} is missing; {AGAIN}")
     try:
         return np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, SyntaxError, TokenError) as error:  # a header is Python's text
         raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
 
 

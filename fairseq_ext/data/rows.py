@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 from torch import Tensor
 
@@ -222,6 +223,26 @@ class LabelledDataset(FairseqDataset):
         if all(item.target is not None for item in items):
             batch["target"] = _targets([item.target for item in items])
         return batch
+
+
+def pad_batch(batch: dict[str, Any], length: int, pad: int) -> dict[str, Any]:
+    """Return a batch whose rows, and targets of tokens, are padded on the right to a length.
+
+    Args:
+        batch: of a `LabelledDataset`.
+        pad: the number of the padding symbol.
+    """
+    inputs = dict(batch["net_input"])
+    missing = length - inputs["src_tokens"].size(1)
+    for name, value in {"src_tokens": pad, "segments": 0}.items():
+        if name in inputs:
+            inputs[name] = F.pad(inputs[name], (0, missing), value=value)
+    if "annotations" in inputs:  # [R, S, 3], of which padding has none
+        inputs["annotations"] = F.pad(inputs["annotations"], (0, 0, 0, missing), value=-1)
+    batch = {**batch, "net_input": inputs}
+    if "target" in batch and batch["target"].dim() > 1:
+        batch["target"] = F.pad(batch["target"], (0, missing), value=IGNORED)
+    return batch
 
 
 def _padded(rows: Sequence[np.ndarray], value: int) -> Tensor:

@@ -2,8 +2,8 @@
 
 Deshpande & Narasimhan 2020, "Guiding Attention for Self-Supervised Learning with Transformers".
 
-For a row h that sums to one, ||h - p||^2 is sum h^2 - 2 h[t] + 1 if p is 1 at t, and
-sum h^2 - 1/n if p is 1/n everywhere.
+For a row h that sums to s, ||h - p||^2 is sum h^2 - 2 h[t] + 1 if p is 1 at t, and
+sum h^2 + (1 - 2 s) / n if p is 1/n everywhere; s is 1 before dropout.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +17,9 @@ from fairseq_ext.guidance.plan import GuidedHeads
 
 REDUCTIONS = ("mean", "sum")
 
+EDGES = ("uniform", "zero")
+"""Targets of the last row of next and the first one of prev: 1/n (paper), 0 (released code)."""
+
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(maps [B, k, T, S], their squares summed over keys [B, k, T]) -> ||h - p||^2, [B, k, T]."""
 
@@ -27,18 +30,23 @@ def sentence_losses(
     guided: GuidedHeads,
     view: View,
     reduction: str,
+    edges: str = "uniform",
+    dropped: bool = False,
 ) -> Tensor:
     """Return A_b = sum over layers and patterns of ||H - P||^2, over real rows and columns: [B].
 
     Args:
-        maps: (site, layer) -> recorded maps of the guided heads, [B, heads, T, S], whose rows sum
-            to one. Layers dropped by LayerDrop are absent.
+        maps: (site, layer) -> recorded maps of the guided heads, [B, heads, T, S]. Layers dropped
+            by LayerDrop are absent.
         site: of the maps to be guided.
         guided: the heads and their patterns.
         view: rows and columns of the maps.
         reduction: "mean", over rows, columns and the heads of a pattern, or "sum".
+        edges: one of EDGES.
+        dropped: maps are those after dropout, whose rows do not sum to one.
     """
-    distances = [distance_to(each.pattern, guided, view) for each in guided.patterns]
+    forms = edges, dropped
+    distances = [distance_to(each.pattern, guided, view, *forms) for each in guided.patterns]
     over_heads = torch.mean if reduction == "mean" else torch.sum
     rows = torch.zeros_like(view.queries, dtype=torch.float)
     layers = [maps[site, layer] for layer in guided.layers if (site, layer) in maps]
@@ -61,23 +69,26 @@ def row_weights(view: View, reduction: str) -> Tensor:
     return view.queries / real.clamp(min=1)
 
 
-def distance_to(pattern: str, guided: GuidedHeads, view: View) -> Distance:
+def distance_to(
+    pattern: str, guided: GuidedHeads, view: View, edges: str = "uniform", dropped: bool = False
+) -> Distance:
     """Return the distance of maps to a pattern; at padded rows it has no meaning."""
     rows = PATTERNS[pattern].rows(replace(view, marks=guided.symbol_ids[pattern]))
     if rows.is_floating_point():
         return _distance_to_matrix(rows)
     if rows.dtype == torch.bool:
         return _distance_to_keys(rows & view.keys)
-    return _distance_to_index(rows.where(view.queries, -1), view)
+    return _distance_to_index(rows.where(view.queries, -1), view, edges, dropped)
 
 
-def _distance_to_index(index: Tensor, view: View) -> Distance:
+def _distance_to_index(index: Tensor, view: View, edges: str, dropped: bool) -> Distance:
     has_target, target = (index >= 0)[:, None], index.clamp(min=0)[:, None, :, None]
-    uniform = 1 / view.visible.clamp(min=1)[:, None]
+    uniform = 0.0 if edges == "zero" else 1 / view.visible.clamp(min=1)[:, None]
 
     def distance(maps: Tensor, squares: Tensor) -> Tensor:
         hit = maps.gather(-1, target.expand(-1, maps.size(1), -1, -1)).squeeze(-1)
-        return squares + torch.where(has_target, 1 - 2 * hit, -uniform)
+        total = maps.sum(-1) if dropped else 1.0
+        return squares + torch.where(has_target, 1 - 2 * hit, (1 - 2 * total) * uniform)
 
     return distance
 

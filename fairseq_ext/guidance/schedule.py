@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fairseq_ext.errors import UsageError
 
 ALPHA_CHOICES = (1.0, 10.0, 100.0)  # alpha_0 in the paper
+RELEASED_HOLD = 20_000  # updates, in the released code
 
 
 class Schedule(NamedTuple):

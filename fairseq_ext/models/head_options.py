@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping
 from copy import copy
 from typing import Any
 
-from fairseq.data import Dictionary
 from torch import nn
 
 from fairseq_ext.attention import (
@@ -29,10 +28,8 @@ from fairseq_ext.attention.positions import EMBEDDED, Positions
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.plan import ALL_LAYERS, SITES, choose_layers
 from fairseq_ext.models import config
-from fairseq_ext.roles.role_masks import NO_ROLE, PARSED_ROLES, ROLES, RoleMask
-from fairseq_ext.roles.symbols import SymbolTable, check_symbols
-
-ROLES_FLAG = "--encoder-roles"
+from fairseq_ext.models.role_options import check_role_heads, parse_roles, scale_queries
+from fairseq_ext.roles.role_masks import RoleMask
 
 
 def count_heads(site: str, heads: int, options: Mapping[str, Any]) -> int:
@@ -41,7 +38,13 @@ def count_heads(site: str, heads: int, options: Mapping[str, Any]) -> int:
 
 
 def build_heads(
-    site: str, layer: int, heads: int, layers: int, options: Mapping[str, Any], width: int = 1
+    site: str,
+    layer: int,
+    heads: int,
+    layers: int,
+    options: Mapping[str, Any],
+    width: int = 1,
+    unpruned: int | None = None,
 ) -> list[HeadGroup]:
     """Build the groups of the heads at a site of a layer.
 
@@ -51,6 +54,7 @@ def build_heads(
         layers: the number of layers there.
         options: a value for each of `options.OPTIONS`.
         width: D, the width of a head; it does not matter to what the groups compute.
+        unpruned: the number of heads before some were pruned.
 
     Raises:
         UsageError: an option cannot be read, fits neither heads nor layers, or has no effect.
@@ -64,6 +68,9 @@ def build_heads(
             )
         return options[option]
 
+    named = site == "encoder" and parse_roles(options["encoder_roles"], layers)
+    factor = scale_queries(named, options, unpruned or heads) if named else 1.0
+
     def group(count: int, *masks: MaskFunction) -> HeadGroup:
         return HeadGroup(
             count,
@@ -71,13 +78,14 @@ def build_heads(
             scorer=SCORERS.build(choose("scorer", SCORERS), count, width=width, **options),
             masks=(*DEFAULT_MASKS, *build_masks(site, count, options), *masks),
             positions=build_positions(site, count, options),
+            query_factor=factor,
         )
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
     rest = heads - sum(each.num_heads for each in groups)
-    if site == "encoder" and (names := parse_roles(options["encoder_roles"], layers)[layer]):
-        _check_role_heads(len(names), layer, rest)
+    if named and (names := named[layer]):
+        check_role_heads(len(names), layer, rest)
         groups.append(group(len(names), RoleMask(names, str(options["role_definitions"]))))
         rest -= len(names)
     return [*groups, group(rest)] if rest else groups
@@ -218,70 +226,3 @@ def _parse_numbers(name: str, text: str, layer: int, heads: int, layers: int) ->
         )
     numbers = lists[layer if len(lists) > 1 else 0]
     return numbers * (heads // len(numbers))
-
-
-def _check_role_heads(roles: int, layer: int, heads: int) -> None:
-    if roles > heads:
-        raise UsageError(
-            f"{ROLES_FLAG} has {roles} roles for layer {layer}, and {heads} of its heads can have "
-            "one, which hard-coded heads cannot; give fewer roles, fewer "
-            "--encoder-gaussian-heads, or more --encoder-attention-heads"
-        )
-
-
-def parse_roles(text: str, layers: int) -> list[tuple[str, ...]]:
-    """Return the roles of the first heads, in each layer.
-
-    Args:
-        text: "rare,relative" for all layers, or "rare/relative" for two.
-        layers: the number of encoder layers.
-
-    Raises:
-        UsageError: a role is not known, or there are lists for another number of layers.
-    """
-    lists = [tuple(name.strip() for name in part.split(",")) for part in text.split("/")]
-    unknown = [name for names in lists for name in names if name not in ROLES]
-    if unknown:
-        raise UsageError(f"{ROLES_FLAG} has '{unknown[0]}'; give some of {', '.join(ROLES)}")
-    if len(lists) not in (1, layers):
-        raise UsageError(
-            f"{ROLES_FLAG} has roles for {len(lists)} layers, and the encoder has {layers}; give "
-            "one list for all of them, or with / between them one for each"
-        )
-    lists *= layers if len(lists) == 1 else 1
-    return [names if set(names) != {NO_ROLE} else () for names in lists]
-
-
-def _all_roles(text: str, layers: int) -> set[str]:
-    return {name for names in parse_roles(text, layers) for name in names} - {NO_ROLE}
-
-
-def build_symbols(cfg: Any, dictionary: Dictionary) -> SymbolTable | None:
-    """Return the facts of a dictionary that an encoder with roles needs; None without roles.
-
-    Raises:
-        UsageError: the dictionary does not say what the roles need.
-    """
-    names = _all_roles(cfg.encoder_roles, cfg.encoder.layers)
-    if not names:
-        return None
-    check_symbols(dictionary, names, str(cfg.role_definitions))
-    return SymbolTable(dictionary, str(cfg.role_definitions))
-
-
-def roles_with_parses(options: Mapping[str, Any]) -> list[str]:
-    """Return the roles that need parses, of a model with these options, if it can have roles."""
-    text = options.get("encoder_roles", NO_ROLE)
-    return sorted(_all_roles(text, options.get("encoder_layers", 1)) & set(PARSED_ROLES))
-
-
-def check_annotated(roles: str, layers: int, task: Any) -> None:
-    """Raise UsageError if roles need parses and the task is not `annotated`."""
-    names = sorted(_all_roles(roles, layers) & set(PARSED_ROLES))
-    if names and not config.TaskFacts.read(task).annotated:
-        listed = " and ".join(names)
-        raise UsageError(
-            f"{ROLES_FLAG} has {listed}, for which the text has to be parsed; annotate it with "
-            "'fairseq-ext annotate' and give --task translation_roles (labelled text needs no "
-            f"other task), or leave {listed} out"
-        )

@@ -38,7 +38,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         layer=layer,
         heads_left=heads,
         groups=head_options.build_heads(
-            site, layer, heads, side.layers, options, side.embed_dim // max(1, whole)
+            site, layer, heads, side.layers, options, side.embed_dim // max(1, whole), whole
         ),
         adversary=build_adversary(site, layer, cfg, heads),
         gate=head_options.build_gate(site, heads, side.embed_dim, options),

@@ -90,10 +90,9 @@ class AttentionOptions:
         decoder_head_mixer: mixer of the maps of heads in decoder self-attention
         cross_head_mixer: mixer of the maps of heads in encoder-decoder attention
         gaussian_sigma: standard deviation of hard-coded heads, in tokens: one, or one for each head
-        gaussian_ratio: source tokens per target token, for hard-coded heads of encoder-decoder
-            attention
-        role_definitions: definitions of the roles: the paper's, or its released code's, where they
-            differ
+        gaussian_ratio: source tokens per target token, for hard-coded heads of cross-attention
+        role_definitions: definitions of the roles: those of the paper, or of its released code
+        role_rare_min_count: words that dict.txt counts less often are never rare; 0: all may be
         head_gate_sites: attention whose heads have gates: some of encoder, decoder, cross, as in
             encoder,decoder
         asa_layers: encoder layers with an adversary (Wu et al. 2023), for a criterion with _asa:
@@ -140,6 +139,7 @@ class AttentionOptions:
         f"{', '.join(ROLES)} (an ordinary head); / separates layers",
     )
     role_definitions: Definitions = "paper"
+    role_rare_min_count: int = 0
     head_gate: str = _head_gate()
     head_gate_sites: str = "encoder"
     asa_layers: str = "none"
@@ -175,10 +175,10 @@ class RobertaOptions:
         max_positions: number of positions that have an embedding (default: --tokens-per-sample)
         segments: number of segments (BERT's token types) that have an embedding (default: as in the
             checkpoint that is fine-tuned, 2 for pre-training on pairs, else 0)
-        layer_norm_eps: added by layer normalisation to the variance (default: 1e-5 as in fairseq;
-            BERT: 1e-12)
+        layer_norm_eps: added to the variance by layer normalisation (default: 1e-5; BERT: 1e-12)
         pooler_activation_fn: activation function of classification heads
-        pooler_dropout: dropout of classification heads
+        pooler_dropout: dropout of classification heads (default: the fine-tuned checkpoint's, or 0)
+        pretrained_pooler: begin heads with BERT's trained pooler (default: if a checkpoint has it)
         untie_weights_roberta: give the output weights of its own, other than the embeddings
         load_checkpoint_heads: register the classification heads that a checkpoint has
         spectral_norm_classification_head: apply spectral normalisation to classification heads
@@ -188,7 +188,8 @@ class RobertaOptions:
     segments: Optional[int] = None
     layer_norm_eps: Optional[float] = None
     pooler_activation_fn: str = "tanh"
-    pooler_dropout: float = 0.0
+    pooler_dropout: Optional[float] = None
+    pretrained_pooler: Optional[bool] = None
     untie_weights_roberta: bool = False
     load_checkpoint_heads: bool = False
     spectral_norm_classification_head: bool = False
@@ -206,7 +207,7 @@ OWN_REQUIREMENTS: Requirements = {
     "gaussian_sigma": ([f"{site}_gaussian_heads" for site in SITES], []),
     "gaussian_ratio": (["cross_gaussian_heads"], []),
     **{f"cross_{name}": (["no_cross_attention"], ["False"]) for name in CROSS},
-    "role_definitions": (["encoder_roles"], []),
+    **{f"role_{name}": (["encoder_roles"], []) for name in ("definitions", "rare_min_count")},
     "asa_per_head": (["asa_layers"], []),
     "head_gate_sites": (["head_gate"], []),
 }

@@ -15,6 +15,7 @@ from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+POOLER = ("pooler.weight", "pooler.bias")  # in the checkpoint of an imported encoder
 DIGEST = "dictionary"  # its name in checkpoints
 FIRST_POSITION = 2  # row of fairseq's embedding of positions, after the row of <pad>
 FORM = {"activation_fn": "gelu", "encoder_normalize_before": False, "layernorm_embedding": True}
@@ -22,6 +23,8 @@ DEFAULTS = {
     **FORM,
     **{name: field.default for name, _, field in OPTIONS if name in HYBRID},
     "layer_norm_eps": 1e-5,
+    "pooler_dropout": 0.0,
+    "pretrained_pooler": False,
 }
 ADOPTED = (*SIZES, *DEFAULTS, "max_positions", "segments")
 
@@ -49,6 +52,7 @@ def read_model_options(checkpoint: str | None) -> dict[str, Any]:
         options["max_positions"] = rows["positions.weight"] - FIRST_POSITION
         options["segments"] = rows.get("segments.weight", 0)
         options["symbols"] = rows["tokens.weight"]
+    options["pretrained_pooler"] = POOLER[0] in state["model"]
     options[DIGEST] = (state.get("extra_state") or {}).get(DIGEST)
     return options
 
@@ -83,6 +87,11 @@ def adopt_options(args: Namespace, checkpoint: str | None) -> None:
         if getattr(args, name) is None:
             value = saved.get(name)
             setattr(args, name, DEFAULTS.get(name) if value is None else value)
+    if saved and args.pretrained_pooler and not saved["pretrained_pooler"]:
+        raise UsageError(
+            f"{checkpoint} has no pooler for --pretrained-pooler; leave that out, or give one that "
+            "'fairseq-ext import-hf --pooler pretrained' has made"
+        )
     for name in (*SIZES, *FORM):
         flag, value, original = f"--{name.replace('_', '-')}", getattr(args, name), saved.get(name)
         if value is None and name in SIZES:

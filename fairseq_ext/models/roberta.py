@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass, second_pass
 from fairseq_ext.attention.model_report import ModelReport
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import head_options, pretrained, task_heads
+from fairseq_ext.models import pretrained, role_options, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
 from fairseq_ext.models.generator import Generator
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
@@ -158,11 +158,12 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
                 f"the task makes sequences of up to {longest} tokens, and --max-positions is "
                 f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
             )
-        head_options.check_annotated(args.encoder_roles, args.encoder_layers, task)
+        role_options.check_annotated(args.encoder_roles, args.encoder_layers, task)
         if args.segments is None:
             args.segments = facts.segments
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
         model.report = report_model(model, task)
+        model.report.positions = model.encoder.max_positions()
         return model
 
     def adopted_options(self) -> dict[str, Any]:
@@ -185,6 +186,9 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         super().upgrade_state_dict_named(state_dict, name)
         for key in renamed:
             state_dict.pop(key, None)
+        pooler = [state_dict.pop(key) for key in pretrained.POOLER if key in state_dict]
+        if pooler and self.task_head is not None:
+            task_heads.load_pooler(self.task_head, *pooler)
         self._keep_generator(state_dict, f"{name}." if name else "")
         if self.task_head is not None:
             self._keep_task_head(self.task_head, state_dict, f"{name}." if name else "")

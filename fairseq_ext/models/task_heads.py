@@ -39,17 +39,24 @@ POOLINGS: dict[str, Pooling] = {"first": pool_first, "mean": pool_mean, "max": p
 
 
 class Mlp(RobertaClassificationHead):
-    """RoBERTa's classification head: dropout, linear, activation, dropout, linear."""
+    """RoBERTa's classification head: dropout, linear, activation, dropout, linear.
+
+    Attributes:
+        pooler: the first linear layer is BERT's trained pooler, without dropout before it.
+    """
+
+    pooler = False
 
     def forward(self, x: Tensor, **unused: Any) -> Tensor:
         """Return [..., classes] of x [..., C]; fairseq's own reads the first token alone."""
-        return self.out_proj(self.dropout(self.activation_fn(self.dense(self.dropout(x)))))
+        x = x if self.pooler else self.dropout(x)
+        return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
 
 def build_mlp(args: Namespace, classes: int, activation: str | None = None) -> Mlp:
     """Build the head from the options of an encoder, perhaps with another activation function."""
     options, width = {**POOLER, **vars(args)}, args.encoder_embed_dim
-    return Mlp(
+    head = Mlp(
         *(width, width, classes),
         activation or options["pooler_activation_fn"],
         args.pooler_dropout,
@@ -57,6 +64,15 @@ def build_mlp(args: Namespace, classes: int, activation: str | None = None) -> M
         options.get("quant_noise_pq_block_size", 8),
         options["spectral_norm_classification_head"],
     )
+    head.pooler = activation is None and bool(options.get("pretrained_pooler"))
+    return head
+
+
+def load_pooler(head: nn.Module, weight: Tensor, bias: Tensor) -> None:
+    """Let the first linear layer of an `Mlp` in a head begin as BERT's pooler."""
+    for module in head.modules():
+        if isinstance(module, Mlp) and module.pooler:
+            module.dense.load_state_dict({"weight": weight, "bias": bias})
 
 
 def check_pooler(head: nn.Module, args: Namespace) -> None:
@@ -146,21 +162,39 @@ class Block(nn.Module):
 
     softmax((X Q)(Y K)ᵀ / √(d/h)) (Y V) of h heads is followed by A; Q, K, V and A are d x d.
     Between two sentences a fifth map follows, the paper's "intermediate transformation", whose
-    place the paper does not give. There is no bias, no residual and no layer normalisation, since
-    the paper names none; its counts of parameters fit this, but do not exclude them.
+    place the paper does not give. By default there is no bias, no residual and no layer
+    normalisation, since the paper names none; its counts of parameters hardly tell.
+
+    Args:
+        bias: every map has a bias.
+        residual: X is added to the output.
+        norm: layer normalisation follows.
     """
 
-    def __init__(self, width: int, heads: int, layer: int, cross: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        layer: int,
+        cross: bool,
+        dropout: float,
+        bias: bool = False,
+        residual: bool = False,
+        norm: bool = False,
+    ) -> None:
         super().__init__()
         self.attention = Attention(
-            width, heads, site="cross", layer=layer, bias=False, dropout=dropout
+            width, heads, site="cross", layer=layer, bias=bias, dropout=dropout
         )
-        self.intermediate = nn.Linear(width, width, bias=False) if cross else None
+        self.intermediate = nn.Linear(width, width, bias=bias) if cross else None
+        self.residual, self.norm = residual, nn.LayerNorm(width) if norm else None
 
     def forward(self, queries: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return [T, B, C] of queries [T, B, C], keys [S, B, C] and the keys' padding [B, S]."""
         x, _ = self.attention(queries, keys, keys, key_padding_mask=padding, need_weights=False)
-        return x if self.intermediate is None else self.intermediate(x)
+        x = x if self.intermediate is None else self.intermediate(x)
+        x = x + queries if self.residual else x
+        return x if self.norm is None else self.norm(x)
 
 
 class TaskAttention(nn.Module):
@@ -171,7 +205,9 @@ class TaskAttention(nn.Module):
 
     Args:
         cross: sentences come in pairs, one after the other.
-        init: how every weight of the blocks is initialised; see :func:`parse_initialiser`.
+        init: how every weight of the blocks' maps is initialised; see :func:`parse_initialiser`.
+            Biases begin as 0.
+        parts: `bias`, `residual` and `norm` of every :class:`Block`.
     """
 
     def __init__(
@@ -183,14 +219,18 @@ class TaskAttention(nn.Module):
         cross: bool,
         init: str = "default",
         dropout: float = 0.0,
+        **parts: bool,
     ) -> None:
         super().__init__()
         self.cross = cross
-        blocks = (Block(width, heads, layer, cross, dropout) for layer in range(layers))
+        blocks = (Block(width, heads, layer, cross, dropout, **parts) for layer in range(layers))
         self.blocks = nn.ModuleList(blocks)
         initialise = parse_initialiser(init)
-        for weight in self.blocks.parameters():
-            initialise(weight)
+        for name, parameter in self.blocks.named_parameters():
+            if parameter.dim() > 1:
+                initialise(parameter)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
         """Return [B, C] of features [B, S, C] and their padding [B, S]."""

@@ -7,7 +7,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
-from fairseq_ext.models import head_options, options, shared_layers
+from fairseq_ext.models import head_options, options, role_options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
@@ -150,7 +150,7 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
             UsageError: options do not suit each other, or the task.
         """
         config = to_transformer_config(cfg)
-        head_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
+        role_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
         options.check_supported(config)
         if config.share_encoder_decoder_layers:
             shared_layers.check_shareable(config)

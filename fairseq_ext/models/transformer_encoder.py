@@ -8,7 +8,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
-from fairseq_ext.models.head_options import build_symbols, embed_positions
+from fairseq_ext.models.head_options import embed_positions
 from fairseq_ext.models.layers import (
     EncoderLayer,
     count_positions,
@@ -17,6 +17,7 @@ from fairseq_ext.models.layers import (
     share_positions,
     wrap_layer,
 )
+from fairseq_ext.models.role_options import build_symbols
 
 
 class TransformerEncoder(TransformerEncoderBase):
@@ -65,8 +66,14 @@ class TransformerEncoder(TransformerEncoderBase):
                 token_embeddings = self.embed_tokens(src_tokens)
             scaled = noise(self.embed_scale * token_embeddings, padding)
             token_embeddings = scaled / self.embed_scale
-        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
-        if inputs.padding is not None:
+        kept = None if second is None else second.embedded_padding
+        placed = src_tokens
+        if kept == "bert":
+            if token_embeddings is None:
+                token_embeddings = self.embed_tokens(src_tokens)
+            placed = src_tokens.masked_fill(padding, self.dictionary.unk())  # it has positions
+        x, embedding = self.forward_embedding(placed, token_embeddings)
+        if inputs.padding is not None and kept is None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         x = x.transpose(0, 1)
         if second is None:

@@ -30,19 +30,30 @@ def check_word_vectors(path: str | None, pretrained: str | None, by_id: bool) ->
         )
 
 
-def start_embeddings(cfg: Any, model: nn.Module, words: Dictionary) -> None:
-    """Let a model's embeddings begin as word vectors, unless a checkpoint lets training continue.
+def begin_embeddings(model: nn.Module, options: Any, words: Dictionary) -> None:
+    """Let new embeddings begin as word vectors, unless a checkpoint lets training continue.
+
+    Without a file of vectors, warn of the role "rare": its heads see words that occur once in
+    training, whose random embeddings the model learns by heart, and untrained ones later.
 
     Args:
-        cfg: options of a task: word_vectors, save_dir, restore_file.
+        model: it has `embed_tokens`.
+        options: --word-vectors, --save-dir and --restore-file.
+        words: its dictionary.
     """
-    if not cfg.word_vectors:
+    if not options.word_vectors:
+        own = vars(model.args)
+        if "rare" in own.get("encoder_roles", "") and not own["role_rare_min_count"]:
+            logger.warning(
+                "--encoder-roles has rare and embeddings begin at random, so that rare words of "
+                "training are learned by heart; --word-vectors or --role-rare-min-count 10 helps"
+            )
         return
     # the --restore-file of this name, fairseq's default, lies in --save-dir
-    folder = cfg.save_dir if cfg.restore_file == "checkpoint_last.pt" else "."
-    if not Path(folder, cfg.restore_file).is_file():
+    folder = options.save_dir if options.restore_file == "checkpoint_last.pt" else "."
+    if not Path(folder, options.restore_file).is_file():
         embedding = next(m for n, m in model.named_modules() if n.endswith(".embed_tokens"))
-        load_vectors(Path(cfg.word_vectors), embedding, words)
+        load_vectors(Path(options.word_vectors), embedding, words)
 
 
 def load_vectors(path: Path, embedding: nn.Embedding, words: Dictionary) -> None:

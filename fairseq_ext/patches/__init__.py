@@ -21,6 +21,7 @@ from fairseq_ext.patches import (
     outputs,
     processes,
     resuming,
+    speed,
     trainer,
     updates,
 )
@@ -66,6 +67,8 @@ PATCHES = (
     updates.stop_when_not_finite,
     resuming.end_when_done,
     resuming.restore_plateau,
+    speed.keep_freed_memory,
+    speed.smooth_in_one_pass,
     plain_errors,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""

@@ -28,24 +28,25 @@ class Definitions(NamedTuple):
         rarest: number of words [B, 1] -> how many of them are rare.
         later: of equally rare words the later one counts as rarer.
         short: words of one character, and numbers, can be rare.
-        unknown: words that are not in the dictionary are the rarest; else the least rare.
         stand_in: the first token is looked at if there are too few words that can be rare.
         ends: `major` looks at the ends of a sentence.
         relation: the bit of a major relation.
         children: what depends on a word in a major relation counts too.
         symbols: the separators.
+        scaled_by_width: scores of the layer are divided by the root of the model's width, not of
+            the width of a head.
     """
 
     window: int = 1
     rarest: Callable[[Tensor], Tensor] = lambda words: (words / 10).ceil().clamp(min=1)
     later: bool = False
     short: bool = True
-    unknown: bool = True
     stand_in: bool = False
     ends: bool = False
     relation: int = MAJOR
     children: bool = False
     symbols: tuple[str, ...] = (",", ";", ".", "?", "!")
+    scaled_by_width: bool = False
 
 
 DEFINITIONS = {
@@ -55,12 +56,12 @@ DEFINITIONS = {
         rarest=lambda words: (words / 10).floor().clamp(min=2),
         later=True,
         short=False,
-        unknown=False,
         stand_in=True,
         ends=True,
         relation=EXACT,
         children=True,
         symbols=(",", ";", ".", "?", ":"),
+        scaled_by_width=True,
     ),
 }
 

@@ -21,14 +21,19 @@ class SymbolTable(nn.Module):
 
     The rarity of a word is how often dict.txt has counted the rarest of its pieces, negated: only
     the order matters, in which inverse document frequencies hardly differ.
+
+    Args:
+        dictionary: the symbols, and how often each was counted.
+        definitions: a name in `DEFINITIONS`.
+        least: words counted less often cannot be rare, unknown words (0 times) among them.
     """
 
     flags: Tensor
     rarity: Tensor
 
-    def __init__(self, dictionary: Dictionary, definitions: str) -> None:
+    def __init__(self, dictionary: Dictionary, definitions: str, least: int = 0) -> None:
         super().__init__()
-        self.pad, rule = dictionary.pad(), DEFINITIONS[definitions]
+        self.pad, self.least, rule = dictionary.pad(), least, DEFINITIONS[definitions]
         symbols = dictionary.symbols
         pieces = _read_dictionary(dictionary)
         flags = [
@@ -47,6 +52,7 @@ class SymbolTable(nn.Module):
         after_word = F.pad((stops | ends | ~real)[:, :-1], (1, 0), value=True)
         begins = (starts | after_word) & real & ~ends
         rarity = _rarity_of_words(self.rarity[tokens], begins)
+        rarity = rarity.masked_fill(rarity > -self.least, NEVER_RARE)
         return TokenFeatures(real, ends & real, begins, separators, rarity, parse)
 
 
@@ -86,7 +92,7 @@ def _rarity(dictionary: Dictionary, pieces: list[Piece], rule: Definitions) -> l
         -count if piece is not SPECIAL and (rule.short or _can_be_rare(piece)) else NEVER_RARE
         for piece, count in zip(pieces, dictionary.count, strict=True)
     ]
-    rarity[dictionary.unk()] = 0 if rule.unknown else -max(dictionary.count) - 1
+    rarity[dictionary.unk()] = 0  # the rarest
     return rarity
 
 

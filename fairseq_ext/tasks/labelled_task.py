@@ -214,8 +214,8 @@ class LabelledTask(FairseqTask):
                 f"--task {self.cfg._name} needs an encoder of ours; use --arch roberta_una, "
                 "roberta_dna, roberta_hna or one of their sizes"
             )
-        if not from_checkpoint:
-            word_vectors.start_embeddings(self.cfg, model, self.source_dictionary)
+        if not (from_checkpoint or self.pretrained):
+            word_vectors.begin_embeddings(model, self.cfg, self.source_dictionary)
         segments = getattr(model.args, "segments", 0)
         if not from_checkpoint and segments != self.segments:
             self._take_segments(segments)

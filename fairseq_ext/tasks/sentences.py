@@ -16,7 +16,7 @@ from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
 from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import config, head_options, task_heads
+from fairseq_ext.models import config, role_options, task_heads
 from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 Pairs = ChoiceEnum(["joint", "apart"])
@@ -39,6 +39,9 @@ class SentenceConfig(LabelledConfig):
             joint pair, for two apart 1 to classify and 3 for regression)
         task_init: what the weights of task-specific attention are drawn from: default (that of
             linear maps), uniform:0.9,1 (Jia's 'initialised'), normal:0,0.02, xavier_uniform, ...
+        task_attention_bias: give the maps of task-specific attention biases (ours; Jia names none)
+        task_attention_residual: add the input of each block to its output (ours)
+        task_attention_norm: normalise the output of each block by layer normalisation (ours)
     """
 
     pairs: Pairs = "joint"
@@ -46,11 +49,16 @@ class SentenceConfig(LabelledConfig):
     output: Outputs = "mlp"
     task_layers: Optional[int] = None
     task_init: str = "default"
+    task_attention_bias: bool = False
+    task_attention_residual: bool = False
+    task_attention_norm: bool = False
 
+
+BLOCK_PARTS = ("bias", "residual", "norm")
 
 REQUIREMENTS = {
-    "task_layers": (["pooling"], ["attention"]),
-    "task_init": (["pooling"], ["attention"]),
+    **dict.fromkeys(("task_layers", "task_init"), (["pooling"], ["attention"])),
+    **{f"task_attention_{name}": (["pooling"], ["attention"]) for name in BLOCK_PARTS},
     "output": (["pairs"], ["joint"]),  # sentences apart always end in a dot product
 }
 
@@ -102,7 +110,7 @@ class SentenceTask(LabelledTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model, and note whether it reads annotations."""
         model = super().build_model(cfg, from_checkpoint)
-        self.parsed = bool(head_options.roles_with_parses(vars(model.args)))
+        self.parsed = bool(role_options.roles_with_parses(vars(model.args)))
         return model
 
     def _annotations_path(self, name: str) -> Path:
@@ -164,6 +172,7 @@ class SentenceTask(LabelledTask):
             cross=apart,
             init=self.cfg.task_init,
             dropout=args.attention_dropout,
+            **{name: getattr(self.cfg, f"task_attention_{name}", False) for name in BLOCK_PARTS},
         )
         return task_heads.SentenceHead(blocks, output)
 

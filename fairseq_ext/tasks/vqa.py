@@ -139,7 +139,7 @@ class VqaTask(FairseqTask):
         model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:
             self.model_options = model.describe()
-            word_vectors.start_embeddings(self.cfg, model, self.dictionary)
+            word_vectors.begin_embeddings(model, self.cfg, self.dictionary)
         return model
 
     def _fit_views(self, arch: str, one_view: bool) -> None:

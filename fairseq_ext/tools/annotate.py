@@ -27,7 +27,7 @@ from tqdm import tqdm
 from fairseq_ext.data import annotations
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import atomic_writer
-from fairseq_ext.tools.parses import Match, load_parser, match_files, match_parser
+from fairseq_ext.tools.parses import Match, load_parser, match_files, match_parser, shuffle_trees
 from fairseq_ext.tools.prepared_text import PreparedText, find_text
 
 SHOWN = 3  # mismatches on standard error
@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     share = "of sentences whose words may differ from their parse; default: 0.05"
     add("--threshold", type=float, default=0.05, metavar="SHARE", help=share)
     add("--mismatches", type=Path, metavar="FILE", help="list them all, with tabs")
+    shuffled = "as a control: lay each tree over its words in another order"
+    add("--shuffle", type=int, metavar="SEED", help=shuffled)
     folder = "with the tokeniser, of labelled text or where dict.txt has numbers; default: DATA"
     add("--vocabulary", type=Path, metavar="FOLDER", help=folder)
 
@@ -62,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
         matches, origin = match_files(text, args.conllu), " ".join(map(str, args.conllu))
     else:
         matches, origin = match_parser(text, load_parser(args.parser)), args.parser
+    if args.shuffle is not None:
+        matches, origin = shuffle_trees(matches, args.shuffle), f"{origin}, shuffled {args.shuffle}"
     started = perf_counter()
     annotator = Annotator(text, args.threshold, args.mismatches)
     folder = text.path.with_name(f"{text.path.name}.annotations")

@@ -24,7 +24,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.files import new_folder
 from fairseq_ext.models.mixins import drop_adversaries
-from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, saved_options
+from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tools import hf_format as hf
 from fairseq_ext.tools.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
@@ -88,7 +88,7 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     # RoBERTa's head for masked language modelling has gelu, whatever the layers have
     bert = hf.SEGMENTS in state or model["activation_fn"] != "gelu"
     kind, head = "bert" if bert else "roberta", hf.OUTPUT_BIAS in state
-    names = hf.list_parameters(kind, model["encoder_layers"], head)
+    names = hf.list_parameters(kind, model["encoder_layers"], head, POOLER[0] in state)
     check_parameters(state, {ours for ours, _ in names.values()}, checkpoint)
     check_shapes(state, dict(names.values()), model, checkpoint)
     tokenizer, order = renumber(find_vocabulary(folder, checkpoint, saved), kind)

@@ -69,15 +69,18 @@ HEADS = {"bert": "cls.predictions", "roberta": "lm_head"}
 TRANSFORM = {"bert": ("transform.dense", "transform.LayerNorm"), "roberta": ("dense", "layer_norm")}
 
 
-def list_parameters(kind: str, layers: int, head: bool) -> dict[str, tuple[str, str]]:
+def list_parameters(
+    kind: str, layers: int, head: bool, pooler: bool = False
+) -> dict[str, tuple[str, str]]:
     """Return the parameters of an encoder: name there -> name here and shape.
 
     Args:
         kind: "bert" or "roberta"; names there lack this prefix.
         layers: the number of layers.
         head: whether the head for masked language modelling is included.
+        pooler: whether the pooler is included.
     """
-    modules = [*EMBEDDINGS]
+    modules = [*EMBEDDINGS, *([("pooler.dense", "pooler", "DD", "D")] if pooler else [])]
     if head:
         prefix, (dense, norm) = HEADS[kind], TRANSFORM[kind]
         modules += [

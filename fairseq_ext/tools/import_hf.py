@@ -3,11 +3,13 @@
 OUT gets model.pt (a roberta_una_12 with the sizes of the encoder), dict.txt and tokenizer.json.
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
-remains without one: it is there to be fine-tuned.
+remains without one: it is there to be fine-tuned. With --pooler pretrained, classification heads
+begin with BERT's trained pooler, and their dropout is that of the encoder.
 
 Example:
   fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
   fairseq-ext import-hf downloads/roberta-base encoders/roberta
+  fairseq-ext import-hf downloads/bert-base-uncased encoders/bert --pooler pretrained
 """
 
 import argparse
@@ -60,20 +62,23 @@ WEIGHTS: dict[str, Callable[[str], Any]] = {
 
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
-UNUSED = ("pooler.", "cls.seq_relationship", "embeddings.position_ids", "embeddings.token_type_ids")
+POOLER = "pooler."
+UNUSED = (POOLER, "cls.seq_relationship", "embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext import-hf`."""
     parser.add_argument("path", type=Path, metavar="PATH", help="config.json, weights, tokenizer")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
+    text = "first layer of classification heads: a new one, or BERT's (default: new)"
+    parser.add_argument("--pooler", choices=["new", "pretrained"], default="new", help=text)
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
     hf.check_new(args.out)
     with new_folder(args.out) as work:
-        state, unused = convert(args.path, work, args.out)
+        state, unused = convert(args.path, work, args.out, args.pooler == "pretrained")
     print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
     if unused:
         print(f"left out: {', '.join(unused)}")
@@ -81,19 +86,22 @@ def run(args: argparse.Namespace) -> None:
         print("there is no head for masked language modelling")
 
 
-def convert(path: Path, work: Path, out: Path) -> tuple[dict[str, Tensor], list[str]]:
+def convert(
+    path: Path, work: Path, out: Path, pooler: bool = False
+) -> tuple[dict[str, Tensor], list[str]]:
     """Write an encoder as a fairseq checkpoint; return its parameters, and the names left out.
 
     Args:
         path: the encoder.
         work: the folder to fill.
         out: the name that the folder will have.
+        pooler: whether the pooler is kept.
 
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
     config = read_config(path)
-    tensors, unused = read_tensors(path, config["model_type"])
+    tensors, unused = read_tensors(path, config["model_type"], pooler)
     state = rename_parameters(tensors, config, path)
     tokenizer = hf_vocabulary.read_tokenizer(path)
     names = hf_vocabulary.list_symbols(tokenizer, config["vocab_size"])
@@ -131,11 +139,13 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], list[str]]:
+def read_tensors(
+    path: Path, kind: str, pooler: bool = False
+) -> tuple[dict[str, Tensor], list[str]]:
     """Return the parameters, named as in `hf.list_parameters`, and the names of unused ones.
 
     Raises:
-        UsageError: there are none, or a file cannot be read.
+        UsageError: there are none, no pooler that is wanted, or a file cannot be read.
     """
     name = next((name for name in WEIGHTS if find_shards(path / name)), None)
     if name is None:
@@ -149,7 +159,10 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], list[str]]:
         if not (isinstance(content, dict) and all(map(torch.is_tensor, content.values()))):
             raise UsageError(f"{file} holds more than parameters; give what save_pretrained wrote")
         tensors |= {modernise_name(name, kind): value for name, value in content.items()}
-    unused = [name for name in tensors if name.startswith(UNUSED)]
+    if pooler and not any(name.startswith(POOLER) for name in tensors):
+        raise UsageError(f"{path} has no pooler, which --pooler pretrained keeps; leave that out")
+    unwanted = [start for start in UNUSED if not (pooler and start == POOLER)]
+    unused = [name for name in tensors if name.startswith(tuple(unwanted))]
     return {name: tensors[name] for name in tensors.keys() - unused}, unused
 
 
@@ -181,7 +194,8 @@ def rename_parameters(
         UsageError: one is missing, has another shape than config.json says, or has no place.
     """
     kind, head = config["model_type"], complete_head(tensors, config, path)
-    expected = hf.list_parameters(kind, config["num_hidden_layers"], head)
+    pooler = any(name.startswith(POOLER) for name in tensors)
+    expected = hf.list_parameters(kind, config["num_hidden_layers"], head, pooler)
     state = {}
     for name, (ours, letters) in expected.items():
         value, shape = tensors.get(name), tuple(config[SIZES[letter][0]] for letter in letters)
@@ -242,8 +256,10 @@ def rearrange(state: dict[str, Tensor], config: dict[str, Any], order: list[int]
 
 def make_options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
     """Return the model's options that differ from the defaults of its architecture."""
+    pooled = "pooler.weight" in state  # else heads have the usual dropout, 0
     return {
         "_name": ARCHITECTURE,
+        **({"pooler_dropout": config["hidden_dropout_prob"]} if pooled else {}),
         **{ours: config[theirs] for ours, (theirs, _) in hf.OPTIONS.items()},
         "activation_fn": hf.ACTIVATIONS[config["hidden_act"]],
         "max_positions": len(state[hf.POSITIONS]) - FIRST_POSITION,

@@ -1,6 +1,7 @@
 """Parses of the sentences of a text, from files or from a parser that a user may have installed."""
 
-from collections.abc import Callable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -77,6 +78,25 @@ def match_parser(text: PreparedText, parse: Parse) -> Iterator[Match]:
         parses = parse([words for words, _ in split if words])
         for tokens, (words, places) in zip(batch, split, strict=True):
             yield Match(tokens, next(parses) if words else EMPTY, places)
+
+
+def shuffle_trees(matches: Iterable[Match], seed: int) -> Iterator[Match]:
+    """Yield the matches with each tree laid over its words in another order, drawn at random.
+
+    Words keep their places, and a sentence has as many links of each relation as before: a control
+    for what a parse tells.
+    """
+    rng = random.Random(seed)
+    for match in matches:
+        order = [*range(len(match.sentence.words))]
+        rng.shuffle(order)
+        heads, relations = [NONE] * len(order), [""] * len(order)
+        for place, head, relation in zip(
+            order, match.sentence.heads, match.sentence.relations, strict=True
+        ):
+            heads[place] = head if head == NONE else order[head]
+            relations[place] = relation
+        yield match._replace(sentence=match.sentence._replace(heads=heads, relations=relations))
 
 
 def load_parser(name: str) -> Parse:

@@ -33,8 +33,8 @@ from tqdm import tqdm
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import batched, decode_line, numbered_lines, read_lines, write_lines
-from fairseq_ext.models.head_options import roles_with_parses
 from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.models.role_options import roles_with_parses
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tasks.labelled_task import LabelledTask
 from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask

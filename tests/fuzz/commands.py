@@ -18,6 +18,8 @@ ONE = "runs/una/seed-1/checkpoint_last.pt"
 ENCODER = "runs/encoder/seed-1/checkpoint_last.pt"
 TAGGER = "runs/sequence_tagging/seed-1/checkpoint_last.pt"
 CLASSIFIER = "runs/sentence_classification/seed-1/checkpoint_last.pt"
+ANSWERER = "runs/vqa/seed-1/checkpoint_last.pt"
+ASKED = "questions/dict.txt questions/answers.txt questions/{0}.jsonl questions/{0}.*.npy"
 LOGS = "runs/una/seed-1/train.log runs/una/seed-2/train.log"
 OUTPUTS = "runs/una/seed-1/generate-test.txt runs/una/seed-2/generate-test.txt"
 TASKS = "multiple_choice sequence_tagging span_extraction sentence_classification".split()
@@ -103,6 +105,7 @@ def train(name: str, reads: str) -> Command:
 FAIRSEQ = [
     *(train(name, f"{BOTH} {VALID}") for name in ("una", "hna", "asa", "roles")),
     *(train(name, MONO) for name in ("lm", "encoder", "sop", "detect")),
+    train("vqa", f"{ASKED.format('train')} {ASKED.format('valid')} questions/views.txt"),
     *(train(task, f"labelled/{task}/*.jsonl {VOCABULARY}") for task in TASKS),
     Command(
         "train restored",
@@ -225,6 +228,11 @@ VERBS = [
         "out.jsonl",
     )._replace(name="ext predict examples"),
     ext(
+        f"predict {ANSWERER} --cpu --split test --output out.json --data questions",
+        f"{ANSWERER} {ASKED.format('test')}",
+        "out.json",
+    )._replace(name="ext predict questions"),
+    ext(
         "annotate translation --split train --lang de --conllu train.conllu --threshold 0.1",
         "translation/dict.de.txt translation/train.de-en.de.idx translation/train.de-en.de.bin "
         "train.conllu",
@@ -236,6 +244,12 @@ VERBS = [
         "made/imported/",
     ),
     ext(f"export-hf {ENCODER} made/exported --vocabulary mono", ENCODER, "made/exported/"),
+    ext(
+        f"export-vectors {ENCODER} --vocabulary mono --words mono/dict.txt --width 2 "
+        "--out made/vectors.txt",
+        f"{ENCODER} mono/dict.txt",
+        "made/vectors.txt",
+    ),
     ext(
         "score runs/una/seed-1/generate-test.txt --reference text/test.en --metrics bleu chrf",
         "runs/una/seed-1/generate-test.txt text/test.en",

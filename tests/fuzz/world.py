@@ -7,6 +7,7 @@ from pathlib import Path
 
 from conftest import PLUGIN, ROOT
 from corpora import format_conllu, format_gap_row
+from pictures_asked import SMALL, write_data
 
 from fairseq_ext.analysis.coreference.corpus_readers import HEADER
 
@@ -35,6 +36,7 @@ ENCODE = (
     f"{LEARN} --tokens-per-sample 40 --lr-scheduler polynomial_decay --total-num-update 60 "
     f"{size('encoder')}"
 )
+ASK = " ".join(f"--{name.replace('_', '-')} {size}" for name, size in SMALL.items())
 LABELLED = f"{ENCODE} --batch-size 4 --vocabulary vocabulary"
 TRAININGS = {
     "una": f"{TRANSLATE} --arch transformer_una_tiny --criterion label_smoothed_cross_entropy",
@@ -62,6 +64,8 @@ TRAININGS = {
             "sentence_regression": "roberta_una_tiny",
         }.items()
     },
+    "vqa": f"questions {LEARN} --task vqa --criterion vqa --arch vqa_multi_view_hna "
+    f"--batch-size 4 --lr-scheduler fixed {ASK}",
 }
 """The trainings of a model of each kind: the arguments of fairseq-train but --save-dir."""
 
@@ -87,7 +91,7 @@ optimization: {{lr: [0.001], max_update: 1}}
 checkpoint: {{save_dir: ../out}}
 """
 
-RUNS = "una hna asa roles lm encoder".split()  # what other commands read; and labelled tasks'
+RUNS = "una hna asa roles lm encoder vqa".split()  # what other commands read; and labelled tasks'
 TEXTS = {"text": "the bird is small .", "pair": "a bird is big ."}
 
 
@@ -95,6 +99,7 @@ def build(folder: Path) -> Path:
     """Make the files that commands read."""
     shutil.copytree(OLD / "data", folder)
     write_texts(folder)
+    write_data(folder / "questions")
     call(folder, "fairseq-preprocess", *PREPROCESS.split())
     shutil.copytree(folder / "text", folder / "translation" / "text")
     call(folder, "fairseq-preprocess", *PREPROCESS_MONO.split())

@@ -13,11 +13,14 @@ from torch import Tensor
 from fairseq_ext.attention import second_pass
 from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.adversarial import asa_options
+from fairseq_ext.criterions.adversarial.asa_options import TAGGING_TASK
 from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
-from fairseq_ext.criterions.adversarial.masking_rates import SHARE, read_masking_rates
-from fairseq_ext.criterions.divergence import Divergence
-from fairseq_ext.criterions.logging_outputs import Log, log_means, sum_entries
+from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
+from fairseq_ext.criterions.divergence import Divergence, Predictions
+from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means, sum_entries
 from fairseq_ext.criterions.terms import Term, TrainingStep
+from fairseq_ext.data.rows import pad_batch
+from fairseq_ext.training_logs import MASKED_SHARE
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +38,23 @@ class TwoPass(Term):
     """
 
     def __init__(self, cfg: Any, task: Any) -> None:
+        cfg = asa_options.resolve_options(cfg, task)
         super().__init__(cfg, task)
         self.penalty_kind, self.empty_rows = str(cfg.asa_penalty), str(cfg.asa_empty_rows)
         self.divergence = Divergence.build(str(cfg.asa_divergence), str(cfg.asa_regression))
+        self.all_tokens = str(cfg.asa_tagging) == "tokens" and task.cfg._name == TAGGING_TASK
+        embedded = "roberta" if self.empty_rows == "scores" else "bert"
         self.options: Any = {
             "one_batch": not cfg.asa_in_sequence,
             "empty_rows": self.empty_rows,
             "padded_rows": self.penalty_kind == "padded",
+            "embedded_padding": embedded if cfg.asa_padded_length else None,
         }
+
+    def prepare(self, sample: Sample) -> Sample:
+        """Return the batch with rows of --asa-padded-length."""
+        length = self.cfg.asa_padded_length
+        return pad_batch(sample, length, self.task.source_dictionary.pad()) if length else sample
 
     def build_second_pass(self, updates: int) -> second_pass.SecondPass:
         """Return the second pass of the step after so many updates."""
@@ -55,14 +67,31 @@ class TwoPass(Term):
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return weighted divergence and penalty; log the divergence and the counts of units."""
         more = step.output[1]
-        predictions = (step.select_predictions(each) for each in (step.output, more["second"]))
+        predictions = (self.select_predictions(step, x) for x in (step.output, more["second"]))
         divergence, counts = self.divergence.total(*predictions), more["counts"]
         log: Log = {"asa_divergence": divergence.detach()}
         zero = torch.zeros((), device=divergence.device)  # the sum for a layer that was dropped
         for name, group in {"": list(counts.values()), **self.count_layers(counts)}.items():
             log[f"asa_kept{name}"] = sum((count.kept.detach().sum() for count in group), zero)
             log[f"asa_units{name}"] = sum((count.units.sum() for count in group), zero)
-        return self.cfg.asa_alpha * divergence + self.penalty(counts, step.weights), log
+        return self.cfg.asa_alpha * divergence + self.penalty(counts, self.weigh_rows(step)), log
+
+    def select_predictions(self, step: TrainingStep, output: Any) -> list[Predictions]:
+        """Return the predictions to compare: the objective's, or those of all tokens and padding.
+
+        The latter have the weight of a sentence each, as in the released code.
+        """
+        if not self.all_tokens:
+            return step.select_predictions(output)
+        scores = output[0].flatten(0, 1)
+        return [Predictions(scores, self.weigh_rows(step)[:1].expand(len(scores)))]
+
+    def weigh_rows(self, step: TrainingStep) -> Tensor:
+        """Return the weight of each row [R] in the penalty; equal ones if all tokens count."""
+        if not self.all_tokens:
+            return step.weights
+        share = step.sample_size / len(step.weights)
+        return step.weights.new_full(step.weights.shape, share, dtype=torch.float)
 
     def count_layers(self, counts: Counts) -> dict[str, list[second_pass.UnitCounts]]:
         """Return the counts of single layers by suffix of their log keys, the same in each step."""
@@ -84,6 +113,7 @@ class Adversaries(TwoPass):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
+        cfg = self.cfg
         default = TAU_PRETRAINING if cfg._name.startswith(PRETRAINING) else TAU
         tau = default if cfg.asa_tau is None else cfg.asa_tau
         self.tau = tau**2 if cfg.asa_tau_squared else tau
@@ -167,7 +197,7 @@ class AdversarialSelfAttention(Term):
     def build(cls, cfg: Any, task: Any) -> Term:
         """Return the term; raise UsageError for an option that has no meaning or no effect."""
         baseline = asa_options.read_baseline(cfg)
-        asa_options.check_options(cfg, baseline, str(getattr(task.cfg, "_name", "")))
+        asa_options.check_options(cfg, baseline, task)
         return BASELINES[baseline](cfg, task)
 
     @classmethod
@@ -179,4 +209,4 @@ class AdversarialSelfAttention(Term):
             units, layer = sum_entries(logs, name), name.removeprefix("asa_units")
             if units:
                 kept = sum_entries(logs, f"asa_kept{layer}")
-                metrics.log_scalar(SHARE + layer, 1 - float(kept / units), units, round=4)
+                metrics.log_scalar(MASKED_SHARE + layer, 1 - float(kept / units), units, round=4)

@@ -4,12 +4,14 @@
 # mypy: disable-error-code="valid-type"
 
 import logging
+from argparse import Namespace
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.attention.second_pass import EMPTY_ROWS
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
@@ -17,7 +19,9 @@ from fairseq_ext.models.config import (
     Requirements,
     check_requirements,
     default_options,
+    flag,
     help_from_docstring,
+    to_dict,
 )
 
 logger = logging.getLogger(__name__)
@@ -33,6 +37,25 @@ Divergences = ChoiceEnum(list(DIVERGENCES))
 Regressions = ChoiceEnum(list(REGRESSIONS))
 Penalties = ChoiceEnum(["sum", "padded", "share"])
 EmptyRows = ChoiceEnum(list(EMPTY_ROWS))
+Tagging = ChoiceEnum(["words", "tokens"])
+
+RELEASED: dict[str, Any] = {
+    "asa_tau": 0.5,
+    "asa_tau_squared": True,
+    "asa_divergence": "symmetric",
+    "asa_regression": "batch",
+    "asa_tagging": "tokens",
+    "asa_penalty": "padded",
+    "asa_padded_length": 128,
+}
+"""What the released code of Wu et al. 2023 computes; BERT and RoBERTa differ in empty rows."""
+
+PRESETS: dict[str, dict[str, Any]] = {"none": {}, "released": RELEASED}
+Presets = ChoiceEnum(list(PRESETS))
+
+CONFIGURABLE = ("asa_tau", "asa_padded_length")  # options of the released code too
+FIXED = {"asa_alpha": 1.0, "asa_sample": False}  # further values that it has
+RELEASED_EMPTY_ROWS = {True: "uniform", False: "scores"}  # of BERT, of RoBERTa
 
 
 @dataclass
@@ -44,22 +67,30 @@ class AdversarialConfig(FairseqDataclass):
         asa_rival: the old name of --asa-baseline
         asa_baseline: instead of adversaries: two_pass (the control), bernoulli, scheduled,
             magnitude (naive masks), freelb, smart (noise on embeddings)
+        asa_preset: released sets the options below to what the authors' released code computes: tau
+            .5 and padded length 128, unless others are given, and the rest as there; what else is
+            given must not contradict it
         asa_tau: weight of the units that adversaries keep; the lower, the more they mask (default,
             the paper's: .1 for pre-training, else .3)
         asa_alpha: weight of the divergence of the two passes (SMART: lambda)
         asa_sample: draw masks by a Gumbel-sigmoid, as in the paper (default: a threshold, as its
             code)
-        asa_divergence: KL from the clean pass to the masked one, or symmetric, as in the released
-            code
-        asa_regression: distance of numbers, of sentence_regression: squared difference (ours), or
-            batch, the divergence of softmaxes across a batch, as in the released code
-        asa_penalty: what is paid for units that are kept: sum, their number in all layers (the
-            paper's); padded, the same with padded queries (released code); share, the mean share of
-            a layer (ours)
+        asa_divergence: kl from the clean pass to the masked one (default), or symmetric, as in the
+            released code
+        asa_regression: distance of numbers, of sentence_regression: squared difference (default,
+            ours), or batch, the divergence of softmaxes across a batch, as in the released code
+        asa_tagging: divergence of sequence_tagging: mean over words that have a tag (default,
+            ours), or sum over all tokens of a row with its padding, divided by the number of
+            sentences (tokens, as in the released code)
+        asa_penalty: what is paid for units that are kept: sum, their number in all layers (default,
+            the paper's); padded, the same with padded queries (released code); share, the mean
+            share of a layer (ours)
+        asa_padded_length: pad rows in training to so many tokens, and embed padding as other tokens
+            (released code: 128); labelled text alone (default: to the longest row of a batch)
         asa_tau_squared: the weight is tau squared, as in the released code
         asa_empty_rows: what a query without a key attends to: unmasked, as if nothing were masked
-            (ours); uniform, all positions alike (released code, BERT); scores, all positions
-            (released code, RoBERTa)
+            (default, ours); uniform, all positions alike (released code, BERT); scores, all
+            positions (released code, RoBERTa)
         asa_in_sequence: one pass after the other instead of one larger batch: with
             --checkpoint-activations in less memory
         asa_rate: share of units masked by bernoulli (paper: .05 or .1) and of each row by magnitude
@@ -75,14 +106,17 @@ class AdversarialConfig(FairseqDataclass):
 
     asa_rival: Baselines = ADVERSARIES
     asa_baseline: Baselines = ADVERSARIES
+    asa_preset: Presets = "none"
     asa_tau: Optional[float] = None
     asa_alpha: float = 1.0
     asa_sample: bool = False
-    asa_divergence: Divergences = "kl"
-    asa_regression: Regressions = "squared"
-    asa_penalty: Penalties = "sum"
+    asa_divergence: Optional[Divergences] = None
+    asa_regression: Optional[Regressions] = None
+    asa_tagging: Optional[Tagging] = None
+    asa_penalty: Optional[Penalties] = None
+    asa_padded_length: Optional[int] = None
     asa_tau_squared: bool = False
-    asa_empty_rows: EmptyRows = "unmasked"
+    asa_empty_rows: Optional[EmptyRows] = None
     asa_in_sequence: bool = False
     asa_rate: float = 0.1
     asa_log: Optional[str] = None
@@ -93,14 +127,26 @@ class AdversarialConfig(FairseqDataclass):
     smart_beta: float = 0.99
 
 
+DEFAULTS = {
+    "asa_divergence": "kl",
+    "asa_regression": "squared",
+    "asa_tagging": "words",
+    "asa_penalty": "sum",
+    "asa_empty_rows": "unmasked",
+}
+"""Values of options that neither the user nor a preset has set."""
+
 RANGES = {
     **dict.fromkeys(("asa_tau", "asa_alpha", "asa_radius", "asa_step_size", "smart_mu"), (0, inf)),
     **dict.fromkeys(("asa_rate", "smart_beta"), (0, 1)),
-    "asa_steps": (1, inf),
+    **dict.fromkeys(("asa_steps", "asa_padded_length"), (1, inf)),
 }
 
 BASELINE_REQUIREMENTS = {
     **dict.fromkeys(("asa_tau", "asa_tau_squared", "asa_penalty", "asa_sample"), [ADVERSARIES]),
+    "asa_padded_length": [ADVERSARIES],
+    "asa_preset": PASSES,
+    "asa_tagging": PASSES,
     "asa_alpha": [*PASSES, "smart"],
     **dict.fromkeys(("asa_divergence", "asa_regression", "asa_in_sequence"), PASSES),
     "asa_empty_rows": MASKS,
@@ -112,6 +158,9 @@ BASELINE_REQUIREMENTS = {
 """Option -> the values of --asa-baseline with which it has an effect."""
 
 REGRESSION_TASK = "sentence_regression"  # the task whose predictions are numbers
+TAGGING_TASK = "sequence_tagging"
+LABELLED_TASKS = ["sentence_classification", REGRESSION_TASK, "multiple_choice", TAGGING_TASK]
+"""Tasks that the released code has."""
 
 
 def read_baseline(cfg: Any) -> str:
@@ -131,30 +180,88 @@ def read_baseline(cfg: Any) -> str:
     return rival
 
 
-def check_options(cfg: Any, baseline: str, task: str) -> None:
+def resolve_options(cfg: Any, task: Any) -> Namespace:
+    """Return the options with those of the preset, and defaults of what is still None."""
+    values = to_dict(cfg)
+    preset = PRESETS[str(values.get("asa_preset", "none"))]
+    if preset:
+        bert = getattr(task, "segments", 0) > 0
+        preset = {**preset, "asa_empty_rows": RELEASED_EMPTY_ROWS[bert]}
+    for name, value in {**DEFAULTS, **preset}.items():
+        if values.get(name) is None or preset.get(name) is True:
+            values[name] = value
+    return Namespace(**values)
+
+
+def check_options(cfg: Any, baseline: str, task: Any) -> None:
     """Raise UsageError for a number out of range and for an option without effect.
 
     Args:
         baseline: the value of --asa-baseline.
-        task: the name of the task.
+        task: the task, whose name and rows options have to fit.
     """
     for name, (low, high) in RANGES.items():
         value = getattr(cfg, name)
         if value is not None and not (low <= value <= high and isfinite(value)):
             limit = "upwards" if high == inf else f"to {high}"
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is {value:g}; give a number from {low} {limit}")
-    values = {name: getattr(cfg, name) for name in BASELINE_REQUIREMENTS}
-    values |= {"asa_baseline": baseline, "task": task}
-    defaults = default_options(AdversarialConfig)
-    for requirements in _list_requirements(task):
-        check_requirements(values, defaults, {"smart_mu": 0.0}, requirements)
+            raise UsageError(f"{flag(name)} is {value:g}; give a number from {low} {limit}")
+    _check_preset(cfg)
+    resolved, name = vars(resolve_options(cfg, task)), str(getattr(task.cfg, "_name", ""))
+    values = {option: resolved[option] for option in (*BASELINE_REQUIREMENTS, "asa_preset")}
+    values |= {"asa_baseline": baseline, "task": name}
+    usual = {**default_options(AdversarialConfig), **DEFAULTS}
+    unchanged = {option: values.get(option) for option in values if getattr(cfg, option, 0) is None}
+    preset = PRESETS[str(cfg.asa_preset)]
+    for requirements in _list_requirements(name):
+        check_requirements(values, usual | unchanged | preset, {"smart_mu": 0.0}, requirements)
+    _check_padded_length(resolved["asa_padded_length"], task)
+
+
+def _check_preset(cfg: Any) -> None:
+    """Raise UsageError for an option that contradicts the preset."""
+    name = str(cfg.asa_preset)
+    if not PRESETS[name]:
+        return
+    accepted = {option: [value] for option, value in {**PRESETS[name], **FIXED}.items()}
+    accepted |= {
+        "asa_empty_rows": [*RELEASED_EMPTY_ROWS.values()],
+        "asa_tau_squared": [True, False],
+    }
+    for option, values in accepted.items():
+        value = getattr(cfg, option)
+        if option not in CONFIGURABLE and value is not None and str(value) not in map(str, values):
+            raise UsageError(
+                f"{flag(option, value)} contradicts --asa-preset {name}; leave out one of them"
+            )
+
+
+def _check_padded_length(length: int | None, task: Any) -> None:
+    """Raise UsageError if rows may be longer than they are padded to, or positions are too few."""
+    if length is None:
+        return
+    if (longest := task.max_positions()) > length:
+        raise UsageError(
+            f"--asa-padded-length is {length}, and rows have up to {longest} tokens; give "
+            f"--tokens-per-sample {length}, or a larger --asa-padded-length"
+        )
+    positions = get_model_report(task).positions
+    if positions is not None and positions < length:
+        raise UsageError(
+            f"--asa-padded-length is {length}, and the encoder has {positions} positions; give "
+            f"--asa-padded-length {positions}, or a new encoder more --max-positions"
+        )
 
 
 def _list_requirements(task: str) -> tuple[Requirements, ...]:
-    """Return what options need to have an effect in a task; both tables must be met."""
+    """Return what options need to have an effect in a task; all tables must be met."""
     baselines = {name: (["asa_baseline"], values) for name, values in BASELINE_REQUIREMENTS.items()}
-    others = {"asa_regression": (["task"], [REGRESSION_TASK]), "smart_beta": (["smart_mu"], [])}
+    others = {
+        "asa_regression": (["task"], [REGRESSION_TASK]),
+        "asa_tagging": (["task"], [TAGGING_TASK]),
+        "asa_preset": (["task"], LABELLED_TASKS),
+        "asa_padded_length": (["task"], LABELLED_TASKS),
+        "smart_beta": (["smart_mu"], []),
+    }
     if task == REGRESSION_TASK:  # a squared difference of numbers is no divergence
         others["asa_divergence"] = (["asa_regression"], ["batch"])
-    return baselines, others
+    return baselines, others, {"asa_padded_length": (["asa_penalty"], ["padded"])}

@@ -3,10 +3,7 @@
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.training_logs import read_log
-
-SHARE = "asa_masked"
-"""Logged share of all units that are masked; the share of layer 3 is logged as "asa_masked_3"."""
+from fairseq_ext.training_logs import MASKED_SHARE, read_log
 
 
 def read_masking_rates(path: str | None) -> tuple[list[int], list[float]]:
@@ -28,11 +25,11 @@ def read_masking_rates(path: str | None) -> tuple[list[int], list[float]]:
         )
     kinds: dict[str, dict[int, float]] = {"train_inner": {}, "train": {}}
     for kind, update, values in read_log(Path(path)):
-        if kind in kinds and any(name.startswith(f"{SHARE}_") for name in values):
-            kinds[kind][update] = values[SHARE]
+        if kind in kinds and any(name.startswith(f"{MASKED_SHARE}_") for name in values):
+            kinds[kind][update] = values[MASKED_SHARE]
     rates = max(kinds.values(), key=len)
     if not rates:
         raise UsageError(
-            f"--asa-log {path} names no {SHARE}_0; give that of a training with adversaries"
+            f"--asa-log {path} names no {MASKED_SHARE}_0; give that of a training with adversaries"
         )
     return list(rates), list(rates.values())

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# A dependency parser of spaCy trained on a treebank, and its parses of corpora that have none, for
+# the roles dependency and major.
+#
+# Paper: Multi-Head Self-Attention with Role-Guided Masks (Wang et al. 2020), whose corpora of
+# sentences are parsed by spaCy.
+# Needs: spaCy (pip install -e '.[spacy]'); the English Web Treebank in $FAIRSEQ_EXT_CORPORA, or
+# another treebank of Universal Dependencies by --train and --dev.
+#
+# Usage: bash scripts/train_parser.sh [OPTION...] [DATA...]
+#
+#   DATA       folders of labelled text, as scripts/prepare_task.sh --words 0 makes them: each of their
+#              splits gets annotations (fairseq-ext annotate)
+#   --train    the treebank, CoNLL-U, plain or .gz (default: ud-english-ewt/en_ewt-ud-train.conllu.gz)
+#   --dev      the part that the parser is chosen and measured on (default: en_ewt-ud-dev.conllu.gz)
+#   --lang     its language (default: en)
+#   --updates  length of the training (default: 5000)
+#   --out      folder of the parser (default: checkpoints/parser)
+#
+# scores.json has attachment scores (dep_uas, dep_las, without punctuation) on --dev, with the words of
+# the treebank, scores-lower.json those of its text in lower case, as corpora of sentences often are. A
+# parser that is there is used as it is.
+#
+# Expected: see docs/results/roles.md.
+# Cost: see docs/results/roles.md.
+
+. "$(dirname "$0")/lib/common.sh"
+
+# spacy COMMAND ARGUMENT...: run a command of spaCy; what it prints is for errors.
+spacy() {
+  local said
+  said=$(python -m spacy "$@" 2>&1) || die "$said"
+}
+
+# convert FILE NAME: make $work/NAME.spacy of a file of CoNLL-U.
+convert() {
+  [ "$1" -ef "$work/$2.conllu" ] || gzip -cdf "$1" >"$work/$2.conllu"
+  spacy convert "$work/$2.conllu" "$work" --converter conllu --n-sents 10
+}
+
+train_parser() {
+  local work=$out.part
+  rm -rf "$work"
+  mkdir -p "$work"
+  convert "$train" train
+  convert "$dev" dev
+  spacy init fill-config "$SCRIPTS/configs/parser.cfg" "$work/filled.cfg"
+  foreground python -m spacy train "$work/filled.cfg" --output "$work" --nlp.lang "$lang" \
+    --paths.train "$work/train.spacy" --paths.dev "$work/dev.spacy" \
+    --training.max_steps "$updates" --training.eval_frequency "$((updates < 500 ? updates : 500))"
+  spacy evaluate "$work/model-best" "$work/dev.spacy" --output "$work/scores.json" --gold-preproc
+  awk -F '\t' -v OFS='\t' 'NF == 10 { $2 = tolower($2) } 1' "$work/dev.conllu" >"$work/lower.conllu"
+  convert "$work/lower.conllu" lower
+  spacy evaluate "$work/model-best" "$work/lower.spacy" --output "$work/scores-lower.json" \
+    --gold-preproc
+  rm -r "$work"/*.{conllu,spacy} "$work/model-last"
+  mv "$work" "$out"
+}
+
+train='' dev='' lang=en updates=5000 out=''
+read_options "WORD --train= --dev= --lang= --updates= --out=" "$@"
+require_positive --updates "$updates"
+out=${out:-$PLACE/checkpoints/parser}
+treebank=$(corpus_folder ud-english-ewt)
+train=${train:-${treebank:+$treebank/en_ewt-ud-train.conllu.gz}}
+dev=${dev:-${treebank:+$treebank/en_ewt-ud-dev.conllu.gz}}
+for file in train dev; do
+  [ -f "${!file}" ] || die "--$file is '${!file}', which is no file: give CoNLL-U, or set" \
+    "FAIRSEQ_EXT_CORPORA to a folder with ud-english-ewt."
+done
+for data in "${WORDS[@]}"; do
+  [ -e "$data/train.jsonl" ] ||
+    die "'$data' has no train.jsonl: give folders of scripts/prepare_task.sh --words 0."
+done
+setup_environment
+python -c 'import spacy' 2>/dev/null ||
+  die "spaCy is not installed: pip install -e '.[spacy]' does it."
+[ -e "$out/model-best" ] || train_parser
+say "The parser is $out/model-best; its scores are in $out."
+for data in "${WORDS[@]}"; do
+  for file in "$data"/*.jsonl; do
+    split=$(basename "$file" .jsonl)
+    [ -e "$data/$split.annotations" ] ||
+      fairseq-ext annotate "$data" --split "$split" --parser "spacy:$out/model-best"
+  done
+done

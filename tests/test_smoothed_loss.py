@@ -1,0 +1,106 @@
+"""Label-smoothed cross-entropy with its gradient: fairseq's own in float64 is the twin."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from adversarial import build
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+
+from fairseq_ext.criterions import smoothed_loss
+from fairseq_ext.criterions.smoothed_loss import SmoothedLoss
+
+PAD = 1
+
+
+def twin(scores, target, epsilon):
+    scores = scores.double().detach().requires_grad_()
+    loss, nll = label_smoothed_nll_loss(scores.log_softmax(-1), target, epsilon, PAD)
+    (3 * loss).backward()
+    return loss, nll, scores.grad
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
+@pytest.mark.parametrize("part", [1, 3, 100])
+@pytest.mark.parametrize("scale", [1, 1e4])
+def test_loss_and_gradient_are_those_of_fairseq(epsilon, part, scale):
+    generator = torch.Generator().manual_seed(1)
+    scores = scale * torch.randn(10, 17, generator=generator)
+    target = torch.tensor([4, PAD, 5, PAD, PAD, 16, 0, 4, 9, PAD])
+    own = scores.clone().requires_grad_()
+    loss, nll = SmoothedLoss.apply(own, target, epsilon, PAD, part)
+    (3 * loss).backward()
+    for found, expected in zip((loss, nll, own.grad), twin(scores, target, epsilon), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    assert not own.grad[target.eq(PAD)].any() and not nll.requires_grad
+
+
+def test_all_targets_may_be_padding():
+    scores = torch.randn(2, 5, requires_grad=True)
+    loss, nll = SmoothedLoss.apply(scores, torch.full((2,), PAD), 0.1, PAD, 1)
+    loss.backward()
+    assert loss == nll == 0 and not scores.grad.any()
+
+
+@pytest.fixture
+def computed():
+    """A model, and a function that computes the loss of a batch by fairseq's criterion."""
+    case = build("label_smoothed_cross_entropy", "label_smoothed_cross_entropy")
+    sample = case.sample([0, 1, 2])
+
+    def compute(**options):
+        vars(case.criterion).update(options)
+        case.model.zero_grad()
+        output = case.model(**sample["net_input"])
+        loss, nll = case.criterion.compute_loss(case.model, output, sample)
+        own = loss.requires_grad and _names(loss.grad_fn) >= {"SmoothedLossBackward"}
+        if loss.requires_grad:
+            loss.backward()
+        gradients = [parameter.grad for parameter in case.model.parameters()]
+        return own, loss.item(), nll.item(), gradients
+
+    return case.model, compute
+
+
+def _names(function):
+    """Return the names of the functions of a graph."""
+    others = (other for other, _ in function.next_functions if other is not None)
+    return {function.name()}.union(*map(_names, others))
+
+
+def test_the_criterion_computes_it(computed, monkeypatch):
+    model, compute = computed
+    own, loss, nll, gradients = compute()
+    assert own
+    monkeypatch.setattr(smoothed_loss, "_is_usual", lambda *given: False)
+    stock, *numbers, others = compute()
+    assert not stock and numbers == pytest.approx([loss, nll], rel=1e-6)
+    torch.testing.assert_close(gradients, others, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_usual_is_left_to_fairseq(computed):
+    model, compute = computed
+    assert not compute(ignore_prefix_size=1)[0]
+    with torch.no_grad():
+        assert not compute(ignore_prefix_size=0)[0]
+    model.decoder.get_normalized_probs = lambda output, log_probs, sample: output[0].log_softmax(-1)
+    assert not compute()[0]
+
+
+@pytest.mark.parametrize(("name", "kept"), [("", True), ("MALLOC_TRIM_THRESHOLD_", False)])
+def test_memory_that_was_freed_is_kept(name, kept):
+    """Unless the user has set malloc's thresholds: the next tensor has the same address."""
+    code = (
+        "import torch; from fairseq_ext.patches import speed; speed.keep_large_blocks();"
+        "block = torch.empty(40_000_000); print(next(int(line.split()[1]) for line in "
+        "open('/proc/self/status') if line.startswith('RssAnon')));"
+        "block.fill_(1); del block; print(next(int(line.split()[1]) for line in "
+        "open('/proc/self/status') if line.startswith('RssAnon')))"
+    )
+    env = {"PATH": "", name or "UNUSED": "131072"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    before, after = map(int, done.stdout.split())
+    assert (after - before > 100_000) == kept

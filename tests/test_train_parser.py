@@ -1,0 +1,84 @@
+"""scripts/train_parser.sh: how it calls spaCy, which a stand-in replaces, and what it refuses."""
+
+import gzip
+
+import pytest
+from conftest import ROOT
+from shell import assert_refused, bash
+
+SCRIPT = ROOT / "scripts" / "train_parser.sh"
+TREEBANK = "# text = Dogs Run\n1\tDogs\tdog\tNOUN\t_\t_\t2\tnsubj\t_\t_\n"
+STAND_IN = """
+import sys
+from pathlib import Path
+
+command, *given = sys.argv[1:]
+with open("calls", "a") as calls:
+    print(command, *given, file=calls)
+if command == "convert":
+    source = Path(given[0])
+    (Path(given[1]) / source.name).with_suffix(".spacy").write_text(source.read_text())
+elif command == "train":
+    for name in ("model-best", "model-last"):
+        (Path(given[given.index("--output") + 1]) / name).mkdir()
+elif command == "evaluate":
+    if "Dogs" in Path(given[1]).read_text() and Path("broken").exists():
+        sys.exit("no score")
+    Path(given[given.index("--output") + 1]).write_text(Path(given[1]).read_text())
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Run the script in a folder, on a treebank of one word; files are shorter than `small`."""
+    (tmp_path / "spacy").mkdir()
+    (tmp_path / "spacy/__init__.py").write_text("")
+    (tmp_path / "spacy/__main__.py").write_text(STAND_IN)
+    (tmp_path / "dev.conllu").write_text(TREEBANK)
+    (tmp_path / "train.conllu.gz").write_bytes(gzip.compress(TREEBANK.encode()))
+    given = ["--train", "train.conllu.gz", "--dev", "dev.conllu", "--out", "parser"]
+    paths = f"{tmp_path}:{ROOT}"
+    code = f'cd "{tmp_path}" && exec bash "{SCRIPT}" "$@"'
+    return lambda *more: bash("-c", code, "bash", *given, *more, PYTHONPATH=paths)
+
+
+def test_a_parser_is_trained_once_and_measured_in_lower_case_too(train, tmp_path):
+    done = train("--updates", 20, "--lang", "de")
+    assert done.returncode == 0, done.stderr
+    parser = tmp_path / "parser"
+    assert sorted(path.name for path in parser.iterdir()) == [
+        *("model-best", "scores-lower.json", "scores.json")
+    ]
+    assert (parser / "scores.json").read_text() == TREEBANK
+    assert (parser / "scores-lower.json").read_text() == TREEBANK.replace("\tDogs", "\tdogs")
+    calls = (tmp_path / "calls").read_text()
+    assert "--nlp.lang de" in calls and "--training.max_steps 20" in calls
+    again = train()
+    assert again.returncode == 0 and again.stdout == done.stdout
+    assert (tmp_path / "calls").read_text() == calls
+
+
+def test_what_fails_leaves_no_parser(train, tmp_path):
+    (tmp_path / "broken").touch()
+    assert_refused(train(), "no score")
+    assert not (tmp_path / "parser").exists()
+    (tmp_path / "broken").unlink()
+    assert train().returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--updates", "0"], ["--updates is '0'", "positive number"]),
+        (["--train", "/nowhere"], ["--train is '/nowhere'", "give CoNLL-U"]),
+        (["texts"], ["'texts' has no train.jsonl", "--words 0"]),
+    ],
+)
+def test_refused(train, given, said):
+    assert_refused(train(*given), *said)
+
+
+def test_without_spacy_or_a_treebank(train, tmp_path):
+    (tmp_path / "spacy/__init__.py").write_text("raise ImportError")
+    assert_refused(train(), "spaCy is not installed", "pip install -e '.[spacy]'")
+    assert_refused(bash(SCRIPT), "--train is ''", "FAIRSEQ_EXT_CORPORA")
