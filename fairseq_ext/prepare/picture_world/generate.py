@@ -38,7 +38,8 @@ from fairseq_ext.prepare.picture_world.scenes import sample_scene
 from fairseq_ext.prepare.step import number_from, step_parser
 
 PARTS = {"train2014": 0.75, "val2014": 0.2, "test2015": 0.05}
-"""Shares of the pictures; the last part has no annotations."""
+"""Shares of the pictures."""
+ANNOTATED = ("train2014", "val2014")
 ASKED = 2  # questions of a picture
 SHARES = {"existence": 0.2, "count": 0.15, "colour": 0.35, "comparison": 0.1, "spatial": 0.2}
 """Shares of the kinds of questions."""
@@ -83,28 +84,32 @@ def generate(out: Path, pictures: int, seed: int) -> dict[str, int]:
         pictures: at least 3, one for each part.
         seed: of everything.
     """
-    written = {}
-    with new_folder(out) as folder:
+    with new_folder(out) as folder, tqdm(total=pictures, desc="drawing", unit=" pictures") as bar:
         for name in DETECTORS:
             (folder / name).mkdir()
-        with tqdm(total=pictures, desc="drawing", unit=" pictures") as bar:
-            for part, ids in divide(pictures).items():
-                bar.set_postfix_str(part)
-                asked: list[tuple[int, int, Question]] = []
-                shots = []
-                for number, made in _sample(ids, seed):
-                    asked += number_questions(number, made.shot[2])
-                    _write_features(folder, number, made.features)
-                    shots += [made.shot] if len(shots) < SHEET else []
-                    bar.update()
-                annotators.write_questions(folder, part, asked)
-                if part != list(PARTS)[-1]:
-                    rng = np.random.default_rng([seed, ids.start, 1])
-                    annotators.write_annotations(folder, part, asked, rng)
-                written[part] = len(asked)
-                if part == next(iter(PARTS)):
-                    draw_sheet(shots).save(folder / "contact_sheet.png")
-    return written
+        return {
+            part: _write_part(folder, part, ids, seed, bar)
+            for part, ids in divide(pictures).items()
+        }
+
+
+def _write_part(folder: Path, part: str, ids: range, seed: int, bar: tqdm) -> int:
+    """Write the files of a part, the first one with a contact sheet; return its questions."""
+    asked: list[tuple[int, int, Question]] = []
+    shots: list[Shot] = []
+    for number, (shot, features) in _sample(ids, seed):
+        for name, rows in zip(DETECTORS, features, strict=True):
+            np.save(folder / name / f"{number}.npy", rows)
+        asked += number_questions(number, shot[2])
+        shots += [shot] if len(shots) < SHEET else []
+        bar.update()
+    annotators.write_questions(folder, part, asked)
+    if part in ANNOTATED:
+        rng = np.random.default_rng([seed, ids.start, 1])
+        annotators.write_annotations(folder, part, asked, rng)
+    if ids.start == 1:
+        draw_sheet(shots).save(folder / "contact_sheet.png")
+    return len(asked)
 
 
 def _sample(ids: range, seed: int) -> Iterator[tuple[int, Pictured]]:
@@ -118,11 +123,6 @@ def number_questions(
 ) -> list[tuple[int, int, Question]]:
     """Return questions with their ids, made of the picture's id as those of VQA-v2 are."""
     return [(1000 * picture + place, picture, each) for place, each in enumerate(questions)]
-
-
-def _write_features(folder: Path, number: int, features: Sequence[np.ndarray]) -> None:
-    for name, rows in zip(DETECTORS, features, strict=True):
-        np.save(folder / name / f"{number}.npy", rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -150,17 +150,18 @@ def ask_comparison(things: Sequence[Thing], yes: bool, rng: np.random.Generator)
 def ask_spatial(things: Sequence[Thing], yes: bool, rng: np.random.Generator) -> Draft:
     """Ask on which side of the picture a thing is, or for the colour of the one on a side."""
     thing = things[pick(things, rng)]
-    side = list(SIDES)[pick(SIDES, rng)]
+    sides = list(SIDES)
+    side = sides[pick(sides, rng)]
     if rng.random() < 0.7:
         wanted = tell_apart(thing, things, "colour")
-        within = SIDES[side](thing)
-        if wanted is None or abs(within) < MARGIN or (within > 0) != yes:
+        depth = SIDES[side](thing)
+        if wanted is None or abs(depth) < MARGIN or (depth > 0) != yes:
             return None
         return f"Is the {wanted.say()} {side}?", answer_yes(yes)
     wanted = Wanted("", "", thing.shape)
-    within = [SIDES[side](each) for each in wanted.find(things)]
-    there = sum(depth > 0 for depth in within)
-    if len(within) < 2 or there != 1 or min(map(abs, within)) < MARGIN or SIDES[side](thing) < 0:
+    depths = [SIDES[side](each) for each in wanted.find(things)]
+    alone = len(depths) > 1 and sum(depth > 0 for depth in depths) == 1
+    if not alone or SIDES[side](thing) < 0 or min(abs(depth) for depth in depths) < MARGIN:
         return None
     return f"What colour is the {wanted.say()} {side}?", thing.colour
 

@@ -113,8 +113,8 @@ def sample_scene(rng: np.random.Generator) -> Scene:
             continue
         inside = fill_outline(thing)
         after = np.where(inside, np.uint8(len(things) + 1), shown)
-        full = [*areas, np.count_nonzero(inside)]
-        shares = np.bincount(after.ravel(), minlength=len(full) + 1)[1:] / full
+        full: list[int] = [*areas, int(inside.sum())]
+        shares = np.bincount(after.ravel(), minlength=len(full) + 1)[1:] / np.array(full)
         if shares.min() >= VISIBLE:
             things, areas, shown, visible = [*things, thing], full, after, shares
     return Scene(things, draw_picture(things, rng), shown, visible)
