@@ -11,7 +11,13 @@ from shell import assert_refused, bash
 
 from fairseq_ext.data.vqa_answers import normalise_answer, score_answers
 from fairseq_ext.errors import UsageError
-from fairseq_ext.prepare.picture_world import annotators, detectors, generate, questions, rare_part
+from fairseq_ext.prepare.picture_world import (
+    annotators,
+    detectors,
+    generate,
+    question_kinds,
+    rare_part,
+)
 from fairseq_ext.prepare.picture_world.detectors import COLOUR, DETECTORS, PLACE, SHAPE, SIZE
 from fairseq_ext.prepare.picture_world.scenes import (
     APART,
@@ -201,12 +207,12 @@ def twin_answer(text, things):
 def test_answers_are_true(scenes):
     said = Counter()
     for number, scene in enumerate(scenes):
-        for place, kind in enumerate(questions.KINDS):
-            asked = questions.sample_question(scene.things, kind, rng(5, number, place))
+        for place, kind in enumerate(question_kinds.KINDS):
+            asked = question_kinds.sample_question(scene.things, kind, rng(5, number, place))
             assert asked.answer == twin_answer(asked.text, scene.things), asked
             assert asked.rare == any(k in f"{asked.text} {asked.answer}" for k in RARE)
             said[asked.kind, asked.answer] += 1
-    assert {kind for kind, _ in said} == {*questions.KINDS}
+    assert {kind for kind, _ in said} == {*question_kinds.KINDS}
     for kind in ("existence", "comparison"):
         share = said[kind, "yes"] / (said[kind, "yes"] + said[kind, "no"])
         assert 0.3 < share < 0.7
@@ -214,7 +220,7 @@ def test_answers_are_true(scenes):
 
 
 def test_annotators_err_now_and_then():
-    asked = questions.Question("How many stars are there?", "2", "count", True)
+    asked = question_kinds.Question("How many stars are there?", "2", "count", True)
     answers = [a for n in range(400) for a in annotators.annotate(asked, rng(6, n))]
     shares = {a: n / len(answers) for a, n in Counter(map(normalise_answer, answers)).items()}
     assert shares.keys() == {"1", "2", "3"}
@@ -224,7 +230,7 @@ def test_annotators_err_now_and_then():
     assert min(best) == 1  # most annotators are right
 
 
-@pytest.mark.parametrize("answer", [a for each in questions.ANSWERS.values() for a in each])
+@pytest.mark.parametrize("answer", [a for each in question_kinds.ANSWERS.values() for a in each])
 def test_variants_are_undone_by_normalising(answer):
     varied = annotators.vary(answer)
     assert varied != answer and normalise_answer(varied) == answer
@@ -243,7 +249,7 @@ def test_the_files_have_the_official_form(world):
         assert [row["question_id"] for row in known] == [row["question_id"] for row in asked]
         for row in known:
             assert [a["answer_id"] for a in row["answers"]] == list(range(1, 11))
-            assert row["answer_type"] in questions.ANSWERS
+            assert row["answer_type"] in question_kinds.ANSWERS
             given = Counter(a["answer"] for a in row["answers"])
             assert given[row["multiple_choice_answer"]] == max(given.values())
     assert sorted(pictures) == list(range(1, PICTURES + 1))
@@ -269,7 +275,7 @@ def test_a_seed_makes_the_same_world(world, tmp_path):
 
 
 def test_kinds_of_questions_have_their_shares():
-    assert {*generate.SHARES} == {*questions.KINDS}
+    assert {*generate.SHARES} == {*question_kinds.KINDS}
     assert sum(generate.SHARES.values()) == pytest.approx(1)
     asked = [q.kind for n in range(150) for q in generate.sample_picture(rng(8, n)).shot[2]]
     assert len(asked) == 150 * generate.ASKED

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.files import atomic_writer
-from fairseq_ext.prepare.picture_world.questions import ANSWERS, Question
+from fairseq_ext.prepare.picture_world.question_kinds import ANSWERS, Question
 
 ANNOTATORS = 10
 ERRORS = 0.08  # share of wrong answers

@@ -26,7 +26,7 @@ WAVES = 3  # along each axis; their phases tell the place
 SIZES = 4  # features of the size
 GRID = 8  # cells of an outline
 SMALLEST, LARGEST = 6.0, 28.0  # half sides of boxes
-NOISE, DIM = 0.1, 0.5  # deviation of a feature that a detector sees well, and of others
+NOISE, DIM = 0.1, 0.8  # deviation of a feature that a detector sees well, and of others
 
 BLUR = 0.05  # deviation of a box's centre and of the logarithm of its size, in halves of its side
 OUTLINE_WIDTH, COLOUR_WIDTH = 0.1, 40.0  # distances within which likeness falls
