@@ -119,7 +119,7 @@ def test_properties_are_measured(shape, colour):
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_a_detector_sees_one_property_well(scenes, name):
-    """The noise of others is that of DIM; a property can be told by its detector, not by others."""
+    """A property can be told by the detector that sees it, and not by others."""
     detector, apart, right = DETECTORS[name], [], {"shape": [], "colour": []}
     for number, scene in enumerate(scenes):
         boxes = detectors.find_boxes(scene, detector, rng(2, number))
@@ -141,7 +141,7 @@ def test_a_detector_sees_one_property_well(scenes, name):
                     right[kind].append(told == getattr(scene.things[box.thing - 1], kind))
     deviation = np.std(apart, 0)
     for part in (SHAPE, COLOUR, SIZE):
-        expected = detectors.NOISE if part == detector.sees else detectors.DIM
+        expected = detectors.NOISE if part == detector.sees else detector.noise
         assert deviation[part] == pytest.approx(expected, rel=0.15)
     assert deviation[PLACE].max() < 0.5
     for kind, shares in right.items():

@@ -2,7 +2,7 @@
 
 A detector misses some things, small and hidden ones more often, finds large things several times,
 and raises false alarms. It measures each of its boxes by itself, so that two boxes of one thing
-differ. One property it sees well, the others dimly: their features have much more noise.
+differ. It sees one property well, and others dimly or hardly: their features have more noise.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ WAVES = 3  # along each axis; their phases tell the place
 SIZES = 4  # features of the size
 GRID = 8  # cells of an outline
 SMALLEST, LARGEST = 6.0, 28.0  # half sides of boxes
-NOISE, DIM = 0.1, 0.8  # deviation of a feature that a detector sees well, and of others
+NOISE = 0.1  # deviation of a feature that a detector sees well
 
 BLUR = 0.05  # deviation of a box's centre and of the logarithm of its size, in halves of its side
 OUTLINE_WIDTH, COLOUR_WIDTH = 0.1, 40.0  # distances within which likeness falls
@@ -66,6 +66,7 @@ class Detector(NamedTuple):
 
     Attributes:
         sees: the features that it measures well, beside the place.
+        noise: deviation of all other features.
         misses: how probable it is that a small thing, seen in full, is missed; a large one is
             missed a quarter as often.
         copies: the mean number of further boxes of the largest thing.
@@ -73,6 +74,7 @@ class Detector(NamedTuple):
     """
 
     sees: slice
+    noise: float
     misses: float
     copies: float
     vagueness: float
@@ -155,9 +157,9 @@ def measure_size(box: Box) -> np.ndarray:
 
 
 DETECTORS = {
-    "shape": Detector(SHAPE, misses=0.1, copies=7.0, vagueness=0.3),
-    "colour": Detector(COLOUR, misses=0.1, copies=9.0, vagueness=0.3),
-    "size": Detector(SIZE, misses=0.1, copies=3.0, vagueness=0.15),
+    "shape": Detector(SHAPE, noise=0.5, misses=0.1, copies=7.0, vagueness=0.3),
+    "colour": Detector(COLOUR, noise=1.5, misses=0.1, copies=9.0, vagueness=0.3),
+    "size": Detector(SIZE, noise=1.5, misses=0.1, copies=3.0, vagueness=0.15),
 }
 """The views, the primary one first."""
 
@@ -197,7 +199,7 @@ def describe_boxes(
     scene: Scene, boxes: list[Box], detector: Detector, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the features [boxes, WIDTH] float16 of boxes."""
-    noise = np.full(WIDTH, DIM)
+    noise = np.full(WIDTH, detector.noise)
     noise[PLACE] = noise[detector.sees] = NOISE
     features = rng.normal(0, noise, (len(boxes), WIDTH))
     for row, box in zip(features, boxes, strict=True):
