@@ -25,7 +25,7 @@ ROOMS = {
     "evaluation": "score table",
     "analysis": "curves masking map analyse report columns heads weights align",
     "analysis.coreference": "probe",
-    "analysis.demos": "collapse boxes",
+    "analysis.demos": "collapse",
 }
 MODULES = {
     "recipe": "run_recipe",
@@ -46,7 +46,7 @@ QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves", "mas
 # Verbs that read no checkpoint.
 NO_READERS = (
     *("doctor", "recipe", "launch", "sweep", "annotate", "import-hf"),
-    *("score", "curves", "masking", "collapse", "boxes"),
+    *("score", "curves", "masking", "collapse"),
 )
 
 

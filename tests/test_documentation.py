@@ -72,8 +72,7 @@ def test_every_mechanism_has_a_page_of_the_same_shape():
             assert f"({page.name})" in index and f"mechanisms/{page.name}" in readme
 
 
-# a module for use in Python has no flags
-NOT_THERE = {("multi_view.md", "| flag |"), ("asa.md", "Cost"), ("roles.md", "| flag |")}
+NOT_THERE = {("asa.md", "Cost"), ("roles.md", "| flag |")}
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_text_that_is_cut_at_a_line_is_seen(code, after, failures):
 @pytest.mark.parametrize(
     ("name", "flag", "works", "refused"),
     [
-        ("ext boxes", "--steps", ["2147483648", "\u0663"], ["0", "-1", "9" * 30, "1e3", "x"]),
+        ("ext columns", "--limit", ["2147483648", "\u0663"], ["0", "-1", "9" * 30, "1e3", "x"]),
         ("ext sweep", "--folds", ["0"], ["-1", "2147483648", "1.5"]),
         ("ext annotate", "--threshold", ["0", "-0.0", "1e-400"], ["-1", "2", "nan", "inf", "1,5"]),
         ("prepare_parallel.sh", "--every", ["2147483648"], ["0", "-1", str(2**63)]),

@@ -256,7 +256,9 @@ def test_values_of_an_analysis_are_means_over_heads(tmp_path, table):
             UsageError, match=f"no analysis.{name}; give analysis.SITE.NAME.*{said}"
         ):
             table(*folders, "--metric", f"analysis.{name}")
-    with pytest.raises(UsageError, match=r"c has no analysis/column_sums.csv; run 'fairseq-ext"):
+    with pytest.raises(
+        UsageError, match=r"c has no analysis/column_sums.csv nor heads.csv; run 'fairseq-ext"
+    ):
         table(make(tmp_path / "c"), "--metric", "analysis.encoder.entropy")
 
 

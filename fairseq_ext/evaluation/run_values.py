@@ -85,22 +85,23 @@ def find_analysed_value(run: Run, name: str) -> float:
         UsageError: there is no such value.
     """
     _, site, value = [*name.split(".", 2), "", ""][:3]
+    folder = run.folder / ANALYSIS[:-1]
+    tables = [folder / table for table in TABLES if (folder / table).is_file()]
+    if not tables:
+        raise UsageError(
+            f"{run.folder} has no {ANALYSIS[:-1]}/{' nor '.join(TABLES)}; run 'fairseq-ext analyse "
+            f"--out {folder}' on its checkpoint"
+        )
     rows = []
-    for table in TABLES:
-        path = run.folder / ANALYSIS[:-1] / table
-        if not path.is_file():
-            raise UsageError(
-                f"{run.folder} has no {ANALYSIS[:-1]}/{table}; run 'fairseq-ext analyse --out "
-                f"{path.parent}' on its checkpoint"
-            )
+    for path in tables:
         with path.open(encoding="utf-8", newline="") as file:
             rows += [row for row in csv.DictReader(file) if row["site"] == site]
     values = [float(row[value]) for row in rows if row.get(value)]
     if not values:
         columns = sorted({column for row in rows for column in row} - {"model", "site"})
         raise UsageError(
-            f"{run.folder} has no {name}; give {ANALYSIS}SITE.NAME, SITE being encoder, decoder or "
-            f"cross, and NAME {' or '.join(columns) or 'a column of the tables there'}"
+            f"{run.folder} has no {name}; give {ANALYSIS}SITE.NAME, SITE being encoder, decoder, "
+            f"cross or views, and NAME {' or '.join(columns) or 'a column of the tables there'}"
         )
     return statistics.mean(values)
 

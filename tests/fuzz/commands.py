@@ -312,7 +312,6 @@ VERBS = [
         "made/",
     ),
     ext("collapse --out made", writes="made/"),
-    ext("boxes --out made --seeds 1 --steps 2", writes="made/"),
 ]
 STEPS = [
     step("bitext text=made --languages de en --longest 9", "text/train.de text/train.en", "made/"),
@@ -336,6 +335,7 @@ STEPS = [
     step("fetch own iwslt14 --check"),
     step("gigaword extract gigaword made/out --valid 2", "gigaword/*", "made/out/"),
     step("manifest translation text --about x", writes="translation/manifest.json"),
+    step("picture_world.generate made/out --pictures 3", writes="made/out/"),
     step("subwords text made/codes made/out --merges 20", "?text/train.*", "made/codes made/out/"),
     step("tokenise text made/out --lowercase", "?text/*", "made/out/"),
     step(
@@ -397,6 +397,7 @@ SCRIPTS = [
     script("probe.sh nowhere.pt --runs nowhere", works=False),
     script("prepare_builtin.sh /dev/null/x", works=False),
     script("prepare_vqa.sh made/out --offline own --features a=nowhere", works=False),
+    script("vqa_world.sh --variants nothing", works=False),
     script("quickstart.sh --corpus nothing", works=False),
 ]
 COMMANDS = [*FAIRSEQ, *VERBS, *STEPS, *SCRIPTS]

@@ -26,8 +26,8 @@ class Interval(NamedTuple):
 
 MOST = 10**15
 FROM = {  # lowest, highest -> flags
-    (1, MOST): "columns limit longest merges steps tokens valid",
-    (0, MOST): "copies distractors every index random words",
+    (1, MOST): "columns limit longest merges tokens valid",
+    (0, MOST): "distractors every index random words",
     (1, inf): "best cpu-processes epochs gpus jobs last updates",
     (1, sys.maxsize): "batch-size",
 }
@@ -37,16 +37,16 @@ OF_FLAG |= {
     "--resamples": Interval(100),
     "--ratio": Interval(1),
     "--size": Interval(1, MOST, inside=EITHER),
+    "--pictures": Interval(3, MOST, inside=EITHER),
     "--max-tokens": Interval(1, MOST, inside=EITHER),
     "--average": Interval(1, inside=EITHER),
     "--nodes": Interval(1, inside=EITHER),
     "--node-rank": Interval(0, inside=EITHER),
     "--deviation": Interval(0, 1e308),
-    "--noise": Interval(0, 1e308),
     "--epsilon": Interval(5e-324),
 }
 """Flag -> range in all verbs and steps, and in scripts but for those below."""
-POSITIVE = "epochs every folds jobs longest merges seeds updates".split()
+POSITIVE = "epochs every folds jobs longest merges pictures seeds updates".split()
 OF_SCRIPTS = {f"--{name}": Interval(1, MOST - 1) for name in POSITIVE}
 
 

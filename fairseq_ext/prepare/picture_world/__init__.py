@@ -1,0 +1,1 @@
+"""A generated world to ask questions about: pictures, detectors, questions in VQA-v2's format."""
