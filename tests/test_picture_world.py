@@ -320,7 +320,7 @@ def test_the_recipe(tmp_path):
         "--out",
         tmp_path / "out",
     ]
-    sizes = ["--pictures", 60, "--updates", 3]
+    sizes = ["--pictures", 200, "--updates", 3]
     done = bash(*command, *sizes, "--seeds", 2, "--variants", "concat una hna")
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "out" / "table.txt").read_text()
