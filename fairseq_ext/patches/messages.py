@@ -97,7 +97,7 @@ def explain(error: BaseException) -> str | None:
     """Return a sentence for an error of a configuration, or of fairseq if it is meant for users.
 
     Messages that fairseq writes for its users name a flag or say please, or stand in a line that
-    raises an exception with words of fairseq's own.
+    raises an exception with words of fairseq's own. What a model asserts without words is shown.
     """
     steps = traceback.extract_tb(error.__traceback__)
     packages = set(Path(steps[-1].filename).parts) if steps else set()
@@ -110,8 +110,12 @@ def explain(error: BaseException) -> str | None:
         return f"{to_line(error)} is there already; delete it, or give another folder"
     if FOR_USERS.search(str(error)):
         return to_line(error)
-    if type(error) in FORESEEN and RAISES.match(steps[-1].line or "") and " " in str(error).strip():
-        return f"{to_line(error)}; correct the options or the data ({SHOW} shows where)"
+    if type(error) in FORESEEN and " " in str(error).strip():
+        if isinstance(error, AssertionError) or RAISES.match(steps[-1].line or ""):
+            return f"{to_line(error)}; correct the options or the data ({SHOW} shows where)"
+    if isinstance(error, AssertionError) and not str(error) and steps[-1].name == "build_model":
+        asked = (steps[-1].line or "").removeprefix("assert").replace("args.", "")
+        return f"fairseq's model needs {asked.strip()}; correct its options ({SHOW} shows where)"
     return None
 
 
