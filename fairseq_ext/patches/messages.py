@@ -110,9 +110,9 @@ def explain(error: BaseException) -> str | None:
         return f"{to_line(error)} is there already; delete it, or give another folder"
     if FOR_USERS.search(str(error)):
         return to_line(error)
-    if type(error) in FORESEEN and " " in str(error).strip():
-        if isinstance(error, AssertionError) or RAISES.match(steps[-1].line or ""):
-            return f"{to_line(error)}; correct the options or the data ({SHOW} shows where)"
+    said = isinstance(error, AssertionError) or RAISES.match(steps[-1].line or "")
+    if type(error) in FORESEEN and said and " " in str(error).strip():
+        return f"{to_line(error)}; correct the options or the data ({SHOW} shows where)"
     if isinstance(error, AssertionError) and not str(error) and steps[-1].name == "build_model":
         asked = (steps[-1].line or "").removeprefix("assert").replace("args.", "")
         return f"fairseq's model needs {asked.strip()}; correct its options ({SHOW} shows where)"
