@@ -216,7 +216,7 @@ def test_answers_are_true(scenes):
             assert asked.rare == any(k in f"{asked.text} {asked.answer}" for k in RARE)
             said[asked.kind, asked.answer] += 1
     assert {kind for kind, _ in said} == {*question_kinds.KINDS}
-    for kind in ("existence", "comparison"):
+    for kind in ("existence", "comparison"):  # neither can be guessed
         share = said[kind, "yes"] / (said[kind, "yes"] + said[kind, "no"])
         assert 0.3 < share < 0.7
     assert {answer for kind, answer in said if kind == "colour"} >= {"red", "blue", "purple"}
