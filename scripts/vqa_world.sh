@@ -12,7 +12,7 @@
 #               detector alone); the first is compared with the others
 #   --pictures  pictures of the world, with two questions each (default: 10000)
 #   --data      a folder of such data, which is made if it is missing (default: data-bin/vqa-world)
-#   --updates   length of each training (default: 4000)
+#   --updates   length of each training (default: 8000)
 #   --seeds     repetitions of each model (default: 3)
 #   --jobs      trainings side by side (default: 1)
 #   --out       folder of runs, tables and pictures (default: checkpoints/vqa_world)
@@ -49,7 +49,7 @@ make_world() {
   python -m fairseq_ext.prepare.picture_world.rare_part "$data"
 }
 
-variants='concat una dna hna' pictures=10000 data='' updates=4000 seeds=3 jobs=1 out=''
+variants='concat una dna hna' pictures=10000 data='' updates=8000 seeds=3 jobs=1 out=''
 read_options '--variants= --pictures= --data= --updates= --seeds= --jobs= --out= --' "$@"
 for number in pictures updates seeds jobs; do require_positive "--$number" "${!number}"; done
 # shellcheck disable=SC2086 # words

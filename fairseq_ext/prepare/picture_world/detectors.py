@@ -2,7 +2,7 @@
 
 A detector misses some things, small and hidden ones more often, finds large things several times,
 and raises false alarms. It measures each of its boxes by itself, so that two boxes of one thing
-differ. It sees one property well, and others dimly or hardly: their features have more noise.
+differ. It sees one property well, and the others dimly, with more noise, or not at all.
 """
 
 from typing import NamedTuple
@@ -66,7 +66,7 @@ class Detector(NamedTuple):
 
     Attributes:
         sees: the features that it measures well, beside the place.
-        noise: deviation of all other features.
+        noise: deviation of all other features; None if they are 0, not seen at all.
         misses: how probable it is that a small thing, seen in full, is missed; a large one is
             missed a quarter as often.
         copies: the mean number of further boxes of the largest thing.
@@ -74,7 +74,7 @@ class Detector(NamedTuple):
     """
 
     sees: slice
-    noise: float
+    noise: float | None
     misses: float
     copies: float
     vagueness: float
@@ -158,8 +158,8 @@ def measure_size(box: Box) -> np.ndarray:
 
 DETECTORS = {
     "shape": Detector(SHAPE, noise=0.5, misses=0.1, copies=7.0, vagueness=0.3),
-    "colour": Detector(COLOUR, noise=1.5, misses=0.1, copies=9.0, vagueness=0.3),
-    "size": Detector(SIZE, noise=1.5, misses=0.1, copies=3.0, vagueness=0.15),
+    "colour": Detector(COLOUR, noise=None, misses=0.1, copies=9.0, vagueness=0.3),
+    "size": Detector(SIZE, noise=None, misses=0.1, copies=3.0, vagueness=0.15),
 }
 """The views, the primary one first."""
 
@@ -199,13 +199,14 @@ def describe_boxes(
     scene: Scene, boxes: list[Box], detector: Detector, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the features [boxes, WIDTH] float16 of boxes."""
-    noise = np.full(WIDTH, detector.noise)
+    noise = np.full(WIDTH, detector.noise or 0.0)
     noise[PLACE] = noise[detector.sees] = NOISE
-    features = rng.normal(0, noise, (len(boxes), WIDTH))
-    for row, box in zip(features, boxes, strict=True):
+    seen = np.zeros((len(boxes), WIDTH))
+    for row, box in zip(seen, boxes, strict=True):
         vague = rng.normal(0, detector.vagueness * box.half, 2)
-        row[PLACE] += encode_place(np.add((box.x, box.y), vague))
-        row[SHAPE] += measure_shape(scene, box)
-        row[COLOUR] += measure_colour(scene, box)
-        row[SIZE] += measure_size(box)
+        row[PLACE] = encode_place(np.add((box.x, box.y), vague))
+        row[SHAPE] = measure_shape(scene, box)
+        row[COLOUR] = measure_colour(scene, box)
+        row[SIZE] = measure_size(box)
+    features = np.where(noise > 0, seen + rng.normal(0, noise, seen.shape), 0.0)
     return features.astype(np.float16)

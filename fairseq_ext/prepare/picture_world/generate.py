@@ -9,9 +9,9 @@ Each finds 10 to 40 boxes: it misses some things, above all small and hidden one
 several times, and raises false alarms. It measures in each box how much the visible outline, whose
 pixels it is told, is like each shape; how much the pixels in the middle are like each colour; the
 size; and the place, vaguely. Each sees one property well: shape, colour, or size. The first one,
-whose view is the primary one, sees the others dimly, with five times the noise; the other two
-hardly, with fifteen times. So a question about a red circle needs two detectors for a sure answer,
-and one about a large red circle the third. All features share one layout.
+whose view is the primary one, sees the others dimly, with five times the noise; the other two do
+not see them, and their features are 0. So a question about a red circle needs two detectors for a
+sure answer, and one about a large red circle the third. All features share one layout.
 
 Two questions are asked of each picture, about existence, count, colour, comparison or side
 (spatial). Ten annotators answer each of them; 8 % of their answers are wrong, and 10 % in another

@@ -110,8 +110,8 @@ def tell_apart(thing: Thing, things: Sequence[Thing], more: str) -> Wanted | Non
 
 
 def ask_existence(things: Sequence[Thing], yes: bool, rng: np.random.Generator) -> Draft:
-    """Ask whether there is a thing of one or two properties."""
-    wanted = describe(things, rng, parts=int(rng.integers(1, 3)))
+    """Ask whether there is a thing of two properties, each of which some thing has."""
+    wanted = describe(things, rng)
     if bool(wanted.find(things)) != yes:
         return None
     return f"Is there a {wanted.say()}?".replace(" a orange", " an orange"), answer_yes(yes)
