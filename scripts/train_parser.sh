@@ -21,8 +21,8 @@
 # the treebank, scores-lower.json those of its text in lower case, as corpora of sentences often are. A
 # parser that is there is used as it is.
 #
-# Expected: see docs/results/roles.md.
-# Cost: see docs/results/roles.md.
+# Expected: not measured in full; after 1,000 updates 73.6 unlabelled, 65.6 labelled on the treebank.
+# Cost: a quarter of an hour of one core, reckoned from its first updates.
 
 . "$(dirname "$0")/lib/common.sh"
 

@@ -110,11 +110,12 @@ def explain(error: BaseException) -> str | None:
         return f"{to_line(error)} is there already; delete it, or give another folder"
     if FOR_USERS.search(str(error)):
         return to_line(error)
-    said = isinstance(error, AssertionError) or RAISES.match(steps[-1].line or "")
+    line = (steps[-1].line or "") if steps else ""
+    said = isinstance(error, AssertionError) or RAISES.match(line)
     if type(error) in FORESEEN and said and " " in str(error).strip():
         return f"{to_line(error)}; correct the options or the data ({SHOW} shows where)"
     if isinstance(error, AssertionError) and not str(error) and steps[-1].name == "build_model":
-        asked = (steps[-1].line or "").removeprefix("assert").replace("args.", "")
+        asked = line.removeprefix("assert").replace("args.", "")
         return f"fairseq's model needs {asked.strip()}; correct its options ({SHOW} shows where)"
     return None
 
