@@ -26,7 +26,7 @@
 # shows some of the world.
 #
 # Expected: docs/mechanisms/multi_view.md.
-# Cost: on one core a minute for the world, about three for each training.
+# Cost: on one core a minute for the world, about five for each training.
 
 . "$(dirname "$0")/lib/study.sh"
 

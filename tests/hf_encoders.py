@@ -77,7 +77,7 @@ def ids(tokenizer: Tokenizer, texts: list) -> list[list[int]]:
 
 
 def check_ids(hugging_face, theirs: Path, ours: Tokenizer) -> None:
-    """Those of texts and of pairs, as transformers sees them."""
+    """Compare the ids of texts and of pairs with those of transformers."""
     tokenizer = hugging_face.AutoTokenizer.from_pretrained(theirs)
     assert tokenizer(TEXTS)["input_ids"] == ids(ours, TEXTS)
     other = TEXTS[::-1]

@@ -46,7 +46,7 @@ def spans(i):
 
 
 class Kind(NamedTuple):
-    """What makes an example, flags, and the columns of an example in a text file."""
+    """A maker of examples, flags, and the columns of an example in a text file."""
 
     example: Callable[[int], dict]
     flags: str

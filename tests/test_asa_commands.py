@@ -232,7 +232,7 @@ def test_tagging(place, pretrained, tmp_path):
 
 
 def test_the_released_code_as_one_option(place, pretrained, tmp_path):
-    """In rows of 48 tokens, for which the encoder has positions; predictions need none of it."""
+    """Rows have 48 tokens, for which the encoder has positions; predictions need none of it."""
     flags = "--arch roberta_asa --criterion sequence_tagging_asa --asa-preset released".split()
     run = {"task": "sequence_tagging"}
     finetune(place, pretrained, tmp_path, 2, *flags, "--asa-padded-length", 48, **run)

@@ -48,7 +48,7 @@ def fine_tune(name, data, encoder, run, *more, arch="deberta_una", check=True):
 
 @pytest.mark.parametrize("name", slow_but_first(KINDS))
 def test_fine_tuning_on_every_task(name, data, encoder, tmp_path):
-    """And prediction; sizes and what else a DeBERTa is are those of the checkpoint."""
+    """A fine-tuned model predicts; its sizes and form are those of the checkpoint."""
     fine_tune(name, data, encoder, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoint_last.pt"
     options = torch.load(checkpoint, weights_only=False)["cfg"]["model"]

@@ -121,7 +121,7 @@ def test_buckets(buckets, distance):
 
 @pytest.mark.parametrize("length", [1, 3, 4, 9])
 def test_blocks_are_one_product(length, monkeypatch):
-    """Of 4 tokens each, the last one perhaps smaller; outputs and every gradient."""
+    """Blocks have 4 tokens, the last one perhaps fewer; outputs and every gradient are compared."""
     x, table, scores = (
         torch.randn(*shape, dtype=torch.double, requires_grad=True)
         for shape in ((2, H, length, D), (H, D, 2 * length - 1), (2, H, length, length))
@@ -151,7 +151,7 @@ def test_blocks_are_one_product(length, monkeypatch):
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_16_bits(mixed):
-    """Of a whole model, and of what autocasting leaves of it: near to 32 bits, with gradients."""
+    """Outputs and gradients of a model in 16 bits, or autocast, are near those in 32 bits."""
     model = build_tiny_model("deberta_una_tiny", **SMALL, **OWN)
     tokens = torch.tensor([[5, 6, 7, 8, 9, 2], [5, 7, 6, 2, 1, 1]])
     real = tokens.ne(1)
@@ -166,7 +166,7 @@ def test_16_bits(mixed):
 
 
 def test_worked_buckets():
-    """Of 4 on a side and 7 in all: -2 to 2 each on its own, then 3 to 6 in one, and the rest."""
+    """Distances from -2 to 2 have buckets of their own; 3 to 6 share one, and so do the rest."""
     scorer = Disentangled(1, "c2p", 4, 7)
     rows = scorer.bucket(torch.arange(-8, 9))
     assert rows.tolist() == [0, 0, 1, 1, 1, 1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7]

@@ -246,7 +246,7 @@ def test_the_tokeniser_of_another_encoder(v1, v3, tmp_path):
 
 
 def test_a_first_version_with_biases_of_keys_becomes_a_later_one(v1, hugging_face, tmp_path):
-    """As after fine-tuning: states and logits stay those of the checkpoint."""
+    """States and logits stay those of the checkpoint, as after fine-tuning."""
     main(["import-hf", str(v1), str(tmp_path / "ours")])
     file = tmp_path / "ours" / "model.pt"
     state = torch.load(file, weights_only=True)

@@ -132,7 +132,7 @@ def test_a_writer_that_was_closed_has_all(tmp_path):
 
 
 def test_boxes_that_are_cut_off_are_written_again(tmp_path):
-    """Where the machine lost power, rows may be there and their boxes not."""
+    """After a loss of power rows may be there without their boxes."""
     boxes = make(6)
     with FeatureWriter(tmp_path / "x", WIDTH) as writer:
         for image, features in boxes.items():

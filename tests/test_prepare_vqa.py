@@ -143,7 +143,7 @@ def test_accuracy_that_the_vocabulary_reaches():
 
 @pytest.mark.parametrize("form", ["json", "txt", "all"])
 def test_questions_that_validate(tmp_path, release, form):
-    """As the file of Pythia names them, a list, or all of val2014."""
+    """Validation has the questions that Pythia's file or a list names, or all of val2014."""
     chosen = [entry for entry in make_questions("val2014") if entry["image_id"] in (43, 44)]
     which = "all"
     if form == "json":
@@ -489,7 +489,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_features_that_are_refused(tmp_path, release, case):
-    """In a sentence, before any file is written."""
+    """A sentence says so before any file is written."""
     damage, said = REFUSED[case]
     folder = write_numpy(tmp_path / "npy", make_boxes(1))
     damage(folder)
@@ -602,7 +602,7 @@ def test_hdf5_without_its_package(tmp_path, monkeypatch):
 
 
 def test_conversion_continues(tmp_path, release, monkeypatch):
-    """Where it was; a picture that cannot be read is named and leaves the rest."""
+    """Work continues where it was; a picture that cannot be read is named, and the rest stays."""
     source = write_numpy(tmp_path / "npy", make_boxes(1))
     whole = make_data(tmp_path / "whole", release, rcnn=source)
     out, added = tmp_path / "out", []
@@ -651,7 +651,7 @@ def test_what_was_written_is_kept(tmp_path, release):
 
 @pytest.mark.recipe
 def test_recipe(tmp_path, release):
-    """From the command, with three detectors; a second command does nothing, a third is refused."""
+    """The command reads three detectors; a second one does nothing, a third is refused."""
     boxes = [make_boxes(seed) for seed in (1, 2, 3)]
     del boxes[2][5]
     views = {

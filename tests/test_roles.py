@@ -134,7 +134,7 @@ def test_share_of_rare_words():
     ],
 )
 def test_unseen_words_are_the_rarest_of_the_code(text, rare):
-    """Its own masks, with its counts of these training sentences and of the text itself."""
+    """The code's own masks, with its counts of training text and of the text itself, are ours."""
     training = ["the dog ran in the park", "the dog sat in the sun", "the cat ran"]
     words, counted = Dictionary(), " ".join([*training, "a dog and a cat sat"]).split()
     for word in dict.fromkeys(counted):
@@ -145,7 +145,7 @@ def test_unseen_words_are_the_rarest_of_the_code(text, rare):
 
 
 def test_rare_words_with_a_least_count():
-    """Of a word in pieces the rarest one decides; unknown words were never counted."""
+    """The rarest piece of a word decides; unknown words were never counted."""
     words = Dictionary()
     counts = {"▁a": 9, "▁b": 1, "▁c": 3, "▁d": 20, "x": 2, "y": 5}
     tokens = [words.add_symbol(piece, n=count) for piece, count in counts.items()]
@@ -328,7 +328,7 @@ def test_maps_of_guided_heads_are_zero_elsewhere(kind):
 
 @pytest.mark.parametrize(("definitions", "width"), [("paper", 32), ("code", 128)])
 def test_the_released_code_scales_by_the_model_s_width(definitions, width):
-    """In all heads of the encoder, with a role (the first one here) and without, fused or not."""
+    """All heads are scaled, with a role (the first one here) or without, fused or not."""
     options = {"encoder_roles": "relative", "role_definitions": definitions}
     model = build(**options)
     for parameter in model.parameters():

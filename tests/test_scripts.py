@@ -576,7 +576,7 @@ def test_second_run_repeats_nothing(quickstart):
 def recipe(
     name: str, quickstart, *arguments: object, experiment=(), out=""
 ) -> subprocess.CompletedProcess:
-    """On the data of the quickstart; what it makes lies beside them, by default by its name."""
+    """Run a recipe on the data of the quickstart; what it makes lies beside them, by its name."""
     folder = quickstart[0]
     places = ["--data", folder / "data-bin" / "multi30k.en-de", "--out", folder / (out or name)]
     return bash(ROOT / f"scripts/{name}.sh", *experiment, *places, "--updates", 3, *arguments)

@@ -90,7 +90,7 @@ def test_what_is_not_usual_is_left_to_fairseq(computed):
 
 @pytest.mark.parametrize(("name", "kept"), [("", True), ("MALLOC_TRIM_THRESHOLD_", False)])
 def test_memory_that_was_freed_is_kept(name, kept):
-    """Unless the user has set malloc's thresholds: the next tensor has the same address."""
+    """The process stays as large as its tensor was, unless the user has set malloc's thresholds."""
     code = (
         "import torch; from fairseq_ext.patches import speed; speed.keep_large_blocks();"
         "block = torch.empty(40_000_000); print(next(int(line.split()[1]) for line in "

@@ -51,7 +51,7 @@ def test_normalised(given, normal):
 
 
 def test_contractions():
-    """As many as the official table has in lower case, without those that stay as they are."""
+    """There are as many as in the official table, in lower case and without those that stay."""
     assert len(CONTRACTIONS) == 114
     assert CONTRACTIONS["couldn'tve"] == CONTRACTIONS["couldnt've"] == "couldn't've"
     assert CONTRACTIONS["'ow'sat"] == "'ow's'at"
@@ -98,7 +98,7 @@ def test_answers_are_normalised_before_they_are_counted():
     ],
 )
 def test_answers_that_all_agree_are_not_normalised(answers, key):
-    """So in the official evaluation, which then leaves the predicted answer as it is, too."""
+    """The official evaluation then leaves the predicted answer as it is, too."""
     assert score_answers(answers) == {key: 1.0}
     assert set(score_answers([*answers[1:], "other"])) == {normalise_answer(key), "other"}
 

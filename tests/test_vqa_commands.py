@@ -81,7 +81,7 @@ def test_accuracy_and_the_hybrid_weight_are_logged(run):
 
 
 def test_an_interrupted_training_goes_on_to_the_same_parameters(data, run, tmp_path):
-    """From the middle of an epoch."""
+    """A training resumed from the middle of an epoch is the same to the bit."""
     shutil.copy(run / "checkpoint_1_2.pt", tmp_path / "checkpoint_last.pt")
     done = train(data, tmp_path, "--max-update", 5)
     assert [line["num_updates"] for line in updates(done.stdout + done.stderr)] == ["3", "4", "5"]
@@ -221,7 +221,7 @@ def test_other_verbs_refuse_such_a_checkpoint(checkpoint, tmp_path):
 
 
 def test_the_recipe_of_the_page_trains(data, tmp_path):
-    """Its flags, in a small model; the rate rises from 0.002 to 0.01 in 1,000 updates."""
+    """The page's flags train a small model; the rate rises from 0.002 to 0.01 in 1,000 updates."""
     page = (ROOT / "docs" / "vqa.md").read_text("utf-8").replace("\\\n", " ")
     (line,) = re.findall(r"^fairseq-train (.*)$", page, re.M)
     flags = shlex.split(line)
@@ -262,7 +262,7 @@ checkpoint: {{save_dir: {tmp_path}}}
 
 
 def test_what_a_user_sees_of_a_refusal(data, run, tmp_path):
-    """At the start: other attention, other features, a detector too few."""
+    """Other attention, other features and a detector too few are refused at the start."""
     shutil.copy(run / "checkpoint_last.pt", tmp_path)
     wide = shutil.copytree(data, tmp_path / "wide")
     for place, view in enumerate(VIEWS):

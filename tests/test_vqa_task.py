@@ -72,7 +72,7 @@ def test_a_batch_holds_what_the_files_say(data):
 
 
 def test_sizes_are_boxes_of_all_views(data):
-    """So --max-tokens counts boxes; --max-boxes cuts each view."""
+    """--max-tokens counts boxes, and --max-boxes cuts each view."""
     _, dataset = read(data)
     numbers = [1 + n % PICTURES for n in range(len(dataset))]
     views = [make_boxes(place) for place in range(len(VIEWS))]
@@ -166,7 +166,7 @@ def test_loss_and_accuracy_are_the_written_out_formulas(data):
 
 
 def test_accuracy_is_the_share_of_the_answer_given(data):
-    """Of each answer in turn, with scores that prefer it."""
+    """The accuracy of each answer in turn is found, by scores that prefer it."""
     task, dataset = read(data, "valid")
     for number, answer in enumerate(ANSWERS):
         with torch.no_grad():

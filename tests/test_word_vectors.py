@@ -102,7 +102,7 @@ def export(encoder, words, out, *arguments):
 
 
 def test_embeddings_of_an_encoder_are_word_vectors(encoder, tmp_path, capsys):
-    """Of the words that its tokeniser leaves in one piece."""
+    """Words that its tokeniser leaves in one piece are written."""
     path, weight = encoder
     export(path, ["cat", "cats", "The", "zebra", "!"], tmp_path / "out.txt")
     assert f"{tmp_path}/out.txt has vectors of 5 numbers for 3 of 5 words (60.0%)" in (

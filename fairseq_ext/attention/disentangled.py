@@ -17,6 +17,10 @@ from fairseq_ext.errors import UsageError
 
 TERMS = ("c2p", "p2c")
 INIT_STD = 0.02  # of relative embeddings, as of BERT's others
+NO_EMBEDDINGS = (
+    "disentangled attention has no relative embeddings, which its encoder hands down as "
+    "Inputs.relative; call it through an encoder, or with these"
+)
 
 
 @dataclass
@@ -119,7 +123,9 @@ class Disentangled(nn.Module):
 
     def _add_positions(self, scores: Tensor, call: HeadCall) -> Tensor:
         """Return scores [B, h, T, T] with the terms of positions, in the same memory."""
-        keys, queries = check_tables(call.relative)
+        if call.relative is None:
+            raise UsageError(NO_EMBEDDINGS)
+        keys, queries = call.relative
         if keys is not None:
             scores = add_distances(scores, call.q, keys)
         if queries is not None:
@@ -162,16 +168,6 @@ def parse_terms(text: str) -> tuple[str, ...]:
     if not names <= {*TERMS}:
         raise UsageError(f"--disentangled-terms is '{text}'; give c2p, p2c, or c2p,p2c")
     return tuple(name for name in TERMS if name in names)
-
-
-def check_tables(tables: RelativeTables | None) -> RelativeTables:
-    """Return the tables; raise UsageError if there are none."""
-    if tables is None:
-        raise UsageError(
-            "disentangled attention has no relative embeddings, which its encoder hands down as "
-            "Inputs.relative; call it through an encoder, or with these"
-        )
-    return tables
 
 
 class RelativeEmbeddings(nn.Module):
@@ -217,8 +213,7 @@ class RelativeProjections(nn.Module):
         """
         scorer = self.scorer
         if inputs.relative is None:
-            check_tables(None)
-        assert inputs.relative is not None
+            raise UsageError(NO_EMBEDDINGS)
         used, places = scorer.rows(length, inputs, inputs.relative.device)
         x = self.dropout(inputs.relative[used])
         scale = (scorer.factor() * attention.head_dim) ** -0.5

@@ -47,7 +47,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "none": {},
     "released": {**RELEASED, "ag_hold_updates": RELEASED_HOLD},
 }
-"""--ag-preset -> options that neither --ag-preset none nor the user has set."""
+"""Values that each preset gives to options which the user has not set."""
 
 Presets = ChoiceEnum(list(PRESETS))
 
@@ -148,8 +148,10 @@ class AttentionGuidance(Term):
         if not self.schedule.factor(updates):
             return {}
         heads = {(site, i): h for site, g in self.guided.items() for i, h in g.layers.items()}
-        wants = lambda site, layer: heads.get((site, layer))  # noqa: E731
-        return {"recorder": AttentionRecorder(wants, dropped=self.dropped)}
+        recorder = AttentionRecorder(
+            lambda site, layer: heads.get((site, layer)), dropped=self.dropped
+        )
+        return {"recorder": recorder}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor | float, Log]:
         """Return the guidance loss; choose its weight in the first step if --ag-alpha is auto."""

@@ -44,6 +44,14 @@ Layers = ChoiceEnum(list(LAYERS))
 Rnns = ChoiceEnum(list(RNNS))
 Normalisers = ChoiceEnum(["softmax", "doubly", "hybrid", "sinkhorn"])
 
+Views = Sequence[Tensor]
+"""Boxes [B, N_m, C], or their padding [B, N_m], of each view m, the primary one first."""
+
+Joined = tuple[Tensor, Tensor]
+"""Boxes [B, N, C] and their padding [B, N]."""
+
+Recorder = AttentionRecorder | None
+
 REQUIREMENTS = {
     "hna_init": (["multi_view_normaliser"], ["hybrid"]),
     "hna_weight": (["multi_view_normaliser"], ["hybrid"]),
@@ -168,22 +176,17 @@ class VqaModel(BaseFairseqModel):
         """Return the options that change what parameters mean, as text."""
         return {name: str(getattr(self.args, name, None)) for name in MEANINGS}
 
-    def combine_views(
-        self,
-        boxes: Sequence[Tensor],
-        paddings: Sequence[Tensor],
-        recorder: AttentionRecorder | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the boxes [B, N, C] that the question attends to, and their padding [B, N]."""
+    def combine_views(self, boxes: Views, paddings: Views, recorder: Recorder) -> Joined:
+        """Return the boxes that the question attends to, and their padding."""
         raise NotImplementedError
 
     @record_attention
     def forward(
         self,
         src_tokens: Tensor,
-        boxes: Sequence[Tensor],
-        paddings: Sequence[Tensor],
-        recorder: AttentionRecorder | None = None,
+        boxes: Views,
+        paddings: Views,
+        recorder: Recorder = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return scores of answers [B, answers], before the sigmoid, and "weights" of boxes [B, N].
@@ -216,12 +219,7 @@ class Pythia(VqaModel):
 
     one_view = True
 
-    def combine_views(
-        self,
-        boxes: Sequence[Tensor],
-        paddings: Sequence[Tensor],
-        recorder: AttentionRecorder | None,
-    ) -> tuple[Tensor, Tensor]:
+    def combine_views(self, boxes: Views, paddings: Views, recorder: Recorder) -> Joined:
         """Return the primary view."""
         return boxes[0], paddings[0]
 
@@ -230,12 +228,7 @@ class Pythia(VqaModel):
 class Concat(VqaModel):
     """A model of the boxes of all views beside each other, without attention between them."""
 
-    def combine_views(
-        self,
-        boxes: Sequence[Tensor],
-        paddings: Sequence[Tensor],
-        recorder: AttentionRecorder | None,
-    ) -> tuple[Tensor, Tensor]:
+    def combine_views(self, boxes: Views, paddings: Views, recorder: Recorder) -> Joined:
         """Return the boxes of all views."""
         return torch.cat(list(boxes), 1), torch.cat(list(paddings), 1)
 
@@ -256,12 +249,7 @@ class MultiViewPythia(VqaModel):
             sinkhorn_sweeps=args.sinkhorn_sweeps,
         )
 
-    def combine_views(
-        self,
-        boxes: Sequence[Tensor],
-        paddings: Sequence[Tensor],
-        recorder: AttentionRecorder | None,
-    ) -> tuple[Tensor, Tensor]:
+    def combine_views(self, boxes: Views, paddings: Views, recorder: Recorder) -> Joined:
         """Return the boxes of the primary view, with what they get from the others."""
         return self.views(boxes, paddings, recorder), paddings[0]
 

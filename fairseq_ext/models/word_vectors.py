@@ -46,7 +46,7 @@ def begin_embeddings(model: nn.Module, options: Any, words: Dictionary) -> None:
         if "rare" in own.get("encoder_roles", "") and not own["role_rare_min_count"]:
             logger.warning(
                 "--encoder-roles has rare and embeddings begin at random, so that rare words of "
-                "training are learned by heart; --word-vectors or --role-rare-min-count 10 helps"
+                "training are learned by heart; give --word-vectors, or --role-rare-min-count 10"
             )
         return
     # the --restore-file of this name, fairseq's default, lies in --save-dir

@@ -83,7 +83,7 @@ OWN = {
 RELATIVE = f"{hf.ENCODER}.relative"
 CONVOLUTION = f"{hf.ENCODER}.layers.0.convolution"
 UNUSED = ("mask_predictions.", "embeddings.position_embeddings")
-"""What else the released files have: another head, and positions that only pre-training reads."""
+"""Further parameters of the released files: another head, positions that pre-training reads."""
 
 
 class Form(NamedTuple):

@@ -48,7 +48,7 @@ RELEASED: dict[str, Any] = {
     "asa_penalty": "padded",
     "asa_padded_length": 128,
 }
-"""What the released code of Wu et al. 2023 computes; BERT and RoBERTa differ in empty rows."""
+"""Options as the released code of Wu et al. 2023 has them, but for those of empty rows."""
 
 PRESETS: dict[str, dict[str, Any]] = {"none": {}, "released": RELEASED}
 Presets = ChoiceEnum(list(PRESETS))
