@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,11 +172,25 @@ def make_deberta(
     options = {"vocab_size": len(tokenizer) + 3, "pad_token_id": tokenizer.pad_token_id}
     config = getattr(transformers, f"{kind}Config")(**SMALL, **options, **settings)
     model = getattr(transformers, f"{kind}ForMaskedLM")(config)
+    return save_random(model, folder, 0.15)
+
+
+def save_random(model: nn.Module, folder: Path, deviation: float) -> Path:
+    """Save a model of transformers with random parameters."""
     torch.manual_seed(1)
     for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.15)
+        nn.init.normal_(parameter, std=deviation)
     model.save_pretrained(folder)
     return folder
+
+
+def bring_back(given: Path, make_folder) -> SimpleNamespace:
+    """Import an encoder, export it, and return the folders: given, ours and back."""
+    folders = SimpleNamespace(given=given, ours=make_folder("hf") / "out")
+    folders.back = make_folder("hf") / "out"
+    main(["import-hf", str(given), str(folders.ours)])
+    main(["export-hf", str(folders.ours / "model.pt"), str(folders.back)])
+    return folders
 
 
 def unigram(transformers, texts):

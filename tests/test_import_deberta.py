@@ -3,7 +3,6 @@
 import json
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from hf_encoders import (
     TEXTS,
     V1,
     V3,
+    bring_back,
     changed,
     check_ids,
     check_states,
@@ -71,13 +71,7 @@ def make(hugging_face, tmp_path_factory):
 @pytest.fixture(scope="module", params=slow_but_first(CASES))
 def case(request, make, tmp_path_factory):
     """An encoder, imported, exported and imported again."""
-    folders = SimpleNamespace(given=make(*CASES[request.param]))
-    for verb, before, after in [("import", "given", "ours"), ("export", "ours", "back")]:
-        folder = getattr(folders, before)
-        folder = folder / "model.pt" if verb == "export" else folder
-        setattr(folders, after, tmp_path_factory.mktemp("hf") / "out")
-        main([f"{verb}-hf", str(folder), str(getattr(folders, after))])
-    return folders
+    return bring_back(make(*CASES[request.param]), tmp_path_factory.mktemp)
 
 
 @pytest.mark.parametrize("theirs", ["given", "back"])

@@ -17,6 +17,7 @@ from hf_encoders import (
     NEAR,
     SMALL,
     TEXTS,
+    bring_back,
     byte_level,
     changed,
     check_ids,
@@ -25,6 +26,7 @@ from hf_encoders import (
     ids,
     load,
     refused,
+    save_random,
     saved,
     scratch,
     tensors,
@@ -67,11 +69,7 @@ def make(hugging_face, tmp_path_factory):
         name = kind.capitalize()
         config = getattr(hugging_face, f"{name}Config")(vocab_size=size + 3, **SMALL, **settings)
         model = getattr(hugging_face, f"{name}ForMaskedLM")(config)
-        torch.manual_seed(1)
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, std=0.2)
-        model.save_pretrained(folder)
-        return folder
+        return save_random(model, folder, 0.2)
 
     return made
 
@@ -79,13 +77,7 @@ def make(hugging_face, tmp_path_factory):
 @pytest.fixture(scope="module", params=CASES)
 def case(request, make, tmp_path_factory):
     """An encoder, imported, exported and imported again."""
-    folders = SimpleNamespace(given=make(*CASES[request.param]))
-    for verb, before, after in [("import", "given", "ours"), ("export", "ours", "back")]:
-        folder = getattr(folders, before)
-        folder = folder / "model.pt" if verb == "export" else folder
-        setattr(folders, after, tmp_path_factory.mktemp("hf") / "out")
-        main([f"{verb}-hf", str(folder), str(getattr(folders, after))])
-    return folders
+    return bring_back(make(*CASES[request.param]), tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="module")

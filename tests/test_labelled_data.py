@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from labelled import WORDS, write_examples, write_vocabulary
 
 from fairseq_ext.data.examples import in_fold, parse, read
+from fairseq_ext.data.reordered import BUCKET
 from fairseq_ext.data.rows import (
-    BUCKET,
     IGNORED,
     Item,
     LabelledDataset,

@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
 from adversarial import build
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from fairseq.trainer import Trainer
 
 from fairseq_ext.criterions import smoothed_loss
 from fairseq_ext.criterions.smoothed_loss import SmoothedLoss
+from fairseq_ext.patches import speed
 
 PAD = 1
 
@@ -86,6 +89,16 @@ def test_what_is_not_usual_is_left_to_fairseq(computed):
         assert not compute(ignore_prefix_size=0)[0]
     model.decoder.get_normalized_probs = lambda output, log_probs, sample: output[0].log_softmax(-1)
     assert not compute()[0]
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_trainings_on_cpus_keep_memory(cuda, monkeypatch):
+    calls = []
+    monkeypatch.setattr(speed, "keep_large_blocks", lambda: calls.append("kept"))
+    trainer = Mock(cuda=cuda, tpu=False)
+    Trainer.begin_epoch(trainer, 2)
+    trainer.lr_step_begin_epoch.assert_called_once_with(2)
+    assert calls == ([] if cuda else ["kept"])
 
 
 @pytest.mark.parametrize(("name", "kept"), [("", True), ("MALLOC_TRIM_THRESHOLD_", False)])

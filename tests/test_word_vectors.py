@@ -138,6 +138,17 @@ def test_encoders_without_such_words(words, arguments, says, encoder, tmp_path):
     assert not (tmp_path / "out.txt").exists()
 
 
+def test_no_file_of_words_and_no_folder_for_vectors(encoder, tmp_path):
+    with pytest.raises(
+        UsageError, match="--out is .*, which cannot be a file; give one in a folder"
+    ):
+        export(encoder[0], ["cat"], tmp_path, "--out", str(tmp_path / "x" / "out.txt"))
+    with pytest.raises(
+        UsageError, match="--words is .*nowhere, which is not there; give a dict.txt"
+    ):
+        export(encoder[0], ["cat"], tmp_path / "out.txt", "--words", str(tmp_path / "nowhere"))
+
+
 def test_not_an_encoder(tmp_path):
     model = save_state(tmp_path / "model.pt", {}, {"decoder.weight": torch.zeros(1)})
     with pytest.raises(UsageError, match=r"model\.pt has no encoder\..*embed_tokens\.weight; give"):
@@ -193,8 +204,12 @@ def test_rare_words_need_vectors(tmp_path, caplog):
     (tmp_path / "dict.txt").write_text("".join(f"{word} {n}\n" for n, word in enumerate(WORDS)))
     task = build("sentence_classification", tmp_path, tokens_per_sample=9)
     rare = {"encoder_roles": "rare", **SIZES}
-    build_model(task, "roberta_roles", **rare, role_rare_min_count=2)
-    build_model(task, "roberta_roles", **rare | {"encoder_roles": "separator"})
+    model = build_model(task, "roberta_roles", **rare, role_rare_min_count=2)
+    assert model.encoder.sentence_encoder.symbols.least == 2
+    other = rare | {"encoder_roles": "separator"}
+    build_model(task, "roberta_roles", **other)
+    with pytest.raises(UsageError, match="--role-rare-min-count is 2, and --encoder-roles has no"):
+        build_model(task, "roberta_roles", **other, role_rare_min_count=2)
     assert not caplog.records
     build_model(task, "roberta_roles", **rare)
     assert "--encoder-roles has rare and embeddings begin at random" in caplog.text

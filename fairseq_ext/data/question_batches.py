@@ -5,17 +5,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset, data_utils
+from fairseq.data import data_utils
 from torch import Tensor
 
 from fairseq_ext.data.picture_features import PictureFeatures
 from fairseq_ext.data.questions import Questions
+from fairseq_ext.data.reordered import ReorderedDataset
 from fairseq_ext.errors import UsageError
 
-BUCKET = 8  # boxes: pictures in a batch differ by fewer, mostly
 
-
-class QuestionDataset(FairseqDataset):
+class QuestionDataset(ReorderedDataset):
     """Questions with the boxes of their pictures, in new batches in every epoch.
 
     Boxes are read when a batch is made, and only its copy of them is kept in memory. The size of a
@@ -43,45 +42,19 @@ class QuestionDataset(FairseqDataset):
         pad: int,
         seed: int,
     ) -> None:
-        super().__init__()
         self.questions, self.views, self.answers = questions, views, answers
-        self.max_boxes, self.pad, self.seed, self.epoch = max_boxes, pad, seed, 1
+        self.max_boxes, self.pad = max_boxes, pad
         pictures, places = np.unique(questions.pictures, return_inverse=True)
         for view in views:
             _check_pictures(questions, view, pictures)
         boxes = [sum(self._count(view, each) for view in views) for each in pictures.tolist()]
-        self.sizes = np.array(boxes)[places]
+        super().__init__(np.array(boxes)[places], seed)
 
     def _count(self, view: PictureFeatures, picture: int) -> int:
         return min(view.count(picture), self.max_boxes)
 
-    def __len__(self) -> int:
-        return len(self.questions)
-
     def __getitem__(self, index: int) -> int:
         return int(index)
-
-    def num_tokens(self, index: int) -> int:
-        """Return the boxes of a question's picture in all views."""
-        return int(self.sizes[index])
-
-    def size(self, index: int) -> int:
-        """Return the boxes of a question's picture in all views."""
-        return int(self.sizes[index])
-
-    def ordered_indices(self) -> np.ndarray:
-        """Return a new order in every epoch, in which neighbours have similar numbers of boxes."""
-        order = np.random.default_rng((self.seed, self.epoch)).permutation(len(self))
-        return order[np.argsort(self.sizes[order] // BUCKET, kind="stable")]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the order depends."""
-        self.epoch = epoch
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Whether batches stay as they are: they do not."""
-        return False
 
     def collater(self, samples: Sequence[int]) -> dict[str, Any]:
         """Return a batch of B questions.

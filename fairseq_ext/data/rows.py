@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq.data import Dictionary, FairseqDataset, data_utils
+from fairseq.data import Dictionary, data_utils
 from torch import Tensor
 
 from fairseq_ext.data.examples import Example
+from fairseq_ext.data.reordered import ReorderedDataset
 from fairseq_ext.errors import UsageError
 
 IGNORED = -100  # a target that counts for nothing, as in torch's cross-entropy
-BUCKET = 8  # tokens: rows in a batch differ in length by fewer, mostly
 
 
 class Row(NamedTuple):
@@ -156,22 +156,17 @@ class Item:
     extra: Any = None
 
 
-class LabelledDataset(FairseqDataset):
-    """Data set that makes new batches of items of similar length in every epoch.
+class LabelledDataset(ReorderedDataset):
+    """Data set of items, whose size is the number of tokens of their longest row.
 
     Args:
         segments: the model has embeddings of segments.
     """
 
     def __init__(self, items: Sequence[Item], *, pad: int, segments: bool, seed: int) -> None:
-        super().__init__()
-        self.items, self.pad, self.segments, self.seed = items, pad, segments, seed
-        self.epoch = 1
-        self.sizes = np.array([max(len(row.tokens) for row in item.rows) for item in items])
+        super().__init__([max(len(row.tokens) for row in item.rows) for item in items], seed)
+        self.items, self.pad, self.segments = items, pad, segments
         self.counts = np.array([len(item.rows) for item in items])
-
-    def __len__(self) -> int:
-        return len(self.items)
 
     def __getitem__(self, index: int) -> tuple[int, Item]:
         return int(index), self.items[index]
@@ -179,24 +174,6 @@ class LabelledDataset(FairseqDataset):
     def num_tokens(self, index: int) -> int:
         """Return the tokens of all rows of an item."""
         return int(self.sizes[index] * self.counts[index])
-
-    def size(self, index: int) -> int:
-        """Return the tokens of the longest row of an item."""
-        return int(self.sizes[index])
-
-    def ordered_indices(self) -> np.ndarray:
-        """Return a new order in every epoch, in which neighbours have similar lengths."""
-        order = np.random.default_rng((self.seed, self.epoch)).permutation(len(self))
-        return order[np.argsort(self.sizes[order] // BUCKET, kind="stable")]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the order depends."""
-        self.epoch = epoch
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Whether batches stay as they are: they do not."""
-        return False
 
     def collater(self, samples: Sequence[tuple[int, Item]]) -> dict[str, Any]:
         """Return a batch of B items with R rows.
