@@ -1,18 +1,12 @@
 """Label-smoothed cross-entropy with its gradient: fairseq's own in float64 is the twin."""
 
-import subprocess
-import sys
-from unittest.mock import Mock
-
 import pytest
 import torch
 from adversarial import build
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
-from fairseq.trainer import Trainer
 
 from fairseq_ext.criterions import smoothed_loss
 from fairseq_ext.criterions.smoothed_loss import SmoothedLoss
-from fairseq_ext.patches import speed
 
 PAD = 1
 
@@ -89,31 +83,3 @@ def test_what_is_not_usual_is_left_to_fairseq(computed):
         assert not compute(ignore_prefix_size=0)[0]
     model.decoder.get_normalized_probs = lambda output, log_probs, sample: output[0].log_softmax(-1)
     assert not compute()[0]
-
-
-@pytest.mark.parametrize("cuda", [False, True])
-def test_trainings_on_cpus_keep_memory(cuda, monkeypatch):
-    calls = []
-    monkeypatch.setattr(speed, "keep_large_blocks", lambda: calls.append("kept"))
-    trainer = Mock(cuda=cuda, tpu=False)
-    Trainer.begin_epoch(trainer, 2)
-    trainer.lr_step_begin_epoch.assert_called_once_with(2)
-    assert calls == ([] if cuda else ["kept"])
-
-
-@pytest.mark.parametrize(("name", "kept"), [("", True), ("MALLOC_TRIM_THRESHOLD_", False)])
-def test_memory_that_was_freed_is_kept(name, kept):
-    """The process stays as large as its tensor was, unless the user has set malloc's thresholds."""
-    code = (
-        "import torch; from fairseq_ext.patches import speed; speed.keep_large_blocks();"
-        "block = torch.empty(40_000_000); print(next(int(line.split()[1]) for line in "
-        "open('/proc/self/status') if line.startswith('RssAnon')));"
-        "block.fill_(1); del block; print(next(int(line.split()[1]) for line in "
-        "open('/proc/self/status') if line.startswith('RssAnon')))"
-    )
-    env = {"PATH": "", name or "UNUSED": "131072"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
-    )
-    before, after = map(int, done.stdout.split())
-    assert (after - before > 100_000) == kept

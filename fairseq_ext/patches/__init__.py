@@ -67,7 +67,6 @@ PATCHES = (
     updates.stop_when_not_finite,
     resuming.end_when_done,
     resuming.restore_plateau,
-    speed.keep_freed_memory,
     speed.smooth_in_one_pass,
     plain_errors,
 )
