@@ -8,7 +8,7 @@
 #
 #   --install-here  install into the active environment what it lacks
 #   --all           slow tests, too: every mechanism, command and recipe in more cases (half an hour on
-#                   two cores; without it 9)
+#                   two cores; without it 8)
 #
 # Tests on real text need FAIRSEQ_EXT_CORPORA, a folder with corpora; they are skipped without it.
 # Markers choose tests: `-m recipe`, or processes, corpora, browser, gpu, slow, and 'not' of them.

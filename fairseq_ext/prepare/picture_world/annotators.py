@@ -10,13 +10,12 @@ import numpy as np
 
 from fairseq_ext.files import atomic_writer
 from fairseq_ext.prepare.picture_world.question_kinds import ANSWERS, Question
+from fairseq_ext.prepare.vqa_release import ANNOTATIONS, QUESTIONS
 
 ANNOTATORS = 10
 ERRORS = 0.08  # share of wrong answers
 VARIANTS = 0.1  # share of answers in a form that normalising undoes
 NUMERALS = "zero one two three four five six seven eight".split()
-QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
-ANNOTATIONS = "v2_mscoco_{}_annotations.json"
 
 Asked = Sequence[tuple[int, int, Question]]
 """Ids of the question and of its picture, and the question."""

@@ -5,6 +5,7 @@ and raises false alarms. It measures each of its boxes by itself, so that two bo
 differ. It sees one property well, and the others dimly, with more noise, or not at all.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -106,7 +107,8 @@ def crop_outline(pixels: np.ndarray, box: Box) -> np.ndarray:
     return np.asarray(cells) / 255
 
 
-def _make_templates() -> np.ndarray:
+@cache
+def make_templates() -> np.ndarray:
     """Return [shapes, GRID, GRID]: the outline of each whole shape in a box that it fills."""
     middle, radius = SIDE / 2, SIDE / 4
     things = [Thing(shape, "red", "large", middle, middle, radius) for shape in SHAPES]
@@ -130,16 +132,13 @@ def average_middle(picture: Image.Image, box: Box) -> np.ndarray:
     return np.asarray(middle, float).mean((0, 1))
 
 
-TEMPLATES = _make_templates()
-
-
 def measure_shape(scene: Scene, box: Box) -> np.ndarray:
     """Return how probably the visible outline in a box is that of each shape.
 
     The outline is that of the box's thing; a false alarm takes all things for one.
     """
     pixels = scene.shown == box.thing if box.thing else scene.shown > 0
-    apart = ((crop_outline(pixels, box) - TEMPLATES) ** 2).mean((1, 2))
+    apart = ((crop_outline(pixels, box) - make_templates()) ** 2).mean((1, 2))
     likeness = np.exp((apart.min() - apart) / (2 * OUTLINE_WIDTH**2))
     return likeness / likeness.sum()
 
