@@ -68,6 +68,7 @@ PATCHES = (
     resuming.end_when_done,
     resuming.restore_plateau,
     speed.smooth_in_one_pass,
+    speed.update_in_one_kernel,
     plain_errors,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""
