@@ -222,7 +222,9 @@ def run_tests(checkout: Path, arguments: Sequence[str]) -> str:
         capture_output=True,
         text=True,
     )
-    if missing := re.findall(r"^ERROR: (?:file or directory )?not found: (.+)$", done.stdout + done.stderr, re.M):
+    if missing := re.findall(
+        r"^ERROR: (?:file or directory )?not found: (.+)$", done.stdout + done.stderr, re.M
+    ):
         # a test of the measurement is gone, or its name has another form there
         gone = [name for name in arguments if any(path.endswith(name) for path in missing)]
         rest = [name for name in arguments if name not in gone]
@@ -237,7 +239,8 @@ def try_out(
 ) -> dict:
     """Make a mutation, and run the tests that reach it."""
     path, begin = checkout / mutation.path, time.time()
-    tests = find_tests(coverage, mutation) if coverage else None
+    # commands in processes of their own reach lines in the name of no test
+    tests = find_tests(coverage, mutation) or None if coverage else None
     chosen = list(choose_tests(checkout, mutation.path, tests, named=named))
     text = path.read_bytes()
     path.write_bytes(text[: mutation.start] + mutation.after.encode() + text[mutation.end :])
