@@ -436,6 +436,41 @@ def test_hypotheses_of_a_sentence_share_its_keys_in_beam_search(name, beam, monk
 
     model.decoder.layers[0].encoder_attn.register_forward_pre_hook(see, with_kwargs=True)
     shared = generate()
-    assert seen and all(queries == keys * beam for queries, keys in seen)
+    assert seen[0][0] == seen[0][1], "one row for each sentence, as the search begins"
+    assert seen[1:] and all(queries == keys * beam for queries, keys in seen[1:])
     monkeypatch.setattr(type(model.encoder), "reorder_encoder_out", Stock.reorder_encoder_out)
     assert generate() == shared
+
+
+@pytest.mark.parametrize("case", ["equal", "other tokens", "dropout", "training", "one by one"])
+def test_equal_hypotheses_are_computed_once_as_the_search_begins(case):
+    """Output, map and what the next step finds in the caches are those of rows of their own."""
+    model, beam, rows = build("transformer_una_tiny").double().eval(), 3, []
+    if case == "dropout":
+        for module in model.decoder.modules():
+            if hasattr(module, "apply_during_inference"):
+                module.apply_during_inference = True
+    model.train(case == "training")
+    layer = model.decoder.layers[0]
+    layer.register_forward_pre_hook(lambda _, args: rows.append(args[0].size(1)))
+    sentences = len(SOURCE)
+    order = torch.arange(sentences).repeat_interleave(1 if case == "one by one" else beam)
+    with torch.no_grad():
+        encoded = model.encoder(SOURCE)
+        shared = model.encoder.reorder_encoder_out(encoded, order)
+        whole = {name: parts for name, parts in shared.items() if name != "beam"}
+        whole |= Stock.reorder_encoder_out(model.encoder, encoded, order)
+        first = torch.full((len(order), 1), 2)
+        if case == "other tokens":
+            first[1] = 5
+        results = []
+        for given in (shared, whole):
+            state = {}
+            for tokens in (first, torch.cat([first, torch.arange(4, 4 + len(order))[:, None]], 1)):
+                logits, extra = model.decoder(tokens, given, state)
+                results.append((logits, extra["attn"], extra["inner_states"]))
+    saved = case == "equal"
+    assert rows == [sentences if saved else len(order), *[len(order)] * 3]
+    if case not in ("dropout", "training"):
+        for ours, expected in zip(results[:2], results[2:], strict=True):
+            torch.testing.assert_close(ours, expected)

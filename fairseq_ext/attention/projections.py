@@ -103,6 +103,18 @@ class CachedProjections(MultiheadAttention):
             cached["beam"] = torch.tensor(beam)
         self._set_input_buffer(state, cached)
 
+    def share(self, state: State | None, beam: int) -> None:
+        """Let each row of the cache belong to a number of hypotheses, which it was computed for."""
+        cached = {} if state is None else self._get_input_buffer(state)
+        if not cached:
+            return
+        if self.self_attention:  # they will differ from now on
+            for name, x in cached.items():
+                cached[name] = None if x is None else x.repeat_interleave(beam, 0)
+        else:
+            cached["beam"] = torch.tensor(beam)
+        self._set_input_buffer(state, cached)
+
     def reorder_incremental_state(self, incremental_state: State, new_order: Tensor) -> State:
         """Reorder the cache as fairseq does, also where hypotheses share keys."""
         cached = self._get_input_buffer(incremental_state)

@@ -6,7 +6,7 @@ from fairseq.models import transformer as stock
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
+from fairseq_ext.attention import Attention, AttentionRecorder, Inputs, SecondPass
 from fairseq_ext.models import head_options, options, role_options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
@@ -56,6 +56,12 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Decode [B, T] tokens; arguments and result are fairseq's, plus a recorder."""
+        beam = self._count_equal(prev_output_tokens, encoder_out, incremental_state)
+        if beam > 1:
+            one = {name: part for name, part in (encoder_out or {}).items() if name != "beam"}
+            given = {"features_only": features_only, **options}
+            x, extra = self(prev_output_tokens[::beam], one, incremental_state, **given)
+            return x.repeat_interleave(beam, 0), self._share(extra, incremental_state, beam)
         x, extra = self.extract_features(
             prev_output_tokens, encoder_out, incremental_state, **options
         )
@@ -104,6 +110,35 @@ class TransformerDecoder(stock.TransformerDecoderBase):
             if aligns and weights is not None:
                 attention = weights[:alignment_heads].mean(0).to(x.dtype)
         return self._project_out(x), {"attn": [attention], "inner_states": states}
+
+    def _count_equal(
+        self, tokens: Tensor, encoder_out: dict[str, Any] | None, state: dict | None
+    ) -> int:
+        """Return how many hypotheses of each sentence are equal: all, as beam search begins."""
+        begins = state is not None and not state and not self.training
+        beam = (encoder_out or {}).get("beam", 1)
+        if not begins or beam == 1 or self.dropout_module.apply_during_inference:
+            return 1
+        rows = tokens.view(-1, beam, tokens.size(1))
+        return beam if (rows == rows[:, :1]).all() else 1
+
+    def _share(self, extra: dict[str, Any], state: dict | None, beam: int) -> dict[str, Any]:
+        """Make what was computed once for each sentence that of each of its hypotheses."""
+        for attention in self._attentions():
+            attention.share(state, beam)
+        return {
+            "attn": [x if x is None else x.repeat_interleave(beam, 0) for x in extra["attn"]],
+            "inner_states": [x.repeat_interleave(beam, 1) for x in extra["inner_states"]],
+        }
+
+    def _attentions(self) -> list[Attention]:
+        both = ((layer.self_attn, layer.encoder_attn) for layer in self.layers)
+        return [attention for pair in both for attention in pair if attention is not None]
+
+    def reorder_incremental_state_scripting(self, state: dict, new_order: Tensor) -> None:
+        """Reorder caches as fairseq does, which looks for them in every module at every step."""
+        for attention in self._attentions():
+            attention.reorder_incremental_state(state, new_order)
 
     def forward_embedding(self, tokens: Tensor, state: dict | None) -> tuple[Tensor, Tensor]:
         """Return embedded [T, B, C] and plain tokens [B, T]; only the last step if incremental."""
