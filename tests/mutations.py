@@ -206,10 +206,11 @@ def choose_tests(
             yield [*SLOW, *order]
     elif tests:
         reaching = {test.partition("::")[0] for test in tests}
-        files = [file for file in order if file in reaching]
+        files = [file for file in order if file in reaching and (counts[file] or not named)]
         yield [*FAST, *random.Random(1).sample(tests, min(FEW, len(tests)))]
-        yield [*FAST, *files]
-        yield [*SLOW, *files]
+        if files:
+            yield [*FAST, *files]
+            yield [*SLOW, *files]
 
 
 def run_tests(checkout: Path, arguments: Sequence[str]) -> str:

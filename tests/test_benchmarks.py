@@ -16,6 +16,7 @@ import asa  # noqa: E402
 import attention  # noqa: E402
 import deberta  # noqa: E402
 import finetuning  # noqa: E402
+import growth  # noqa: E402
 import measure  # noqa: E402
 import pictures  # noqa: E402
 import pretraining  # noqa: E402
@@ -29,7 +30,8 @@ from fairseq_ext.models import task_heads  # noqa: E402
 SCRIPTS = {
     module.__name__: module
     for module in (
-        *(alternatives, asa, attention, deberta, finetuning, pictures, pretraining, training),
+        *(alternatives, asa, attention, deberta, finetuning, growth, pictures, pretraining),
+        training,
     )
 }
 QUIET = Quiet(deviation=0.03, spread=0.1)
@@ -320,6 +322,50 @@ def test_alternatives(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", growth.KINDS)
+def test_growth_of(kind, tmp_path):
+    args = argparse.Namespace(smallest=4, seed=1, rounds=1, threads=1, device="cpu", clock="cpu")
+    seconds, memory = growth.KINDS[kind](4, tmp_path / "4", args)
+    assert 0.001 < seconds < 300 and 20 < memory < 4000
+
+
+def test_growth_is_reported_and_drawn(tmp_path, monkeypatch, capsys):
+    """Work that is proportional to its size, in memory that stays."""
+    asked = []
+
+    def work(size, folder, args):
+        asked.append((size, folder.name))
+        return growth.Cost(size / 10, 50)
+
+    monkeypatch.setattr(growth, "KINDS", {"work": work})
+    path, picture = tmp_path / "results.json", tmp_path / "growth.png"
+    given = ["growth", "--smallest", "5", "--json", str(path), "--picture", str(picture)]
+    monkeypatch.setattr(sys, "argv", given)
+    assert growth.main() == 0
+    assert asked == [(5, "1"), (20, "4"), (80, "16")]
+    said = capsys.readouterr().out
+    assert "| work | 0.5 | 4.000 | 16.000 |" in said
+    assert "| work | 50 | 1.000 | 1.000 |" in said
+    assert json.loads(path.read_text())["tables"] and picture.stat().st_size > 10_000
+
+
+def test_growth_says_what_failed():
+    with pytest.raises(UsageError, match="'raise SystemExit.* failed: no such data"):
+        growth.run([sys.executable, "-c", "raise SystemExit('no such data')"])
+
+
+def test_growth_counts_all_processes_of_a_command():
+    """Of a shell that waits for two others: the time of both, the memory of the larger one."""
+    work = "import time; x = bytearray(150 * 2**20); y = [0 for _ in range(2 * 10**6)]"
+    one, two = (
+        growth.run(["sh", "-c", "; ".join([f"{sys.executable} -c '{work}'"] * n + [":"])])
+        for n in (1, 2)
+    )
+    assert 1.2 < two.seconds / one.seconds < 3.5
+    assert 150 < two.memory < 300 and two.memory == pytest.approx(one.memory, rel=0.2)
+
+
+@pytest.mark.slow
 def test_pretraining(tmp_path):
     path = tmp_path / "results.json"
     done = benchmark(
@@ -400,6 +446,7 @@ def test_pictures(tmp_path):
         ("pretraining --max-tokens 256", "--lengths has 512"),
         ("asa --max-tokens 256", "--lengths has 512"),
         ("asa --candidates alum", "'alum'"),
+        ("growth --smallest 3", "--smallest is 3"),
         ("deberta --sizes huge", "'huge'"),
         pytest.param(
             "training --device cuda",
