@@ -21,6 +21,7 @@ from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
 from fairseq_ext.criterions.terms import Term
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import SLOTS
+from fairseq_ext.models.origins import check_origins
 from fairseq_ext.testing.mechanisms import build_tiny_model
 
 EXAMPLE = ROOT / "examples" / "new_mechanism"
@@ -95,6 +96,22 @@ def test_a_missing_package_is_named(data_bin, checkpoint):
     assert done.returncode == 1 and last.startswith("error: ")
     assert "--arch transformer_cubed_tiny" in last and "the package cubed registers" in last
     assert "give --user-dir with the folder cubed, or install it" in last
+
+
+def test_a_part_that_a_notebook_registered_is_named_without_a_package():
+    model = {"_name": "transformer_una_tiny", "encoder_scorer": "far"}
+    parts = [["encoder_scorer", "far"], "far", [1, 2, 3, 4]]  # of a checkpoint that is damaged
+    state = {"cfg": {"model": model}, "extra_state": {"parts": parts}}
+    check_origins("x.pt", state)
+    parts.append(["encoder_scorer", "far", "__main__", ""])
+    with pytest.raises(UsageError) as refused:
+        check_origins("x.pt", state)
+    assert str(refused.value) == (
+        "x.pt has --encoder-scorer far, which a program or notebook registered and this one does "
+        "not; register it here too, before the checkpoint is read"
+    )
+    model["encoder_scorer"] = "dot"  # which an override has chosen
+    check_origins("x.pt", state)
 
 
 def test_verbs_take_a_user_directory(data_bin, checkpoint, tmp_path):
