@@ -42,6 +42,7 @@ def _check_finite(file: str, parameters: Mapping[str, Any]) -> None:
 
 
 def _find_problems(state: Mapping[str, Any]) -> Iterator[str]:
+    """Yield problems, of which the first is shown; what comes after one relies on that."""
     yield from _check_parameters(state.get("model"))
     if state.get("args") is not None:
         yield from _check_old_settings(state["args"])
@@ -61,7 +62,6 @@ def _find_problems(state: Mapping[str, Any]) -> Iterator[str]:
 def _check_parameters(model: Any) -> Iterator[str]:
     if not isinstance(model, Mapping) or not model:
         yield f"model is {_show(model)} instead of parameters by name"
-        return
     yield from _check_keys("model", model)
     for name, value in model.items():
         if not (isinstance(value, torch.Tensor) or name.endswith("_extra_state")):
@@ -87,14 +87,12 @@ def _check_old_settings(args: Any) -> Iterator[str]:
 def _check_settings(cfg: Any) -> Iterator[str]:
     if not isinstance(cfg, Mapping):
         yield f"its settings, cfg, are {_show(cfg)} instead of entries by name"
-        return
     yield from _check_keys("cfg", cfg)
     for part, names in NAMES.items():
         options = cfg.get(part)
         options = vars(options) if isinstance(options, Namespace) else options
         if not isinstance(options, Mapping):
             yield f"cfg.{part} is {_show(options)} instead of entries by name"
-            return
         yield from _check_keys(f"cfg.{part}", options)
         given = [options[name] for name in names if options.get(name) is not None]
         if not given or not isinstance(given[0], str):

@@ -167,6 +167,40 @@ def test_kernels_of_the_sink(causal, dtype):
         torch.testing.assert_close(grad, grads[2], **tol)
 
 
+def test_the_sink_s_kernel_of_other_devices_takes_a_bias_and_dropout():
+    """The sink has no bias. With the identity as values, the output is the weights."""
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 2, 3, 16, 16, dtype=torch.float64)
+    v = torch.eye(16, dtype=torch.float64).expand_as(q)
+    sink, bias = torch.randn(3, dtype=torch.float64), torch.randn_like(q)
+    scores = q @ k.mT / 4 + bias
+    weights = (scores - scores.logsumexp(-1, keepdim=True).logaddexp(sink[:, None, None])).exp()
+    mask, context = Mask(bias=bias), AttentionContext(Inputs(), 16, 16, 0, q.device)
+    torch.testing.assert_close(sink_sdpa.attend_with_key(q, k, v, sink, mask), weights)
+    dropped = sink_sdpa.attend(HeadCall(q, k, v, context, ALL, dropout=0.25), mask, sink)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], weights[kept] / 0.75)
+    assert kept.double().mean().item() == pytest.approx(0.75, abs=0.05)
+
+
+def test_a_call_on_a_gpu_is_always_fused():
+    """On a CPU only a long one without dropout is."""
+    context = AttentionContext(Inputs(), 2, 2, 0, torch.device("cpu"))
+    gpu, cpu = (torch.empty(1, 1, 2, 4, device=device) for device in ("meta", "cpu"))
+    assert softmax.is_fused(HeadCall(gpu, gpu, gpu, context, ALL, 0.1))
+    assert not softmax.is_fused(HeadCall(cpu, cpu, cpu, context, ALL))
+    long = torch.empty(1, 1, 33, 4)
+    assert softmax.is_fused(HeadCall(long, long, long, context, ALL))
+    assert not softmax.is_fused(HeadCall(long, long, long, context, ALL, 0.1))
+
+
+def test_a_log_shows_the_mean_of_learned_sinks_alone():
+    module = build_normaliser("sink", 2)
+    module.offset.data = torch.tensor([0.25, -1.25])
+    assert {name: read() for name, read in module.statistics().items()} == {"sink": -0.5}
+    assert build_normaliser("sink", 2, sink="off-by-one").statistics() == {}
+
+
 def test_heads_with_a_sink_are_fused_where_nothing_asks_for_maps(monkeypatch):
     monkeypatch.setattr(softmax, "MIN_SCORES", 0)
     group = HeadGroup(2, normaliser=build_normaliser("sink", 2))

@@ -9,6 +9,7 @@ import torch
 from adversarial import PLACES, build, kl
 
 from fairseq_ext.attention import Adversary
+from fairseq_ext.attention.second_pass import SecondPass
 from fairseq_ext.criterions.adversarial.asa_options import RELEASED, resolve_options
 from fairseq_ext.data.rows import IGNORED, pad_batch
 from fairseq_ext.errors import UsageError
@@ -106,6 +107,22 @@ def test_padding_matters_as_there(bert):
     samples = [plain.sample(PLACES), pad_batch(plain.sample(PLACES), 20, 1)]
     found = [plain.outputs(sample)[0].item() for sample in samples]
     assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_padding_is_embedded_as_there_in_an_encoder_alone():
+    """Whether tokens are given as numbers or embedded, padding has an embedding and a position."""
+    encoder = build_released("sentence_classification", False).model.encoder.sentence_encoder
+    tokens = torch.tensor([[0, 5, 6, 2, 1, 1]])
+    given = encoder.embed_tokens(tokens)
+    outputs = {}
+    for padding in ("bert", None):
+        second = SecondPass(embedded_padding=padding)
+        outputs[padding] = encoder(tokens, second=second)["encoder_out"][0]
+        embedded = encoder(tokens, token_embeddings=given, second=second)["encoder_out"][0]
+        torch.testing.assert_close(embedded, outputs[padding])
+    first = outputs["bert"]
+    assert not torch.equal(first[4], first[5])  # their positions differ
+    torch.testing.assert_close(first[:4], outputs[None][:4])  # real tokens do not see padding
 
 
 def test_evaluation_pads_nothing():

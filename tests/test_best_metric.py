@@ -66,5 +66,6 @@ def test_names_that_cannot_be_known():
         assert (
             list_metrics(Task(list), None) == list_metrics(Task(lambda log: 1 / 0), None) == set()
         )
+        assert list_metrics(Task(lambda log: ["a"] if log else []), None) == {"a", "num_updates"}
         metrics.log_scalar("c", 1)
     assert [*outside] == ["c"]

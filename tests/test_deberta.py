@@ -114,6 +114,13 @@ def test_both_passes_are_decoded():
             torch.testing.assert_close(extra["second"][0], expected, atol=1e-5, rtol=1e-5)
 
 
+def test_only_masked_tokens_are_projected_to_the_width_of_embeddings():
+    model, masked = build_tiny_model("deberta_una_tiny", embedding_width=20), TOKENS.eq(6)
+    logits = model(TOKENS, masked_tokens=masked)[0]
+    assert logits.shape == (1, len(model.encoder.dictionary))
+    torch.testing.assert_close(logits, model(TOKENS)[0][masked])
+
+
 def test_no_positions_are_decoded_for_heads():
     model = build_tiny_model("deberta_una_tiny", **DECODER)
     model.register_token_head("tokens", 1)

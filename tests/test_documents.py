@@ -109,6 +109,15 @@ def test_a_corpus_that_is_not_there(tmp_path):
         documents.find_sources("train", "file", tmp_path / "nowhere")
 
 
+def test_a_folder_that_has_something_in_it_is_left_as_it_is(tmp_path):
+    write_text(tmp_path / "out" / "mine", "text")
+    corpus = documents.find_sources("train", "file", write_text(tmp_path / "corpus", "A b.\n"))
+    for out in (tmp_path / "out", tmp_path / "corpus"):
+        with pytest.raises(UsageError, match=f"^{out} is there already; delete it, or give anoth"):
+            documents.prepare(out, corpus)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["corpus", "mine", "out"]
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "said"), [("a\n\nb\n", 2, "2 documents"), ("a\n", None, "a single sentence")]
 )

@@ -78,6 +78,7 @@ def naive(model, sample, sampled, weight):
         x = generator.project(encoder.layernorm_embedding(x))[:, None]
         for layer in generator.layers:
             x = layer(x, None)
+        x = x if generator.layer_norm is None else generator.layer_norm(x)
         replaced = words.clone()
         for t in range(real):
             if hidden[b, t] == PAD:
@@ -95,9 +96,11 @@ def naive(model, sample, sampled, weight):
     return total
 
 
-def test_twin_of_loss_and_gradients():
+@pytest.mark.parametrize("first", [False, True])
+def test_twin_of_loss_and_gradients(first):
     """Samples have no gradient, and a sample that is the original counts as original."""
-    model, criterion = setup()
+    model, criterion = setup(encoder_normalize_before=first)
+    assert (model.generator.layer_norm is not None) == first
     sample = batch()
     sampled = torch.tensor([6, 11, 12])  # the first one is what the mask hides
     model.generator.sample = lambda scores, excluded: sampled

@@ -11,10 +11,12 @@ import hydra
 import pytest
 import torch
 from conftest import fairseq as run_fairseq
+from fairseq import options
 from fairseq import utils as fairseq_utils
 from fairseq.data import data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks.fairseq_task import FairseqTask
+from fairseq_cli import preprocess
 from omegaconf import OmegaConf
 
 from fairseq_ext import training_checks
@@ -189,6 +191,16 @@ def test_messages_of_fairseq_that_name_a_flag(end):
     assert line == "error: --activation-fn nope not supported"
     (line,) = end(data_utils.collate_tokens, [], 1)
     assert line.startswith("unexpected error: ")
+
+
+def test_a_dictionary_that_is_there_already(end, tmp_path, monkeypatch):
+    """fairseq-preprocess says no more than its path."""
+    monkeypatch.setattr(preprocess.logger, "handlers", [])  # it gets one for a file
+    (tmp_path / "dict.de.txt").touch()
+    flags = f"-s de -t en --trainpref {tmp_path}/train --destdir {tmp_path}".split()
+    (line,) = end(preprocess.main, options.get_preprocessing_parser().parse_args(flags))
+    there = "is there already; delete it, or give another folder"
+    assert line == f"error: {tmp_path}/dict.de.txt {there}"
 
 
 def test_a_command_ends_so(tmp_path):

@@ -12,11 +12,17 @@ import pytest
 import torch
 from commands import generate, read_hypotheses, read_parameters
 from conftest import PLUGIN, ROOT, TRAIN, fairseq
+from fairseq.options import get_training_parser, parse_args_and_arch
 
 from fairseq_ext import registry, testing
+from fairseq_ext.attention.gates import HeadGate
+from fairseq_ext.attention.head_mixers import HeadMixer
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
 from fairseq_ext.criterions.terms import Term
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.options import SLOTS
+from fairseq_ext.models.origins import check_origins
+from fairseq_ext.testing.mechanisms import build_tiny_model
 
 EXAMPLE = ROOT / "examples" / "new_mechanism"
 CUBED = EXAMPLE / "cubed"
@@ -90,6 +96,22 @@ def test_a_missing_package_is_named(data_bin, checkpoint):
     assert done.returncode == 1 and last.startswith("error: ")
     assert "--arch transformer_cubed_tiny" in last and "the package cubed registers" in last
     assert "give --user-dir with the folder cubed, or install it" in last
+
+
+def test_a_part_that_a_notebook_registered_is_named_without_a_package():
+    model = {"_name": "transformer_una_tiny", "encoder_scorer": "far"}
+    parts = [["encoder_scorer", "far"], "far", [1, 2, 3, 4]]  # of a checkpoint that is damaged
+    state = {"cfg": {"model": model}, "extra_state": {"parts": parts}}
+    check_origins("x.pt", state)
+    parts.append(["encoder_scorer", "far", "__main__", ""])
+    with pytest.raises(UsageError) as refused:
+        check_origins("x.pt", state)
+    assert str(refused.value) == (
+        "x.pt has --encoder-scorer far, which a program or notebook registered and this one does "
+        "not; register it here too, before the checkpoint is read"
+    )
+    model["encoder_scorer"] = "dot"  # which an override has chosen
+    check_origins("x.pt", state)
 
 
 def test_verbs_take_a_user_directory(data_bin, checkpoint, tmp_path):
@@ -315,6 +337,76 @@ def test_normalisers_that_are_refused(arguments, options, part, said):
     with pytest.raises(UsageError, match=said):
         registry.register_normaliser(*arguments, **options)(part)
     assert before == NORMALISERS
+
+
+class Flat:
+    """Scores that are all the same."""
+
+    def __init__(self, heads, width=0):
+        self.sizes = heads, width
+
+    def __call__(self, call):
+        return call.q.new_zeros(1, 1, call.q.size(2), call.k.size(2))
+
+
+def build_own_mask(heads):
+    def mask_last_key(context):
+        return torch.arange(context.keys) == context.keys - 1
+
+    return mask_last_key
+
+
+class OwnGate(HeadGate):
+    def __init__(self, heads, width):
+        super().__init__(heads)
+        self.sizes = heads, width
+
+
+class OwnMixer(HeadMixer):
+    def __init__(self, heads, width, layer):
+        super().__init__(heads)
+        self.sizes = heads, width, layer
+
+
+CHOSEN = {  # flag -> its decorator, a part, and what the second layer of a model says of the part
+    "--encoder-scorer": (
+        registry.register_scorer,
+        Flat,
+        lambda attention: attention.groups[0].scorer.sizes == (4, 8),
+    ),
+    "--encoder-masks": (
+        registry.register_mask,
+        build_own_mask,
+        lambda attention: attention.groups[0].masks[-1].__name__ == "mask_last_key",
+    ),
+    "--head-gate": (
+        registry.register_head_gate,
+        OwnGate,
+        lambda attention: attention.gate.sizes == (4, 32),
+    ),
+    "--encoder-head-mixer": (
+        registry.register_head_mixer,
+        OwnMixer,
+        lambda attention: attention.mixer.sizes == (4, 8, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("flag", CHOSEN)
+def test_other_parts_of_a_package_are_chosen_by_their_flags(flag, monkeypatch):
+    """Each is refused before it is registered, and then built with the sizes of a layer."""
+    register, part, is_chosen = CHOSEN[flag]
+    option = flag[2:].replace("-", "_")
+    with pytest.raises(UsageError, match="'own'; (choose from|give none)"):
+        build_tiny_model("transformer_una_tiny", **{option: "own"})
+    assert register("own")(part) is part
+    table = SLOTS[option]
+    monkeypatch.setitem(table, "own", table.pop("own"))  # until the test ends
+    assert table["own"].package == "test_extension"
+    line = "data --arch transformer_una_tiny --optimizer adam".split()
+    parsed = parse_args_and_arch(get_training_parser(), [*line, flag, "own"])
+    model = build_tiny_model(parsed.arch, **{option: getattr(parsed, option)})
+    assert is_chosen(model.encoder.layers[1].self_attn)
 
 
 def test_what_else_is_refused():

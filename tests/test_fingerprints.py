@@ -1,11 +1,13 @@
 """Models that read another text than they were trained on, or whose parameters are not finite."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from cases import slow_but_first
 from conftest import PLUGIN, fairseq
+from fairseq.data import Dictionary
 
 from fairseq_ext import cli, permissions
 from fairseq_ext.data import fingerprints
@@ -109,6 +111,12 @@ def test_a_checkpoint_says_what_it_was_trained_on(letters, checkpoint):
     assert saved["source"] == ["<s>", "<pad>", "</s>", "<unk>", *"abcdefgh", *saved["source"][12:]]
     assert "target" not in saved  # it is the same
     assert len(saved["tokeniser"]["bpe.codes"]) == 64
+
+
+def test_a_task_without_a_folder_of_data_has_no_tokeniser():
+    words = Dictionary()
+    task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
+    assert fingerprints.take_fingerprints(task) == {"source": words.symbols, "tokeniser": {}}
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,36 @@ def test_a_user_s_pattern():
         del PATTERNS["fourth"], NO_MARKS["fourth"]
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_user_s_pattern_of_numbers(reduction):
+    """Its rows are any matrix, here of a distance: the loss is the written-out one."""
+
+    @pattern("near")
+    def near(view):
+        place = torch.arange(view.tokens.size(1))
+        rows = (-(place[:, None] - place).abs().double()).exp() * view.keys[:, None]
+        return rows / rows.sum(-1, keepdim=True)
+
+    NO_MARKS["near"] = []
+    try:
+        tokens = batch(SOURCES, "right", 2)
+        scores, maps = random_maps("encoder", tokens, tokens, heads=2, dtype=torch.float64)
+        view = view_of("encoder", tokens, tokens)
+        target, found = near(view), losses(maps, "near:2", view, reduction)
+        for b, words in enumerate(SOURCES):
+            n = len(words)
+            squares = (maps[b, :, :n, :n] - target[b, :n, :n]).square()
+            expected = squares.sum() if reduction == "sum" else squares.mean()
+            torch.testing.assert_close(found[b], expected)
+            (ours,), (theirs,) = (
+                torch.autograd.grad(loss, scores, retain_graph=True)
+                for loss in (found[b], expected)
+            )
+            torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
+    finally:
+        del PATTERNS["near"], NO_MARKS["near"]
+
+
 @pytest.mark.parametrize(
     ("hold", "end", "shares"),
     [

@@ -279,6 +279,16 @@ def test_second_passes_that_mask_heads_apart_are_refused():
     attention("differential", adversary=Adversary(H * D, H))
 
 
+def test_a_mixer_without_methods_of_its_own_changes_nothing():
+    """Neither the output nor the maps, which are in memory since it may mix heads."""
+    mixed = Attention(H * D, H, site="encoder", mixer=HeadMixer(H)).double()
+    plain = Attention(H * D, H, site="encoder").double()
+    plain.load_state_dict(mixed.state_dict())
+    x = torch.randn(T, 2, H * D).double()
+    pair = [each(x, x, x, Inputs(), need_head_weights=True) for each in (mixed, plain)]
+    torch.testing.assert_close(*pair, atol=1e-12, rtol=1e-12)
+
+
 class Averaging(HeadMixer):
     """A head's map is the mean of all heads' maps; or, wrongly, it gets what it does not say."""
 

@@ -140,14 +140,17 @@ def varint(n: int) -> bytes:
     return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
 
 
-def write_sentence_pieces(file: Path, pieces: list, model_type: int = 1) -> None:
+def write_sentence_pieces(
+    file: Path, pieces: list, model_type: int = 1, characters: bytes = b""
+) -> None:
     """A model file with pieces and scores, of which [UNK] is the unknown one."""
     messages = [
         field(1, field(1, name.encode()) + field(2, float(score)) + field(3, 1 + (name == "[UNK]")))
         for name, score in pieces
     ]
     trainer = field(2, field(3, model_type) + field(4, 10**6))
-    file.write_bytes(b"".join(messages) + trainer + field(3, field(1, b"identity")))
+    normaliser = field(3, field(1, b"identity") + field(2, characters))
+    file.write_bytes(b"".join(messages) + trainer + normaliser)
 
 
 def test_sentence_pieces_files(v3, tmp_path):
@@ -168,6 +171,23 @@ def test_sentence_pieces_of_small_letters_and_punctuation(tmp_path):
     tokenizer = read_sentence_pieces(tmp_path / "spm.model", settings)
     assert tokenizer.encode(" A  a. x").tokens == "[CLS] ▁a ▁a ▁ . ▁ x [SEP]".split()
     assert tokenizer.encode("x").ids[2] == 3
+
+
+def map_character(old: str, new: str) -> bytes:
+    """A table of one ASCII character, as SentencePiece writes it: a trie, then what is put in."""
+    units = [0] * 512
+    units[0] = 256 << 10  # where the children of the root are
+    units[256 ^ ord(old)] = ord(old) | 1 << 8 | 1 << 10  # a leaf, whose value is in its neighbour
+    trie = struct.pack("<512I", *units)  # the value is 0: the text is the first one
+    return struct.pack("<I", len(trie)) + trie + new.encode() + b"\0"
+
+
+def test_sentence_pieces_with_a_table_of_characters(tmp_path):
+    pieces = [(name, 0.0) for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")]
+    pieces += [("▁a", -1.0), ("▁", -2.0), ("...", -3.0)]
+    write_sentence_pieces(tmp_path / "spm.model", pieces, characters=map_character("~", "..."))
+    tokenizer = read_sentence_pieces(tmp_path / "spm.model", {})
+    assert tokenizer.encode("a ~").tokens == "[CLS] ▁a ▁ ... [SEP]".split()
 
 
 def test_damaged_sentence_pieces(v3, tmp_path):

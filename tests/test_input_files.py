@@ -12,6 +12,7 @@ from conftest import PLUGIN, TRAIN, fairseq
 from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.file_chunker_utils import Chunker, find_offsets
+from omegaconf import OmegaConf
 
 from fairseq_ext.data import binarised
 from fairseq_ext.errors import UsageError
@@ -105,6 +106,20 @@ def test_text_of_another_split(tmp_path):
         data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary())
 
 
+@pytest.mark.parametrize(("kind", "impl"), [("mmap", "mmap"), ("lazy", "lazy"), ("mmap", None)])
+def test_text_without_a_sentence(kind, impl, tmp_path):
+    prefix = write(tmp_path / "train", kind, [])
+    with pytest.raises(UsageError, match=rf"^{prefix}\.bin has no text; give text that is not"):
+        data_utils.load_indexed_dataset(str(prefix), dictionary(), impl)
+
+
+def test_text_in_huffman_s_code_is_left_to_fairseq(tmp_path):
+    """Its files are others than those of numbers, and begin with another mark."""
+    (tmp_path / "train.idx").write_bytes(indexed_dataset.HuffmanMMapIndex._HDR_MAGIC)
+    (tmp_path / "train.bin").touch()
+    assert indexed_dataset.infer_dataset_impl(str(tmp_path / "train")) == "huffman"
+
+
 def test_a_split_that_is_not_there_is_none(tmp_path):
     assert data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary()) is None
     assert not indexed_dataset.dataset_exists(str(tmp_path / "train"), None)
@@ -123,6 +138,23 @@ def test_an_index_whose_sentences_overlap(tmp_path, monkeypatch):
             data_utils.load_indexed_dataset(str(tmp_path / "odd"), dictionary())
 
 
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [(0, 1), (3, 2), (2, 0), (4, 1), (5, 9)],
+    ids=["dimensions begin", "dimensions end", "dimensions fall", "offsets begin", "offsets fall"],
+)
+def test_an_index_of_another_form_whose_numbers_do_not_rise(place, number, tmp_path):
+    """After the head are four dimensions, then four offsets, of three sentences."""
+    prefix = write(tmp_path / "train", "lazy")
+    content = bytearray(Path(f"{prefix}.idx").read_bytes())
+    numbers = np.frombuffer(content, np.int64, offset=8 + 5 * 8)
+    assert numbers[:8].tolist() == [0, 1, 2, 3, 0, 3, 5, 9]
+    numbers[place] = number
+    Path(f"{prefix}.idx").write_bytes(content)
+    with pytest.raises(UsageError, match=r"train.idx is damaged, or not what fairseq-preprocess"):
+        data_utils.load_indexed_dataset(str(prefix), dictionary(), "lazy")
+
+
 def setup(task: str, data: object, **options: str):
     """Set a task up as fairseq does with old settings."""
     options = {"source_lang": None, "target_lang": None, "dataset_impl": None, **options}
@@ -136,6 +168,8 @@ DICTIONARIES = {
     "cut within a letter": ("a 1\nü".encode()[:-1], "x.txt is not UTF-8"),
     "no text": (b"\x80\x02}q\x00", "x.txt is not UTF-8"),
     "prose": (b"This is a text.\n", "x.txt, line 1: 'This is a text.' is not a symbol"),
+    "two signs": (b"a 1\nb --5\n", "x.txt, line 2: 'b --5' is not a symbol and its count"),
+    "5000 digits": (b"a " + b"9" * 5000, r"x.txt cannot be read \(Incorrect dictionary .*\); give"),
     "twice": (b"a 1\nb 2\na 3\n", "x.txt, line 3: 'a' is there for the second time"),
     "a special symbol": (b"a 1\n<pad> 2\n", "x.txt, line 2: '<pad>' is there for the second"),
     "a mark": ("\ufeffa 1\nb 1\n".encode(), "x.txt begins with a byte order mark"),
@@ -221,6 +255,21 @@ def test_two_sides_of_different_length(data_bin, tmp_path):
     task = setup("translation", tmp_path)
     with pytest.raises(UsageError, match="the two sides of test in .* different numbers of sent"):
         task.load_dataset("test")
+
+
+def test_other_errors_of_data_sets_stay_what_they_are(tmp_path):
+    """Of stock tasks whose data are no binarised sentences."""
+    for name in ("input0", "label"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "dict.txt").write_text("a 1\n")
+    given = Namespace(task="sentence_prediction", data=str(tmp_path), num_classes=2)
+    sentences = tasks.setup_task(given)
+    with pytest.raises(AssertionError, match=r"^could not find dataset: .*zz"):
+        sentences.load_dataset("zz")
+    config = {"_name": "audio_pretraining", "data": str(tmp_path), "tpu": False}
+    sounds = tasks.setup_task(OmegaConf.create(config))
+    with pytest.raises(FileNotFoundError, match=r"zz\.tsv"):
+        sounds.load_dataset("zz")
 
 
 @pytest.mark.parametrize(

@@ -339,6 +339,17 @@ def test_text_that_cannot_be_had(hybrid, call, said):
         call(hybrid)
 
 
+def test_a_split_that_a_task_of_fairseq_does_not_have(hybrid, monkeypatch):
+    """Such tasks assert that it is there."""
+
+    def load(split):
+        raise AssertionError(f"could not find dataset: {split}")
+
+    monkeypatch.setattr(hybrid.task, "load_dataset", load)
+    with pytest.raises(UsageError, match=rf"^there is no split dev in {hybrid.data}; give one of"):
+        hybrid.load_split("dev")
+
+
 def test_checkpoints_that_cannot_be_read(hybrid, data_bin, tmp_path):
     with pytest.raises(UsageError, match="is not there; give the path of a checkpoint"):
         ModelInspector(tmp_path / "checkpoint_last.pt")

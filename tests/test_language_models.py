@@ -83,6 +83,7 @@ def loss_and_gradients(model):
         {},
         {"share_decoder_input_output_embed": True, "decoder_learned_pos": True},
         {"layernorm_embedding": True, "no_scale_embedding": True, "activation_fn": "gelu"},
+        {"decoder_layers_to_keep": "1"},
         {"decoder_normalize_before": False, "no_token_positional_embeddings": True},
         {"decoder_input_dim": 16, "decoder_output_dim": 24},
         {"character_embeddings": True, "character_filters": "[(1, 8), (2, 8)]"},

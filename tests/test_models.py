@@ -3,12 +3,13 @@
 import copy
 import re
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 
 import pytest
 import torch
 import torch.distributed as dist
 from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_REGISTRY,
@@ -27,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
-from fairseq_ext.models.config import check_requirements, to_transformer_config
+from fairseq_ext.models.config import check_requirements, joined_config, to_transformer_config
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
 
 TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()}
@@ -144,6 +145,19 @@ def test_every_stock_option_is_there():
 def test_bad_options_are_refused_in_a_sentence(options, said):
     with pytest.raises(UsageError, match=said):
         build(**options)
+
+
+def test_options_whose_defaults_are_lists_have_one_each():
+    """Those of a regulariser of another package may be."""
+
+    @dataclass
+    class Own(FairseqDataclass):
+        layers: list[int] = field(default_factory=lambda: [1])
+
+    joined = joined_config("Joined", [Own])
+    one, other = joined(), joined(layers=[2])
+    one.layers.append(3)
+    assert (one.layers, other.layers, joined().layers) == ([1, 3], [2], [1])
 
 
 def test_a_flag_that_is_on_by_default_stays_on_when_it_is_given():

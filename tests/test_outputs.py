@@ -1,10 +1,11 @@
 """Outputs: readers that go away, full disks, and what is left under a final name."""
 
 import errno
+import io
 import logging
 import os
 import resource
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,33 @@ def test_a_full_disk_under_a_library_in_rust(tmp_path):
         raise Exception("File too large (os error 27)")
     with pytest.raises(KeyError), files.explain_disk_errors(tmp_path / "made.bpe"):
         raise KeyError("x")
+
+
+def test_a_checkpoint_at_an_address_is_saved_by_fairseq(monkeypatch, tmp_path):
+    """It has no hidden name on this machine."""
+    saved = {}
+    monkeypatch.chdir(tmp_path)
+
+    @contextmanager
+    def open_address(name, mode):
+        yield saved.setdefault(name, io.BytesIO())
+
+    monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: "://" in name)
+    monkeypatch.setattr(PathManager, "open", open_address)
+    checkpoint_utils.torch_persistent_save({"a": 1}, "store://x/last.pt")
+    assert [*saved] == ["store://x/last.pt"] and not [*tmp_path.iterdir()]
+    assert torch.load(io.BytesIO(saved.popitem()[1].getvalue())) == {"a": 1}
+
+
+def test_a_line_that_cannot_be_logged_is_a_fault_of_who_wrote_it(tmp_path, capsys):
+    """It is no fault of the disk, and logging shows it."""
+    handler = logging.FileHandler(tmp_path / "log")
+    handler.emit(logging.LogRecord("x", logging.INFO, "x.py", 1, "%d words", ("no",), None))
+    handler.emit(logging.LogRecord("x", logging.INFO, "x.py", 1, "%d words", (3,), None))
+    handler.close()
+    assert (tmp_path / "log").read_text() == "3 words\n"
+    said = capsys.readouterr().err
+    assert said.startswith("--- Logging error ---") and "is cut short" not in said
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path, small_files, caplog):

@@ -438,6 +438,7 @@ REFUSED = {
         remove(*all_pictures()[:-3]),
         "has none of the 13 pictures of train (1, 2, 3, 4, 5, …), its own are 31, 32, 33; give",
     ),
+    "no line": (edit_tsv(list.clear), "x.tsv has no picture; give features of some"),
     "no pictures": (remove(*all_pictures()), "has no .npy, .h5, .hdf5 or .tsv; give"),
     "a picture of validation": (remove(46), "lacks 1 of the 5 pictures of valid (46); add them"),
     "a picture of the test part": (remove(32, 33), "lacks 2 of the 3 pictures of test (32, 33)"),
@@ -554,6 +555,26 @@ def test_hdf5_that_is_cut_short(tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def test_hdf5_whose_boxes_cannot_be_read(tmp_path):
+    """Its head is whole, and the checksum of a picture is wrong."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        boxes = file.create_dataset(
+            "7", data=np.ones((3, WIDTH), "f4"), chunks=True, fletcher32=True
+        )
+        place = boxes.id.get_chunk_info(0).byte_offset
+    content = bytearray((tmp_path / "x.h5").read_bytes())
+    content[place] ^= 1
+    (tmp_path / "x.h5").write_bytes(content)
+    source = open_source(tmp_path / "x.h5")
+    assert source.shape(7) == (3, WIDTH)
+    with pytest.raises(
+        UsageError, match=r"x\.h5:7 cannot be read \(.*\); get it again$"
+    ) as refused:
+        source.read(7)
+    assert "\n" not in str(refused.value)
+
+
 def set_data(name: str, value):
     def change(file) -> None:
         del file[name]
@@ -627,6 +648,17 @@ def test_conversion_continues(tmp_path, release, monkeypatch):
     assert {n: x for n, x in one.items() if n != "inputs"} == {
         n: x for n, x in other.items() if n != "inputs"
     }
+
+
+def test_a_full_disk_is_no_fault_of_a_picture(tmp_path, release, monkeypatch):
+    def fail(self, image, boxes):
+        raise Unfinished("the disk is full")
+
+    source = write_numpy(tmp_path / "npy", make_boxes(1))
+    read_questions(release, tmp_path / "out")
+    monkeypatch.setattr(FeatureWriter, "add", fail)
+    with pytest.raises(Unfinished, match=r"^the disk is full$"):
+        vqa_features.prepare(tmp_path / "out", {"rcnn": source}, LIMITS, False)
 
 
 def test_what_was_written_is_kept(tmp_path, release):

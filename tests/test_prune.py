@@ -269,6 +269,14 @@ def test_models_that_cannot_be_pruned(options, said):
         prune.check_prunable(DEFAULTS | {"head_gate": "l0"} | options, "x.pt")
 
 
+def test_criterions_under_fairseq_s_name_lose_their_regularisers_too():
+    """Options of regularisers go with them."""
+    criterion = {"_name": "sentence_prediction_l0", "l0_weight": 0.5, "regression_target": False}
+    plain = {"_name": "sentence_prediction", "regression_target": False}
+    assert prune.drop_regularisers(criterion) == plain
+    assert prune.drop_regularisers(plain) == plain
+
+
 def test_parts_that_depend_on_the_number_of_heads(data_bin, tmp_path, capsys):
     """ALiBi's slopes do; the checkpoint is left as it is, and no other one is made."""
     more = ["--encoder-positions", "alibi", "--criterion", "label_smoothed_cross_entropy_l0"]

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from conftest import PLUGIN
@@ -194,6 +195,17 @@ def test_unknown_names():
     parser.add_argument("--arch")
     with pytest.raises(UsageError, match="^--arch is not given, or the name of no"):
         options.parse_args_and_arch(parser, ["DATA", "--arch", "nope"])
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), RuntimeError("mine")])
+def test_other_errors_of_a_parser_stay_what_they_are(error):
+    """Those of a package with a part of its own, say."""
+
+    def fail(*args):
+        raise error
+
+    with pytest.raises(type(error), match="mine"):
+        options.parse_args_and_arch(SimpleNamespace(parse_known_args=fail), ["DATA"])
 
 
 def test_preprocess_in_python_is_checked():

@@ -1,14 +1,17 @@
 """Steps that recipes run before and after their trainings."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import fairseq
 from saved_state import save_state
 
+from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tools import recipes
+from fairseq_ext.tools import recipes, run_recipe
 
 COMMON = ["--arch", "transformer_una_tiny", "--criterion", "label_smoothed_cross_entropy"]
 COMMON += ["--share-all-embeddings"]
@@ -82,6 +85,26 @@ def test_periods_of_a_byte_level_bpe(tmp_path, capsys):
         encoder.write_text(json.dumps(ids))
         recipes.main(["period-ids", str(encoder)])
         assert capsys.readouterr().out == f"{printed}\n"
+
+
+def test_runs_whose_path_does_not_say_what_they_are():
+    with pytest.raises(UsageError, match=r"^mean/seed-1 is no folder CORPUS/MODE/VARIANT/seed-N"):
+        recipes.main(["training-times", "mean/seed-1"])
+
+
+def test_a_recipe_takes_the_place_of_the_command(monkeypatch, tmp_path):
+    """In the folder and with the Python of the command, and with what stands behind its name."""
+    became = []
+    monkeypatch.setattr(os, "execvpe", lambda *given: became.append(given))
+    monkeypatch.chdir(tmp_path)
+    main(["recipe", "quickstart", "--corpus", "builtin"])
+    ((program, line, environment),) = became
+    script = run_recipe.find_recipes()["quickstart"]
+    assert (program, line) == ("bash", ["bash", str(script), "--corpus", "builtin"])
+    assert environment["FAIRSEQ_EXT_PLACE"] == str(tmp_path)
+    assert environment["FAIRSEQ_EXT_SKIP_INSTALL"] == "1"
+    assert environment["PATH"] == f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    assert environment["HOME"] == os.environ["HOME"]
 
 
 def test_training_times():

@@ -118,6 +118,8 @@ def test_only_masked_tokens_are_projected():
     model, masked = build().eval(), torch.zeros_like(REAL)
     masked[0, 2] = masked[1, 1] = True
     torch.testing.assert_close(model(TOKENS, masked_tokens=masked)[0], model(TOKENS)[0][masked])
+    alone = model.encoder(TOKENS, masked_tokens=masked)[0]  # as the encoder of fairseq's model does
+    torch.testing.assert_close(alone, model(TOKENS)[0][masked])
 
 
 def test_segments_are_embedded_before_the_normalisation():

@@ -1,8 +1,14 @@
 """Settings that mean nothing, alone or together, are refused when a command starts."""
 
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import List  # noqa: UP035
+
 import pytest
 from conftest import PLUGIN, fairseq
 from fairseq import options
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import utils as dataclass_utils
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
@@ -53,6 +59,23 @@ def test_overrides_that_mean_something():
     ):
         check_overrides(OVERRIDES, str(settings))
     check_overrides("--optimizer-overrides", "{'lr': [0.1], 'weight_decay': 0, 'betas': (0, .9)}")
+
+
+@dataclass
+class Own(FairseqDataclass):
+    numbers: List[int] = field(default_factory=list)  # noqa: UP006
+
+
+def test_texts_of_a_setting_that_are_read_and_then_refused_by_fairseq():
+    """The refusal is fairseq's: what a text says is right, and no number."""
+    override = dataclass_utils._override_attr
+    assert override("own", Own, Namespace(numbers="[1, 2.0]")) == ["own.numbers=[1, 2]"]
+    with pytest.raises(
+        UsageError, match=r"^--numbers is '\[1,', which cannot be read; give a value"
+    ):
+        override("own", Own, Namespace(numbers="[1,"))
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        override("own", Own, Namespace(numbers="['a']"))
 
 
 @pytest.mark.parametrize(

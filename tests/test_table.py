@@ -725,6 +725,8 @@ def test_references_of_other_repetitions(tmp_path, table):
     output.write_text(output.read_text().replace("T-3\tder", "T-3\tdas"))
     with pytest.raises(UsageError, match="reference"):
         table(one, other, "--metric", "bleu")
+    rows, _ = table(one, other, "--metric", "bleu", "--mixed")
+    assert float(rows[0]["BLEU†"]) == pytest.approx(100) and float(rows[1]["BLEU†"]) < 99.9
 
 
 # Spread and bars.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext import testing
+from fairseq_ext import registry, testing
 from fairseq_ext.attention import GATES, MASKS, NORMALISERS, SCORERS
 from fairseq_ext.attention.gates import HeadGate
 from fairseq_ext.attention.masks import add_bias
@@ -213,7 +213,7 @@ def criterions_as_before():
 
 
 def test_regularisers(criterions_as_before, monkeypatch):
-    composite.add_regulariser("large", Large)
+    assert registry.register_regulariser("large")(Large) is Large
     testing.check_regulariser("large")
     monkeypatch.setattr(Large, "mean", True)
     with pytest.raises(AssertionError):

@@ -113,6 +113,14 @@ def test_doctor_knows_a_torchaudio_of_another_torch(examine, tmp_path, monkeypat
     monkeypatch.delitem(sys.modules, "torchaudio", raising=False)
 
 
+def test_doctor_does_not_miss_torchaudio(monkeypatch):
+    def find_none(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", find_none)
+    assert [*doctor.check_torchaudio()] == []
+
+
 def test_doctor_advises_about_threads_and_an_old_torch(examine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

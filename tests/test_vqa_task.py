@@ -77,6 +77,7 @@ def test_sizes_are_boxes_of_all_views(data):
     numbers = [1 + n % PICTURES for n in range(len(dataset))]
     views = [make_boxes(place) for place in range(len(VIEWS))]
     assert dataset.sizes.tolist() == [sum(len(v[number]) for v in views) for number in numbers]
+    assert [dataset.size(n) for n in range(len(dataset))] == dataset.sizes.tolist()
     _, cut = read(data, max_boxes=2)
     assert set(cut.sizes) == {6}
     batch = cut.collater([0, 1])
@@ -225,6 +226,12 @@ LINES = {
         r"\(1 of 5 pictures",
     ),
     "no line": (lambda x: x.clear(), "train.jsonl is empty"),
+    "257 kinds": (
+        lambda x: x.extend(
+            {**x[0], "question_id": 1000 + n, "answer_type": f"kind {n}"} for n in range(257)
+        ),
+        r"train.jsonl:\d+ has the 257th 'answer_type'; give 256 at most",
+    ),
     "answers of another vocabulary": (
         lambda x: [line.update(answers={"x": 1.0}) for line in x],
         "no question of .*train.jsonl has an answer of answers.txt",

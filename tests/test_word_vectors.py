@@ -114,6 +114,14 @@ def test_embeddings_of_an_encoder_are_word_vectors(encoder, tmp_path, capsys):
         torch.testing.assert_close(torch.from_numpy(found[number]), expected)
 
 
+@pytest.mark.parametrize("out", ["", "none/out.txt"])
+def test_files_that_cannot_be_written_are_refused_before_anything_is_read(tmp_path, out):
+    given = [str(tmp_path / "none.pt"), "--words", str(tmp_path / "none"), "--out"]
+    place = tmp_path / out
+    with pytest.raises(UsageError, match=f"^--out is {place}, which cannot be a file; give one in"):
+        main(["export-vectors", *given, str(place)])
+
+
 def test_projection_keeps_the_largest_variance():
     """The same inner products as by eigenvectors of the covariance, the twin."""
     vectors = np.random.default_rng(1).normal(size=(30, 6)) * [5, 4, 3, 0.3, 0.2, 0.1]

@@ -102,8 +102,6 @@ def _read_sentences(
     index: Path, start: int, sentences: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the lengths of sentences, and where they begin, in chunks."""
-    if not sentences:
-        return
     content = np.memmap(index, np.uint8, "r")
     middle = start + 4 * sentences
     for first in range(0, sentences, CHUNK):

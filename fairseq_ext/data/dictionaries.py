@@ -45,7 +45,7 @@ def explain(path: Path, error: Exception, special: Iterable[str]) -> UsageError:
 def _find_problem(line: str, seen: set[str]) -> str:
     overwrites = line.endswith(OVERWRITE)
     symbol, _, count = line.removesuffix(OVERWRITE).rpartition(" ")
-    if not symbol or not count.lstrip("-").isdecimal():
+    if not symbol or not count.removeprefix("-").isdecimal():
         return f"{line[:60]!r} is not a symbol and its count"
     if symbol in seen and not overwrites:
         return f"{symbol[:60]!r} is there for the second time"

@@ -68,16 +68,14 @@ class TransformerEncoder(TransformerEncoderBase):
         inputs.relative = None if self.relative is None else self.relative()
         if self.symbols is not None:
             inputs.token_features = self.symbols(src_tokens, annotations)
+        kept = None if second is None else second.embedded_padding
+        if token_embeddings is None and (noise is not None or kept == "bert"):
+            token_embeddings = self.embed_tokens(src_tokens)
         if noise is not None:
-            if token_embeddings is None:
-                token_embeddings = self.embed_tokens(src_tokens)
             scaled = noise(self.embed_scale * token_embeddings, padding)
             token_embeddings = scaled / self.embed_scale
-        kept = None if second is None else second.embedded_padding
         placed = src_tokens
         if kept == "bert":
-            if token_embeddings is None:
-                token_embeddings = self.embed_tokens(src_tokens)
             placed = src_tokens.masked_fill(padding, self.dictionary.unk())  # it has positions
         x, embedding = self.forward_embedding(placed, token_embeddings)
         if inputs.padding is not None and kept is None:

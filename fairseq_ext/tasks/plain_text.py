@@ -120,18 +120,14 @@ class ReplacedTokenDetectionTask(PlainTextTask):
     It is ELECTRA's discriminator with a unigram generator, or a learned one (--generator-size).
 
     Raises:
-        UsageError: --replace-prob is no share, or the model has no heads for tokens.
+        UsageError: --replace-prob leaves no tokens to a generator, or the model has no heads for
+            tokens.
     """
 
     objective = REPLACED
 
     def __init__(self, cfg: Any, dictionary: Any = None) -> None:
         super().__init__(cfg, dictionary)
-        if not 0 < cfg.replace_prob <= 1:
-            raise UsageError(
-                f"--replace-prob is {cfg.replace_prob:g}; give a share above 0, up to 1"
-            )
-
         if cfg.generator_size and cfg.replace_prob == 1:
             raise UsageError(
                 "--replace-prob is 1, and a generator needs tokens that are not masked; give less"

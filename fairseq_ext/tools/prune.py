@@ -109,7 +109,7 @@ def prune_checkpoint(state: dict[str, Any], path: Path) -> Pruned:
             dtype = replaced["out_proj.weight"].dtype
             parameters |= {f"{name}.{n}": x.to(dtype) for n, x in small.state_dict().items()}
     counts = count_parameters(drop_adversaries(state["model"])), count_parameters(parameters)
-    cfg = {**state["cfg"], "model": _merge(state["cfg"]["model"], settings)}
+    cfg = {**state["cfg"], "model": {**state["cfg"]["model"], **settings}}
     cfg["criterion"] = drop_regularisers(cfg["criterion"])
     made = leave_training_out({**state, "model": parameters, "cfg": cfg})
     made["extra_state"] |= {"pruned": str(path)}
@@ -243,12 +243,6 @@ def drop_regularisers(criterion: Any) -> dict[str, Any]:
         name = next(each for each, row in OBJECTIVES.items() if row is kind.objective)
     known = default_options(CRITERION_DATACLASS_REGISTRY[name])
     return {key: value for key, value in options.items() if key in known} | {"_name": name}
-
-
-def _merge(options: Any, changes: Mapping[str, Any]) -> Any:
-    if isinstance(options, Namespace):
-        return Namespace(**{**vars(options), **changes})
-    return {**options, **changes}
 
 
 def _select(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
