@@ -37,6 +37,7 @@ from fairseq_ext.training_logs import LOG, name_variants, read_log
 
 LOGGED = re.compile(r"(encoder|decoder|cross|views)(\d+)_(u|gate)(\d*)")
 TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head"}
+SHOWN = 16  # layers with a number each
 
 
 class Weight(NamedTuple):
@@ -204,8 +205,11 @@ def _draw_by_layer(axes: Axes, weights: Sequence[Weight]) -> None:
     means = [mean(w.value for w in heads if w.layer == layer) for layer in layers]
     axes.scatter([w.layer for w in heads], [w.value for w in heads], s=14, alpha=0.5)
     axes.plot(layers, means, color="0.2")
-    axes.set_xlabel("layer, a point for each head")
-    pictures.use_whole_numbers(axes.xaxis)
+    axes.set(xlabel="layer, a point for each head", xlim=(layers[0] - 0.5, layers[-1] + 0.5))
+    if len(layers) > SHOWN:
+        pictures.use_whole_numbers(axes.xaxis)
+    else:
+        axes.set_xticks(layers)
 
 
 def _average_paths(weights: Sequence[Weight]) -> list[Mapping[int, float]]:

@@ -70,7 +70,7 @@ def row_weights(view: View, reduction: str) -> Tensor:
 
 
 def distance_to(
-    pattern: str, guided: GuidedHeads, view: View, edges: str = "uniform", dropped: bool = False
+    pattern: str, guided: GuidedHeads, view: View, edges: str, dropped: bool
 ) -> Distance:
     """Return the distance of maps to a pattern; at padded rows it has no meaning."""
     rows = PATTERNS[pattern].rows(replace(view, marks=guided.symbol_ids[pattern]))
