@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import alternatives  # noqa: E402
 import asa  # noqa: E402
 import attention  # noqa: E402
+import authors  # noqa: E402
 import deberta  # noqa: E402
 import finetuning  # noqa: E402
 import growth  # noqa: E402
@@ -30,7 +31,17 @@ from fairseq_ext.models import task_heads  # noqa: E402
 SCRIPTS = {
     module.__name__: module
     for module in (
-        *(alternatives, asa, attention, deberta, finetuning, growth, pictures, pretraining),
+        *(
+            alternatives,
+            asa,
+            attention,
+            authors,
+            deberta,
+            finetuning,
+            growth,
+            pictures,
+            pretraining,
+        ),
         training,
     )
 }
@@ -321,6 +332,37 @@ def test_alternatives(tmp_path):
     assert re.search(r"^\| memory tiny \| [\d.]+ \|", done.stdout, re.M)
 
 
+AUTHORS = """
+import torch
+
+class AsaBertForSequenceClassification(torch.nn.Module):
+    def __init__(self, config, tau):
+        super().__init__()
+        self.embed = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.head = torch.nn.Linear(config.hidden_size, 2)
+
+    def forward(self, tokens, mask, types, labels):
+        assert mask.shape == types.shape == tokens.shape and labels.shape == tokens.shape[:1]
+        logits = self.head(self.embed(tokens).mean(1))
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        return loss, logits, loss, logits
+"""
+
+
+@pytest.mark.slow
+def test_authors(tmp_path):
+    """A stand-in has the name and the arguments of the authors' model."""
+    path = tmp_path / "out" / "results.json"
+    path.parent.mkdir()
+    (tmp_path / "modeling").mkdir()
+    (tmp_path / "modeling" / "bert.py").write_text(AUTHORS)
+    done = benchmark(
+        *("authors", "--asa", tmp_path, "--lengths", 128, "--max-tokens", 256, "--rounds", 1),
+        *("--json", path),
+    )
+    assert_report(done, path, {authors.label("small", 128): ["ours"]})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", growth.KINDS)
 def test_growth_of(kind, tmp_path):
@@ -447,6 +489,7 @@ def test_pictures(tmp_path):
         ("asa --max-tokens 256", "--lengths has 512"),
         ("asa --candidates alum", "'alum'"),
         ("growth --smallest 3", "--smallest is 3"),
+        ("authors --asa /nowhere", "--asa is /nowhere"),
         ("deberta --sizes huge", "'huge'"),
         pytest.param(
             "training --device cuda",
