@@ -39,9 +39,9 @@ SCORES = {"cpu": 2**26, "cuda": 2**30}
 DEFAULTS = {name: field.default for name, _, field in OPTIONS}
 QUIET = Quiet(deviation=0.03, spread=0.1)
 AIMS = [  # on a CPU, in float32
-    *(Aim(str(length), "doubly", 1.3) for length in (128, 512, 1024)),
-    *(Aim(str(length), "hybrid", 2.0) for length in (128, 512, 1024)),
-    Aim("memory at 2048", "doubly", 3.0),
+    *(Aim(str(n), "doubly", limit) for n, limit in ((128, 1.1), (512, 1.2), (1024, 1.2))),
+    *(Aim(str(length), "hybrid", 1.5) for length in (128, 512, 1024)),
+    Aim("memory at 2048", "doubly", 1.1),
 ]
 
 

@@ -149,8 +149,9 @@ def _fused_doubly(
     """
     if call.dropout:
         return None
-    for kernel in (doubly_cpu, GPU_KERNELS[gpu_kernel]):
-        if kernel and kernel.supports(call.q, call.k, mask):
+    given = call.q, call.k, mask
+    for kernel, asked in ((doubly_cpu, (*given, u is not None)), (GPU_KERNELS[gpu_kernel], given)):
+        if kernel and kernel.supports(*asked):
             try:
                 return kernel.attend(
                     call.q, call.k, call.v, mask.masked, call.context.query_padding, u

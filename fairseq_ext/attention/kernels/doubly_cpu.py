@@ -2,35 +2,40 @@
 
 This kernel is our own because it is measured to be better than the plain form of the paper: at 2048
 tokens that takes 3.1 times as long as torch's fused softmax attention and 37 times its memory, this
-one 1.05 to 1.35 times as long (HNA 1.3 to 2.05) with 1.2 times its memory.
+one 1.2 times as long (HNA 1.5) with 1.05 times its memory (HNA 1.5, for two outputs).
 
 With C the softmax of the scores over the queries, DNAS is D_ij = C_ij / r_i, r_i = sum_j C_ij, so
 
-    [X, r] = C [V, 1],    O = X / r
+    X = C V,    r = C 1,    O = X / r
 
 and a key needs nothing of the other keys: keys are taken a few at a time, and their columns of C
-are computed, used and dropped, and computed again for the gradient. A padded key is a row of zeros
-in [V, 1].
+are computed, used and dropped, and computed again for the gradient. A padded key is a column of
+zeros in C.
 
 Softmax over the keys follows from the same C: with L_j the log-sum-exp of the scores over the
-queries and w_j = exp(L_j), U_ij = C_ij w_j / l_i, l_i = sum_j C_ij w_j. HNAS is the same product,
-only wider:
+queries and w_j = exp(L_j), U_ij = C_ij w_j / l_i. HNAS needs two products with V:
 
-    [X, r, Y, l] = C [V, 1, w V, w],    O = u X / r + (1 - u) Y / l
+    Y = C (w V),    l = C w,    O = u X / r + (1 - u) Y / l
+
+For the gradient r and l are known, and one product is enough: with A_i = u / r_i and
+B_i = (1 - u) / l_i, O = (C G) V, where C G is the product by elements with G_ij = A_i + B_i w_j.
+
+Blocks are C transposed, [s, T], and sums over keys are kept transposed, too, as [D, T]: products of
+matrices are most of the time, and these are the fastest form of them.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.attention.masks import Mask
 
 BLOCK_BYTES = 1 << 20  # of scores at a time and thread: about what a core keeps in its cache
-MIN_SCORES = 160 * 160  # scores a head; below, the plain form is faster
+MIN_SCORES = 200 * 200  # scores a head; below, the plain form of DNAS is faster
+HYBRID_PASSES = 3  # passes of the plain form of HNAS over the map, for one of DNAS
 MIN_NORM = 1e-30  # of r and l: below, 1 / r is not exact in float32
 
 
@@ -38,10 +43,10 @@ class Inexact(ArithmeticError):
     """Error of scores so far apart that the weights have to be computed on logarithms."""
 
 
-def supports(q: Tensor, k: Tensor, mask: Mask) -> bool:
+def supports(q: Tensor, k: Tensor, mask: Mask, hybrid: bool = False) -> bool:
     """Return whether the kernel takes these [B, H, T, D] and [B, H, S, D] and is worth its cost."""
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
-    large = q.size(2) * k.size(2) > MIN_SCORES
+    large = q.size(2) * k.size(2) * (HYBRID_PASSES if hybrid else 1) > MIN_SCORES
     exact = q.dtype in (torch.float32, torch.float64)
     return q.device.type == "cpu" and exact and large and only_keys and not mask.causal
 
@@ -94,26 +99,37 @@ class _Columns(torch.autograd.Function):
         absent: Tensor | None,
         present: Tensor | None,
     ) -> Tensor:
-        parts, width = 1 if u is None else 2, v.size(-1) + 1
-        outs = q.new_empty(*q.shape[:2], parts, width - 1)
-        norms = torch.empty_like(outs[..., :1])
+        parts = 1 if u is None else 2
+        outs = q.new_empty(*q.shape[:2], parts, v.size(-1))
+        norms = q.new_empty(len(q), parts, q.size(1))  # r, l
         w = None if u is None else torch.empty_like(v[..., :1])
         for heads, blocks in _blocks(q, k):
-            x = q.new_empty(*q[heads].shape[:2], parts * width)
+            x = q.new_empty(*norms[heads].shape[:2], v.size(-1), q.size(1)).flatten(1, 2)
             for keys in blocks:
                 scores = _scores(q, k, absent, heads, keys)
-                c = scores.softmax(-1)
                 if w is not None:
-                    logs = scores.amax(-1, keepdim=True) - c.amax(-1, keepdim=True).log()  # L
+                    highest = scores.amax(-1, keepdim=True)
+                c = torch.softmax(scores, -1, out=scores)
+                values = v[heads, keys]
+                ones = torch.ones_like(values[..., :1])
+                if present is not None:
+                    ones = present[heads, keys].to(values)
+                    values = values * ones
+                if w is not None:
+                    logs = highest - c.amax(-1, keepdim=True).log()  # L
                     if keys.start == 0:
                         top = logs.amax(1, keepdim=True)
                     w[heads, keys] = (logs - top).exp()
-                x.baddbmm_(c.mT, _wide(v, w, present, heads, keys), beta=float(keys.start > 0))
-            x = x.unflatten(-1, (parts, width))
-            norms[heads] = x[..., -1:]
+                    weights = w[heads, keys]
+                    values = torch.cat([values, values * weights], -1)
+                    ones = torch.cat([ones, ones * weights], -1)
+                beta = float(keys.start > 0)
+                x.baddbmm_(values.mT, c, beta=beta)
+                norms[heads].baddbmm_(ones.mT, c, beta=beta)
             if absent is not None:
-                norms[heads].masked_fill_(absent[heads].mT[..., None], 1)
-            torch.div(x[..., :-1], norms[heads], out=outs[heads])
+                norms[heads].masked_fill_(absent[heads], 1)
+            x = x.unflatten(1, (parts, -1)).permute(0, 3, 1, 2)
+            torch.div(x, norms[heads].mT[..., None], out=outs[heads])
         if not (norms.min() >= MIN_NORM and norms.max() <= 1 / MIN_NORM):
             raise Inexact
         ctx.save_for_backward(q, k, v, u, absent, present, w, norms, outs)
@@ -123,28 +139,40 @@ class _Columns(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, u, absent, present, w, norms, outs = ctx.saved_tensors
-        scale, width = q.size(-1) ** -0.5, v.size(-1) + 1
+        scale = q.size(-1) ** -0.5
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        delta = (dout[:, :, None] * outs).sum(-1, keepdim=True)  # [G, T, P, 1]
-        shares = (1 if u is None else torch.stack([u, 1 - u], 2)) / norms
+        delta = torch.empty_like(norms)
+        shares = (1 if u is None else torch.cat([u, 1 - u], 1)) / norms  # A, B
         for heads, blocks in _blocks(q, k):
-            dx = dout[heads, :, None] * shares[heads]
-            dx = torch.cat([dx, -delta[heads] * shares[heads]], -1).flatten(2)
+            delta[heads] = (dout[heads, :, None] * outs[heads]).sum(-1).mT
+            a, n = shares[heads], delta[heads] * shares[heads]
+            do = dout[heads] * a.mT if w is None else dout[heads]
+            dqt = q.new_empty(len(do), q.size(-1), q.size(1))
             for keys in blocks:
-                c = _scores(q, k, absent, heads, keys).softmax(-1)
-                wide = _wide(v, w, present, heads, keys)
-                dwide = c @ dx
-                # the softmax of C subtracts this; in the part of Y, the gradient of w adds it again
-                column = (wide * dwide)[..., :width].sum(-1, keepdim=True)
-                ds = torch.baddbmm(column, wide, dx.mT, beta=-1).mul_(c)
+                c = _scores(q, k, absent, heads, keys)
+                torch.softmax(c, -1, out=c)
+                if present is not None:
+                    c *= present[heads, keys]
+                values, dvalues = v[heads, keys], dv[heads, keys]
+                if w is None:
+                    torch.bmm(c, do, out=dvalues)
+                    column = (values * dvalues).sum(-1, keepdim=True) - c @ n.mT
+                    ds = (n + column).baddbmm_(values, do.mT, beta=-1).mul_(c)
+                else:
+                    weights = w[heads, keys]
+                    g = torch.addcmul(a[:, :1], a[:, 1:], weights)
+                    ds = c * g
+                    torch.bmm(ds, do, out=dvalues)
+                    torch.bmm(values, do.mT, out=ds).mul_(c)
+                    # the softmax of C subtracts the part of Y, too: the gradient of w adds it again
+                    column = ds @ a[:, :1].mT - c @ n[:, :1].mT
+                    ds *= g
+                    rest = torch.addcmul(column, n[:, 1:], weights, out=g).add_(n[:, :1])
+                    ds -= rest.mul_(c)
                 torch.baddbmm(column, ds, q[heads], beta=0, alpha=scale, out=dk[heads, keys])
-                dq[heads].baddbmm_(ds.mT, k[heads, keys], beta=float(keys.start > 0), alpha=scale)
-                dv[heads, keys] = dwide[..., : width - 1]
-                if w is not None:
-                    dv[heads, keys].addcmul_(dwide[..., width:-1], w[heads, keys])
-        if present is not None:
-            dv *= present
-        du = None if u is None else (delta[:, :, 0] - delta[:, :, 1]).sum(1, keepdim=True)
+                dqt.baddbmm_(k[heads, keys].mT, ds, beta=float(keys.start > 0), alpha=scale)
+            dq[heads] = dqt.mT
+        du = None if u is None else (delta[:, 0] - delta[:, 1]).sum(1)[:, None, None]
         return dq, dk, dv, du, None, None
 
 
@@ -163,11 +191,3 @@ def _scores(q: Tensor, k: Tensor, absent: Tensor | None, heads: slice, keys: sli
     zero = q.new_zeros(1, 1, 1)
     scores = torch.baddbmm(zero, k[heads, keys], q[heads].mT, beta=0, alpha=q.size(-1) ** -0.5)
     return scores if absent is None else scores.masked_fill_(absent[heads], -torch.inf)
-
-
-def _wide(v: Tensor, w: Tensor | None, present: Tensor | None, heads: slice, keys: slice) -> Tensor:
-    """Return [V, 1] or [V, 1, w V, w] of some heads and keys; zero for padded keys."""
-    values = F.pad(v[heads, keys], (0, 1), value=1)
-    if present is not None:
-        values *= present[heads, keys]
-    return values if w is None else torch.cat([values, values * w[heads, keys]], -1)
