@@ -88,7 +88,7 @@ def test_training_goes_on_from_the_state_of_either(first):
     assert_same(whole, goes_on, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", ["bf16", "amsgrad", "closure", "sparse"])
+@pytest.mark.parametrize("case", ["bf16", "amsgrad", "closure", "sparse", "transposed"])
 def test_the_unusual_is_left_to_fairseq(case):
     optimizer, called = build(amsgrad=case == "amsgrad"), []
     draw_gradients(optimizer)
@@ -98,6 +98,8 @@ def test_the_unusual_is_left_to_fairseq(case):
             parameter.grad = torch.zeros_like(parameter)
         if case == "sparse" and parameter.dim() == 2:
             parameter.grad = parameter.grad.to_sparse()
+        if case == "transposed" and parameter.dim() == 2:
+            parameter.grad = parameter.grad.T.contiguous().T
     closure = (lambda: 0,) if case == "closure" else ()
     adam.step(lambda *given: called.append(given), optimizer, *closure)
     assert called == [(optimizer, *closure)]

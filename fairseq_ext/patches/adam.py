@@ -15,8 +15,8 @@ DEVICES = ("cpu", "cuda")  # where torch has the kernel
 def step(original: Callable, optimizer: Any, closure: Callable | None = None) -> Any:
     """Do what `step` of fairseq's Adam does, and keep the same state; numbers differ by rounding.
 
-    What is not the usual case is left to fairseq: tensors that are not dense or not of float32, and
-    AMSGrad.
+    What is not the usual case is left to fairseq: tensors that are sparse, not of float32 or not in
+    one piece (the kernel reads memory in its order), and AMSGrad.
     """
     if closure is not None:
         return original(optimizer, closure)
@@ -36,7 +36,10 @@ def step(original: Callable, optimizer: Any, closure: Callable | None = None) ->
 
 def _is_usual(group: dict[str, Any]) -> bool:
     return not group.get("amsgrad") and all(
-        tensor.dtype == torch.float32 and not tensor.is_sparse and tensor.device.type in DEVICES
+        tensor.dtype == torch.float32
+        and tensor.layout == torch.strided
+        and tensor.is_contiguous()
+        and tensor.device.type in DEVICES
         for parameter in group["params"]
         if parameter.grad is not None
         for tensor in (parameter, parameter.grad)
@@ -49,7 +52,9 @@ def _prepare_state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
     state.setdefault("step", 0)
     for name in ("exp_avg", "exp_avg_sq"):
         mean = state.get(name)
-        state[name] = torch.zeros_like(parameter) if mean is None else mean.to(parameter)
+        state[name] = (
+            torch.zeros_like(parameter) if mean is None else mean.to(parameter).contiguous()
+        )
     return state
 
 
