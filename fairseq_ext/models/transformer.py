@@ -132,7 +132,8 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         }
 
     def _attentions(self) -> list[Attention]:
-        both = ((layer.self_attn, layer.encoder_attn) for layer in self.layers)
+        layers = self.layers.children()  # LayerDrop draws random numbers for an iteration
+        both = ((layer.self_attn, layer.encoder_attn) for layer in layers)
         return [attention for pair in both for attention in pair if attention is not None]
 
     def reorder_incremental_state_scripting(self, state: dict, new_order: Tensor) -> None:

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 DEVICES = ("cpu", "cuda")  # where torch has the kernel
 
 
-@torch.no_grad()
 def step(original: Callable, optimizer: Any, closure: Callable | None = None) -> Any:
     """Do what `step` of fairseq's Adam does, and keep the same state; numbers differ by rounding.
 
@@ -22,6 +21,12 @@ def step(original: Callable, optimizer: Any, closure: Callable | None = None) ->
         return original(optimizer, closure)
     if not all(map(_is_usual, optimizer.param_groups)):
         return original(optimizer)
+    with torch.no_grad():
+        _update_all(optimizer)
+    return None
+
+
+def _update_all(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         same_step: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for parameter in group["params"]:
@@ -31,7 +36,6 @@ def step(original: Callable, optimizer: Any, closure: Callable | None = None) ->
                 same_step[state["step"], parameter.device].append(parameter)
         for (count, _), parameters in same_step.items():
             _update(optimizer, group, parameters, count)
-    return None
 
 
 def _is_usual(group: dict[str, Any]) -> bool:
