@@ -12,8 +12,9 @@ RoBERTa on masked words, with one head of each layer guided to the next and one 
 token. Model, guidance, clipping and AdamW are those of their fork of transformers. Ours computes
 the same loss (--ag-preset released).
 
-Role-guided masks (Wang et al. 2020) have no peer here. Their released code is for Keras 2 and
-TensorFlow, which are no dependencies of this package.
+Role-guided masks (Wang et al. 2020) have no peer here: their released code is for Keras 2 on
+TensorFlow, with which this package has nothing to do. Keras 3 does not run it as it is, and
+applies a layer word by word (TimeDistributed) where Keras 2 makes one product.
 """
 
 import argparse
