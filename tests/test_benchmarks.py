@@ -349,18 +349,72 @@ class AsaBertForSequenceClassification(torch.nn.Module):
 """
 
 
+AUTHORS_OF_AG = {
+    "modeling_roberta": """
+import requests, torch
+
+class RobertaConfig:
+    def __init__(self, **sizes):
+        self.__dict__.update(sizes)
+
+class RobertaForMaskedLM(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        assert (config.num_hidden_layers, config.num_attention_heads) == (4, 4)
+        self.embed = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+""",
+    "trainer_ag": """
+import torch
+from dataclasses import dataclass
+from .modeling_roberta import RobertaForMaskedLM
+
+@dataclass
+class TrainingArguments:
+    output_dir: str
+    ag: bool
+    scale: float
+    attn_head_types: str
+    no_cuda: bool
+    max_grad_norm: float = 1.0
+
+class TrainerAG:
+    def __init__(self):
+        raise AssertionError("writes folders")
+
+    def get_optimizers(self, updates):
+        assert self.optimizers is None and self.args.ag and self.args.attn_head_types == "0,1,1,0"
+        optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        return optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0, 1)
+
+    def _training_step(self, model, inputs, optimizer):
+        tokens, labels = inputs["input_ids"], inputs["labels"]
+        assert isinstance(model, RobertaForMaskedLM) and tokens.shape == labels.shape == (2, 128)
+        masked = labels != -100
+        assert 0.05 < masked.float().mean() < 0.3
+        assert self.global_step < self.t_total
+        states = model.embed(tokens[masked])
+        torch.nn.functional.cross_entropy(states @ model.embed.weight.T, labels[masked]).backward()
+""",
+}
+
+
 @pytest.mark.slow
 def test_authors(tmp_path):
-    """A stand-in has the name and the arguments of the authors' model."""
-    path = tmp_path / "out" / "results.json"
-    path.parent.mkdir()
-    (tmp_path / "modeling").mkdir()
+    """Stand-ins have the names and the arguments of the authors' models and trainers."""
+    path, fork = tmp_path / "out" / "results.json", tmp_path / authors.FORK
+    for folder in (path.parent, tmp_path / "modeling", fork):
+        folder.mkdir(parents=True)
     (tmp_path / "modeling" / "bert.py").write_text(AUTHORS)
+    (fork / "__init__.py").write_text("import what_is_no_more")
+    for name, text in AUTHORS_OF_AG.items():
+        (fork / f"{name}.py").write_text(text)
     done = benchmark(
-        *("authors", "--asa", tmp_path, "--lengths", 128, "--max-tokens", 256, "--rounds", 1),
-        *("--json", path),
+        *("authors", "--asa", tmp_path, "--ag", tmp_path, "--lengths", 128, "--max-tokens", 256),
+        *("--rounds", 1, "--json", path),
     )
-    assert_report(done, path, {authors.label("small", 128): ["ours"]})
+    assert_report(
+        done, path, {authors.label(name, "small", 128): ["ours"] for name in ("asa", "ag")}
+    )
 
 
 @pytest.mark.slow
@@ -489,7 +543,11 @@ def test_pictures(tmp_path):
         ("asa --max-tokens 256", "--lengths has 512"),
         ("asa --candidates alum", "'alum'"),
         ("growth --smallest 3", "--smallest is 3"),
+        ("authors", "no clone is given; give --asa FOLDER or --ag FOLDER"),
         ("authors --asa /nowhere", "--asa is /nowhere"),
+        ("authors --ag /nowhere", "--ag is /nowhere"),
+        ("authors --ag . --precision bf16", "run on a CPU in fp32"),
+        ("authors --ag . --max-tokens 256", "--lengths has 512"),
         ("deberta --sizes huge", "'huge'"),
         pytest.param(
             "training --device cuda",
