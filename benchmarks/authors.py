@@ -34,6 +34,7 @@ import torch
 from deberta import import_transformers
 from measure import AGAIN, Aim, Row, Table, Work
 from steps import Batch, Candidate
+from stock import as_released
 
 from fairseq_ext.errors import UsageError
 
@@ -215,7 +216,10 @@ def row(name: str, code: Any, size: str, length: int, data: Path, args: argparse
     flags = [*paper.flags(data, length), "--tokens-per-sample", str(length)]
     candidate = steps.build_candidate([*flags, *steps.shape(SIZES[size])], args)
     batches = steps.read_batches(candidate, args.rounds + measure.WARMUP)
-    work = {each: paper.step(code, SIZES[size], candidate, batches) for each in (PEER, AGAIN)}
+    work = {
+        each: as_released(paper.step(code, SIZES[size], candidate, batches))
+        for each in (PEER, AGAIN)
+    }
     work[OURS] = steps.training(candidate, batches)
     seconds = measure.interleave(work, PEER, args.rounds, measure.clock(args), args.seed, title)
     return measure.compare(title, seconds, PEER, 1e3)

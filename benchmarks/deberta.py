@@ -17,6 +17,7 @@ from fairseq.models import build_model
 from measure import AGAIN, Aim, Quiet, Row, Table, Work
 from omegaconf import OmegaConf
 from steps import dictionary
+from stock import as_released
 from torch import Tensor, nn
 
 from fairseq_ext import registry  # noqa: F401
@@ -112,7 +113,7 @@ def build_step(kind: str, name: str, size: str, length: int, args: argparse.Name
         compute_loss(kind, ours, model, tokens, masked).backward()
         optimizer.step()
 
-    return step
+    return step if ours else as_released(step)
 
 
 def row(kind: str, size: str, length: int, args: argparse.Namespace) -> Row:

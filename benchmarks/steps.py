@@ -4,7 +4,7 @@ import argparse
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from measure import AGAIN, Quiet, Row, Table, Work
-from stock import is_stock, stock_functions
+from stock import as_released, is_stock
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -106,13 +106,11 @@ def read_batches(candidate: Candidate, count: int) -> list[Batch]:
 def training(candidate: Candidate, batches: Sequence[Batch]) -> Work:
     """Return what fairseq-train does with a batch: forward, backward, Adam and the logs."""
     trainer = build_trainer(candidate)
-    kept = stock_functions if is_stock(candidate.model) else nullcontext
 
-    def work(turn: int) -> None:
-        with kept():
-            trainer.train_step([batches[turn]])
+    def work(turn: int) -> object:
+        return trainer.train_step([batches[turn]])
 
-    return work
+    return as_released(work) if is_stock(candidate.model) else work
 
 
 def build_trainer(candidate: Candidate) -> Trainer:

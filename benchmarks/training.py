@@ -18,6 +18,7 @@ import steps
 from fairseq import utils
 from measure import Aim, Work
 from steps import Batch, Candidate
+from stock import as_released, is_stock
 
 import fairseq_ext.models.architectures as ours
 
@@ -89,7 +90,11 @@ def generation(candidate: Candidate, batches: Sequence[Batch]) -> Work:
         batches = [utils.move_to_cuda(batch) for batch in batches]
     model.prepare_for_inference_(cfg)
     generator = task.build_generator([model], cfg.generation)
-    return lambda turn: task.inference_step(generator, [model], batches[turn])
+
+    def work(turn: int) -> object:
+        return task.inference_step(generator, [model], batches[turn])
+
+    return as_released(work) if is_stock(model) else work
 
 
 def generated_tokens(batch: Batch) -> int:
