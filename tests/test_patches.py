@@ -42,7 +42,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from fairseq_ext import patches, safe_loading, wrapping
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches import libraries, processes, speed
+from fairseq_ext.patches import libraries, processes
 
 FLAGS = "-s de -t en --arch transformer --max-tokens 128 --cpu --num-workers 0 --optimizer adam"
 SIZE = "--{0}-embed-dim 8 --{0}-ffn-embed-dim 8 --{0}-layers 1 --{0}-attention-heads 2"
@@ -442,49 +442,6 @@ def test_torchrun_trains_one_model_on_cpus(data, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "training on 2 devices" in done.stdout
     assert "training on 1 devices" not in done.stdout
-
-
-@pytest.fixture
-def precision(monkeypatch):
-    """torch as it is without patches, which is put back after the test."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(speed, "_is_slow_for_mkl", lambda: True)
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_onednn_multiplies_only_if_it_is_exact(exact, precision, monkeypatch):
-    monkeypatch.setattr(speed, "_multiplies_exactly", lambda: exact)
-    speed.multiply_by_onednn()
-    assert torch.get_float32_matmul_precision() == ("medium" if exact else "highest")
-
-
-def test_sixteen_bits_are_not_taken_for_exact(monkeypatch):
-    assert speed._multiplies_exactly()
-    multiply = torch.Tensor.__matmul__
-
-    def rounded(a, b):
-        return multiply(a if a.dtype == torch.double else a.bfloat16().float(), b)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.Tensor, "__matmul__", rounded)
-        assert not speed._multiplies_exactly()
-
-
-@pytest.mark.parametrize("case", ["a GPU", "another CPU", "a precision that was chosen"])
-def test_products_are_left_to_torch(case, precision, monkeypatch):
-    if case == "a GPU":
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    elif case == "another CPU":
-        monkeypatch.setattr(speed, "_is_slow_for_mkl", lambda: False)
-    else:
-        torch.set_float32_matmul_precision("high")
-    before = torch.get_float32_matmul_precision()
-    speed.multiply_by_onednn()
-    assert torch.get_float32_matmul_precision() == before
 
 
 def test_the_page_has_the_table_of_patches(capsys):

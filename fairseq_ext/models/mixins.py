@@ -18,6 +18,7 @@ from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.guidance.plan import find_guidable_heads
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.options import LISTS, SLOTS
+from fairseq_ext.models.products import choose_library
 
 SIDES = ("encoder", "decoder")
 
@@ -96,7 +97,11 @@ def find_adversary_layers(model: nn.Module) -> list[int]:
 
 
 def report_model(model: nn.Module, task: Any) -> ModelReport:
-    """Write into the task's report the heads to guide and the layers with an adversary."""
+    """Write into the task's report the heads to guide and the layers with an adversary.
+
+    All models of text come by here when they are built: it chooses how they are multiplied, too.
+    """
+    choose_library(model)
     report = get_model_report(task)
     report.guidable = find_guidable_heads(model)
     report.adversary_layers = find_adversary_layers(model)

@@ -29,6 +29,7 @@ from fairseq_ext.models.config import (
     to_dict,
 )
 from fairseq_ext.models.mixins import log_average, log_statistics, record_attention
+from fairseq_ext.models.products import choose_library
 from fairseq_ext.models.vqa_parts import (
     LAYERS,
     RNNS,
@@ -170,7 +171,9 @@ class VqaModel(BaseFairseqModel):
         sizes = ("_dim", "_size", "_heads", "_sweeps")
         check_positive(args, *(name for name in options if name.endswith(sizes)))
         words = task.source_dictionary
-        return cls(args, len(words), words.pad(), len(task.answers), task.width)
+        model = cls(args, len(words), words.pad(), len(task.answers), task.width)
+        choose_library(model)
+        return model
 
     def describe(self) -> dict[str, Any]:
         """Return the options that change what parameters mean, as text."""

@@ -69,7 +69,6 @@ PATCHES = (
     resuming.restore_plateau,
     speed.smooth_in_one_pass,
     speed.update_in_one_kernel,
-    speed.multiply_by_onednn,
     plain_errors,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""
