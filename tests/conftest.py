@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 import warm
 
 import fairseq_ext.registry  # noqa: F401
@@ -72,6 +73,14 @@ ON_ERROR = sys.excepthook
 def pytest_runtest_call():
     """Take back what a process group of torch does to errors: it writes the rank before them."""
     sys.excepthook = ON_ERROR
+
+
+@pytest.fixture(autouse=True)
+def _precision_stays():
+    """Take back that a wide model chose the library which multiplies."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture(params=["as chosen", "fused"])

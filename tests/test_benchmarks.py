@@ -421,8 +421,10 @@ def test_authors(tmp_path):
 @pytest.mark.parametrize("kind", growth.KINDS)
 def test_growth_of(kind, tmp_path):
     args = argparse.Namespace(smallest=4, seed=1, rounds=1, threads=1, device="cpu", clock="cpu")
+    args.json = None
     seconds, memory = growth.KINDS[kind](4, tmp_path / "4", args)
-    assert 0.001 < seconds < 300 and 20 < memory < 4000
+    # commands of tests run in a server: what is measured here is its client
+    assert 0.001 < seconds < 300 and 5 < memory < 4000
 
 
 def test_growth_is_reported_and_drawn(tmp_path, monkeypatch, capsys):

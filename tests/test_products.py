@@ -12,13 +12,10 @@ WIDE, NARROW = nn.Linear(WIDEST, WIDEST), nn.Linear(WIDEST - 1, 10_000)
 
 @pytest.fixture(autouse=True)
 def _slow_cpu(monkeypatch):
-    """A CPU of AMD, with torch as it is at first, which is put back after the test."""
-    before = torch.get_float32_matmul_precision()
+    """A CPU of AMD, with torch as it is at first."""
     torch.set_float32_matmul_precision("highest")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(products, "_is_slow_for_mkl", lambda: True)
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("exact", [True, False])
