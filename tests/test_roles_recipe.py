@@ -103,6 +103,7 @@ def test_ablation(data, tmp_path):
     assert (out / "ablation.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_translation(data_bin, real_lines, tmp_path_factory, tmp_path):
     """What was trained with roles also translates without."""
     data = tmp_path_factory.mktemp("translation") / "data"
