@@ -1,6 +1,7 @@
 """The benchmarks: their statistics on made-up timings, and a tiny run of each."""
 
 import argparse
+import inspect
 import json
 import re
 import subprocess
@@ -22,6 +23,7 @@ import measure  # noqa: E402
 import pictures  # noqa: E402
 import pretraining  # noqa: E402
 import steps  # noqa: E402
+import stock  # noqa: E402
 import training  # noqa: E402
 from measure import AGAIN, Aim, Quiet, Ratio, Row, Table  # noqa: E402
 
@@ -31,18 +33,8 @@ from fairseq_ext.models import task_heads  # noqa: E402
 SCRIPTS = {
     module.__name__: module
     for module in (
-        *(
-            alternatives,
-            asa,
-            attention,
-            authors,
-            deberta,
-            finetuning,
-            growth,
-            pictures,
-            pretraining,
-        ),
-        training,
+        *(alternatives, asa, attention, authors, deberta, finetuning, growth),
+        *(pictures, pretraining, training),
     )
 }
 QUIET = Quiet(deviation=0.03, spread=0.1)
@@ -453,7 +445,7 @@ def test_growth_says_what_failed():
 
 
 def test_growth_counts_all_processes_of_a_command():
-    """Of a shell that waits for two others: the time of both, the memory of the larger one."""
+    """A shell that waits for two others costs the time of both, and the memory of the larger."""
     work = "import time; x = bytearray(150 * 2**20); y = [0 for _ in range(2 * 10**6)]"
     one, two = (
         growth.run(["sh", "-c", "; ".join([f"{sys.executable} -c '{work}'"] * n + [":"])])
@@ -586,6 +578,25 @@ def test_help_shows_an_example_that_parses(script, monkeypatch, capsys):
     assert example
     monkeypatch.setattr(sys, "argv", [script, *example[1].split()])
     assert SCRIPTS[script].parse().rounds
+
+
+def test_stock_is_measured_with_its_own_functions():
+    """Within a step the loss, Adam and products are fairseq's and torch's, and ours after it."""
+    replaced = [(owner, name, getattr(owner, name)) for owner, name in stock.REPLACED.items()]
+    torch.set_float32_matmul_precision("medium")
+    seen = []
+
+    def work(turn):
+        own = [getattr(owner, name) for owner, name, _ in replaced]
+        seen.append((turn, own, torch.get_float32_matmul_precision()))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        stock.as_released(work)(3)
+    assert seen == [(3, [inspect.unwrap(ours) for *_, ours in replaced], "highest")]
+    assert all(getattr(owner, name) is ours for owner, name, ours in replaced)
+    assert all(inspect.unwrap(ours) is not ours for *_, ours in replaced)
+    assert torch.get_float32_matmul_precision() == "medium"
 
 
 # Text.
