@@ -48,7 +48,7 @@ FORK = Path("attention_guidance", "src", "transformers")
 
 
 class Paper(NamedTuple):
-    """What is measured of a paper.
+    """A measurement against the released code of a paper.
 
     Attributes:
         limit: the aim of our time over the authors'.

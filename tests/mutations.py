@@ -2,10 +2,11 @@
 
 A seed chooses the places: at least one in each room, and no two in one module before every module
 had one. Each mutation is made in a copy of the repository. There the tests run that reach the line,
-which a measurement of coverage knows, and then the files that they are in, up to the first failure;
-slow ones last. Without a measurement files of tests run that name the module or what it defines,
-those first that do so most often, and then, without --named, all others. Results are lines of JSON;
-a second run continues, and tries again what no test has noticed.
+which a measurement of coverage knows, then the files that they are in (not with --named) and those
+that name the module, up to the first failure; slow ones last. Without a measurement files of tests
+run that name the module or what it defines, those first that do so most often, and then, without
+--named, all others. Results are lines of JSON; a second run continues, and tries again what no test
+has noticed.
 
 Example:
   COVERAGE_PROCESS_START=$PWD/pyproject.toml bash scripts/test.sh --all; coverage combine

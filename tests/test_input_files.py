@@ -258,7 +258,7 @@ def test_two_sides_of_different_length(data_bin, tmp_path):
 
 
 def test_other_errors_of_data_sets_stay_what_they_are(tmp_path):
-    """Of stock tasks whose data are no binarised sentences."""
+    """Tasks of fairseq whose data are no binarised sentences have such errors."""
     for name in ("input0", "label"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "dict.txt").write_text("a 1\n")

@@ -148,7 +148,7 @@ def test_bad_options_are_refused_in_a_sentence(options, said):
 
 
 def test_options_whose_defaults_are_lists_have_one_each():
-    """Those of a regulariser of another package may be."""
+    """A regulariser of another package may have such defaults."""
 
     @dataclass
     class Own(FairseqDataclass):

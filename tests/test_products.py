@@ -1,13 +1,13 @@
-"""Which library multiplies matrices on a CPU."""
+"""The choice of the library that multiplies matrices on a CPU."""
 
 import pytest
 import torch
 from torch import nn
 
 from fairseq_ext.models import products
-from fairseq_ext.models.products import WIDEST, choose_library
+from fairseq_ext.models.products import NARROWEST, choose_library
 
-WIDE, NARROW = nn.Linear(WIDEST, WIDEST), nn.Linear(WIDEST - 1, 10_000)
+WIDE, NARROW = nn.Linear(NARROWEST, NARROWEST), nn.Linear(NARROWEST - 1, 10_000)
 
 
 @pytest.fixture(autouse=True)

@@ -199,7 +199,7 @@ def test_unknown_names():
 
 @pytest.mark.parametrize("error", [KeyError("mine"), RuntimeError("mine")])
 def test_other_errors_of_a_parser_stay_what_they_are(error):
-    """Those of a package with a part of its own, say."""
+    """They may be of a package with a part of its own."""
 
     def fail(*args):
         raise error

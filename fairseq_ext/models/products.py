@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-WIDEST = 256  # narrower models lose more by plans than they gain
+NARROWEST = 256  # narrower models lose more by plans than they gain
 EXACT = 1e-5  # of the largest product: float32 has 1e-6, bfloat16 1e-3
 
 
@@ -21,7 +21,7 @@ def choose_library(model: nn.Module) -> None:
     Nothing changes if there is a GPU, if the CPU is none of AMD, if somebody chose a precision, or
     if oneDNN's products are not exact to float32.
     """
-    wanted = _width(model) >= WIDEST and torch.get_float32_matmul_precision() == "highest"
+    wanted = _width(model) >= NARROWEST and torch.get_float32_matmul_precision() == "highest"
     if wanted and not torch.cuda.is_available() and _is_slow_for_mkl():
         torch.set_float32_matmul_precision("medium")
         if not _multiplies_exactly():
