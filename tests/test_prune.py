@@ -289,3 +289,18 @@ def test_parts_that_depend_on_the_number_of_heads(data_bin, tmp_path, capsys):
         cli.main(["prune", str(path), str(path)])
     with pytest.raises(UsageError, match=r"mix is \[2, 2\] with all heads and \[1, 1\] with those"):
         prune._select_heads("mix", torch.ones(2, 2), torch.ones(1, 1), torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize("scorer", ["dense", "random", "disentangled"])
+def test_scores_that_are_learned_for_each_head(scorer, data_bin, tmp_path):
+    """The encoder's scores are made without queries, keys or both."""
+    more = ["--encoder-scorer", scorer, "--criterion", "label_smoothed_cross_entropy_l0"]
+    more += "--encoder-layers 2 --decoder-layers 1 --head-gate l0".split()
+    path = train(data_bin, "transformer_una_tiny", tmp_path, 1, *more)
+    source = torch.tensor([[1, 1, 5, 6, 7, 2], [8, 9, 10, 11, 12, 2]])
+    states = []
+    for each in prune_file(path):
+        model = _load(each).double().eval()
+        states.append(model.encoder(source, None)["encoder_out"][0])
+    torch.testing.assert_close(*states, rtol=0, atol=1e-6)
+    assert [layer.self_attn.num_heads for layer in model.encoder.layers] == [2, 0]
