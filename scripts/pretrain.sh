@@ -9,8 +9,8 @@
 # Usage: bash scripts/pretrain.sh EXPERIMENT [OPTION...] [-- FLAG...]
 #
 #   convergence  with and without guidance: how fast do they learn? (AG, Figure 3, Table 3; with
-#                --objective replaced_token_detection Table 6); keeps checkpoints after 0 %, 1 % and
-#                100 % of the training
+#                --objective replaced_token_detection Table 6, whose generator is learned with
+#                -- --generator-size 0.25); keeps checkpoints after 0 %, 1 % and 100 % of the training
 #   fraction     1/4, 1/2, 3/4 or all of the heads guided
 #   robustness   with and without guidance, at three learning rates, without and with warm-up
 #   patterns     all five patterns, and each left out (AG, Table 5)
