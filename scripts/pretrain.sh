@@ -13,6 +13,9 @@
 #                -- --generator-size 0.25); keeps checkpoints after 0 %, 1 % and 100 % of the training
 #   fraction     1/4, 1/2, 3/4 or all of the heads guided
 #   robustness   with and without guidance, at three learning rates, without and with warm-up
+#   tuned        with and without guidance, each with the best of four settings (learning rate with
+#                dropout of attention, warm-up) after a third of --updates; chosen.txt in --out has them,
+#                and a chosen.txt that is there is used as it is
 #   patterns     all five patterns, and each left out (AG, Table 5)
 #   normalisers  softmax, doubly-normalised and hybrid attention (DNA, Figure 4)
 #   alternatives plain attention, the normalisers of the papers and others, and other positions: the
@@ -110,6 +113,10 @@ set_variants_of() {
       done
     done
     ;;
+  tuned)
+    [ -e "$out/chosen.txt" ] || choose_settings
+    mapfile -t VARIANTS < <(add_settings <"$out/chosen.txt")
+    ;;
   patterns)
     VARIANTS=("all=$(guided --ag-encoder-heads "$(without nothing)")")
     for name in "${patterns[@]}"; do
@@ -128,11 +135,61 @@ set_variants_of() {
   esac
 }
 
+# print_setting NUMBER: print the flags of one of the four settings of a search.
+print_setting() {
+  local rate=$lr dropout=.1 share=$((6 + 10 * ($1 % 2)))
+  [ "$1" -gt 2 ] || rate=$(multiply "$lr" .5) dropout=0
+  say "--lr $rate --attention-dropout $dropout --warmup-updates $((updates * share / 100))"
+}
+
+# add_settings: read lines 'plain N' and 'ag N', and print these variants with their settings.
+add_settings() {
+  local name number
+  while read -r name number; do
+    case "$name" in
+    plain) say "plain=$plain $(print_setting "$number")" ;;
+    ag) say "ag=$(guided) $(print_setting "$number")" ;;
+    esac
+  done
+}
+
+# print_best RUN...: print the name and number of the run with the lowest loss of validation.
+print_best() {
+  local table
+  table=$(python -m fairseq_ext.cli table --metric loss --sort lowest --format csv -- "$@") || exit
+  sed -nE '2s/^(\w+)-([0-9]).*/\1 \2/p' <<<"$table"
+}
+
+# choose_settings: train each side with each setting for a third of the updates, and write the number
+# of the one with the lowest loss of validation to $out/chosen.txt.
+choose_settings() {
+  local folder=$out name number line chosen FLAGS=() VARIANTS=() updates=$((updates / 3)) seeds=1
+  local out=$out/search
+  set_flags "$size"
+  for number in 1 2 3 4; do
+    for name in plain ag; do
+      line=$(add_settings <<<"$name $number")
+      VARIANTS+=("${line/=/-$number=}")
+    done
+  done
+  train_variants
+  compare loss
+  chosen=$(for name in plain ag; do print_best "$out/$name"-*/seed-1; done)
+  produce "$folder/chosen.txt" say "$chosen"
+  RUNS=()
+}
+
 # without PATTERN: print the other patterns.
 without() {
   local kept=() name
   for name in "${patterns[@]}"; do [ "$name" = "$1" ] || kept+=("$name"); done
   (IFS=, && echo "${kept[*]}")
+}
+
+# train_variants: train VARIANTS, and add their folders to RUNS.
+train_variants() {
+  COMMON=(--task "$objective" --arch "roberta_una$size" "${FLAGS[@]}" "${REST[@]}")
+  study "${VARIANTS[@]}" -- "${COMMON[@]}"
 }
 
 # train_beginning SHARE FLAG...: train the first part of each variant, for the first seed.
@@ -147,10 +204,10 @@ data='' size=_tiny objective='' updates='' lr='' alpha='' seeds=3 jobs=1 out=''
 read_options "WORD --data= --size= --objective= --updates= --lr= --alpha= --seeds= --jobs= --out= --" "$@"
 experiment=${WORDS[*]:-}
 case "$experiment" in
-convergence | fraction | robustness | patterns | alternatives) objective=${objective:-masked_lm} ;;
+convergence | fraction | robustness | tuned | patterns | alternatives) objective=${objective:-masked_lm} ;;
 normalisers) objective=${objective:-masked_lm_sop} ;;
-*) die "The experiment is '$experiment' and must be convergence, fraction, robustness, patterns," \
-  "normalisers or alternatives." ;;
+*) die "The experiment is '$experiment' and must be convergence, fraction, robustness, tuned," \
+  "patterns, normalisers or alternatives." ;;
 esac
 case "$objective" in
 masked_lm | masked_lm_nsp | masked_lm_sop | replaced_token_detection) ;;
@@ -175,8 +232,7 @@ require_room "$out" 500
 period="'$(python -m fairseq_ext.tools.recipes period-ids "$data/bpe/encoder.json")'"
 plain="--criterion $objective" VARIANTS=()
 set_variants_of "$experiment"
-COMMON=(--task "$objective" --arch "roberta_una$size" "${FLAGS[@]}" "${REST[@]}")
-study "${VARIANTS[@]}" -- "${COMMON[@]}"
+train_variants
 if [[ "$experiment" =~ ^(convergence|fraction)$ ]]; then
   train_beginning 0 --lr 0 --max-update 1
   train_beginning 1 --max-update $(((updates + 99) / 100))

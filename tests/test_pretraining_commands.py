@@ -311,9 +311,33 @@ def test_the_recipe(text_bin, tmp_path):
     torch.testing.assert_close(*begun, atol=0, rtol=0)  # nothing was learned
 
 
+@pytest.mark.recipe
+def test_the_recipe_with_a_search_for_each_side(text_bin, tmp_path):
+    """Its choice is that with the lowest loss; one that is there replaces the search."""
+    arguments = ["tuned", "--updates", 6, "--seeds", 1, "--jobs", 2]
+    done = pretrain(text_bin, tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    searched, trained = done.stdout.split("Picture")[0].rsplit("variant", 1)
+    chosen = (tmp_path / "chosen.txt").read_text()
+    assert re.fullmatch(r"plain [1-4]\nag [1-4]\n", chosen)
+    for side, number in map(str.split, chosen.splitlines()):
+        losses = dict(re.findall(rf"^{side}-(\d) +1 +[\d,]+ +2 +([\d.]+) ", searched, re.M))
+        assert len(losses) == 4 and losses[number] == min(losses.values())
+        run = saved(tmp_path / side / "seed-1")["cfg"]
+        assert run["optimization"]["lr"] == [5e-4 if int(number) < 3 else 1e-3]
+        assert run["model"]["attention_dropout"] == (0 if int(number) < 3 else 0.1)
+    assert re.findall(r"^(\S+) +1 +[\d,]+ +6 ", trained, re.M) == ["plain", "ag"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "chosen.txt").write_text("plain 4\nag 1\n")
+    done = pretrain(text_bin, tmp_path / "other", *arguments)
+    assert done.returncode == 0 and not (tmp_path / "other" / "search").exists()
+    run = saved(tmp_path / "other" / "plain" / "seed-1")["cfg"]
+    assert run["optimization"]["lr"] == [1e-3] and run["lr_scheduler"]["warmup_updates"] == 0
+
+
 @pytest.mark.parametrize(
     "experiment",
-    slow_but_first(["normalisers", "alternatives", "fraction", "patterns", "robustness"]),
+    slow_but_first(["normalisers", "alternatives", "fraction", "patterns", "robustness", "tuned"]),
 )
 def test_every_variant_is_one_that_fairseq_takes(text_bin, tmp_path, experiment):
     """All are built before the first training; here the sweep then refuses a flag of its own."""
