@@ -21,8 +21,9 @@
 # the treebank, scores-lower.json those of its text in lower case, as corpora of sentences often are. A
 # parser that is there is used as it is.
 #
-# Expected: not measured in full; after 1,000 updates 73.6 unlabelled, 65.6 labelled on the treebank.
-# Cost: a quarter of an hour of one core, reckoned from its first updates.
+# Expected: on the development part of the English Web Treebank 84.4 unlabelled, 80.0 labelled, in lower
+# case 84.1 and 79.5 (spaCy 3.8.18).
+# Cost: 21 minutes of one core.
 
 . "$(dirname "$0")/lib/common.sh"
 
