@@ -12,17 +12,25 @@
 #   --vocabulary  folder with its dict.txt and tokeniser (default: that of CHECKPOINT)
 #   --corpora     some of 'sst-5 quora sts' (default: all), made in data-bin if they are missing
 #   --modes       frozen (lr 1e-3, the encoder stays as it is), full (lr 1e-5), or both (default)
-#   --variants    some of (default: all that the corpus has)
+#   --variants    some of (default: first mean attention uniform joint mse, as far as the corpus has
+#                 them)
 #                   first      the first token of each sentence alone
 #                   mean       the mean over tokens: the paper's baseline
 #                   attention  n blocks of attention, 2 for sst-5, 1 for quora, 3 for sts
 #                   uniform    the same, every weight from U(0.9, 1): the paper's 'initialised'
+#                   residual, norm, bias  attention whose blocks add their input, are normalised, or
+#                              whose maps have biases: not named in the paper
+#                   all, uniform-all  attention, uniform with all three
 #                   joint      both sentences in one row, first token: not in the paper
 #                   mse        mean, with squared error instead of negative correlation (sts)
 #   --epochs      length of each training (default: 10, as in the paper)
 #   --batch       examples of a batch (default: 32; the paper gives none)
 #   --lr          replaces that of the mode
 #   --data        folder with the corpora, in place of data-bin
+#   --examples    how many training examples are taken, the first ones (default: all)
+#   --last        let the last epoch decide, where the best one of the validation part does: nothing is
+#                 validated before, and differences from the first variant are tested by a bootstrap
+#                 over examples and seeds too
 #   --seeds, --jobs  repetitions (default: 1), trainings side by side (default: 1)
 #   --out         folder of runs and tables (default: checkpoints/task_attention)
 #   FLAG          flags of fairseq-train, e.g. --fp16
@@ -39,7 +47,7 @@
 
 # variant_flags VARIANT CORPUS: print the flags of a variant, nothing if the corpus does not have it.
 variant_flags() {
-  local apart='--pairs apart' pearson='--regression-loss pearson'
+  local apart='--pairs apart' pearson='--regression-loss pearson' base
   [ "$2" != sst-5 ] || apart=''
   [ "$2" = sts ] || pearson=''
   [ -n "$apart" ] || apart='--output linear'
@@ -47,9 +55,15 @@ variant_flags() {
   first | mean) say "$apart $pearson --pooling $1" ;;
   attention) say "$apart $pearson --pooling attention" ;;
   uniform) say "$apart $pearson --pooling attention --task-init uniform:0.9,1" ;;
+  residual | norm | bias) say "$(variant_flags attention "$2") --task-attention-$1" ;;
+  all | uniform-all)
+    if [ "$1" = all ]; then base=attention; else base=uniform; fi
+    say "$(variant_flags "$base" "$2")" --task-attention-{residual,norm,bias}
+    ;;
   joint) [ "$2" = sst-5 ] || say "$pearson --pooling first" ;;
   mse) [ "$2" != sts ] || say "$apart --pooling mean" ;;
-  *) die "--variants has '$1' and must be some of first mean attention uniform joint mse." ;;
+  *) die "--variants has '$1' and must be some of first mean attention uniform residual norm bias" \
+    "all uniform-all joint mse." ;;
   esac
 }
 
@@ -66,7 +80,7 @@ set_mode_flags() {
 
 # train CORPUS MODE: train those of the variants that the corpus has, and print their table.
 train() {
-  local variant flags out=$out/$1/$2 data=$data/$1 selected=()
+  local variant flags out=$out/$1/$2 selected=()
   for variant in $variants; do
     flags=$(variant_flags "$variant" "$1") || exit 1
     [ -z "$flags" ] || selected+=("$variant=$flags")
@@ -74,6 +88,8 @@ train() {
   [ ${#selected[@]} -gt 0 ] || return 0
   RUNS=()
   set_mode_flags "$2"
+  METRICS=("${LOGGED[@]}")
+  [ -z "$last" ] || judge_last_epoch
   study "${selected[@]}" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
   ALL_RUNS+=("${RUNS[@]}")
   say
@@ -82,12 +98,13 @@ train() {
 }
 
 vocabulary='' corpora='sst-5 quora sts' modes='frozen full' epochs=10 batch=32 lr='' data=''
+examples='' last=''
 variants='first mean attention uniform joint mse' seeds=1 jobs=1 out=''
 read_options "WORD --vocabulary= --corpora= --modes= --variants= --epochs= --batch= --lr= --data= \
-  --seeds= --jobs= --out= --" "$@"
+  --examples= --last --seeds= --jobs= --out= --" "$@"
 [ ${#WORDS[@]} = 1 ] || die "${#WORDS[@]} checkpoints are given, which is to be one: see --help."
 read -ra corpora <<<"$corpora"
-for number in epochs batch seeds jobs; do require_positive "--$number" "${!number}"; done
+for number in epochs batch seeds jobs ${examples:+examples}; do require_positive "--$number" "${!number}"; done
 for corpus in "${corpora[@]}"; do
   [[ "$corpus" =~ ^(sst-5|quora|sts)$ ]] || die "--corpora has '$corpus', not of sst-5 quora sts."
 done
@@ -98,11 +115,13 @@ vocabulary=${vocabulary:-$(dirname "${WORDS[0]}")} out=${out:-$PLACE/checkpoints
 set_encoder "${WORDS[0]}"
 require_room "$out" 2000
 for corpus in "${corpora[@]}"; do [ -n "$data" ] || prepare_corpus "$corpus"; done
-data=${data:-$PLACE/data-bin} ALL_RUNS=()
+corpora_folder=${data:-$PLACE/data-bin} ALL_RUNS=()
 
 for corpus in "${corpora[@]}"; do
   set_task "$corpus"
-  count=$(count_examples "$data/$corpus")
+  LOGGED=("${METRICS[@]}")
+  take_examples "$corpora_folder/$corpus" "$out/$corpus/first-$examples"
+  count=$(count_examples "$data")
   for mode in $modes; do train "$corpus" "$mode"; done
 done
 say

@@ -36,6 +36,7 @@ from torch import nn
 from fairseq_ext import cli
 from fairseq_ext.data.tokenisers import OF_BERT
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import predictions
 from fairseq_ext.training_logs import read_log
 
 WIDTH, POSITIONS = 32, 48
@@ -192,6 +193,28 @@ def test_predictions_are_those_of_validation(trained, data, encoder, tmp_path, n
     assert alike(read(tmp_path / "said"), said)
 
 
+@pytest.mark.parametrize(
+    ("name", "scores"),
+    {
+        "sentence_classification": ["accuracy", "f1", "mcc"],
+        "sentence_regression": ["pearson"],
+        "multiple_choice": ["accuracy"],
+        "sequence_tagging": ["f1", "token_f1"],
+    }.items(),
+)
+def test_answers_are_scored_as_validation_logs(trained, data, tmp_path, name, scores):
+    """Of the last checkpoint; some labels are known to training alone."""
+    answers, checkpoint = tmp_path / "predict-dev.txt", trained(name) / "checkpoint_last.pt"
+    given = ["--input", data / name / "valid.jsonl", "--output", answers]
+    cli.main(
+        ["predict", *map(str, (checkpoint, *given)), *"--cpu --json --examples --right".split()]
+    )
+    *_, last = logged(trained(name))
+    for score in scores:
+        found, _ = predictions.measure(f"predicted.dev.{score}", [tmp_path])
+        assert found.values[tmp_path] == pytest.approx(last[score], abs=6e-3)
+
+
 @EVERY
 def test_text_is_predicted_like_examples(trained, data, encoder, tmp_path, name, capsys):
     """In columns, and in other batches."""
@@ -230,6 +253,7 @@ def test_text_comes_from_standard_input(trained, data, tmp_path, monkeypatch, ca
     [
         ("--batch-size 0", "", "--batch-size is 0 and must be at least 1"),
         ("--batch-size 99999999999999999999", "", "and at most 9223372036854775807"),
+        ("--right --json", "", "--right adds to JSON objects what examples say; give --examples"),
         ("", "the dog\na\tb\tc\n", "standard input:2 has 3 columns; give "),
         ("--output .", "the dog\n", "--output is ., which cannot be a file; give one in a folder"),
         ("--output nowhere/said", "the dog\n", "--output is nowhere/said, which cannot be a file"),
@@ -474,6 +498,32 @@ def test_the_recipe_of_task_attention(encoder, tmp_path):
         r"frozen mean: [\d,]+ s of training over sst-5, sts, 1\.000 of mean", done.stdout
     )
     assert "frozen attention: " in done.stdout and "frozen joint: " not in done.stdout
+
+
+@pytest.mark.recipe
+def test_the_recipe_of_task_attention_by_the_last_epoch(encoder, tmp_path):
+    """A few examples, blocks with more in them, and tests over seeds and examples."""
+    (tmp_path / "sts").mkdir()
+    for split, size in (("train", 30), ("valid", 20)):
+        write(tmp_path / "sts" / f"{split}.jsonl", [regression(i) for i in range(size)])
+    out, variants = tmp_path / "out", ["mean", "residual", "uniform-all"]
+    done = bash(
+        *(ROOT / "scripts" / "task_attention.sh", encoder / "checkpoint_last.pt"),
+        *("--data", tmp_path, "--out", out, "--corpora", "sts", "--modes", "full", "--seeds", 2),
+        *("--variants", " ".join(variants), "--examples", 12, "--last"),
+        *("--", "--max-update", 2, "--cpu"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(read(out / "sts" / "first-12" / "train.jsonl")) == 12
+    for variant in variants:
+        cfg = saved(run := out / "sts" / "full" / variant / "seed-2")["cfg"]["task"]
+        parts = [cfg[f"task_attention_{name}"] for name in ("residual", "norm", "bias")]
+        assert parts == [variant != "mean", *[variant == "uniform-all"] * 2]
+        assert cfg["task_init"] == ("uniform:0.9,1" if variant == "uniform-all" else "default")
+        assert not logged(run) and len(read(run / "predict-valid.txt")) == 20
+    assert "predicted.valid.pearson against mean: paired bootstrap over seed-1" in done.stdout
+    assert "predicted.valid.pearson against mean: paired t-test over n = 2" in done.stdout
+    assert done.stdout.count("corrected for 2 comparisons (Holm)") == 2
 
 
 # Refused before training.

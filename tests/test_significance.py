@@ -11,7 +11,13 @@ from sacrebleu.significance import PairedTest
 from scipy import special
 
 from fairseq_ext.evaluation.metrics import METRICS
-from fairseq_ext.evaluation.significance import bootstrap, holm, paired_t, randomisation
+from fairseq_ext.evaluation.significance import (
+    bootstrap,
+    bootstrap_over_seeds,
+    holm,
+    paired_t,
+    randomisation,
+)
 
 
 def mean(sums: np.ndarray) -> float:
@@ -58,6 +64,56 @@ def test_extremes(test):
     assert better.difference == pytest.approx(1) and better.p == pytest.approx(1 / 201)
     worse = test(sentences(same - 1), sentences(same), mean, 200)
     assert worse.difference == pytest.approx(-1) and worse.p == better.p
+
+
+def over_seeds(systems, baselines, samples=2000):
+    sides = (np.stack([sentences(values) for values in side]) for side in (systems, baselines))
+    return bootstrap_over_seeds(*sides, mean, samples)
+
+
+def test_of_one_seed_the_bootstrap_over_seeds_is_that_over_sentences():
+    """And of seeds with the same outputs, whose spread is none."""
+    rng = np.random.default_rng(4)
+    base = rng.normal(size=80)
+    other = base + rng.normal(0.2, 1, size=80)
+    expected = bootstrap(sentences(other), sentences(base), mean, 2000)
+    for seeds in (1, 3):
+        found = over_seeds([other] * seeds, [base] * seeds)
+        assert found.difference == pytest.approx(expected.difference)
+        assert found.p == pytest.approx(expected.p, abs=0.03)
+        assert found.interval == pytest.approx(expected.interval, abs=0.03)
+
+
+def test_worked_example_of_seeds():
+    """Three seeds ahead by 0, 3 and 6, each of whose sentences are alike.
+
+    Means of three with replacement: 0 in 1 of 27 cases, 6 in another, and p counts the cases whose
+    distance from 3 is 3 at least.
+    """
+    base = np.linspace(0, 1, 20)
+    found = over_seeds([base, base + 3, base + 6], [base] * 3, 20_000)
+    assert found.difference == pytest.approx(3)
+    assert found.p == pytest.approx(2 / 27, abs=0.006)
+    assert found.interval == pytest.approx((0, 6))
+
+
+def test_seeds_are_matched():
+    """What a seed does to both variants does not count."""
+    shifts = np.array([0.0, 5, 10])[:, None]
+    base = np.linspace(0, 1, 30) + shifts
+    found = over_seeds(base + 0.1, base)
+    assert found.interval == pytest.approx((0.1, 0.1)) and found.p == pytest.approx(1 / 2001)
+
+
+def test_with_seeds_that_differ_an_equal_variant_is_rarely_called_better():
+    """Of sentences alone it is; ten seeds, since few make p too small."""
+    rng = np.random.default_rng(5)
+    below, below_of_sentences = 0, 0
+    for _ in range(100):
+        one, other = rng.normal(size=(2, 10, 40)) + rng.normal(size=(2, 10, 1))
+        below += over_seeds(one, other, 199).p <= 0.1
+        below_of_sentences += bootstrap(sentences(one[0]), sentences(other[0]), mean, 199).p <= 0.1
+    assert below <= 25 < 50 < below_of_sentences
 
 
 def test_one_sentence_is_no_evidence():

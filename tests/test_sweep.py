@@ -119,6 +119,21 @@ def test_each_run_gets_its_flags_and_its_folder(out):
             assert read_log(run)[0].values["loss"] == 4.5
 
 
+def test_labelled_text_is_answered_after_training(out):
+    """Of the data, or of another file; the answers stand beside the log."""
+    (job,) = planned(
+        out, "a=", options="--predict valid --predict paws=p/valid.jsonl", flags="--cpu"
+    )
+    _, *steps = job.steps
+    run = out / "a" / "seed-1"
+    for step, name, text in zip(steps, ("valid", "paws"), ("DATA", "p"), strict=True):
+        assert step.file("txt") == run / f"predict-{name}.txt" and step.keeps
+        expected = f"fairseq-ext predict {run}/checkpoint_last.pt --examples --json --right "
+        assert step.command() == f"{expected}--input {text}/valid.jsonl --cpu"
+    with pytest.raises(UsageError, match="--predict is '../x' and must be a name"):
+        planned(out, "a=", options="--predict ../x")
+
+
 def test_given_flags_are_kept_and_the_run_can_be_named_in_them(out):
     flags = "--log-format=json --user-dir mine --tensorboard-logdir $RUN/board"
     sweep(out, "a=", flags=flags)

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import subprocess
 from argparse import Namespace
 from fractions import Fraction
@@ -522,6 +523,21 @@ def test_each_matched_pair_of_outputs(study, reference, table, test):
     )
     assert first < 0.02 and corrected > 4 * first
     assert ("interval" in lines["dna/seed-1"]) == (test == "bootstrap")
+
+
+def test_seeds_and_sentences_at_once(study, reference, table):
+    """Beside the t-test; of 40 sentences eight better ones count."""
+    tests = "--test bootstrap-seeds --test t --resamples 500 --metric bleu".split()
+    _, notes = table(*study, "--reference", reference, *tests)
+    first = next(i for i, note in enumerate(notes) if "over seed-3, seed-1, seed-2 and" in note)
+    title, dna, hna, meaning, second, *_ = notes[first:]
+    assert title.startswith("BLEU† against una: paired bootstrap over") and "500 resamples" in title
+    assert "2 comparisons" in title and "with seeds like these" in meaning
+    assert "paired t-test over n = 3" in second
+    differences = [float(re.search(r"difference (\S+),", line)[1]) for line in (dna, hna)]
+    found = [note for note in notes[first + 5 :] if note.startswith(("dna", "hna"))]
+    assert differences == [float(re.search(r"difference (\S+),", line)[1]) for line in found]
+    assert float(dna.split(" p ")[1].split(",")[0]) < 0.02 and "95% interval" in dna
 
 
 def test_rouge_is_three_columns(study, reference, table):

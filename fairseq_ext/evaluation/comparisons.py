@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import significance
 from fairseq_ext.evaluation.metrics import Scores
@@ -50,14 +52,16 @@ RESAMPLINGS: dict[str, tuple[Callable[..., Comparison], int, str, str]] = {
     ),
 }
 """Tests on the sentences of two outputs: usual number of resamples, title, and meaning of p."""
-TESTS = ["t", *RESAMPLINGS]
+OVER_SEEDS = "bootstrap-seeds"
+SEED_RESAMPLES = 10_000
+TESTS = ["t", *RESAMPLINGS, OVER_SEEDS]
 
 
-def match_runs(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> Pairs:
+def match_runs(tests: Sequence[str], runs: Mapping[str, Sequence[Run]], baseline: str) -> Pairs:
     """Return the runs of each variant, each with the baseline's run of the same number.
 
     Raises:
-        UsageError: these runs do not allow the test, or there is no such baseline.
+        UsageError: these runs do not allow the tests, or there is no such baseline.
     """
     if baseline not in runs or len(runs) < 2:
         raise UsageError(
@@ -74,7 +78,7 @@ def match_runs(test: str, runs: Mapping[str, Sequence[Run]], baseline: str) -> P
                 f"{one} has {first or 'a run without number'} and {other} has not; a test "
                 "needs the same repetitions of all variants"
             )
-    if test == "t" and len(base) < 2:
+    if "t" in tests and len(base) < 2:
         raise UsageError(
             f"a t-test needs two repetitions or more, and {baseline} has {len(base)}; train more "
             "seeds or folds, or give --test bootstrap"
@@ -99,6 +103,10 @@ def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) 
     if test == "t":
         title, meaning = _describe_t_test(pairs)
         results = {name: _compare_runs(matched, measure) for name, matched in pairs.items()}
+    elif test == OVER_SEEDS:
+        size = size or SEED_RESAMPLES
+        title, meaning = _describe_seeds(pairs, size)
+        results = {name: _compare_seeds(each, measure, size) for name, each in pairs.items()}
     else:
         resample, usual_size, title, meaning = RESAMPLINGS[test]
         size = size or usual_size
@@ -123,6 +131,14 @@ def _describe_t_test(pairs: Pairs) -> tuple[str, str]:
     return f"paired t-test over n = {len(names)} ({', '.join(names)})", meaning
 
 
+def _describe_seeds(pairs: Pairs, size: int) -> tuple[str, str]:
+    """Return the name of the bootstrap over seeds and sentences, and the meaning of its p-value."""
+    names = [run.repetition for run, _ in next(iter(pairs.values()))]
+    over = f"{', '.join(names)} and over examples" if len(names) > 1 else "examples"
+    title = f"paired bootstrap over {over}, {size} resamples, seed {significance.SEED}"
+    return title, f"{MEANING}both variants are equally good, at examples and with seeds like these"
+
+
 def _compare_runs(matched: Sequence[tuple[Run, Run]], measure: Measure) -> Comparison:
     values = [[measure.values[run.folder] for run in both] for both in matched]
     return significance.paired_t(*zip(*values, strict=True))
@@ -132,12 +148,7 @@ def _compare_sentences(
     test: Callable[..., Comparison], pairs: Pairs, measure: Measure, size: int
 ) -> dict[str, Comparison]:
     """Compare each matched pair of runs; return the results by VARIANT/REPETITION."""
-    scores = measure.scores
-    if scores is None:
-        raise UsageError(
-            f"{measure.title} is of the log and has no sentences to resample; give --test t, or a "
-            "score of translations as the first --metric"
-        )
+    scores = _require_scores(measure)
     return {
         f"{variant}/{run.repetition}".rstrip("/"): test(
             *(scores.statistics[each.folder] for each in (run, base)), scores.scorer.value, size
@@ -145,6 +156,30 @@ def _compare_sentences(
         for variant, matched in pairs.items()
         for run, base in matched
     }
+
+
+def _compare_seeds(matched: Sequence[tuple[Run, Run]], measure: Measure, size: int) -> Comparison:
+    """Compare the matched runs of two variants over their seeds and sentences."""
+    scores = _require_scores(measure)
+    sides = [[scores.statistics[run.folder] for run in side] for side in zip(*matched, strict=True)]
+    if len({len(statistics) for side in sides for statistics in side}) > 1:
+        raise UsageError(
+            f"the runs of {matched[0][0].variant} and {matched[0][1].variant} have different "
+            f"numbers of sentences, and --test {OVER_SEEDS} resamples the same ones of all; give "
+            "--test t"
+        )
+    ours, base = (np.stack(side).astype(float) for side in sides)
+    return significance.bootstrap_over_seeds(ours, base, scores.scorer.value, size)
+
+
+def _require_scores(measure: Measure) -> Scores:
+    """Return the numbers of each sentence; raise UsageError if the measure has none."""
+    if measure.scores is None:
+        raise UsageError(
+            f"{measure.title} is of the log and has no sentences to resample; give --test t, or a "
+            "score of translations or of predictions as the first --metric"
+        )
+    return measure.scores
 
 
 def _show(result: Comparison, digits: int) -> str:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import predictions
 from fairseq_ext.evaluation.comparisons import Measure
 from fairseq_ext.evaluation.runs import (
     EPOCH,
@@ -40,6 +41,8 @@ def measure_named(name: str, runs: Sequence[Run], baseline: Sequence[Run]) -> tu
     if name.startswith(ANALYSIS):
         values = {run.folder: find_analysed_value(run, name) for run in runs}
         return Measure(name, 4, values), f"{name}: mean over heads, of `fairseq-ext analyse`"
+    if name.startswith(predictions.PREFIX):
+        return predictions.measure(name, [run.folder for run in runs])
     if needs_baseline(name):
         values = {run.folder: compare_run(name, run, _match(run, baseline)) for run in runs}
         against = f"{baseline[0].variant}'s run of the same number"

@@ -54,6 +54,38 @@ def bootstrap(system: np.ndarray, baseline: np.ndarray, value: Value, samples: i
     return Comparison(observed, _percentiles(differences), p)
 
 
+def bootstrap_over_seeds(
+    systems: np.ndarray, baselines: np.ndarray, value: Value, samples: int
+) -> Comparison:
+    """Compare the trainings of two variants by resampling both seeds and sentences.
+
+    The difference is the mean over seeds. A sample has as many seeds, with replacement, each with
+    the outputs of both variants, and as many sentences, with replacement, the same of all seeds.
+    The spread of n seeds is underestimated by the factor sqrt((n - 1) / n).
+
+    Args:
+        systems: statistics of the outputs of one variant, [seeds, sentences, numbers].
+        baselines: the same of the baseline, seed by seed.
+        value: see above.
+        samples: the number of samples.
+    """
+    pairs = np.stack([systems, baselines], 1)
+
+    def compare(sums: np.ndarray) -> np.ndarray:
+        return np.array([value(ours) - value(base) for ours, base in sums])
+
+    observed = float(compare(pairs.sum(2)).mean())
+    seeds, _, sentences, _ = pairs.shape
+    rng = np.random.default_rng(SEED)
+    differences = []
+    for _ in range(samples):
+        counts = np.bincount(rng.integers(sentences, size=sentences), minlength=sentences)
+        by_seed = compare(np.einsum("n,spnk->spk", counts, pairs))
+        differences.append(float(by_seed[rng.integers(seeds, size=seeds)].mean()))
+    p = _share_at_least(np.abs(np.subtract(differences, observed)), observed)
+    return Comparison(observed, _percentiles(differences), p)
+
+
 def confidence_interval(statistics: np.ndarray, value: Value) -> tuple[float, float]:
     """Return the percentile interval of a score, by bootstrap resampling of sentences."""
     indices = _resample(len(statistics), RESAMPLES)

@@ -6,14 +6,16 @@ folds in their data too, and in nothing else. --metric takes the metrics of `fai
 computed from RUN/generate-SUBSET.txt, and any value that was logged: train.NAME from the last epoch
 of training, any other from the best validation by --best-checkpoint-metric. analysis.SITE.NAME is
 the mean over heads of what `fairseq-ext analyse --out RUN/analysis` wrote, as in
-analysis.encoder.entropy. Two more compare each run with the --baseline's run of the same number:
-updates-to.NAME is the first validation with a loss as low as that run's best one (inf: never), and
-time-ratio the time of a token by the medians of tokens/s. Updates and time are of the whole
-training, tokens/s is the median over its log.
+analysis.encoder.entropy. predicted.SUBSET.NAME is a score of RUN/predict-SUBSET.txt, the answers of
+`fairseq-ext predict --right` (`sweep --predict`). Two more compare each run with the --baseline's
+run of the same number: updates-to.NAME is the first validation with a loss as low as that run's
+best one (inf: never), and time-ratio the time of a token by the medians of tokens/s. Updates and
+time are of the whole training, tokens/s is the median over its log.
 
 --test compares each variant with --baseline by the first metric, or by each metric of --by: t
 compares matched repetitions; bootstrap and randomisation compare the sentences of each matched pair
-of outputs. p-values are two-sided and corrected for the number of comparisons by a metric (Holm).
+of outputs; bootstrap-seeds resamples matched repetitions and their sentences at once. p-values are
+two-sided and corrected for the number of comparisons by a metric (Holm).
 --bars draws the first metric: a point for each variant with its standard error, and a line at the
 baseline. Its numbers are written beside it, as CSV.
 
@@ -67,7 +69,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add_scoring_options(parser)
     logged = (
         "SUBSET.NAME for another than the first --valid-subset, train.NAME, analysis.SITE.NAME, "
-        "updates-to.NAME, or time-ratio"
+        "predicted.SUBSET.NAME, updates-to.NAME, or time-ratio"
     )
     default = f"{' '.join(metrics.DEFAULTS)} with --reference, else loss"
     names = f"of {', '.join(metrics.NAMES)}, or as named in the log, or {logged}"
@@ -79,7 +81,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add("--mixed", action="store_true", help=mixed)
     add("--gen-subset", metavar="SUBSET", help=f"default: {SUBSET}")
     add("--baseline", metavar="VARIANT", help="what others are compared with; default: the first")
-    add("--test", choices=comparisons.TESTS)
+    add("--test", choices=comparisons.TESTS, action="append", help="may be given several times")
     add("--by", nargs="+", metavar="METRIC", help="what --test compares; default: the first")
     default = "default: 1000 for bootstrap, else 10000"
     add("--resamples", type=int, metavar="N", help=default)
@@ -210,17 +212,19 @@ def measure_runs(
 
 
 def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures) -> list[str]:
-    """Return the results of --test, metric by metric, and at the end the meaning of p."""
+    """Return the results of each --test, metric by metric, and at its end the meaning of p."""
     names = metrics.expand_groups(args.by or [next(iter(measures))])
     if unknown := [name for name in names if name not in measures]:
         raise UsageError(
             f"--by names {unknown[0]}, no metric of this table; give some of {', '.join(measures)}"
         )
     lines = []
-    for name in names:
-        *results, meaning = comparisons.compare(args.test, pairs, measures[name], args.resamples)
-        lines += results
-    return [*lines, meaning]
+    for test in args.test:
+        for name in names:
+            *results, meaning = comparisons.compare(test, pairs, measures[name], args.resamples)
+            lines += results
+        lines.append(meaning)
+    return lines
 
 
 def sort_variants(runs: Runs, values: Mapping[Path, float], highest_first: bool) -> Runs:

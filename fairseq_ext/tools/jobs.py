@@ -31,6 +31,7 @@ Work = Generator[None, None, None]
 PROGRAMS = {
     "fairseq-train": ["fairseq_cli.train"],
     "fairseq-ext average": ["fairseq_ext.cli", "average"],
+    "fairseq-ext predict": ["fairseq_ext.cli", "predict"],
     "fairseq-generate": ["fairseq_cli.generate"],
 }
 

@@ -5,7 +5,7 @@ needs: a sentence, or two separated by a tab; words separated by spaces; passage
 choices separated by tabs; passage and question separated by a tab. With --examples, lines are JSON
 objects as in the task's train.jsonl. Each line of the output holds, separated by a tab, the label,
 score, tags or answer, and its probability if it has one; with --json an object with all
-probabilities, or entities.
+probabilities, or entities; --right adds the answers that examples have, for `fairseq-ext table`.
 
 A model of --task vqa answers the questions of a prepared split instead, SPLIT.jsonl of its data. It
 writes the JSON list that VQA's evaluation server takes: [{"question_id": 1, "answer": "red"}, ...].
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--input", type=Path, nargs="+", default=[], metavar="FILE", help=default)
     add("--json", action="store_true", help="print JSON objects, one a line")
     add("--examples", action="store_true", help="read JSON objects, one a line")
+    add("--right", action="store_true", help="with --examples --json: add the right answers")
     add("--output", type=Path, metavar="FILE", help="default: standard output")
     add("--batch-size", type=int, default=32, metavar="N", help="default: 32")
     add("--split", metavar="SPLIT", help="of questions about pictures")
@@ -89,10 +90,12 @@ def run(args: argparse.Namespace) -> None:
             f"--split and --data are of questions about pictures, and {args.checkpoint} reads "
             "text; leave them out"
         )
+    if args.right and not (args.examples and args.json):
+        raise UsageError("--right adds to JSON objects what examples say; give --examples --json")
     model, task = load_model(args.checkpoint)
     task.cfg.strict = args.strict
     model.to(device)
-    parse_lines = parse_json if args.examples else parse_text
+    parse_lines = partial(parse_json, right=args.right) if args.examples else parse_text
     examples = show_progress(args.input, parse_lines(task, read_input(args.input)))
     format_answer = partial(json.dumps, ensure_ascii=False) if args.json else format_text
     answers = predict(model, task, examples, args.batch_size, device)
@@ -137,9 +140,9 @@ def show_progress(files: Sequence[Path], examples: Iterable[Example]) -> Iterabl
     return tqdm(examples, "predicting", total, unit=" examples")
 
 
-def parse_json(task: LabelledTask, lines: Lines) -> Iterator[Example]:
-    """Yield the examples in lines of JSON, without their labels."""
-    fields = {key: field for key, field in task.fields.items() if not field.target}
+def parse_json(task: LabelledTask, lines: Lines, right: bool = False) -> Iterator[Example]:
+    """Yield the examples in lines of JSON, without their labels unless `right` answers count."""
+    fields = {key: field for key, field in task.fields.items() if right or not field.target}
     for example in parse(lines, fields):
         values = {key: value for key, value in example.values.items() if key in fields}
         yield example._replace(values=values)
@@ -190,9 +193,15 @@ def predict(
             places = order[first : first + size]
             batch = dataset.collater([dataset[place] for place in places])
             answers |= zip(places, answer_batch(model, task, batch, device), strict=True)
-        yield from (answers[place] for place in range(len(chunk)))
+        yield from (answers[place] | read_right(task, each) for place, each in enumerate(chunk))
     if rows.lost:
         print(rows.report(count), file=sys.stderr)
+
+
+def read_right(task: LabelledTask, example: Example) -> dict[str, Any]:
+    """Return the right answer of an example under "right", nothing if it has none."""
+    targets = [key for key, field in task.fields.items() if field.target and key in example.values]
+    return {"right": example.values[targets[0]]} if targets else {}
 
 
 def answer_batch(

@@ -1,7 +1,8 @@
 r"""Train variants x seeds: finished runs are skipped, interrupted runs are resumed.
 
 After `--` come the data and the flags of fairseq-train that all runs share. Each run is a folder
-OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt. With
+OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt, or,
+with --predict, predict-SUBSET.txt: the last checkpoint's answers to labelled text. With
 --folds the folder is fold-N, or seed-N-fold-M for several seeds. The sweep adds --save-dir and
 --seed, and --user-dir and --log-format if not given. In a flag, $RUN stands for the folder of the
 run and $SEED for its seed. A run that was begun with other flags is refused; other flags of
@@ -49,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reason = "runs of the same length are then compared after the same number of updates"
     chosen = f"checkpoint of each run to generate with; default: {LAST}, since {reason}"
     add("--checkpoint", help=chosen)
+    text = "then answer DATA/SUBSET.jsonl, or FILE, with the last checkpoint; once for each"
+    add("--predict", action="append", default=[], metavar="SUBSET[=FILE]", help=text)
     last = "the average of the last N checkpoints of each run instead (of all, if there are fewer)"
     add("--average", type=int, metavar="N", help=f"generate with {last}")
     add("--dry-run", action="store_true", help="only print what would be run")
@@ -159,10 +162,20 @@ def _plan_steps(
         model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
         name, flags = f"generate-{subset}", [*model, *generate]
         steps.append(Step(folder, name, "fairseq-generate", flags, keeps=True))
+    steps += [_plan_prediction(folder, subset, train) for subset in args.predict]
     return steps
 
 
-def check_subset(name: str) -> str:
+def _plan_prediction(folder: Path, subset: str, train: list[str]) -> Step:
+    name, _, file = subset.partition("=")
+    text = ["--input", file or f"{train[0]}/{name}.jsonl"]
+    flags = [f"$RUN/{LAST}", "--examples", "--json", "--right", *text]
+    flags += ["--cpu"] if "--cpu" in train else []
+    name = f"predict-{check_subset(name, '--predict')}"
+    return Step(folder, name, "fairseq-ext predict", flags, keeps=True)
+
+
+def check_subset(name: str, flag: str = "--gen-subset") -> str:
     """Return the name of a subset, which becomes a part of the names of files.
 
     Raises:
@@ -170,7 +183,7 @@ def check_subset(name: str) -> str:
     """
     if not re.fullmatch(r"\w[\w.+-]*", name):
         raise UsageError(
-            f"--gen-subset is '{name}' and must be a name (letters, digits, _ . + -), such as test"
+            f"{flag} is '{name}' and must be a name (letters, digits, _ . + -), such as test"
         )
     return name
 

@@ -2,8 +2,8 @@
 
 . "$(dirname "${BASH_SOURCE[0]}")/study.sh"
 
-# set_task CORPUS: set TASK, METRIC (a logged metric, the higher the better) and METRICS (of
-# tables), by the table of corpora.
+# set_task CORPUS: set TASK, METRIC (a logged metric, the higher the better), METRICS (of tables) and
+# PREDICTED (those of them that can be computed from answers), by the table of corpora.
 set_task() {
   TASK=$(python -m fairseq_ext.prepare.corpora --list | awk -v name="$1" '$1 == name { print $2 }')
   case "$TASK" in
@@ -13,6 +13,11 @@ set_task() {
   sequence_tagging) METRIC=f1 METRICS=(f1 token_f1) ;;
   span_extraction) METRIC=f1 METRICS=(exact_match f1) ;;
   *) die "The corpus is '$1': see 'bash $0 --help' for those that there are." ;;
+  esac
+  PREDICTED=("${METRICS[@]}")
+  case "$TASK" in
+  sentence_regression) PREDICTED=(pearson) ;; # ranks are no sums over examples
+  span_extraction) PREDICTED=() ;;
   esac
 }
 
@@ -27,6 +32,24 @@ count_examples() {
   [ -f "$1/train.jsonl" ] ||
     die "--data is '$1', which has no train.jsonl: give a folder of scripts/prepare_task.sh."
   awk 'END { print NR }' "$1/train.jsonl"
+}
+
+# take_examples FOLDER OUT: set data to FOLDER, or with --examples to OUT, which gets the first of the
+# training examples in FOLDER and all of the rest.
+take_examples() {
+  data=$1
+  [ -n "$examples" ] || return 0
+  data=$2
+  [ -e "$2" ] || python -m fairseq_ext.prepare.hold_out "$1" "$2" --first "$examples"
+}
+
+# judge_last_epoch: validate nothing while models are trained; let each answer the validation part
+# when it is done. Change FLAGS, and set METRICS and TESTS to those of the answers.
+judge_last_epoch() {
+  [ ${#PREDICTED[@]} -gt 0 ] || die "--last is not for $TASK, whose answers have no score: leave it out."
+  FLAGS+=(--disable-validation)
+  PREDICT=valid TESTS='bootstrap-seeds t'
+  METRICS=("${PREDICTED[@]/#/predicted.valid.}")
 }
 
 # set_encoder CHECKPOINT: set ENCODER, the flags of a fine-tuning that starts from an encoder, with

@@ -119,10 +119,12 @@ print_mechanisms() {
 # study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags, with $seeds seeds
 # and $folds folds if that is set, on $data; add their folders to RUNS. Flags that fairseq would
 # refuse are refused before the first training. If GENERATE is set, each run translates as it says,
-# with the average of the last AVERAGE checkpoints if that is set.
+# with the average of the last AVERAGE checkpoints if that is set; if PREDICT is set, it answers that
+# part of $data (or SUBSET=FILE; several words are several parts).
 study() {
-  local numbers variants=() generate=()
+  local numbers part variants=() generate=()
   [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
+  for part in ${PREDICT:-}; do generate+=(--predict "$part"); done
   python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}"
   mapfile -t numbers < <(seq "$seeds")
   while [ "$1" != -- ]; do
@@ -150,13 +152,16 @@ add_runs() {
 
 # compare METRIC... [FLAG...]: write the table of RUNS to $out/table.txt and print it. Where
 # variants are repeated, they are tested against the first one, or against BASELINE (the file is
-# then table-BASELINE.txt), by the metrics in BY if that is set.
+# then table-BASELINE.txt), by the metrics in BY if that is set and by each test in TESTS (default:
+# t).
 compare() {
-  local tests=() variants table=$out/table${BASELINE:+-$BASELINE}.txt
+  local test tests=() variants table=$out/table${BASELINE:+-$BASELINE}.txt
   variants=$(printf '%s\n' "${RUNS[@]%/*}" | sort -u | wc -l)
-  # shellcheck disable=SC2206 # words
-  [ $((seeds * ${folds:-1})) = 1 ] || [ "$variants" = 1 ] ||
-    tests=(--test t ${BASELINE:+--baseline "$BASELINE"} ${BY:+--by $BY})
+  if [ $((seeds * ${folds:-1})) -gt 1 ] && [ "$variants" -gt 1 ]; then
+    for test in ${TESTS:-t}; do tests+=(--test "$test"); done
+    # shellcheck disable=SC2206 # words
+    tests+=(${BASELINE:+--baseline "$BASELINE"} ${BY:+--by $BY})
+  fi
   python -m fairseq_ext.cli table "${tests[@]}" --output "$table" --metric "$@" -- "${RUNS[@]}"
   say
   cat "$table"

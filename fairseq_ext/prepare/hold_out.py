@@ -1,0 +1,63 @@
+"""Make a folder of labelled text from a part of another's training examples.
+
+The first N examples alone stay with --first. With --every, each N-th of the training examples (of
+those that stay) leaves train.jsonl, and they become valid.jsonl. All other files are copied.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import list_files, new_folder, read_lines, write_lines
+from fairseq_ext.prepare.step import number_from, step_parser
+
+TRAIN, VALID = "train.jsonl", "valid.jsonl"
+
+
+def take_part(data: Path, out: Path, first: int | None = None, every: int | None = None) -> None:
+    """Write a folder with a part of the training examples.
+
+    Args:
+        data: folder with train.jsonl.
+        out: the folder to make.
+        first: how many training examples are taken, from the beginning.
+        every: of how many one is held out, the last one of each group of so many.
+
+    Raises:
+        UsageError: there are fewer examples, or other files depend on their number.
+    """
+    if out.exists():
+        raise UsageError(f"{out} is there already; delete it, or give another folder")
+    if annotated := sorted(data.glob("*.annotations")):
+        raise UsageError(f"{annotated[0]} is of all examples; annotate the part when it is made")
+    lines = list(read_lines(data / TRAIN))
+    count, taken = len(lines), len(lines[:first])
+    least = max(first or 0, every + 1 if every else 0)
+    if taken < least:
+        taking = f", of which {taken} are taken" if taken < count else ""
+        raise UsageError(f"{data / TRAIN} has {count} examples{taking}, and {least} are needed")
+    lines = lines[:first]
+    with new_folder(out) as work:
+        for file in list_files(data):
+            shutil.copy(file, work)
+        if every:
+            write_lines(work / VALID, lines[every - 1 :: every])
+            del lines[every - 1 :: every]
+        write_lines(work / TRAIN, lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the step."""
+    parser = step_parser("hold_out", __doc__)
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder with train.jsonl")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    few, each = "take the first N examples alone", "hold out each N-th of them"
+    parser.add_argument("--first", type=number_from(1), metavar="N", help=few)
+    parser.add_argument("--every", type=number_from(2), metavar="N", help=each)
+    args = parser.parse_args(arguments)
+    take_part(args.data, args.out, args.first, args.every)
+
+
+if __name__ == "__main__":
+    main()

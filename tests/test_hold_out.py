@@ -1,0 +1,67 @@
+"""Parts of labelled text: the first examples alone, and every N-th one held out."""
+
+import json
+
+import pytest
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare.hold_out import main
+
+
+def numbers(path):
+    return [json.loads(line)["label"] for line in path.read_text("utf-8").split("\n")[:-1]]
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for part, size in (("train", 25), ("valid", 3), ("test", 2)):
+        lines = [json.dumps({"text": "é", "label": number}) + "\n" for number in range(size)]
+        (folder / f"{part}.jsonl").write_text("".join(lines), "utf-8")
+    (folder / "dict.txt").write_text("é 1\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "train", "valid"),
+    [
+        ("--first 4", [0, 1, 2, 3], [0, 1, 2]),
+        ("--every 10", [*range(9), *range(10, 19), *range(20, 25)], [9, 19]),
+        ("--first 7 --every 3", [0, 1, 3, 4, 6], [2, 5]),
+        ("", [*range(25)], [0, 1, 2]),
+    ],
+)
+def test_parts(data, tmp_path, flags, train, valid):
+    """What is held out becomes the part for validation; the rest stays as it is."""
+    out = tmp_path / "new" / "part"
+    main([str(data), str(out), *flags.split()])
+    assert numbers(out / "train.jsonl") == train and numbers(out / "valid.jsonl") == valid
+    for name in ("test.jsonl", "dict.txt"):
+        assert (out / name).read_bytes() == (data / name).read_bytes()
+    assert len(list(out.iterdir())) == 4 and numbers(data / "train.jsonl") == [*range(25)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--first 26", "train.jsonl has 25 examples, and 26 are needed"),
+        ("--every 25", "train.jsonl has 25 examples, and 26 are needed"),
+        ("--first 3 --every 3", "train.jsonl has 25 examples, of which 3 are taken, and 4 are"),
+    ],
+)
+def test_too_few(data, tmp_path, flags, said):
+    with pytest.raises(UsageError) as refused:
+        main([str(data), str(tmp_path / "out"), *flags.split()])
+    assert said in str(refused.value) and not (tmp_path / "out").exists()
+
+
+def test_what_else_is_refused(data, tmp_path, capsys):
+    with pytest.raises(UsageError, match="is there already; delete it"):
+        main([str(data), str(data)])
+    (data / "train.annotations").mkdir()
+    with pytest.raises(UsageError, match="annotations is of all examples; annotate the part when"):
+        main([str(data), str(tmp_path / "out"), "--first", "3"])
+    with pytest.raises(SystemExit):
+        main([str(data), str(tmp_path / "out"), "--every", "1"])
+    assert "--every" in capsys.readouterr().err and not (tmp_path / "out").exists()
