@@ -5,7 +5,7 @@
     python -m fairseq_ext.tools.recipes encoder-flags CHECKPOINT
     python -m fairseq_ext.tools.recipes period-ids DATA/bpe/encoder.json
     python -m fairseq_ext.tools.recipes training-times RUN...
-    python -m fairseq_ext.tools.recipes draw-settings SEED
+    python -m fairseq_ext.tools.recipes draw-settings SEED TRIES
     python -m fairseq_ext.tools.recipes choose-settings FOLDER NAME='FLAGS'...
     python -m fairseq_ext.tools.recipes compare-corpora FOLDER...
 
@@ -167,13 +167,13 @@ def summarise_times(seconds: Iterable[tuple[Path, float]]) -> Iterator[str]:
             yield f"{mode} {name}: {total:,.0f} s of training over {', '.join(corpora)}{ratio}"
 
 
-STEPS: dict[str, tuple[Callable, str, str | None]] = {
+STEPS: dict[str, tuple[Callable, str | tuple[str, ...], str | int | None]] = {
     "dry-run": (check_variants, "DATA NAME='FLAGS'... -- FLAG...", argparse.REMAINDER),
     "check-references": (check_references, "PREFIX", None),
     "encoder-flags": (read_encoder_flags, "CHECKPOINT", None),
     "period-ids": (read_period_ids, "ENCODER.JSON", None),
     "training-times": (compare_times, "RUN", "+"),
-    "draw-settings": (draw_settings, "SEED", None),
+    "draw-settings": (draw_settings, ("SEED", "TRIES"), 2),
     "choose-settings": (choose_settings, "FOLDER NAME='FLAGS'...", argparse.REMAINDER),
     "compare-corpora": (compare_corpora, "FOLDER", "+"),
 }

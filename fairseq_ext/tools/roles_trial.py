@@ -29,19 +29,23 @@ SIDES: dict[str, dict[str, Sequence[str]]] = {
     },
 }
 """The values of each flag that a side's search draws from, beside those of SHARED."""
-TRIES = 6  # settings of a side
 METRIC = "accuracy"
 
 
-def draw_settings(seed: str) -> Iterator[str]:
-    """Print settings drawn at random, none of them twice: SIDE-N=FLAGS of fairseq-train."""
+def draw_settings(words: Sequence[str]) -> Iterator[str]:
+    """Print settings drawn at random, none of them twice: SIDE-N=FLAGS of fairseq-train.
+
+    Args:
+        words: the seed, and how many settings a side gets.
+    """
+    seed, tries = map(int, words)
     for side, own in SIDES.items():
         space = SHARED | own
         settings = [
             _write_flags(dict(zip(space, x, strict=True))) for x in product(*space.values())
         ]
-        random.Random(int(seed)).shuffle(settings)
-        for number, flags in enumerate([*dict.fromkeys(settings)][:TRIES], 1):
+        random.Random(seed).shuffle(settings)
+        for number, flags in enumerate([*dict.fromkeys(settings)][:tries], 1):
             yield f"{side}-{number}={flags}"
 
 
