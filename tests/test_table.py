@@ -204,6 +204,8 @@ def test_values_are_those_of_the_best_checkpoint(tmp_path):
     assert runs.find_logged_value(run, "loss") == 4.5
     assert runs.find_logged_value(run, "accuracy") == 70.0  # of the best checkpoint
     assert runs.find_logged_value(run, "valid1.accuracy") == 75.0
+    assert runs.find_logged_value(run, "last.accuracy") == 71.0
+    assert runs.find_logged_value(run, "last.loss") == 5.5
     assert runs.measure_speed(run) == 4000
     assert math.isnan(runs.measure_speed(run._replace(records=[])))
     path = tmp_path / "a" / "train.log"
@@ -280,7 +282,8 @@ def test_values_relative_to_the_run_of_the_same_number(tmp_path, table):
     assert [float(row["updates-to.valid.loss"]) for row in rows] == [math.inf, 825, 825]
     assert any(note.startswith("una: ") and "p unknown" in note for note in notes)
     for given, said in (
-        (["--metric", "updates-to.train.loss"], "is of training"),
+        (["--metric", "updates-to.train.loss"], "is not of each validation"),
+        (["--metric", "updates-to.last.loss"], "is not of each validation"),
         (["--metric", "updates-to.accurracy"], "has no accurracy in the validation"),
         (["--metric", "loss", "--baseline", "una"], "--baseline is for --test, --bars, and"),
     ):

@@ -114,6 +114,43 @@ def test_embeddings_of_an_encoder_are_word_vectors(encoder, tmp_path, capsys):
         torch.testing.assert_close(torch.from_numpy(found[number]), expected)
 
 
+def test_vectors_of_a_dictionary_from_a_larger_file(tmp_path, capsys):
+    """As they are, or projected as those of an encoder are."""
+    rows = np.random.default_rng(1).normal(size=(4, 3)).round(3)
+    words = ["the", "dog", "cat", "sat"]
+    text = "".join(f"{w} {' '.join(map(str, row))}\n" for w, row in zip(words, rows, strict=True))
+    known, numbers = [0, 2, 3], {"the": 0, "cat": 1, "sat": 2}
+    for name, header in (("glove.txt", ""), ("word2vec.vec", "4 3\n")):
+        path, out = vectors(tmp_path / name, header + text), tmp_path / "out.txt"
+        export(path, ["cat", "the", "zebra", "sat"], out)
+        assert f"{out} has vectors of 3 numbers for 3 of 4 words (75.0%)" in capsys.readouterr().out
+        found = read_vectors(out, numbers, 3)
+        np.testing.assert_allclose([found[n] for n in range(3)], rows[known], rtol=1e-5)
+        export(path, ["cat", "the", "zebra", "sat"], out, "--width", "2")
+        found = read_vectors(out, numbers, 2)
+        expected = project(rows[known].astype(np.float32), 2)
+        np.testing.assert_allclose([found[n] for n in range(3)], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "glove.txt:1 has no vector"),
+        ("the\n", "glove.txt:1 has no vector"),
+        ("dog 1 2\n", "glove.txt has none of the 1 words of --words; give vectors of such"),
+        ("dog 1 2\ncat 1 2 3\n", "glove.txt:2 has 3 fields after the word"),
+        (None, "glove.txt is not there; give a file of word vectors"),
+    ],
+)
+def test_files_without_such_vectors(text, says, tmp_path):
+    path = tmp_path / "glove.txt"
+    if text is not None:
+        vectors(path, text)
+    with pytest.raises(UsageError, match=says):
+        export(path, ["cat"], tmp_path / "out.txt")
+    assert not (tmp_path / "out.txt").exists()
+
+
 @pytest.mark.parametrize("out", ["", "none/out.txt"])
 def test_files_that_cannot_be_written_are_refused_before_anything_is_read(tmp_path, out):
     given = [str(tmp_path / "none.pt"), "--words", str(tmp_path / "none"), "--out"]

@@ -10,6 +10,7 @@ from fairseq_ext.evaluation import predictions
 from fairseq_ext.evaluation.comparisons import Measure
 from fairseq_ext.evaluation.runs import (
     EPOCH,
+    LAST,
     Run,
     find_logged_value,
     measure_speed,
@@ -20,6 +21,8 @@ ANALYSIS, UPDATES, TIME = "analysis.", "updates-to.", "time-ratio"
 
 TABLES = ("column_sums.csv", "heads.csv")
 """Files of `fairseq-ext analyse` with a row for each head."""
+
+MOMENTS = {EPOCH: "the last epoch of training", LAST: "the last validation"}
 
 
 def needs_baseline(name: str) -> bool:
@@ -54,8 +57,7 @@ def measure_named(name: str, runs: Sequence[Run], baseline: Sequence[Run]) -> tu
         note = f"{name}: the first validation whose {loss} is as low as the best of {against}"
         return Measure(name, 0, values), f"{note}; inf: none"
     values = {run.folder: find_logged_value(run, name) for run in runs}
-    in_training = name.startswith(f"{EPOCH}.")
-    moment = "the last epoch of training" if in_training else "the best validation"
+    moment = MOMENTS.get(name.partition(".")[0], "the best validation")
     return Measure(name, 3, values), f"{name}: from the log, of {moment}"
 
 
@@ -64,8 +66,8 @@ def compare_run(name: str, run: Run, base: Run) -> float:
     if name == TIME:
         return measure_speed(base) / measure_speed(run)
     loss = name.removeprefix(UPDATES)
-    if loss.startswith(f"{EPOCH}."):
-        raise UsageError(f"{name} is of training; give {UPDATES} and a loss of validation")
+    if loss.partition(".")[0] in MOMENTS:
+        raise UsageError(f"{name} is not of each validation; give {UPDATES} and a loss that is")
     target = find_logged_value(base, loss)
     subset, _, value = loss.rpartition(".")
     find_logged_value(run, loss)  # refuses what it does not have

@@ -17,6 +17,7 @@ from fairseq_ext.training_logs import LOG, REPETITION, Record, is_finished, name
 
 CHECKPOINT = "checkpoint_last.pt"
 EPOCH = "train"  # the kind of the records of an epoch
+LAST = "last"  # stands before a value of the last validation
 TRAINING_KINDS = ("train_inner", EPOCH)  # since the previous record, of an epoch
 
 # Stored with the parameters but never trained: a format number, and a device marker.
@@ -213,13 +214,13 @@ def measure_speed(run: Run) -> float:
 
 
 def find_logged_value(run: Run, name: str) -> float:
-    """Return a logged value of the last epoch of training or of the best validation.
+    """Return a logged value of the last epoch of training, or of the best or last validation.
 
     Args:
         run: the training.
         name: train.NAME for the last epoch. Otherwise the name in the log, or SUBSET.NAME for
             another subset than the first; the best validation is chosen by
-            --best-checkpoint-metric.
+            --best-checkpoint-metric. With "last." in front it is of the last validation.
 
     Raises:
         UsageError: there is no such value.
@@ -228,6 +229,9 @@ def find_logged_value(run: Run, name: str) -> float:
     if subset == EPOCH:
         epochs = [record.values for record in run.records if record.kind == EPOCH]
         where, values = "last epoch of training", epochs[-1] if epochs else {}
+    elif subset.partition(".")[0] == LAST:
+        validations = [r.values for r in select_validations(run, subset.partition(".")[2])]
+        where, values = "last validation", validations[-1] if validations else {}
     else:
         where, values = _best_validation(run, subset)
     if value not in values:

@@ -4,13 +4,14 @@ VARIANT/seed-N and VARIANT/fold-N are repetitions of VARIANT. They share one row
 error (with --spread deviation: standard deviation) over n repetitions. They may differ in --seed,
 folds in their data too, and in nothing else. --metric takes the metrics of `fairseq-ext score`,
 computed from RUN/generate-SUBSET.txt, and any value that was logged: train.NAME from the last epoch
-of training, any other from the best validation by --best-checkpoint-metric. analysis.SITE.NAME is
-the mean over heads of what `fairseq-ext analyse --out RUN/analysis` wrote, as in
-analysis.encoder.entropy. predicted.SUBSET.NAME is a score of RUN/predict-SUBSET.txt, the answers of
-`fairseq-ext predict --right` (`sweep --predict`). Two more compare each run with the --baseline's
-run of the same number: updates-to.NAME is the first validation with a loss as low as that run's
-best one (inf: never), and time-ratio the time of a token by the medians of tokens/s. Updates and
-time are of the whole training, tokens/s is the median over its log.
+of training, last.NAME (last.SUBSET.NAME) from the last validation, any other from the best one by
+--best-checkpoint-metric. analysis.SITE.NAME is the mean over heads of what `fairseq-ext analyse
+--out RUN/analysis` wrote, as in analysis.encoder.entropy. predicted.SUBSET.NAME is a score of
+RUN/predict-SUBSET.txt, the answers of `fairseq-ext predict --right` (`sweep --predict`). Two more
+compare each run with the --baseline's run of the same number: updates-to.NAME is the first
+validation with a loss as low as that run's best one (inf: never), and time-ratio the time of a
+token by the medians of tokens/s. Updates and time are of the whole training, tokens/s is the median
+over its log.
 
 --test compares each variant with --baseline by the first metric, or by each metric of --by: t
 compares matched repetitions; bootstrap and randomisation compare the sentences of each matched pair
@@ -68,8 +69,8 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     add_scoring_options(parser)
     logged = (
-        "SUBSET.NAME for another than the first --valid-subset, train.NAME, analysis.SITE.NAME, "
-        "predicted.SUBSET.NAME, updates-to.NAME, or time-ratio"
+        "SUBSET.NAME for another than the first --valid-subset, train.NAME, last.NAME, "
+        "analysis.SITE.NAME, predicted.SUBSET.NAME, updates-to.NAME, or time-ratio"
     )
     default = f"{' '.join(metrics.DEFAULTS)} with --reference, else loss"
     names = f"of {', '.join(metrics.NAMES)}, or as named in the log, or {logged}"

@@ -102,14 +102,33 @@ def read_vectors(path: Path, numbers: Mapping[str, int], width: int) -> dict[int
 
 def _is_header(fields: Sequence[str], path: Path, width: int) -> bool:
     """Tell whether the first line is a header; raise UsageError if its width is another."""
-    header = len(fields) == 2 and all(field.isdecimal() for field in fields)
-    own = int(fields[1]) if header else len(fields) - 1
+    header, own = _read_first(fields)
     if own != width:
         raise UsageError(
             f"{path}:1 has vectors of {own} numbers and --encoder-embed-dim is {width}; give "
             "vectors of that width, or embeddings of theirs"
         )
     return header
+
+
+def _read_first(fields: Sequence[str]) -> tuple[bool, int]:
+    """Return whether the first line is a header, and the width of the vectors by it."""
+    header = len(fields) == 2 and all(field.isdecimal() for field in fields)
+    return header, int(fields[1]) if header else len(fields) - 1
+
+
+def find_width(path: Path) -> int:
+    """Return the width of the vectors of a file, by its first line.
+
+    Raises:
+        UsageError: there is no such file, or no vector in its first line.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path} is not there; give a file of word vectors")
+    _, width = _read_first(next(iter(read_lines(path)), "").rstrip(" ").split(" "))
+    if width < 1:
+        raise UsageError(f"{path}:1 has no vector; give a word and its numbers in each line")
+    return width
 
 
 def _check_count(fields: Sequence[str], where: str, width: int) -> None:
