@@ -155,8 +155,8 @@ summarise() {
 
 corpora='cr mr mpqa trec sst-2-sentences' vectors='' parser='' tries=6 seeds=5 folds=10
 updates=1000 jobs=1 out=''
-read_options \
-  "WORD --corpora= --vectors= --parser= --tries= --seeds= --folds= --updates= --jobs= --out= --" "$@"
+accepted='--corpora= --vectors= --parser= --tries= --seeds= --folds= --updates= --jobs= --out='
+read_options "WORD $accepted --" "$@"
 part=${WORDS[0]:-ablate}
 [ ${#WORDS[@]} -lt 2 ] || die "${#WORDS[@]} parts are given: give the last one that is wanted."
 require_one_of PART "$part" search trial ablate

@@ -238,6 +238,7 @@ def test_search_and_trial(trial):
     assert said.endswith(table) and re.search(r"^trec +2 ", table, re.M)
     share = re.search(r"^trec: vectors of 96 numbers for (\d+) of (\d+) words", table, re.M)
     assert 100 < int(share[1]) == int(share[2]) - 2  # the full stop and <mask> have none
+    assert not {"done", "ready."} & {*trial("search", "--corpora", "trec").split()}  # all is there
     assert "parser, scores: dep_uas:0.75 dep_las:0.5\n" in table
 
 
