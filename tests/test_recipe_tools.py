@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import fairseq
 from saved_state import save_state
 
@@ -105,6 +106,32 @@ def test_a_recipe_takes_the_place_of_the_command(monkeypatch, tmp_path):
     assert environment["FAIRSEQ_EXT_SKIP_INSTALL"] == "1"
     assert environment["PATH"] == f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     assert environment["HOME"] == os.environ["HOME"]
+
+
+def test_the_best_of_variants(tmp_path, capsys):
+    """The highest mean over seeds; of equal ones the first, and never one that diverged."""
+    values = {"a": [70, 80], "b": [76, 75], "c": [74, 76], "d": ["nan", 90]}
+    runs = []
+    for variant, accuracies in values.items():
+        for seed, accuracy in enumerate(accuracies, 1):
+            runs.append(run := tmp_path / variant / f"seed-{seed}")
+            run.mkdir(parents=True)
+            checkpoint(run / "checkpoint_last.pt", _name="roberta_una")
+            state = torch.load(run / "checkpoint_last.pt", weights_only=False)
+            state["cfg"]["common"] = {"seed": seed}
+            state["extra_state"] = {"previous_training_time": 1.0}
+            state["optimizer_history"] = [{"num_updates": 3}]
+            torch.save(state, run / "checkpoint_last.pt")
+            lines = [
+                f"valid | accuracy {accuracy} | loss 1 | num_updates 3",
+                "done training in 1 s",
+            ]
+            log = "".join(f"2026-01-01 01:01:01 | INFO | x | {line}\n" for line in lines)
+            (run / "train.log").write_text(log.replace("x | valid", "valid"))
+    recipes.main(["best-variant", "accuracy", *map(str, runs)])
+    assert capsys.readouterr().out == "b\n"
+    recipes.main(["best-variant", "accuracy", *map(str, runs[4:] + runs[:2])])
+    assert capsys.readouterr().out == "c\n"
 
 
 def test_training_times():

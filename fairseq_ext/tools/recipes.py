@@ -5,6 +5,7 @@
     python -m fairseq_ext.tools.recipes encoder-flags CHECKPOINT
     python -m fairseq_ext.tools.recipes period-ids DATA/bpe/encoder.json
     python -m fairseq_ext.tools.recipes training-times RUN...
+    python -m fairseq_ext.tools.recipes best-variant METRIC RUN...
 
 What a step refuses is said in one sentence, and the exit code is 1.
 """
@@ -16,11 +17,13 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
+from statistics import mean
 from typing import NoReturn
 
 from fairseq_ext.errors import UsageError, plain_errors
-from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
+from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts, read_runs
 
 TAKEN_OVER = ("hna_init", "hna_weight")  # by fine-tuning, from its checkpoint
 UNLIKE = ("asa_", "doubly_kernel")  # of options that the encoder does not depend on
@@ -163,12 +166,29 @@ def summarise_times(seconds: Iterable[tuple[Path, float]]) -> Iterator[str]:
             yield f"{mode} {name}: {total:,.0f} s of training over {', '.join(corpora)}{ratio}"
 
 
+def find_best_variant(words: Sequence[str]) -> list[str]:
+    """Print the variant with the highest mean of a metric; of several, the first.
+
+    Args:
+        words: the name of a metric, as in `fairseq-ext table`, and folders of runs.
+    """
+    from fairseq_ext.evaluation.run_values import measure_named  # slow
+
+    metric, *folders = words
+    runs = read_runs([Path(folder) for folder in folders])
+    everything = [run for each in runs.values() for run in each]
+    measure, _ = measure_named(metric, everything, [])
+    means = {name: mean(measure.values[run.folder] for run in each) for name, each in runs.items()}
+    return [max(means, key=lambda name: (isfinite(means[name]), means[name]))]
+
+
 STEPS: dict[str, tuple[Callable, str, str | None]] = {
     "dry-run": (check_variants, "DATA NAME='FLAGS'... -- FLAG...", argparse.REMAINDER),
     "check-references": (check_references, "PREFIX", None),
     "encoder-flags": (read_encoder_flags, "CHECKPOINT", None),
     "period-ids": (read_period_ids, "ENCODER.JSON", None),
     "training-times": (compare_times, "RUN", "+"),
+    "best-variant": (find_best_variant, "METRIC RUN...", argparse.REMAINDER),
 }
 """The function of each step, which says what it is, and the name and number of its words."""
 
