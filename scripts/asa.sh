@@ -10,7 +10,10 @@
 #
 #   finetune CORPUS CHECKPOINT  an encoder fine-tuned naively, with two passes that mask nothing (the
 #                control), random masks, noise on embeddings, and adversaries (Tables 1 to 4, Figure 5)
-#   tau CORPUS CHECKPOINT  adversaries with tau .3, .6 and 1 (Figure 4b)
+#   tau CORPUS CHECKPOINT  adversaries with several values of tau (Figure 4b)
+#   choose CORPUS CHECKPOINT  which learning rate suits naive fine-tuning (1, 2, 4 or 8 times --lr) and
+#                then, at that one, which tau suits adversaries, by the last epoch on every tenth
+#                training example, which is held out; OUT/chosen.txt has both, for --chosen of finetune
 #   pretrain CHECKPOINT  a masked language model whose training continues with and without adversaries
 #                (Table 1, rows 3 and 4); compare both with scripts/finetune.sh, which uses none
 #   translate    a translation model with and without adversaries in its encoder, and the control
@@ -19,7 +22,7 @@
 #   CORPUS       a corpus of scripts/prepare_task.sh, made in data-bin if it is missing
 #   CHECKPOINT   an encoder, for pretrain one of scripts/pretrain.sh; $SEED in its path stands for the
 #                number of the repetition
-#   --seeds      repetitions (default: 3; the paper: 3 for GLUE, 5 elsewhere)
+#   --seeds      repetitions (default: 3, choose: 1; the paper: 3 for GLUE, 5 elsewhere)
 #   --jobs       trainings side by side (default: 1)
 #   --data       data to use instead of those in data-bin (CORPUS, for pretrain books, for translate
 #                Multi30k)
@@ -27,12 +30,26 @@
 #   --out        folder of runs and table (default: checkpoints/asa/EXPERIMENT/ and the corpus, or the
 #                name of the data with the size)
 #   FLAG         flags of fairseq-train for all trainings, e.g. --fp16
-# Options of finetune and tau:
-#   --variants   of finetune (default: 'naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa');
-#                also scheduled (which needs asa), magnitude, freelb-K, smart-K, bernoulli-RATE
+# Options of finetune, tau and choose:
 #   --vocabulary folder with dict.txt and tokeniser of the encoder (default: that of CHECKPOINT)
 #   --epochs     length of each training (default: 3)
 #   --lr         default: 1e-5, and 5e-5 for tagging; give small encoders a higher one
+#   --examples   how many training examples are taken, the first ones (default: all)
+# Options of tau and choose:
+#   --taus       the values of tau (default: '.3 .6 1', choose: '.3 1 3 10')
+# Options of finetune and tau:
+#   --last       let the last epoch decide, where the best one of the validation part does: nothing is
+#                validated before, and differences from the first variant are tested by a bootstrap
+#                over examples and seeds too
+# Options of finetune:
+#   --variants   default: 'naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa'; also rdrop (weight
+#                1), magnitude, freelb-K, smart-K, bernoulli-RATE, asa-TAU, asa-released (the settings
+#                of the authors' code), and scheduled, which needs one with adversaries: it has the
+#                rates of the last of them
+#   --chosen     file of choose: its learning rate is that of all variants, unless --lr is given, and
+#                its tau that of the variant asa-chosen
+#   --transfer   a corpus with the same labels, on whose validation part models are tested too, as
+#                paws-wiki after quora (Table 2)
 # Options of pretrain and translate:
 #   --updates    length of each training (default: 1000 of pretrain, 1800 of translate)
 #   --lr         of pretrain (default: 1e-4)
@@ -56,12 +73,31 @@ variant_flags() {
   case "$1" in
   naive) say "--criterion $TASK" ;;
   asa) say "--criterion ${TASK}_asa --asa-layers all $asa" ;;
+  asa-released) say "$(variant_flags asa) --asa-preset released" ;;
+  asa-chosen)
+    [ -n "$chosen_tau" ] || die "--variants has asa-chosen without --chosen, a file of choose."
+    say "$(variant_flags asa) --asa-tau $chosen_tau"
+    ;;
+  asa-*) say "$(variant_flags asa) --asa-tau ${1#*-}" ;;
+  rdrop) say "--criterion ${TASK}_rdrop --rdrop-alpha 1" ;;
   two_pass | magnitude) say "$baseline $1" ;;
-  scheduled) say "$baseline scheduled --asa-log ${out@Q}/asa/seed-\$SEED" ;;
+  scheduled)
+    [ ${#adversarial[@]} -gt 0 ] ||
+      die "--variants has scheduled without asa or another with adversaries, whose rates it takes."
+    say "$baseline scheduled --asa-log ${out@Q}/${adversarial[-1]}/seed-\$SEED"
+    ;;
   bernoulli-*) say "$baseline bernoulli --asa-rate ${1#*-}" ;;
   freelb-* | smart-*) say "$baseline ${1%-*} --asa-steps ${1#*-}" ;;
   *) die "--variants has '$1': see 'bash scripts/asa.sh --help' for those that there are." ;;
   esac
+}
+
+# read_chosen: set chosen_tau, and lr unless it is given, to those of $chosen.
+read_chosen() {
+  [ -f "$chosen" ] || die "--chosen is '$chosen', which is not there: make it with choose."
+  chosen_tau=$(sed -n 's/^tau //p' "$chosen") lr=${lr:-$(sed -n 's/^lr //p' "$chosen")}
+  [ -n "$chosen_tau" ] && [ -n "$lr" ] ||
+    die "--chosen is '$chosen', which has no 'lr' or no 'tau': give a file of choose."
 }
 
 # set_finetuning_flags: set FLAGS, as in the authors' code.
@@ -75,6 +111,16 @@ set_finetuning_flags() {
   add_linear_schedule $((UPDATES * warm / 100))
   FLAGS+=(--clip-norm 0 --weight-decay "$decay" --tokens-per-sample 128
     --log-interval $((UPDATES / 30 + 1))) # rates for scheduled
+  [ -z "$last" ] || judge_last_epoch
+  [ -z "$transfer" ] || test_transfer
+}
+
+# test_transfer: let models answer the validation part of $transfer too, and add it to METRICS and BY.
+test_transfer() {
+  BY=${METRICS[0]}
+  PREDICT="${PREDICT:-} $transfer=$PLACE/data-bin/$transfer/valid.jsonl"
+  METRICS+=("${PREDICTED[@]/#/predicted.$transfer.}")
+  BY+=" predicted.$transfer.${PREDICTED[0]}"
 }
 
 # train NAME=FLAGS...: fine-tune variants of the encoder.
@@ -92,24 +138,49 @@ draw_masking() {
 }
 
 finetune() {
-  local name flags now=() late=()
+  local name flags now=() late=() adversarial=() masked=()
+  for name in $variants; do [[ "$name" != asa* ]] || adversarial+=("$name"); done
   for name in $variants; do
     flags=$(variant_flags "$name") || exit 1
     if [ "$name" = scheduled ]; then late=("$name=$flags"); else now+=("$name=$flags"); fi
   done
-  if [ ${#late[@]} -gt 0 ] && [[ " $variants " != *" asa "* ]]; then
-    die "--variants has scheduled without asa, whose rates it takes: give both."
-  fi
   train "${now[@]}"
   [ ${#late[@]} = 0 ] || train "${late[@]}"
   compare "${METRICS[@]}"
-  [[ " $variants " != *" two_pass "* ]] || compare_with_two_passes "${METRICS[0]}"
-  [[ " $variants " != *" asa "* ]] || draw_masking "$out"/asa/seed-*
+  # shellcheck disable=SC2086 # words
+  [[ " $variants " != *" two_pass "* ]] || compare_with_two_passes ${BY:-${METRICS[0]}}
+  for name in "${adversarial[@]}"; do masked+=("$out/$name"/seed-*); done
+  [ ${#masked[@]} = 0 ] || draw_masking "${masked[@]}"
+}
+
+# choose_variant FOLDER NAME=FLAGS...: train variants in a folder of OUT, and set BEST to the name of the
+# best one.
+choose_variant() {
+  local out=$out/$1
+  RUNS=()
+  train "${@:2}"
+  compare "${METRICS[@]}"
+  BEST=$(print_best "${METRICS[0]}" highest "${RUNS[@]}") || exit
+}
+
+choose() {
+  local base times value rate variants=()
+  base=$(printf '%s\n' "${FLAGS[@]}" | sed -n '/^--lr$/{n;p;}')
+  for times in 1 2 4 8; do
+    rate=$(awk -v base="$base" -v times="$times" 'BEGIN { printf "%g", base * times }')
+    variants+=("naive-$rate=$(variant_flags naive) --lr $rate")
+  done
+  choose_variant lr "${variants[@]}"
+  rate=${BEST#naive-} variants=()
+  for value in $taus; do variants+=("asa-$value=$(variant_flags "asa-$value") --lr $rate"); done
+  choose_variant tau "${variants[@]}"
+  printf '%s\n' "lr $rate" "tau ${BEST#asa-}" >"$out/chosen.txt"
+  say "Chosen: $(paste -sd, "$out/chosen.txt"), in $out/chosen.txt"
 }
 
 tau() {
   local value variants=()
-  for value in .3 .6 1; do variants+=("tau-$value=$(variant_flags asa) --asa-tau $value"); done
+  for value in $taus; do variants+=("tau-$value=$(variant_flags asa) --asa-tau $value"); done
   train "${variants[@]}"
   compare "${METRICS[@]}"
   draw_masking "${RUNS[@]}"
@@ -140,20 +211,24 @@ translate() {
 }
 
 variants='naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa' vocabulary='' epochs=3 lr=''
-updates='' seeds=3 jobs=1 data='' size=_tiny out='' asa=''
+updates='' seeds='' jobs=1 data='' size=_tiny out='' asa='' taus='.3 .6 1' examples='' last=''
+chosen='' chosen_tau='' transfer=''
+labelled='--vocabulary= --epochs= --lr= --examples='
 case "${1:-}" in
-finetune) accepted='--variants= --vocabulary= --epochs= --lr=' words=3 ;;
-tau) accepted='--vocabulary= --epochs= --lr=' words=3 ;;
+finetune) accepted="$labelled --variants= --last --chosen= --transfer=" words=3 ;;
+tau) accepted="$labelled --taus= --last" words=3 ;;
+choose) accepted="$labelled --taus=" words=3 last=yes taus='.3 1 3 10' seeds=1 ;;
 pretrain) accepted='--updates= --lr= --size=' words=2 ;;
 translate) accepted='--updates= --size=' words=1 ;;
 -h | --help) usage ;;
-*) die "The experiment is '${1:-}' and must be finetune, tau, pretrain or translate." ;;
+*) die "The experiment is '${1:-}' and must be finetune, tau, choose, pretrain or" \
+  "translate." ;;
 esac
 read_options "WORD --seeds= --jobs= --data= --asa= --out= -- $accepted" "$@"
-experiment=$1 checkpoint=${WORDS[-1]}
+experiment=$1 checkpoint=${WORDS[-1]} seeds=${seeds:-3}
 [ ${#WORDS[@]} = $words ] ||
   die "$experiment needs $((words - 1)) words after it: see 'bash scripts/asa.sh --help'."
-for number in epochs seeds jobs ${updates:+updates}; do
+for number in epochs seeds jobs ${updates:+updates} ${examples:+examples}; do
   require_positive "--$number" "${!number}"
 done
 
@@ -177,11 +252,14 @@ pretrain)
   setup_environment
   set_task "${WORDS[1]}"
   set_encoder "$checkpoint"
-  [ -n "$data" ] || prepare_corpus "${WORDS[1]}"
-  data=${data:-$DATA} vocabulary=${vocabulary:-$(dirname "$checkpoint")}
-  [ -e "$data/train.jsonl" ] ||
-    die "--data is '$data', which has no train.jsonl: give a folder of scripts/prepare_task.sh."
-  count=$(count_examples "$data") out=${out:-$PLACE/checkpoints/asa/$experiment/${WORDS[1]}}
+  [ -n "$data" ] || { prepare_corpus "${WORDS[1]}" && data=$DATA; }
+  [ -z "$transfer" ] || prepare_corpus "$transfer"
+  [ -z "$chosen" ] || read_chosen
+  out=${out:-$PLACE/checkpoints/asa/$experiment/${WORDS[1]}}
+  vocabulary=${vocabulary:-$(dirname "$checkpoint")}
+  take_examples "$data" "$out/first-$examples"
+  [ "$experiment" != choose ] || hold_out "$data" "$out/held-out"
+  count=$(count_examples "$data")
   set_finetuning_flags
   ;;
 esac

@@ -153,13 +153,6 @@ add_settings() {
   done
 }
 
-# print_best RUN...: print the name and number of the run with the lowest loss of validation.
-print_best() {
-  local table
-  table=$(python -m fairseq_ext.cli table --metric loss --sort lowest --format csv -- "$@") || exit
-  sed -nE '2s/^(\w+)-([0-9]).*/\1 \2/p' <<<"$table"
-}
-
 # choose_settings: train each side with each setting for a third of the updates, and write the number
 # of the one with the lowest loss of validation to $out/chosen.txt.
 choose_settings() {
@@ -174,7 +167,10 @@ choose_settings() {
   done
   train_variants
   compare loss
-  chosen=$(for name in plain ag; do print_best "$out/$name"-*/seed-1; done)
+  chosen=$(for name in plain ag; do
+    number=$(print_best loss lowest "$out/$name"-*/seed-1) || exit
+    say "$name ${number#*-}"
+  done)
   produce "$folder/chosen.txt" say "$chosen"
   RUNS=()
 }

@@ -104,7 +104,9 @@ read_options "WORD --vocabulary= --corpora= --modes= --variants= --epochs= --bat
   --examples= --last --seeds= --jobs= --out= --" "$@"
 [ ${#WORDS[@]} = 1 ] || die "${#WORDS[@]} checkpoints are given, which is to be one: see --help."
 read -ra corpora <<<"$corpora"
-for number in epochs batch seeds jobs ${examples:+examples}; do require_positive "--$number" "${!number}"; done
+for number in epochs batch seeds jobs ${examples:+examples}; do
+  require_positive "--$number" "${!number}"
+done
 for corpus in "${corpora[@]}"; do
   [[ "$corpus" =~ ^(sst-5|quora|sts)$ ]] || die "--corpora has '$corpus', not of sst-5 quora sts."
 done

@@ -18,6 +18,7 @@ from shell import assert_refused, bash
 from fairseq_ext import cli
 from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation import predictions
 from fairseq_ext.prepare.toy.corpus import corpus
 from fairseq_ext.training_logs import read_log
 
@@ -434,6 +435,72 @@ def test_the_recipe_of_tau(place, pretrained, tmp_path):
     assert (tmp_path / "masked.png").read_bytes().startswith(b"\x89PNG")
 
 
+SHORT = ["--epochs", 1, "--", "--max-update", 2, "--cpu", "--tokens-per-sample", 48]
+
+
+@pytest.mark.recipe
+@pytest.mark.slow
+def test_the_recipe_chooses_rate_and_tau(place, pretrained, tmp_path):
+    """On every tenth example, held out, of the first ones; the second call trains nothing."""
+    places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
+    given = ["choose", "rte", pretrained / "checkpoint_last.pt", *places, "--examples", 40]
+    done = recipe(tmp_path, *given, ["--lr", "1e-4", "--taus", ".3 3", *SHORT])
+    assert done.returncode == 0, done.stderr
+    lines = (place / "classes" / "train.jsonl").read_text().split("\n")[:40]
+    held_out = (tmp_path / "held-out" / "valid.jsonl").read_text().split("\n")
+    assert held_out[:-1] == lines[9::10]
+    best = []
+    for side, names in (
+        ("lr", [f"naive-{rate}" for rate in ("0.0001", "0.0002", "0.0004", "0.0008")]),
+        ("tau", ["asa-.3", "asa-3"]),
+    ):
+        runs = [tmp_path / side / name / "seed-1" for name in names]
+        scores = predictions.measure("predicted.valid.accuracy", runs)[0].values
+        best.append(max(runs, key=scores.__getitem__).parts[-2].partition("-")[2])
+        assert not logged(runs[0], "valid")
+    assert (tmp_path / "chosen.txt").read_text() == "lr {}\ntau {}\n".format(*best)
+    cfg = saved(tmp_path / "tau" / "asa-3" / "seed-1")["cfg"]
+    assert cfg["optimization"]["lr"] == [float(best[0])] and cfg["criterion"]["asa_tau"] == 3
+    again = recipe(tmp_path, *given, ["--lr", "1e-4", "--taus", ".3 3", *SHORT])
+    assert "4 of 4 runs" in again.stdout and "2 of 2 runs" in again.stdout, again.stdout
+
+
+@pytest.mark.recipe
+@pytest.mark.slow
+def test_the_recipe_with_what_was_chosen(place, pretrained, tmp_path):
+    """Beside R-Drop and the released code's settings, by the last epoch, on another corpus too."""
+    out, variants = tmp_path / "out", "naive two_pass rdrop asa-released asa-chosen scheduled"
+    (tmp_path / "data-bin").mkdir()
+    (tmp_path / "data-bin" / "paws-wiki").symlink_to(place / "classes")
+    (tmp_path / "chosen.txt").write_text("lr 4e-05\ntau 3\n")
+    done = bash(
+        *(ROOT / "scripts" / "asa.sh", "finetune", "rte", pretrained / "checkpoint_last.pt"),
+        *("--vocabulary", place / "vocabulary", "--data", place / "classes", "--out", out),
+        *("--variants", variants, "--seeds", 2, "--chosen", tmp_path / "chosen.txt", "--last"),
+        *(
+            "--asa",
+            "--asa-penalty padded --asa-padded-length 48",
+            "--transfer",
+            "paws-wiki",
+            *SHORT,
+        ),
+        FAIRSEQ_EXT_PLACE=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    cfg = {name: saved(out / name / "seed-2")["cfg"] for name in variants.split()}
+    assert {each["optimization"]["lr"][0] for each in cfg.values()} == {4e-5}
+    assert cfg["rdrop"]["criterion"]["rdrop_alpha"] == 1
+    assert cfg["asa-chosen"]["criterion"]["asa_tau"] == 3
+    assert cfg["asa-released"]["criterion"]["asa_preset"] == "released"
+    assert cfg["scheduled"]["criterion"]["asa_log"] == str(out / "asa-chosen" / "seed-2")
+    assert not logged(out / "naive" / "seed-1", "valid")
+    for part, side in (("valid", "naive"), ("paws-wiki", "naive"), ("valid", "two_pass")):
+        said = f"predicted.{part}.accuracy against {side}: paired bootstrap over seed-1, seed-2"
+        assert said in done.stdout
+    for name in ("asa-released", "asa-chosen"):
+        assert re.search(rf"^{name}: 0\.\d+ of all; from the lowest layer ", done.stdout, re.M)
+
+
 @pytest.mark.slow
 @pytest.mark.recipe
 def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
@@ -484,6 +551,7 @@ def test_translations_are_compared_with_two_passes_too(tmp_path, seeds):
     ("variants", "said"),
     [
         ("naive scheduled", "--variants has scheduled without asa"),
+        ("naive asa-chosen", "--variants has asa-chosen without --chosen"),
         ("naive alum", "--variants has 'alum'"),
         ("naive bernoulli-2", "--asa-rate is 2; give a number from 0 to 1"),
         ("naive asa", "cannot train adversaries in a frozen encoder"),

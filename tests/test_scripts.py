@@ -63,7 +63,7 @@ def accepted(script: Path) -> set[str]:
         (["train_gigaword.sh", "--variants", "bert"], ["'bert'", "una, dna, hna, sinkhorn-2"]),
         (["train_gigaword.sh", "--alpha", "1"], ["'--alpha'", "--help"]),
         (["train_gigaword.sh", "--data", "/nowhere"], ["'/nowhere'", "test.*.idx"]),
-        (["asa.sh", "tune"], ["'tune'", "finetune, tau, pretrain or translate"]),
+        (["asa.sh", "tune"], ["'tune'", "finetune, tau, choose, pretrain or translate"]),
         (["asa.sh", "finetune", "rte"], ["finetune needs 2 words", "--help"]),
         (["asa.sh", "translate", "--seeds", "0"], ["--seeds is '0'"]),
         (

@@ -43,10 +43,18 @@ take_examples() {
   [ -e "$2" ] || python -m fairseq_ext.prepare.hold_out "$1" "$2" --first "$examples"
 }
 
+# hold_out FOLDER OUT: set data to OUT, which has every tenth training example of FOLDER for
+# validation.
+hold_out() {
+  data=$2
+  [ -e "$2" ] || python -m fairseq_ext.prepare.hold_out "$1" "$2" --every 10
+}
+
 # judge_last_epoch: validate nothing while models are trained; let each answer the validation part
 # when it is done. Change FLAGS, and set METRICS and TESTS to those of the answers.
 judge_last_epoch() {
-  [ ${#PREDICTED[@]} -gt 0 ] || die "--last is not for $TASK, whose answers have no score: leave it out."
+  [ ${#PREDICTED[@]} -gt 0 ] ||
+    die "--last is not for $TASK, whose answers have no score: leave it out."
   FLAGS+=(--disable-validation)
   PREDICT=valid TESTS='bootstrap-seeds t'
   METRICS=("${PREDICTED[@]/#/predicted.valid.}")

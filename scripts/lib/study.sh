@@ -167,6 +167,13 @@ compare() {
   cat "$table"
 }
 
+# print_best METRIC ORDER RUN...: print the variant with the highest or lowest mean of a metric.
+print_best() {
+  local table
+  table=$(python -m fairseq_ext.cli table --metric "$1" --sort "$2" --format csv -- "${@:3}") || exit
+  sed -n '2s/,.*//p' <<<"$table"
+}
+
 # draw_curves METRIC TEXT: draw a logged metric of RUNS over updates, unless the picture is up to
 # date.
 draw_curves() {
