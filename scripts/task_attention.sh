@@ -35,7 +35,9 @@
 #   --out         folder of runs and tables (default: checkpoints/task_attention)
 #   FLAG          flags of fairseq-train, e.g. --fp16
 #
-# A second run of the same command continues where the first was interrupted.
+# A second run of the same command continues where the first was interrupted. Variants of which a
+# training ends with numbers that are not finite, as uniform's do, are left out of the table; OUT has
+# how many in diverged.txt.
 #
 # Expected with BERT-base, development sets (sentiment accuracy, paraphrase accuracy, correlation):
 #   frozen  first .389 .401 .298  mean .460 .386 .643  attention .253 .469 .251  uniform .262 .429 .148
@@ -90,7 +92,9 @@ train() {
   set_mode_flags "$2"
   METRICS=("${LOGGED[@]}")
   [ -z "$last" ] || judge_last_epoch
-  study "${selected[@]}" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
+  study "${selected[@]}" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}" ||
+    leave_out_diverged $?
+  [ ${#RUNS[@]} -gt 0 ] || return 0
   ALL_RUNS+=("${RUNS[@]}")
   say
   say "$1, $2:"

@@ -456,6 +456,29 @@ def test_a_command_in_the_foreground_decides_whether_the_script_goes_on():
     assert (done.returncode, done.stdout) == (7, "")
 
 
+def test_variants_that_diverged_are_left_out(tmp_path):
+    """Where a training met an update that is not finite; what failed otherwise ends the script."""
+    logs = {"mean": ["", ""], "uniform": ["", "error: update 8 is not finite (gradients are Nan)"]}
+    for variant, endings in logs.items():
+        for seed, ending in enumerate(endings, 1):
+            run = tmp_path / variant / f"seed-{seed}"
+            run.mkdir(parents=True)
+            (run / "train.log").write_text(f"a line\n{ending}\n")
+            if not ending:
+                (run / "train.done").touch()
+    code = f"out={tmp_path} seeds=2 RUNS=({tmp_path}/{{mean,uniform}}/seed-{{1,2}}); "
+    code += 'leave_out_diverged "$STATUS"; printf "%s\n" "${RUNS[@]}"'
+    done = lib(code, "study", STATUS="1")
+    assert done.returncode == 0, done.stderr
+    left = [f"{tmp_path}/mean/seed-{seed}" for seed in (1, 2)]
+    assert done.stdout.split("\n")[:-1][2:] == left
+    assert (tmp_path / "diverged.txt").read_text() == "uniform: 1 of 2 trainings diverged\n"
+    assert lib(code, "study", STATUS="130").returncode == 130
+    (tmp_path / "mean" / "seed-2" / "train.done").unlink()
+    killed = lib(code, "study", STATUS="1")
+    assert killed.returncode == 1 and not killed.stdout
+
+
 def test_newer_than_its_inputs(tmp_path):
     for age, name in ((1, "newer"), (2, "between"), (3, "older")):
         (tmp_path / name).touch()

@@ -125,7 +125,7 @@ study() {
   local numbers part variants=() generate=()
   [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
   for part in ${PREDICT:-}; do generate+=(--predict "$part"); done
-  python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}"
+  python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}" || return
   mapfile -t numbers < <(seq "$seeds")
   while [ "$1" != -- ]; do
     variants+=(--variant "$1")
@@ -148,6 +148,27 @@ add_runs() {
       for fold in $(seq "$folds"); do RUNS+=("$1/${prefix}fold-$fold"); done
     fi
   done
+}
+
+# leave_out_diverged STATUS: after a `study` that ended with this status, leave variants out of RUNS of
+# which a training met an update that was not finite, and write into $out/diverged.txt how many did.
+# End the script if trainings ended for another reason.
+leave_out_diverged() {
+  local run variant finite=() others=0
+  local -A diverged=()
+  [ "$1" = 1 ] || exit "$1"
+  for run in "${RUNS[@]}"; do
+    [ ! -e "$run/train.done" ] || continue
+    grep -qs 'update [0-9]* is not finite' "$run/train.log" || exit 1
+    diverged[${run%/*}]=$((${diverged[${run%/*}]:-0} + 1))
+  done
+  [ ${#diverged[@]} -gt 0 ] || exit 1
+  for variant in "${!diverged[@]}"; do
+    say "${variant##*/}: ${diverged[$variant]} of $seeds trainings diverged"
+  done | sort | tee "$out/diverged.txt"
+  for run in "${RUNS[@]}"; do [ -n "${diverged[${run%/*}]:-}" ] || finite+=("$run"); done
+  RUNS=("${finite[@]}")
+  say "They are left out, see $out/diverged.txt; the same command tries them again."
 }
 
 # compare METRIC... [FLAG...]: write the table of RUNS to $out/table.txt and print it. Where
