@@ -40,6 +40,9 @@ def test_parts(data, tmp_path, flags, train, valid):
     for name in ("test.jsonl", "dict.txt"):
         assert (out / name).read_bytes() == (data / name).read_bytes()
     assert len(list(out.iterdir())) == 4 and numbers(data / "train.jsonl") == [*range(25)]
+    (out / "test.jsonl").unlink()
+    main([str(data), str(out), *flags.split()])  # what is there is left as it is
+    assert len(list(out.iterdir())) == 3
 
 
 @pytest.mark.parametrize(
@@ -57,8 +60,10 @@ def test_too_few(data, tmp_path, flags, said):
 
 
 def test_what_else_is_refused(data, tmp_path, capsys):
-    with pytest.raises(UsageError, match="is there already; delete it"):
-        main([str(data), str(data)])
+    main([str(data), str(tmp_path / "other"), "--first", "3"])
+    for flags in (["--first", "4"], ["--first", "3", "--every", "2"]):
+        with pytest.raises(UsageError, match="is there already, with other examples; delete it"):
+            main([str(data), str(tmp_path / "other"), *flags])
     (data / "train.annotations").mkdir()
     with pytest.raises(UsageError, match="annotations is of all examples; annotate the part when"):
         main([str(data), str(tmp_path / "out"), "--first", "3"])

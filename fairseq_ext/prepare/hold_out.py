@@ -1,7 +1,8 @@
 """Make a folder of labelled text from a part of another's training examples.
 
-The first N examples alone stay with --first. With --every, each N-th of the training examples (of
-those that stay) leaves train.jsonl, and they become valid.jsonl. All other files are copied.
+With --first, the first N examples alone stay. With --every, each N-th of those that stay leaves
+train.jsonl, and they become valid.jsonl. All other files are copied. A folder that holds this very
+part already is left as it is.
 """
 
 import shutil
@@ -25,10 +26,9 @@ def take_part(data: Path, out: Path, first: int | None = None, every: int | None
         every: of how many one is held out, the last one of each group of so many.
 
     Raises:
-        UsageError: there are fewer examples, or other files depend on their number.
+        UsageError: there are fewer examples, other files depend on their number, or the folder
+            exists and holds something else.
     """
-    if out.exists():
-        raise UsageError(f"{out} is there already; delete it, or give another folder")
     if annotated := sorted(data.glob("*.annotations")):
         raise UsageError(f"{annotated[0]} is of all examples; annotate the part when it is made")
     lines = list(read_lines(data / TRAIN))
@@ -37,14 +37,27 @@ def take_part(data: Path, out: Path, first: int | None = None, every: int | None
     if taken < least:
         taking = f", of which {taken} are taken" if taken < count else ""
         raise UsageError(f"{data / TRAIN} has {count} examples{taking}, and {least} are needed")
-    lines = lines[:first]
+    parts = {TRAIN: lines[:first]}
+    if every:
+        parts[VALID] = parts[TRAIN][every - 1 :: every]
+        del parts[TRAIN][every - 1 :: every]
+    if out.exists():
+        _check_same(out, parts)
+        return
     with new_folder(out) as work:
         for file in list_files(data):
             shutil.copy(file, work)
-        if every:
-            write_lines(work / VALID, lines[every - 1 :: every])
-            del lines[every - 1 :: every]
-        write_lines(work / TRAIN, lines)
+        for name, part in parts.items():
+            write_lines(work / name, part)
+
+
+def _check_same(out: Path, parts: dict[str, list[str]]) -> None:
+    """Raise UsageError unless a folder holds these parts."""
+    for name, part in parts.items():
+        if not (out / name).is_file() or list(read_lines(out / name)) != part:
+            raise UsageError(
+                f"{out} is there already, with other examples; delete it, or give another folder"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -40,14 +40,14 @@ take_examples() {
   data=$1
   [ -n "$examples" ] || return 0
   data=$2
-  [ -e "$2" ] || python -m fairseq_ext.prepare.hold_out "$1" "$2" --first "$examples"
+  python -m fairseq_ext.prepare.hold_out "$1" "$2" --first "$examples"
 }
 
 # hold_out FOLDER OUT: set data to OUT, which has every tenth training example of FOLDER for
 # validation.
 hold_out() {
   data=$2
-  [ -e "$2" ] || python -m fairseq_ext.prepare.hold_out "$1" "$2" --every 10
+  python -m fairseq_ext.prepare.hold_out "$1" "$2" --every 10
 }
 
 # judge_last_epoch: validate nothing while models are trained; let each answer the validation part
