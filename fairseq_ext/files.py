@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from tokenize import TokenError
 from typing import TextIO, TypeVar
 
 from fairseq_ext.errors import Unfinished, UsageError, find_disk_error
@@ -18,6 +19,8 @@ from fairseq_ext.errors import Unfinished, UsageError, find_disk_error
 logger = logging.getLogger(__name__)
 
 MB = 1_000_000
+ARRAY_ERRORS = (ValueError, EOFError, SyntaxError, TokenError)
+"""What damaged files of numpy raise, whose header is the text of a Python object."""
 
 T = TypeVar("T")
 

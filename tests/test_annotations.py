@@ -90,6 +90,14 @@ def test_a_byte_that_was_changed(written, name):
         Annotations.open(written, SYMBOLS, LENGTHS)
 
 
+def test_a_header_that_is_no_text_of_python(written):
+    """A bit of it was changed, so that a bracket is never closed."""
+    path = written / "offsets.npy"
+    path.write_bytes(path.read_bytes().replace(b"(4,)", b"(4,("))
+    with pytest.raises(UsageError, match="cannot be read"):
+        Annotations.open(written, SYMBOLS, LENGTHS)
+
+
 def test_files_of_another_folder_of_the_same_shape(written):
     write(written.with_name("other"), [RECORDS[0], RECORDS[1], RECORDS[2] + 1], SYMBOLS, "")
     (written.with_name("other") / "values.npy").replace(written / "values.npy")

@@ -10,6 +10,7 @@ import pytest
 from conftest import PLUGIN
 from conftest import fairseq as run_fairseq
 from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from numeric_options import list_defaults, list_numbers
 
 from fairseq_ext.errors import UsageError
@@ -195,6 +196,15 @@ def test_unknown_names():
     parser.add_argument("--arch")
     with pytest.raises(UsageError, match="^--arch is not given, or the name of no"):
         options.parse_args_and_arch(parser, ["DATA", "--arch", "nope"])
+
+
+@pytest.mark.parametrize("name", ["cosine", "polynomial_decay", "step"])
+def test_a_scheduler_where_there_is_no_learning_rate(name):
+    """Its --lr is that of fairseq's settings, in commands that have no such flag."""
+    parser, words = options.get_generation_parser(), ["DATA", "--path", "x", "--lr-scheduler", name]
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
+    assert config.lr_scheduler._name == name
+    assert list(config.lr_scheduler.lr) == list(config.optimization.lr) == [0.25]
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), RuntimeError("mine")])

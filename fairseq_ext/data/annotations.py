@@ -23,7 +23,7 @@ from torch import Tensor
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import new_folder
+from fairseq_ext.files import ARRAY_ERRORS, new_folder
 from fairseq_ext.roles.role_masks import EXACT, MAJOR, NO_PARSE, NO_WORD
 
 logger = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class Annotations:
                 _note_unchecked(folder)
             elif about[CHECKSUM] != _checksum(folder):
                 raise ValueError("its files are not those that were written: damaged or foreign")
-        except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, KeyError, TypeError, RecursionError, *ARRAY_ERRORS) as error:
             reason = str(error).partition("\n")[0]
             raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
 

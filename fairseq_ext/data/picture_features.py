@@ -10,13 +10,12 @@ import io
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import explain_disk_errors, rename_when_complete
+from fairseq_ext.files import ARRAY_ERRORS, explain_disk_errors, rename_when_complete
 
 AGAIN = "prepare the data again with scripts/prepare_vqa.sh"
 BATCH = 256  # pictures after which what was written can be continued
@@ -104,7 +103,7 @@ def _map_array(path: Path) -> np.memmap:
         raise UsageError(f"{path} is missing; {AGAIN}")
     try:
         return np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, SyntaxError, TokenError) as error:  # a header is Python's text
+    except ARRAY_ERRORS as error:
         raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
 
 

@@ -81,7 +81,16 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 def _read_literals(original: Callable, node: str, config: type, args: Namespace) -> Any:
-    """Make settings of a part of flags; texts are read as Python writes values."""
+    """Make settings of a part of flags; texts are read as Python writes values.
+
+    What an --lr-scheduler shares with other settings, such as --lr, is None where a command has no
+    such flag; its default stays.
+    """
+    if node in ("lr_scheduler", "optimization"):
+        fields = getattr(config, "__dataclass_fields__", {}).items()
+        shared = {"lr", *(name for name, x in fields if str(x.default).startswith("${"))}
+        given = {name: x for name, x in vars(args).items() if x is not None or name not in shared}
+        args = Namespace(**given)
     try:
         return original(node, config, args)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

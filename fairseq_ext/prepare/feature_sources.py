@@ -14,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import ARRAY_ERRORS
 
 NUMBER = re.compile(r"(\d+)$")  # COCO_train2014_000000000009 is picture 9
 FIELDS = "image_id image_w image_h num_boxes boxes features".split()
@@ -92,7 +93,7 @@ class NumpySource(FeatureSource):
         path = self.pictures[image]
         try:
             return np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
+        except ARRAY_ERRORS as error:
             if "Python objects" in str(error):
                 raise UsageError(
                     f"{path} holds a pickled Python object, which is not read since reading could "

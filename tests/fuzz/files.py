@@ -159,6 +159,7 @@ def _dangle(path: Path) -> None:
 
 def _link(path: Path, target: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     path.symlink_to(target)
 
 
