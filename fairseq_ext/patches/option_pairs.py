@@ -83,7 +83,7 @@ RULES = [
     Rule(
         "min_len max_len_b max_len_a",
         lambda v: v["max_len_a"] > 0 or v["min_len"] <= v["max_len_b"],
-        "no output could be that long; give a larger --max-len-b, or a smaller --min-len",
+        "no output could be that long; raise --max-len-b, or lower --min-len",
     ),
     Rule(
         "random_token_prob leave_unmasked_prob",
