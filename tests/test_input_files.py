@@ -225,6 +225,12 @@ def test_a_task_that_nobody_registered(data_bin):
         setup("nope", data_bin)
 
 
+def test_a_task_whose_dictionaries_fairseq_does_not_read(encoder_data):
+    """Its dictionary does not take what is passed to all of them."""
+    with pytest.raises(UsageError, match=r"^--task cross_lingual_lm cannot be used, since this"):
+        setup("cross_lingual_lm", encoder_data)
+
+
 def test_languages_that_the_data_do_not_have(data_bin):
     with pytest.raises(UsageError, match=r"dict.fr.txt is missing: .* has dict.de.txt, dict.en"):
         setup("translation", data_bin, source_lang="fr", target_lang="en")

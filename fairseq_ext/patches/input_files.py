@@ -74,6 +74,11 @@ def check_data() -> None:
                     f"{folders[0]} has no text in two languages, such as train.de-en.de.idx, which "
                     f"--task {name} needs; give the folder of a translation, or another --task"
                 ) from None
+            if "'add_special_symbols'" in str(error):  # that legacy dictionaries do not take
+                raise UsageError(
+                    f"--task {name} cannot be used, since this version of fairseq does not read its "
+                    "dictionaries; give another --task, such as masked_lm"
+                ) from None
             raise
         used = getattr(task, "cfg", None) or cfg  # legacy tasks have none
         _check_languages(given, [getattr(used, language, None) for language in LANGUAGES])
