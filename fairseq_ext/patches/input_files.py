@@ -76,8 +76,8 @@ def check_data() -> None:
                 ) from None
             if "'add_special_symbols'" in str(error):  # that legacy dictionaries do not take
                 raise UsageError(
-                    f"--task {name} cannot be used, since this version of fairseq does not read its "
-                    "dictionaries; give another --task, such as masked_lm"
+                    f"--task {name} cannot be used, since this version of fairseq does not read "
+                    "its dictionaries; give another --task, such as masked_lm"
                 ) from None
             raise
         used = getattr(task, "cfg", None) or cfg  # legacy tasks have none
