@@ -243,6 +243,8 @@ def test_data_behind_a_link(tmp_path):
     (tmp_path / "out").symlink_to("disk")
     done = lib(f'data_recipe name "{tmp_path}/out" 1; say "$OUT $WORK"')
     assert done.stdout == f"{tmp_path}/disk {tmp_path}/disk.partial\n"
+    (tmp_path / "loop").symlink_to("loop")
+    assert_refused(lib(f'data_recipe name "{tmp_path}/loop" 1'), "loop' is a link to itself")
 
 
 def test_a_small_corpus_needs_little_room(tmp_path):

@@ -22,6 +22,7 @@ data_recipe() {
   OUT=${2:-$PLACE/$1}
   OUT=${OUT%/}
   [ ! -L "$OUT" ] || OUT=$(realpath -m "$OUT") # which is renamed in the end
+  [ ! -L "$OUT" ] || die "'$OUT' is a link to itself: delete it or give another folder."
   WORK=$OUT.partial
   stop_if_made
   require_room "$OUT" "${3:-500}" --work "$WORK" ${4:+--corpus "$4"}
