@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 MB = 1_000_000
 ARRAY_ERRORS = (ValueError, EOFError, SyntaxError, TokenError)
-"""What damaged files of numpy raise, whose header is the text of a Python object."""
+"""Errors from damaged files of numpy, whose header is the text of a Python object."""
 
 T = TypeVar("T")
 

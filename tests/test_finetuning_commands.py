@@ -203,7 +203,7 @@ def test_predictions_are_those_of_validation(trained, data, encoder, tmp_path, n
     }.items(),
 )
 def test_answers_are_scored_as_validation_logs(trained, data, tmp_path, name, scores):
-    """Of the last checkpoint; some labels are known to training alone."""
+    """The last checkpoint gives them; some labels are known to training alone."""
     answers, checkpoint = tmp_path / "predict-dev.txt", trained(name) / "checkpoint_last.pt"
     given = ["--input", data / name / "valid.jsonl", "--output", answers]
     cli.main(

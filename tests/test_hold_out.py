@@ -33,7 +33,7 @@ def data(tmp_path):
     ],
 )
 def test_parts(data, tmp_path, flags, train, valid):
-    """What is held out becomes the part for validation; the rest stays as it is."""
+    """Examples held out become the part for validation; the rest stays as it is."""
     out = tmp_path / "new" / "part"
     main([str(data), str(out), *flags.split()])
     assert numbers(out / "train.jsonl") == train and numbers(out / "valid.jsonl") == valid

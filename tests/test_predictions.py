@@ -33,7 +33,7 @@ def of_labels(pairs, names):
 
 
 def test_worked_examples(tmp_path):
-    """Of four pairs two are hits; "1" was found twice, once rightly, of its two: 2 / 4."""
+    """Two of four pairs are hits; "1" was found twice, once rightly, of its two: 2 / 4."""
     answers = of_labels(["00", "11", "10", "01"], "01")
     assert scored(tmp_path, answers, "accuracy") == 50
     assert scored(tmp_path, answers, "f1") == 50 and scored(tmp_path, answers, "mcc") == 0

@@ -87,7 +87,7 @@ def write_run(folder, scores, subsets="aside"):
 
 
 def test_the_last_epoch_chooses(tmp_path, capsys):
-    """Of equal settings the first, not the one that was better before its end."""
+    """The first of equal settings is chosen, not the one that was better before its end."""
     found = {"plain-1": [90, 70], "plain-2": [60, 80], "plain-3": [50, 80], "roles-1": [10, 20]}
     for name, scores in found.items():
         write_run(tmp_path / name / "seed-1", {"aside": scores})

@@ -98,7 +98,7 @@ def test_worked_example_of_seeds():
 
 
 def test_seeds_are_matched():
-    """What a seed does to both variants does not count."""
+    """An effect of a seed on both variants does not count."""
     shifts = np.array([0.0, 5, 10])[:, None]
     base = np.linspace(0, 1, 30) + shifts
     found = over_seeds(base + 0.1, base)
@@ -106,7 +106,7 @@ def test_seeds_are_matched():
 
 
 def test_with_seeds_that_differ_an_equal_variant_is_rarely_called_better():
-    """Of sentences alone it is; ten seeds, since few make p too small."""
+    """Sentences alone call it so more often; seeds are ten, since few make p too small."""
     rng = np.random.default_rng(5)
     below, below_of_sentences = 0, 0
     for _ in range(100):

@@ -120,7 +120,7 @@ def test_each_run_gets_its_flags_and_its_folder(out):
 
 
 def test_labelled_text_is_answered_after_training(out):
-    """Of the data, or of another file; the answers stand beside the log."""
+    """They are of the data, or of another file, and stand beside the log."""
     (job,) = planned(
         out, "a=", options="--predict valid --predict paws=p/valid.jsonl", flags="--cpu"
     )

@@ -154,7 +154,7 @@ add_runs() {
 # which a training met an update that was not finite, and write into $out/diverged.txt how many did.
 # End the script if trainings ended for another reason.
 leave_out_diverged() {
-  local run variant finite=() others=0
+  local run variant finite=()
   local -A diverged=()
   [ "$1" = 1 ] || exit "$1"
   for run in "${RUNS[@]}"; do
