@@ -65,6 +65,15 @@ def decode_line(line: bytes, where: str) -> str:
     return text
 
 
+def decode_lines(
+    stream: Iterable[bytes], name: str, decode: Callable[[bytes, str], str] = decode_line
+) -> Iterator[str]:
+    """Yield lines of bytes as text, without line ends and byte order mark; see `read_lines`."""
+    for number, line in enumerate(stream, 1):
+        line = line.removeprefix(BOM_UTF8) if number == 1 else line
+        yield decode(line, f"{name}, line {number}").rstrip("\r\n")
+
+
 def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) -> Iterator[str]:
     """Yield the lines of a text file, plain or .gz, without line ends and byte order mark.
 
@@ -76,9 +85,9 @@ def read_lines(path: Path, decode: Callable[[bytes, str], str] = decode_line) ->
     number = 0
     try:
         with open_binary(path) as stream:
-            for number, line in enumerate(stream, 1):
-                line = line.removeprefix(BOM_UTF8) if number == 1 else line
-                yield decode(line, f"{path}, line {number}").rstrip("\r\n")
+            for line in decode_lines(stream, str(path), decode):
+                number += 1
+                yield line
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None)
         raise (Unfinished if reason else UsageError)(
@@ -190,8 +199,15 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill, which gets its name by `rename_when_complete`."""
+def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
+    """Yield an empty folder to fill, which gets its name by `rename_when_complete`.
+
+    Raises:
+        UsageError: there is something of this name that is no empty folder; not with `replace`.
+        Unfinished: as there.
+    """
+    if not replace and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UsageError(f"{path} is there already; delete it, or give another folder")
     with rename_when_complete(path) as part:
         remove(part)  # of a command that was killed
         part.mkdir()

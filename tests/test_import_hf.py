@@ -13,6 +13,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, tasks
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from files import write_text
 from hf_encoders import (
     NEAR,
     SMALL,
@@ -146,9 +147,10 @@ def test_pieces_old_names_and_half_precision(bert, tmp_path):
     index = {"weight_map": names}
     (shards / "model.safetensors.index.json").write_text(json.dumps(index))
     assert differing(expected, import_hf.convert(shards, scratch(tmp_path), tmp_path)[0]) == []
-    index = {"weight_map": {name: f"../{file}" for name, file in names.items()}}
-    (shards / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(["import-hf", shards, tmp_path / "out"], "does not name files beside it; get the enc")
+    for wrong in ({name: f"../{file}" for name, file in names.items()}, {"a": ""}, {}):
+        (shards / "model.safetensors.index.json").write_text(json.dumps({"weight_map": wrong}))
+        said = "does not name files beside it; get the enc"
+        refused(["import-hf", shards, tmp_path / "out"], said)
     old = changed(bert, tmp_path / "old")
     (old / "model.safetensors").unlink()
     for new, name in [
@@ -250,10 +252,10 @@ def test_tokenisers_of_another_encoder(bert, tmp_path):
 
 
 def test_an_existing_folder_is_kept(bert, tmp_path):
-    (tmp_path / "out").mkdir()
-    refused(["import-hf", bert, tmp_path / "out"], "exists already")
-    refused(["export-hf", "nothing.pt", tmp_path / "out"], "exists already")
-    assert list((tmp_path / "out").iterdir()) == []
+    write_text(tmp_path / "out" / "mine", "text")
+    refused(["import-hf", bert, tmp_path / "out"], "is there already")
+    refused(["export-hf", "nothing.pt", tmp_path / "out"], "is there already")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
 @pytest.fixture(scope="module")

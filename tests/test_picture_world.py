@@ -277,6 +277,13 @@ def test_a_seed_makes_the_same_world(world, tmp_path):
     assert one != other
 
 
+def test_a_folder_with_something_in_it_is_kept(tmp_path):
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(UsageError, match=f"^{tmp_path} is there already; delete it"):
+        generate.main([str(tmp_path), "--pictures", "3"])
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
 def test_kinds_of_questions_have_their_shares():
     assert {*generate.SHARES} == {*question_kinds.KINDS}
     assert sum(generate.SHARES.values()) == pytest.approx(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from files import write_text
 from shell import assert_refused, bash
 
 from fairseq_ext.errors import UsageError
@@ -380,7 +381,7 @@ def test_interrupted_work_is_begun_again(tmp_path, monkeypatch):
         made("cola", FIXTURES, tmp_path)
     assert not (tmp_path / "cola").exists()
     monkeypatch.undo()
-    (tmp_path / "cola.partial" / "old").touch()
+    write_text(tmp_path / ".cola.part" / "old", "")  # of a command that was killed
     assert counts(made("cola", FIXTURES, tmp_path)) == PUBLISHED["cola"]
     assert [path.name for path in tmp_path.iterdir()] == ["cola"]
 
@@ -454,6 +455,7 @@ def edited(tmp_path: Path, name: str, old: str, new: str) -> Path:
         ("dream", "dream/train.json", '"Fog."\n', '"Mist."\n', ["dialogue 1-1", "3 choices"]),
         ("dream", "dream/dev.json", "]\n]", "]", ["dev.json:", "is not JSON"]),
         ("race", "RACE/dev/high/20.txt", '"C"', '"E"', ["20.txt, question 1", "4 choices"]),
+        ("race", "RACE/dev/high/20.txt", '"C"', '"BC"', ["20.txt, question 1", "4 choices"]),
         ("race", "RACE/dev/high/20.txt", '["C"]', "[]", ["20.txt", "form"]),
     ],
 )

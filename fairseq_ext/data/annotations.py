@@ -87,7 +87,7 @@ def write(
     Raises:
         Unfinished: it cannot be written.
     """
-    with new_folder(folder) as part:
+    with new_folder(folder, replace=True) as part:
         about = _fill(part, records)
         about = {"version": VERSION, **about, "dictionary": _fingerprint(symbols), "parser": parser}
         about |= {CHECKSUM: _checksum(part)}

@@ -1,7 +1,6 @@
 """Turn a published corpus into data for fine-tuning: a file of JSON lines for each part."""
 
 import json
-import shutil
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import new_folder, write_lines
 from fairseq_ext.prepare.corpora_readers import READERS, Example, Reader
 from fairseq_ext.prepare.step import step_parser
 
@@ -208,15 +207,11 @@ def prepare(corpus: str, folder: Path, out: Path) -> Parts:
     Raises:
         UsageError: as in `read`, or the folder exists and is not empty.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(f"{out} is there already; delete it, or give another folder")
-    parts = read(corpus, folder)
-    work = out.absolute().with_name(f"{out.name}.partial")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    for part, examples in parts.items():
-        write_lines(work / f"{part}.jsonl", (json.dumps(e, ensure_ascii=False) for e in examples))
-    work.replace(out)
+    with new_folder(out) as work:
+        parts = read(corpus, folder)
+        for part, examples in parts.items():
+            lines = (json.dumps(each, ensure_ascii=False) for each in examples)
+            write_lines(work / f"{part}.jsonl", lines)
     return parts
 
 

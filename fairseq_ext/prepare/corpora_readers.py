@@ -24,7 +24,7 @@ Reader = Callable[..., Iterator[Example]]
 Row = tuple[str, dict[str, Any]]  # "FILE:LINE", and the columns there by their names
 
 HALF = re.compile("[\ud800-\udfff]")
-LETTERS = "ABCD"  # of RACE's choices
+LETTERS = [*"ABCD"]  # of RACE's choices
 
 
 def malformed(where: str | Path, problem: str) -> UsageError:
@@ -235,7 +235,8 @@ def race(path: Path, labelled: bool) -> Iterator[Example]:
     with document(path) as content:
         asked = zip(content["questions"], content["options"], content["answers"], strict=True)
         for number, (question, choices, answer) in enumerate(asked, 1):
-            where, label = f"{path}, question {number}", LETTERS.find(answer or "-")
+            where = f"{path}, question {number}"
+            label = LETTERS.index(answer) if answer in LETTERS else -1
             yield choice(where, choices, label, text=content["article"], question=question)
 
 

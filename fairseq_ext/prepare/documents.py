@@ -8,7 +8,6 @@ A --source is a file, or a folder of files; it may be repeated. PART is train, v
 """
 
 import re
-import shutil
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from nltk.tokenize.punkt import PunktSentenceTokenizer
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import read_lines, read_lines_replacing_returns, write_lines
+from fairseq_ext.files import new_folder, read_lines, read_lines_replacing_returns, write_lines
 from fairseq_ext.prepare.step import INPUTS, logger, number_from, record_inputs, step_parser
 
 PARTS = ("train", "valid", "test")
@@ -217,22 +216,17 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
     if valid and parts["valid"]:
         given = parts["valid"][0].path
         raise UsageError(f"--valid is {valid} and {given} is for validation; leave one of them out")
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(f"{out} is there already; delete it, or give another folder")
-    work = out.absolute().with_name(f"{out.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    text = read_paragraphs(parts["train"])
-    sample = list(take_characters(text, LEARNED_FROM))
-    splitter = learn_sentences(sample)
-    write_part(work / "train", chain(sample, text), splitter)
-    for part in filter(parts.get, ("valid", "test")):
-        write_part(work / part, read_paragraphs(parts[part]), splitter)
-    if not parts["valid"]:
-        hold_out(work / "train", work / "valid", valid)
-    if not out.absolute().with_name(INPUTS).exists():
-        record_inputs(out, (source.path for source in corpus))
-    work.replace(out)
+    with new_folder(out) as work:
+        text = read_paragraphs(parts["train"])
+        sample = list(take_characters(text, LEARNED_FROM))
+        splitter = learn_sentences(sample)
+        write_part(work / "train", chain(sample, text), splitter)
+        for part in filter(parts.get, ("valid", "test")):
+            write_part(work / part, read_paragraphs(parts[part]), splitter)
+        if not parts["valid"]:
+            hold_out(work / "train", work / "valid", valid)
+        if not out.absolute().with_name(INPUTS).exists():
+            record_inputs(out, (source.path for source in corpus))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

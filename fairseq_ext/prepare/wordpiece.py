@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.wordpiece import MARK, UNKNOWN, Pieces, is_usable, load
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batched, decode_line, write_lines
+from fairseq_ext.files import batched, decode_lines, write_lines
 from fairseq_ext.prepare.step import number_from, read_with_progress, step_parser
 
 HEADER = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
@@ -131,10 +131,7 @@ def _learn(args: argparse.Namespace) -> None:
 
 def _apply(args: argparse.Namespace) -> None:
     pieces = Pieces(load(args.vocabulary))
-    lines = (
-        decode_line(line, f"standard input, line {number}").rstrip("\r\n")
-        for number, line in enumerate(sys.stdin.buffer, 1)
-    )
+    lines = decode_lines(sys.stdin.buffer, "standard input")
     for batch in batched(tqdm(lines, "splitting", unit=" lines"), BATCH):
         _print_lines(pieces.encode(batch))
 

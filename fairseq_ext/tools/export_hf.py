@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
-    hf.check_new(args.out)
     with new_folder(args.out) as work:
         left_out = convert(args.checkpoint, args.vocabulary, work)
     print(f"{args.out} has config.json, model.safetensors and the tokeniser")

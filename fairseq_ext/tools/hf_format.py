@@ -173,9 +173,10 @@ def find_shards(file: Path) -> list[Path]:
     if file.exists() or not index.exists():
         return [file] if file.exists() else []
     parts = read_json(index).get("weight_map")
-    if not isinstance(parts, dict) or any(Path(str(part)).name != part for part in parts.values()):
+    names = list(parts.values()) if isinstance(parts, dict) else []
+    if not names or any(not part or Path(str(part)).name != part for part in names):
         raise UsageError(f"{index} does not name files beside it; get the encoder again")
-    return [file.with_name(part) for part in sorted(set(parts.values()))]
+    return [file.with_name(part) for part in sorted(set(names))]
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -189,9 +190,3 @@ def read_json(file: Path) -> dict[str, Any]:
 def write_json(content: dict[str, Any], file: Path) -> None:
     """Write an indented JSON object."""
     file.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
-
-
-def check_new(path: Path) -> None:
-    """Raise UsageError if there is something of this name."""
-    if path.exists():
-        raise UsageError(f"{path} exists already; give the name of a folder to be made")

@@ -77,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
-    hf.check_new(args.out)
     with new_folder(args.out) as work:
         state, unused = convert(args.path, work, args.out, args.pooler == "pretrained")
     print(f"{args.out} has model.pt, dict.txt and tokenizer.json")

@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batched, decode_line, numbered_lines, read_lines, write_lines
+from fairseq_ext.files import batched, decode_lines, numbered_lines, read_lines, write_lines
 from fairseq_ext.models.pretrained import saved_options
 from fairseq_ext.models.role_options import roles_with_parses
 from fairseq_ext.safe_loading import read_checkpoint
@@ -125,9 +125,8 @@ def load_model(checkpoint: Path) -> tuple[Any, LabelledTask]:
 def read_input(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
     """Yield each line of the files, or of standard input, after its place."""
     if not files:
-        for number, line in enumerate(sys.stdin.buffer, 1):
-            where = f"standard input:{number}"
-            yield where, decode_line(line, where).rstrip("\r\n")
+        for number, line in enumerate(decode_lines(sys.stdin.buffer, "standard input"), 1):
+            yield f"standard input:{number}", line
     for file in files:
         yield from numbered_lines(file)
 
