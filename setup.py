@@ -94,7 +94,6 @@ setup(
         "numpy>=1.26,<3",
         "fairseq-fixed==0.12.3.1",
         "matplotlib>=3.8,<4",
-        "nervaluate>=1.1,<2",
         "nltk>=3.9,<4",
         "pillow>=10.1",
         "rouge-score>=0.1.2,<0.2",

@@ -7,7 +7,6 @@ import pytest
 
 from fairseq_ext.criterions.labelled import correlation, f1, matthews, pearsonr
 from fairseq_ext.criterions.tokens_and_spans import match_entities, token_f1
-from fairseq_ext.data.tags import entities
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import predictions
 
@@ -17,8 +16,8 @@ TAGS = ["O", "B-x", "I-x", "B-y"]
 def scored(tmp_path, answers, name):
     """The score, and the numbers of each example."""
     tmp_path.mkdir(exist_ok=True)
-    lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers]
-    (tmp_path / "predict-dev.txt").write_text("".join(lines), "utf-8")
+    lines = [a if isinstance(a, str) else json.dumps(a, ensure_ascii=False) for a in answers]
+    (tmp_path / "predict-dev.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     measure, note = predictions.measure(f"predicted.dev.{name}", [tmp_path])
     assert note == f"predicted.dev.{name}: of the answers in RUN/predict-dev.txt"
     assert measure.scores is not None
@@ -73,7 +72,7 @@ def test_tags_are_scored_as_in_training(tmp_path):
     answers = [{"tags": a, "right": b} for a, b in zip(*sides, strict=True)]
     flat = [np.array([TAGS.index(tag) for tags in side for tag in tags]) for side in sides]
     assert scored(tmp_path, answers, "token_f1") == pytest.approx(token_f1(*flat))
-    counts = match_entities(*([entities(tags) for tags in side] for side in sides))
+    counts = match_entities(*sides)
     expected = 200 * counts["hits"] / (counts["found"] + counts["marked"])
     assert scored(tmp_path, answers, "f1") == pytest.approx(expected)
 
@@ -89,8 +88,9 @@ def test_numbers_are_scored_as_in_training(tmp_path):
     ("answers", "name", "said"),
     [
         ([], "f1", "predict-dev.txt is empty"),
-        ([{"label": "a"}], "f1", "predict-dev.txt:1 has no right answer; predict with --right"),
+        ([{"label": "a"}], "f1", "predict-dev.txt:1 has no 'right' (it has label); give"),
         ([{"score": 1.0, "right": 1.0}], "f1", "no score of these answers; give pearson for 'f1'"),
+        (["half of a line"], "f1", "predict-dev.txt:1 is no JSON object; give one with right"),
         ([{"answer": "a", "right": []}], "f1", "none of them can be computed from sums"),
     ],
 )

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
-from nervaluate import Evaluator
 from sklearn.metrics import f1_score
 from torch import Tensor
 
@@ -30,7 +29,7 @@ from fairseq_ext.criterions.logging_outputs import (
     sum_entries,
 )
 from fairseq_ext.data.rows import IGNORED
-from fairseq_ext.data.tags import Entity, entities
+from fairseq_ext.data.tags import Tags, count_matches
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import check_requirements, help_from_docstring
 from fairseq_ext.tasks.plain_text import REPLACED
@@ -69,7 +68,7 @@ class SequenceTagging(LabelledCriterion):
         return {
             "predicted": [number[tag] for tags in predicted for tag in tags],
             "right": [number[tag] for tags in right for tag in tags],
-            **match_entities([entities(t) for t in predicted], [entities(t) for t in right]),
+            **match_entities(predicted, right),
         }
 
     @classmethod
@@ -93,15 +92,10 @@ def token_f1(predicted: np.ndarray, right: np.ndarray) -> float:
     return 100 * f1_score(right, predicted, labels=marks, average="micro", zero_division=0.0)
 
 
-def match_entities(predicted: Sequence[list[Entity]], right: Sequence[list[Entity]]) -> Log:
-    """Return how many entities were found, are marked, and are the same."""
-    sides = [
-        [[{"label": e.kind, "start": e.first, "end": e.last} for e in each] for each in side]
-        for side in (right, predicted)
-    ]
-    kinds = sorted({e.kind for side in (right, predicted) for each in side for e in each})
-    strict = Evaluator(*sides, tags=kinds, loader="dict").evaluate()["overall"]["strict"]
-    return {"found": strict.actual, "marked": strict.possible, "hits": strict.correct}
+def match_entities(predicted: Sequence[Tags], right: Sequence[Tags]) -> Log:
+    """Return how many entities are the same, were found, and are marked, in all sentences."""
+    counts = np.sum([count_matches(*each) for each in zip(predicted, right, strict=True)], 0)
+    return dict(zip(("hits", "found", "marked"), counts.tolist(), strict=True))
 
 
 @register_criterion("span_extraction", dataclass=FairseqDataclass)

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 SCHEMES = ("iob1", "iob2", "bioes")
 
+Tags = Sequence[str]
+"""The tags of a sentence, one for each token."""
+
 
 class Entity(NamedTuple):
     """An entity: its kind, its first and its last token."""
@@ -14,7 +17,7 @@ class Entity(NamedTuple):
     last: int
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def entities(tags: Tags) -> list[Entity]:
     """Return the entities that a sequence of tags marks, in any of the schemes.
 
     An entity begins at B or S, and at an I or E that does not continue one of its kind. It ends at
@@ -35,6 +38,15 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found + ([Entity(*opened, len(tags) - 1)] if opened else [])
 
 
+def count_matches(predicted: Tags, right: Tags) -> tuple[int, int, int]:
+    """Return how many entities are the same on both sides, were predicted, and are right.
+
+    Two are the same if their kinds and both of their ends are.
+    """
+    found, marked = set(entities(predicted)), set(entities(right))
+    return len(found & marked), len(found), len(marked)
+
+
 def write(marked: Sequence[Entity], length: int, scheme: str) -> list[str]:
     """Return the tags of entities that do not overlap, in a scheme."""
     tags, ends = ["O"] * length, {e.last: e.kind for e in marked}
@@ -47,13 +59,13 @@ def write(marked: Sequence[Entity], length: int, scheme: str) -> list[str]:
     return tags
 
 
-def first_fault(tags: Sequence[str], scheme: str) -> int | None:
+def first_fault(tags: Tags, scheme: str) -> int | None:
     """Return the index of the first tag that is wrong in the scheme or names no kind, or None."""
     right = write(entities(tags), len(tags), scheme)
     return next((n for n, tag in enumerate(tags) if tag != right[n] or tag.endswith("-")), None)
 
 
-def _split(tags: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _split(tags: Tags) -> Iterator[tuple[str, str]]:
     for tag in tags:
         mark, _, kind = tag.partition("-")
         yield mark or "O", kind

@@ -4,7 +4,6 @@ The answers are those of `fairseq-ext predict --examples --json --right`, in RUN
 The scores are those that training logs, of the same examples.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,13 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_ext.data.tags import entities
+from fairseq_ext.data.examples import Field, parse
+from fairseq_ext.data.tags import count_matches
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.comparisons import Measure
 from fairseq_ext.evaluation.metrics import Scores
 from fairseq_ext.files import numbered_lines
 
 PREFIX = "predicted."
+
+RIGHT = {"right": Field("the right answer: predict with --right", lambda answer: True)}
 
 Answer = dict[str, Any]
 
@@ -99,8 +101,7 @@ def _count_tags(answers: Sequence[Answer]) -> np.ndarray:
 
 
 def _count_entities(answers: Sequence[Answer]) -> np.ndarray:
-    sides = [(set(entities(a["tags"])), set(entities(a["right"]))) for a in answers]
-    return np.array([(len(found & right), len(found), len(right)) for found, right in sides], float)
+    return np.array([count_matches(each["tags"], each["right"]) for each in answers], float)
 
 
 SCORERS: dict[str, dict[str, PredictionScorer]] = {
@@ -149,12 +150,7 @@ def read_answers(folder: Path, name: str) -> list[Answer]:
             f"{folder} has no {name}; put there what `fairseq-ext predict --examples --json "
             "--right` prints, or train with `fairseq-ext sweep --predict`"
         )
-    answers = []
-    for where, line in numbered_lines(path):
-        answer = json.loads(line) if line.startswith("{") else {}
-        if "right" not in answer:
-            raise UsageError(f"{where} has no right answer; predict with --right")
-        answers.append(answer)
+    answers = [each.values for each in parse(numbered_lines(path), RIGHT)]
     if not answers:
         raise UsageError(f"{path} is empty; predict again")
     return answers
