@@ -296,6 +296,14 @@ def test_parsers(data, monkeypatch, library, name):
     assert found[0] == [[0, 1, 3], [1, 2, 3], [1, 2, 3], [2, 3, 3], [3, -1, 3]]
 
 
+def test_sentences_that_are_too_long_for_records_have_none(data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "spacy", Spacy())
+    monkeypatch.setattr(parses, "MOST", 3)
+    annotate(data, "--lang", "en", "--parser", "spacy:small", "--threshold", "0.25")
+    found = opened(data / "train.en-de.en", "dict.en.txt", COUNTS)
+    assert found == [[[-1, -1, 0]] * 5, *EXPECTED[1:]]
+
+
 @pytest.mark.parametrize(
     ("name", "library", "says"),
     [

@@ -254,7 +254,11 @@ def test_values_of_an_analysis_are_means_over_heads(tmp_path, table):
     assert [float(row["analysis.encoder.entropy"]) for row in rows] == [1.75, 1.75]
     assert float(rows[0]["analysis.cross.keys"]) == 7.0
     assert "analysis.encoder.entropy: mean over heads, of `fairseq-ext analyse`" in notes
-    for name, said in (("encoder.entropie", "head or keys"), ("decoder.entropy", "cross")):
+    for name, said in (
+        ("encoder.entropie", "head or keys"),
+        ("decoder.entropy", "cross"),
+        ("encoder.model", "head or keys"),
+    ):
         with pytest.raises(
             UsageError, match=f"no analysis.{name}; give analysis.SITE.NAME.*{said}"
         ):

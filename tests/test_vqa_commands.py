@@ -161,6 +161,7 @@ PREDICTIONS = {
     "no split": ([], "answers questions about pictures; give --split, such as test"),
     "text": (["--split", "test", "--input", "x"], "--input is for models of text, and"),
     "json": (["--split", "test", "--json"], "--json is for models of text"),
+    "right": (["--split", "test", "--right"], "--right is for models of text"),
     "an unknown split": (["--split", "dev"], "dev.jsonl is not there"),
     "another folder": (["--split", "test", "--data", "nowhere"], "there is no folder nowhere"),
 }

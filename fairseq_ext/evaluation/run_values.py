@@ -101,9 +101,9 @@ def find_analysed_value(run: Run, name: str) -> float:
     for path in tables:
         with path.open(encoding="utf-8", newline="") as file:
             rows += [row for row in csv.DictReader(file) if row["site"] == site]
-    values = [float(row[value]) for row in rows if row.get(value)]
+    columns = sorted({column for row in rows for column in row} - {"model", "site"})
+    values = [float(row[value]) for row in rows if value in columns and row.get(value)]
     if not values:
-        columns = sorted({column for row in rows for column in row} - {"model", "site"})
         raise UsageError(
             f"{run.folder} has no {name}; give {ANALYSIS}SITE.NAME, SITE being encoder, decoder, "
             f"cross or views, and NAME {' or '.join(columns) or 'a column of the tables there'}"

@@ -47,11 +47,7 @@ def paired_t(system: Sequence[float], baseline: Sequence[float]) -> Comparison:
 
 def bootstrap(system: np.ndarray, baseline: np.ndarray, value: Value, samples: int) -> Comparison:
     """Compare two outputs by paired bootstrap resampling of sentences."""
-    observed = _difference(value, system, baseline)
-    indices = _resample(len(system), samples)
-    differences = [_difference(value, system[i], baseline[i]) for i in indices]
-    p = _share_at_least(np.abs(np.subtract(differences, observed)), observed)
-    return Comparison(observed, _percentiles(differences), p)
+    return bootstrap_over_seeds(system[None], baseline[None], value, samples)
 
 
 def bootstrap_over_seeds(

@@ -77,7 +77,8 @@ def match_parser(text: PreparedText, parse: Parse) -> Iterator[Match]:
         split = [group_words(tokens) for tokens in batch]
         parses = parse([words for words, _ in split if words])
         for tokens, (words, places) in zip(batch, split, strict=True):
-            yield Match(tokens, next(parses) if words else EMPTY, places)
+            fits = len(words) <= MOST
+            yield Match(tokens, next(parses) if words else EMPTY, places if fits else None)
 
 
 def shuffle_trees(matches: Iterable[Match], seed: int) -> Iterator[Match]:

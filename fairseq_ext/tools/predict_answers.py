@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 
-OF_TEXT = ("input", "json", "examples", "strict")
+OF_TEXT = ("input", "json", "examples", "right", "strict")
 """Arguments of `fairseq-ext predict` that have no meaning for questions about pictures."""
 
 
