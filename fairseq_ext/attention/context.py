@@ -37,9 +37,10 @@ class AttentionRecorder:
         dropped: keep maps after dropout, as values are mixed by them.
 
     Attributes:
-        maps: (site, layer) -> [B, wanted heads in ascending order, T, S], probabilities before
-            dropout unless `dropped`, float32 or wider, of the last forward pass of a model. Layers
-            dropped by LayerDrop are absent.
+        maps: (site, layer) -> [B, wanted heads in ascending order, T, S], weights before dropout
+            unless `dropped`, float32 or wider, of the last forward pass of a model. Rows of
+            softmax sum to one; with a sink, mixed or hard-coded heads they need not, and mixed
+            weights may be negative. Layers dropped by LayerDrop are absent.
     """
 
     def __init__(
@@ -125,6 +126,10 @@ class Inputs:
         if key not in self._cache:
             self._cache[key] = compute()
         return self._cache[key]
+
+    def holds(self, value: Any) -> bool:
+        """Return whether this very object is cached, so that no other one gets its id."""
+        return any(each is value for each in self._cache.values())
 
     def padded_queries(self) -> Tensor | None:
         """Return the padding of queries, [B, S] bool; a sentence that is all padding has none."""

@@ -15,7 +15,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means
+from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.loss import EDGES, REDUCTIONS, sentence_losses
@@ -78,8 +78,8 @@ class GuidanceConfig(FairseqDataclass):
             the heads of a pattern, for which 10 and 100 were tuned (default), or the paper's plain
             sum
         ag_edges: target of a row whose neighbour is missing, of next and prev: uniform (default,
-            the paper's) or zero (released code: another number, with the same gradient before
-            dropout)
+            the paper's) or zero (released code: another number, with the same gradient where rows
+            sum to one)
         ag_maps: attention that is guided: before its dropout (default), or after it, as in the
             released code
         ag_period: symbols that count as period, separated by spaces
@@ -134,7 +134,7 @@ class AttentionGuidance(Term):
     def __init__(self, cfg: Any, task: Any) -> None:
         cfg = resolve_options(cfg)
         super().__init__(cfg, task)
-        self.alpha, self.dropped = parse_alpha(cfg.ag_alpha), str(cfg.ag_maps) == "after"
+        self.alpha = parse_alpha(cfg.ag_alpha)
         hold, end = cfg.ag_hold_updates, cfg.ag_decay_updates or cfg.max_update
         if str(cfg.ag_preset) == "released":  # there, a shorter training holds to its end
             hold = max(0, min(hold, end))
@@ -148,18 +148,16 @@ class AttentionGuidance(Term):
         if not self.schedule.factor(updates):
             return {}
         heads = {(site, i): h for site, g in self.guided.items() for i, h in g.layers.items()}
-        recorder = AttentionRecorder(
-            lambda site, layer: heads.get((site, layer)), dropped=self.dropped
-        )
-        return {"recorder": recorder}
+        dropped = str(self.cfg.ag_maps) == "after"
+        return {"recorder": AttentionRecorder(lambda *place: heads.get(place), dropped=dropped)}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor | float, Log]:
         """Return the guidance loss; choose its weight in the first step if --ag-alpha is auto."""
         share = self.schedule.factor(step.updates)
         if not share:
             return 0.0, {"ag_alpha": 0.0}
-        views, maps = self._build_views(step.sample), step.output[1]["attention_maps"]
-        forms = str(self.cfg.ag_reduction), str(self.cfg.ag_edges), self.dropped
+        views, maps = self._build_views(step), step.output[1]["attention_maps"]
+        forms = str(self.cfg.ag_reduction), str(self.cfg.ag_edges)
         losses = sum(
             sentence_losses(maps, site, guided, views[site], *forms)
             for site, guided in self.guided.items()
@@ -177,9 +175,11 @@ class AttentionGuidance(Term):
         """Log the unweighted loss and the weight."""
         log_means(logs, ("ag_loss", "ag_alpha"))
 
-    def _build_views(self, sample: Sample) -> dict[str, View]:
-        """Return site -> tokens and padding of a batch, for the patterns."""
-        source, target = (sample["net_input"].get(n) for n in ("src_tokens", "prev_output_tokens"))
+    def _build_views(self, step: TrainingStep) -> dict[str, View]:
+        """Return site -> tokens and padding of a batch as the model read it, for the patterns."""
+        inputs = step.sample["net_input"]
+        source, target = inputs["src_tokens"], inputs.get("prev_output_tokens")
+        source = step.output[1].get("replaced", source)  # by a generator
         keys = source.ne(self.task.source_dictionary.pad())
         views = {"encoder": View(source, keys, keys)}
         if target is not None:

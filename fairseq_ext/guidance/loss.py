@@ -3,7 +3,8 @@
 Deshpande & Narasimhan 2020, "Guiding Attention for Self-Supervised Learning with Transformers".
 
 For a row h that sums to s, ||h - p||^2 is sum h^2 - 2 h[t] + 1 if p is 1 at t, and
-sum h^2 + (1 - 2 s) / n if p is 1/n everywhere; s is 1 before dropout.
+sum h^2 + (1 - 2 s) / n if p is 1/n everywhere. s is 1 for softmax, and not after dropout, with a
+sink, or where maps of heads are mixed.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +32,6 @@ def sentence_losses(
     view: View,
     reduction: str,
     edges: str = "uniform",
-    dropped: bool = False,
 ) -> Tensor:
     """Return A_b = sum over layers and patterns of ||H - P||^2, over real rows and columns: [B].
 
@@ -43,10 +43,8 @@ def sentence_losses(
         view: rows and columns of the maps.
         reduction: "mean", over rows, columns and the heads of a pattern, or "sum".
         edges: one of EDGES.
-        dropped: maps are those after dropout, whose rows do not sum to one.
     """
-    forms = edges, dropped
-    distances = [distance_to(each.pattern, guided, view, *forms) for each in guided.patterns]
+    distances = [distance_to(each.pattern, guided, view, edges) for each in guided.patterns]
     over_heads = torch.mean if reduction == "mean" else torch.sum
     rows = torch.zeros_like(view.queries, dtype=torch.float)
     layers = [maps[site, layer] for layer in guided.layers if (site, layer) in maps]
@@ -69,26 +67,24 @@ def row_weights(view: View, reduction: str) -> Tensor:
     return view.queries / real.clamp(min=1)
 
 
-def distance_to(
-    pattern: str, guided: GuidedHeads, view: View, edges: str, dropped: bool
-) -> Distance:
+def distance_to(pattern: str, guided: GuidedHeads, view: View, edges: str) -> Distance:
     """Return the distance of maps to a pattern; at padded rows it has no meaning."""
     rows = PATTERNS[pattern].rows(replace(view, marks=guided.symbol_ids[pattern]))
     if rows.is_floating_point():
         return _distance_to_matrix(rows)
     if rows.dtype == torch.bool:
         return _distance_to_keys(rows & view.keys)
-    return _distance_to_index(rows.where(view.queries, -1), view, edges, dropped)
+    return _distance_to_index(rows.where(view.queries, -1), view, edges)
 
 
-def _distance_to_index(index: Tensor, view: View, edges: str, dropped: bool) -> Distance:
+def _distance_to_index(index: Tensor, view: View, edges: str) -> Distance:
     has_target, target = (index >= 0)[:, None], index.clamp(min=0)[:, None, :, None]
-    uniform = 0.0 if edges == "zero" else 1 / view.visible.clamp(min=1)[:, None]
+    share = 1 / view.visible.clamp(min=1)[:, None]
 
     def distance(maps: Tensor, squares: Tensor) -> Tensor:
         hit = maps.gather(-1, target.expand(-1, maps.size(1), -1, -1)).squeeze(-1)
-        total = maps.sum(-1) if dropped else 1.0
-        return squares + torch.where(has_target, 1 - 2 * hit, (1 - 2 * total) * uniform)
+        edge = 0.0 if edges == "zero" else (1 - 2 * maps.sum(-1)) * share
+        return squares + torch.where(has_target, 1 - 2 * hit, edge)
 
     return distance
 
