@@ -25,7 +25,7 @@ from fairseq_ext.attention import (
 from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options
-from fairseq_ext.models.options import OPTIONS
+from fairseq_ext.models.options import DEFAULTS, OPTIONS
 
 
 def attention(offsets, sigmas=None, *, site="encoder", width=4, learned=0, ratio=1.0, **stock):
@@ -211,6 +211,19 @@ def test_what_else_is_blocked_is_honoured():
     torch.testing.assert_close(out, full)
     open_rows = ~masked.all(-1)
     assert not weights[:, 0][:, open_rows][:, masked[open_rows]].any()
+
+
+def test_masks_of_a_site_are_those_of_hard_coded_heads_too(monkeypatch):
+    def diagonal(context):
+        return ~torch.eye(context.keys, dtype=torch.bool)[None]
+
+    monkeypatch.setattr(head_options, "build_masks", lambda *_: [diagonal])
+    options = {**DEFAULTS, "encoder_gaussian_heads": "2"}
+    groups = head_options.build_heads("encoder", 0, 4, 2, options, width=4)
+    module = Attention(16, 4, site="encoder", groups=groups).eval()
+    x = torch.randn(5, 2, 16)
+    maps = module(x, x, x, None, need_weights=True, need_head_weights=True)[1]
+    assert maps.masked_fill(torch.eye(5, dtype=torch.bool), 0).abs().max() == 0
 
 
 def test_no_dropout_on_hard_coded_heads():

@@ -195,6 +195,18 @@ def test_a_model_without_positions_becomes_one_with_them():
     torch.testing.assert_close(*(run(m, [[5, 6, 2]], [[2, 7]]) for m in (old, new)))
 
 
+def test_a_bias_that_differs_between_layers_is_not_kept(monkeypatch):
+    """ALiBi's is computed once and kept with the masks; T5's is made anew by each layer."""
+    cached, seen = Inputs.cached, []
+    monkeypatch.setattr(Inputs, "cached", lambda s, k, c: seen.append(k) or cached(s, k, c))
+    for kind, kept in (("alibi", 1), ("t5", 0)):
+        model = build_tiny_model("transformer_una_tiny", encoder_positions=kind).eval()
+        seen.clear()
+        with torch.no_grad():
+            model.encoder(torch.tensor([[5, 6, 2]]), torch.tensor([3]))
+        assert len({key for key in seen if key[0] == "bias"}) == kept
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -203,6 +215,7 @@ def test_a_model_without_positions_becomes_one_with_them():
             "--encoder-positions is 'bogus'; choose from",
         ),
         ({"encoder_positions": "alibi", "encoder_gaussian_heads": "all"}, "leaves no head to"),
+        ({"encoder_scorer": "dense", "encoder_gaussian_heads": "all"}, "no head to --encoder-sco"),
         ({"encoder_positions": "rotary", "encoder_attention_heads": 32}, "has width 1"),
         ({"encoder_positions": "t5", "t5_buckets": 6}, "--t5-buckets is 6; give a multiple of 4"),
         ({"encoder_positions": "t5", "t5_distance": 8}, "--t5-distance is 8"),

@@ -139,13 +139,14 @@ class HeadGroup(nn.Module):
         return self.normaliser.fused(call._replace(q=q), Mask(bias=add_bias(bias, masks)))
 
     def _add_masks(self, bias: Tensor, context: AttentionContext, heads: slice) -> Tensor:
-        """Return a bias of scores with all masks in it, once for each forward pass if it can be."""
+        """Return a bias with all masks in it; of one that all layers share, once for them all."""
 
         def compute() -> Tensor:
             return add_bias(bias, combined_bias(self.masks, context, heads, bias.dtype))
 
-        key = ("bias", id(bias), self.masks, heads.start, heads.stop)
-        return compute() if bias.requires_grad else context.inputs.cached(key, compute)
+        if bias.requires_grad or not context.inputs.holds(bias):
+            return compute()
+        return context.inputs.cached(("bias", id(bias), self.masks, heads.start), compute)
 
 
 def widen(call: HeadCall) -> HeadCall:
@@ -178,11 +179,19 @@ def drop_weights(weights: Tensor, rate: float) -> Tensor:
 
 
 def build_gaussian_heads(
-    offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0
+    offsets: Sequence[float],
+    sigmas: Sequence[float],
+    ratio: float = 1.0,
+    masks: Masks = (),
 ) -> HeadGroup:
-    """Build a group of hard-coded heads (You et al. 2020), one for each offset."""
+    """Build a group of hard-coded heads (You et al. 2020), one for each offset.
+
+    Args:
+        masks: masks beside the default ones.
+    """
     scorer = Gaussian(offsets, sigmas, ratio)
-    return HeadGroup(len(offsets), scorer=scorer, normaliser=Unnormalised())
+    masks = (*DEFAULT_MASKS, *masks)
+    return HeadGroup(len(offsets), scorer=scorer, normaliser=Unnormalised(), masks=masks)
 
 
 def head_slices(

@@ -174,6 +174,11 @@ def build_hard_coded_heads(
             f"{flag} {text} leaves no head to {normaliser}, since hard-coded heads are not "
             f"normalised; give fewer of them, or --{site}-normaliser softmax"
         )
+    if count == heads and (scorer := options[f"{site}_scorer"]) != "dot":
+        raise UsageError(
+            f"{flag} {text} leaves no head to --{site}-scorer {scorer}, since hard-coded heads "
+            f"have scores of their own; give fewer of them, or --{site}-scorer dot"
+        )
     positions = options.get(f"{site}_positions")
     if count == heads and positions not in (None, "none", *EMBEDDED):
         raise UsageError(
@@ -183,7 +188,8 @@ def build_hard_coded_heads(
     names = f"{site}_gaussian_offsets", "gaussian_sigma"
     offsets, sigmas = (_parse_numbers(n, options[n], layer, count, layers) for n in names)
     ratio = options["gaussian_ratio"] if site == "cross" else 1.0
-    return build_gaussian_heads(offsets, sigmas, ratio)
+    masks = tuple(build_masks(site, count, options))
+    return build_gaussian_heads(offsets, sigmas, ratio, masks)
 
 
 def parse_cross_layers(text: str, layers: int) -> list[int]:
