@@ -194,6 +194,14 @@ def test_a_call_on_a_gpu_is_always_fused():
     assert not softmax.is_fused(HeadCall(long, long, long, context, ALL, 0.1))
 
 
+def test_a_learned_alpha_comes_back_from_its_bounds():
+    part = build_normaliser("entmax", 2, entmax_learned=True)
+    torch.nn.init.constant_(part.offset, 9.0)
+    torch.testing.assert_close(part.alpha(), torch.full((2,), 1.99))
+    part.alpha().sum().backward()
+    assert part.offset.grad.gt(0).all()
+
+
 def test_a_log_shows_the_mean_of_learned_sinks_alone():
     module = build_normaliser("sink", 2)
     module.offset.data = torch.tensor([0.25, -1.25])

@@ -212,6 +212,9 @@ def test_half_precision_keeps_small_steps():
     nn.init.constant_(talking.score_offset, 1e-4)
     scores = talking.mix_scores(torch.ones(1, 2, 1, 1)).flatten()
     torch.testing.assert_close(scores, torch.full((2,), 1.0002), atol=1e-6, rtol=0)
+    with torch.autocast("cpu", torch.bfloat16):  # --amp
+        mixed = talking.mix_scores(torch.ones(1, 2, 1, 1))
+    assert torch.equal(mixed.flatten(), scores)
 
 
 @pytest.mark.parametrize(

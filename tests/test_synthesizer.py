@@ -195,6 +195,16 @@ def test_fixed_scores_are_kept_and_not_trained():
     assert sum(name.endswith("scorer.scores") for name in model.state_dict()) == 2
 
 
+def test_scores_of_another_length_are_refused():
+    """They would be replaced by initial ones."""
+    options = {"encoder_scorer": "random"}
+    state = build_tiny_model("transformer_una_tiny", **options, synthesizer_length=8).state_dict()
+    model = build_tiny_model("transformer_una_tiny", **options, synthesizer_length=9)
+    said = r"layers.0.self_attn.*scores is \[.*8\] in the checkpoint and \[.*9\] here; give the opt"
+    with pytest.raises(UsageError, match=said):
+        model.load_state_dict(state, strict=True)
+
+
 REFUSED = [
     ({"cross_scorer": "dense"}, "cross attention cannot use a scorer without content"),
     ({"cross_scorer": "random"}, "use --cross-scorer dot"),

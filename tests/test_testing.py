@@ -182,6 +182,10 @@ def test_patterns(monkeypatch):
     monkeypatch.setitem(patterns.PATTERNS, "wrong", wrong)
     with pytest.raises(AssertionError):
         testing.check_pattern("wrong")
+    undeclared = patterns.Pattern("wrong", patterns.following, looks_ahead=False)
+    monkeypatch.setitem(patterns.PATTERNS, "wrong", undeclared)
+    with pytest.raises(AssertionError, match="wrong looks ahead; declare it"):
+        testing.check_pattern("wrong")
 
 
 class Large(Term):

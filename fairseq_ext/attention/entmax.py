@@ -67,7 +67,8 @@ class Entmax(Normaliser):
             return self.init
         offset = self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
         start = math.log((self.init - 1) / (2 - self.init))
-        return (1 + torch.sigmoid(start + offset)).clamp(*ALPHAS)
+        alpha = 1 + torch.sigmoid(start + offset)
+        return alpha + (alpha.clamp(*ALPHAS) - alpha).detach()  # a gradient leads back from a bound
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice

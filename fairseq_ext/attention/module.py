@@ -255,15 +255,24 @@ class Attention(CachedProjections):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Upgrade a checkpoint as fairseq does, and add the parameters of mechanisms.
 
-        A checkpoint needs no such parameters: our initial values replace absent ones and those that
-        do not fit.
+        A checkpoint needs no such parameters: our initial values replace absent ones. Those that
+        this model does not have are left out.
+
+        Raises:
+            UsageError: one has another shape here.
         """
         super().upgrade_state_dict_named(state_dict, name)
         pattern = re.compile(rf"{re.escape(name)}\.{OWN_PARAMETERS}")
         own = {k: x for k, x in self.state_dict(prefix=f"{name}.").items() if pattern.match(k)}
         for key in filter(pattern.match, list(state_dict)):
-            if key not in own or own[key].shape != state_dict[key].shape:
+            if key not in own:
                 del state_dict[key]
+            elif own[key].shape != state_dict[key].shape:
+                shapes = (list(state[key].shape) for state in (state_dict, own))
+                raise UsageError(
+                    "{} is {} in the checkpoint and {} here; give the options that the checkpoint "
+                    "was trained with".format(key, *shapes)
+                )
         for key, value in own.items():
             state_dict.setdefault(key, value.clone())
 

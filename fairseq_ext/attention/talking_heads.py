@@ -37,4 +37,5 @@ def project_heads(offset: Tensor, maps: Tensor) -> Tensor:
     heads = len(offset)
     projection = torch.eye(heads, dtype=maps.dtype, device=maps.device) + offset.to(maps.dtype)
     # a product of a matrix with a batch of matrices takes three times as long on CPUs
-    return torch.einsum("gh,bhts->bgts", projection, maps.expand(-1, heads, -1, -1))
+    with torch.autocast(maps.device.type, enabled=False):  # maps stay in float32 or wider
+        return torch.einsum("gh,bhts->bgts", projection, maps.expand(-1, heads, -1, -1))
