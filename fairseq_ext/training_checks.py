@@ -20,7 +20,7 @@ from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.criterions.composite import CompositeCriterion
-from fairseq_ext.criterions.terms import unwrap
+from fairseq_ext.criterions.terms import Term, unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, origins
 from fairseq_ext.models.config import check_requirements, default_options, to_dict
@@ -87,6 +87,7 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
         part.begin()
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
         check_mixed_heads(model, getattr(part, "per_head", False))
+        check_samples(model, part, name)
     if "ag" in getattr(criterion, "terms", ()) and not any(
         isinstance(m, Attention) and _is_trained(m)
         for m in getattr(model, "encoder", model).modules()
@@ -97,6 +98,16 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
         )
     check_adversaries(model, criterion, name, clip_norm)
     check_gates(model, "l0" in getattr(criterion, "terms", ()), name)
+
+
+def check_samples(model: nn.Module, part: Term, name: str) -> None:
+    """Raise UsageError if a term compares passes for which a generator samples other tokens."""
+    if part.reruns and getattr(model, "generator", None) is not None:
+        raise UsageError(
+            f"--criterion {name} computes the objective again ({type(part).__name__}), for which "
+            "a learned generator would sample other tokens; leave out one of it and "
+            "--generator-size"
+        )
 
 
 def check_gates(model: nn.Module, priced: bool, name: str) -> None:

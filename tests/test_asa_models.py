@@ -436,6 +436,15 @@ def test_layers_have_the_adversaries_that_are_asked_for(kind):
     assert {adversary.heads for adversary in found.values()} == {4}
 
 
+def test_adversaries_of_heads_that_are_left():
+    """Each has the slice of Q and K that is as wide as a head."""
+    model = build("roberta", asa_layers="all", asa_per_head=True, encoder_heads_left="3/4/4/4")
+    adversaries = [m for m in model.modules() if isinstance(m, Adversary)]
+    widths = [len(adversary.query.bias) for adversary in adversaries]
+    assert widths[0] * 4 == widths[1] * 3 and [a.heads for a in adversaries] == [3, 4, 4, 4]
+    assert adversaries[0](torch.randn(5, 2, widths[1]).double()).shape == (2, 3, 5, 5)
+
+
 def test_adversaries_come_and_go_with_a_new_optimizer(tmp_path, caplog):
     """Without a word, unlike other attention."""
     sizes = {"encoder_layers": 3, "encoder_attention_heads": 4}

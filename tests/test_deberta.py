@@ -10,7 +10,7 @@ from fairseq.models import MODEL_REGISTRY, build_model
 from omegaconf import OmegaConf
 from torch.nn import functional as F
 
-from fairseq_ext.attention.second_pass import AdversarialPass
+from fairseq_ext.attention.second_pass import AdversarialPass, SecondPass
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.deberta import Convolution
 from fairseq_ext.testing import check_model
@@ -82,6 +82,19 @@ def test_convolution():
         rows.append(hidden[t] + F.gelu(sum(taps) + module.conv.bias))
     expected = F.layer_norm(torch.stack(rows), (6,))
     torch.testing.assert_close(module(x, hidden), expected)
+
+
+@pytest.mark.parametrize("one_batch", [True, False])
+def test_padding_that_is_embedded_does_not_reach_the_convolution(one_batch):
+    """As with --asa-padded-length: real tokens are what they are without padding."""
+    model = build_tiny_model("deberta_asa_tiny", encoder_conv_kernel=3, **BUCKETS).eval()
+    encoder, tokens = model.encoder.sentence_encoder, torch.tensor([[0, 5, 6, 2]])
+    padded, outputs = F.pad(tokens, (0, 3), value=1), []
+    for given, kept in ((tokens, None), (padded, "bert")):
+        second = SecondPass(one_batch=one_batch, embedded_padding=kept)
+        with torch.no_grad():
+            outputs.append(encoder(given, second=second)["encoder_out"][0][:4])
+    torch.testing.assert_close(*outputs, atol=1e-5, rtol=1e-5)
 
 
 def test_masked_words_are_predicted_with_absolute_positions():

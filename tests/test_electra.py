@@ -1,11 +1,13 @@
 """ELECTRA with a learned generator: twin of loss and gradients, trainings, what is refused."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import PLUGIN, fairseq
+from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from fairseq.data import Dictionary
 from fairseq.models import build_model
 from omegaconf import OmegaConf
@@ -15,8 +17,9 @@ from fairseq_ext.criterions.tokens_and_spans import ReplacedTokenDetection
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.generator import Generator
 from fairseq_ext.safe_loading import load_checkpoint
-from fairseq_ext.tasks.plain_text import REPLACED, ReplacedTokenDetectionTask
+from fairseq_ext.tasks.plain_text import REPLACED
 from fairseq_ext.tools import export_hf
+from fairseq_ext.training_checks import check_criterion
 
 PAD, MASK = 1, 24
 
@@ -200,25 +203,36 @@ def test_models_without_generator_leave_it_out_and_others_keep_theirs():
     assert "generator." in export_hf.FINE_TUNED
 
 
+def build_composite(name, **options):
+    (model, _), task = setup(), Task()
+    task.model_report = model.report
+    config = CRITERION_DATACLASS_REGISTRY[name](max_update=100, **options)
+    return model, CRITERION_REGISTRY[name].build_criterion(config, task)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         (f"{REPLACED}_rdrop", {}),
         (f"{REPLACED}_ag_rdrop", {}),
         (f"{REPLACED}_asa", {"asa_baseline": "freelb"}),
+        (f"{REPLACED}_asa", {"asa_rival": "smart"}),
     ],
 )
 def test_objectives_that_sample_again_are_refused(name, options):
-    cfg = OmegaConf.create({"_name": name, **options})
+    model, criterion = build_composite(name, **options)
     with pytest.raises(UsageError, match=r"computes the objective again.*--generator-size"):
-        Refusing.build_criterion(Refusing(), cfg)
+        check_criterion(model, criterion, name, clip_norm=0.0)
 
 
-class Refusing(ReplacedTokenDetectionTask):
-    """A task whose criterion is not built."""
-
-    def __init__(self):
-        self.cfg = OmegaConf.create({"generator_size": 0.25})
+def test_guidance_sees_what_the_discriminator_reads():
+    """A period that replaces a word counts, one that was replaced does not."""
+    model, criterion = build_composite(f"{REPLACED}_ag")
+    sample, part = batch(), criterion.parts[0]
+    inputs = {**sample["net_input"], "hidden": sample["target"]}
+    _, extra = model(**inputs, classification_head_name=REPLACED)
+    view = part._build_views(SimpleNamespace(sample=sample, output=(None, extra)))["encoder"]
+    assert torch.equal(view.tokens, extra["replaced"]) and not view.tokens.eq(MASK).any()
 
 
 def test_options_that_have_no_effect():

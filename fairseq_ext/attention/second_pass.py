@@ -49,12 +49,13 @@ class Adversary(nn.Module):
         width: C.
         heads: 1, one mask for all heads of the layer; or H, a mask for each head, from slices of Q
             and K.
+        inner: the width of Q and K (default: C).
     """
 
-    def __init__(self, width: int, heads: int = 1) -> None:
+    def __init__(self, width: int, heads: int = 1, inner: int | None = None) -> None:
         super().__init__()
-        self.heads = heads
-        self.query, self.key = BertLinear(width, width), BertLinear(width, width)
+        self.heads, inner = heads, inner or width
+        self.query, self.key = BertLinear(width, inner), BertLinear(width, inner)
 
     def forward(self, x: Tensor, sample: bool = False) -> Tensor:
         """Return m [B, 1 or H, T, T], 1 keep and 0 mask, in float32 or wider.

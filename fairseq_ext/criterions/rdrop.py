@@ -36,7 +36,7 @@ class RDrop(Term):
     """
 
     config = RDropConfig
-    second_pass = True
+    second_pass = reruns = True
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)

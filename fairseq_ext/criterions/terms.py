@@ -47,6 +47,7 @@ class Term:
         uses_adversaries: whether the term trains the adversaries of the model.
         second_pass: whether the term sends the sentences through the model twice; a criterion has
             one such term at most.
+        reruns: whether the term computes the objective again, by `TrainingStep.rerun`.
         cfg, task: the criterion's configuration and its task.
     """
 
@@ -54,6 +55,7 @@ class Term:
     in_evaluation = False
     uses_adversaries = False
     second_pass = False
+    reruns = False
 
     def __init__(self, cfg: Any, task: Any) -> None:
         self.cfg, self.task = cfg, task

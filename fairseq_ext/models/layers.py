@@ -42,7 +42,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         groups=head_options.build_heads(
             site, layer, heads, side.layers, options, side.embed_dim // max(1, whole), whole
         ),
-        adversary=build_adversary(site, layer, cfg, heads),
+        adversary=build_adversary(site, layer, cfg, heads, whole),
         gate=head_options.build_gate(site, heads, side.embed_dim, options),
         mixer=mixer_options.build_mixer(site, layer, heads, side.embed_dim, options),
         relative_dropout=cfg.dropout,
@@ -53,11 +53,14 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     )
 
 
-def build_adversary(site: str, layer: int, cfg: TransformerConfig, heads: int) -> Adversary | None:
+def build_adversary(
+    site: str, layer: int, cfg: TransformerConfig, heads: int, unpruned: int
+) -> Adversary | None:
     """Build the adversary of a layer, or return None if it has none.
 
     Args:
         heads: the number of heads of the layer.
+        unpruned: their number before some were pruned.
 
     Its parameters are drawn with a seed of their own. With one --seed, the other parameters are
     then the same in models with and without adversaries.
@@ -71,7 +74,10 @@ def build_adversary(site: str, layer: int, cfg: TransformerConfig, heads: int) -
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch.initial_seed() + SEED_STEP * (layer + 1))
-        return Adversary(cfg.encoder.embed_dim, heads if cfg.asa_per_head else 1)
+        width = cfg.encoder.embed_dim
+        if not cfg.asa_per_head:
+            return Adversary(width)
+        return Adversary(width, heads, heads * width // unpruned)
 
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
@@ -121,11 +127,20 @@ class EncoderLayer(Checkpointed, stock.TransformerEncoderLayerBase):
         decodes = isinstance(encoder_padding_mask, Inputs) and encoder_padding_mask.keys is not None
         if self.convolution is None or decodes:
             return hidden
-        return self.convolution(x, hidden)
+        return self.convolution(_clear_padding(x, encoder_padding_mask), hidden)
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> Attention:
         """Build the attention between tokens of the source."""
         return build_attention("encoder", self.index, cfg)
+
+
+def _clear_padding(x: Tensor, padding: Tensor | Inputs | None) -> Tensor:
+    """Return [S, B, C] with zeros at padding, which --asa-padded-length leaves embedded."""
+    padding = padding.padding if isinstance(padding, Inputs) else padding
+    if padding is None:
+        return x
+    passes = x.size(1) // len(padding)
+    return x.masked_fill(padding.T.repeat(1, passes)[:, :, None], 0.0)
 
 
 class DecoderLayer(Checkpointed, stock.TransformerDecoderLayerBase):

@@ -133,18 +133,6 @@ class ReplacedTokenDetectionTask(PlainTextTask):
                 "--replace-prob is 1, and a generator needs tokens that are not masked; give less"
             )
 
-    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the criterion; raise UsageError for one that compares passes of other samples."""
-        baseline = str(getattr(cfg, "asa_baseline", ""))
-        reruns = "rdrop" in cfg._name.split("_") or baseline in ("freelb", "smart")
-        if self.cfg.generator_size and reruns:
-            what = f"--asa-baseline {baseline}" if baseline else f"--criterion {cfg._name}"
-            raise UsageError(
-                f"{what} computes the objective again, for which a learned generator would sample "
-                "other tokens; leave out one of it and --generator-size"
-            )
-        return super().build_criterion(cfg, from_checkpoint)
-
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model, with a head that scores each token, and its generator."""
         model = super().build_model(model_cfg, from_checkpoint)

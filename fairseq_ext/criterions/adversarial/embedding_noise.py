@@ -87,6 +87,7 @@ def _norms(x: Tensor) -> Tensor:
 class NoiseTerm(Term):
     """A term that takes steps up a loss by noise on embeddings."""
 
+    reruns = True
     default_steps: int
 
     def __init__(self, cfg: Any, task: Any) -> None:
