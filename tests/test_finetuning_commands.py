@@ -249,6 +249,19 @@ def test_text_comes_from_standard_input(trained, data, tmp_path, monkeypatch, ca
     assert said[0] == said[1] and said[0].count("\n") == EXAMPLES["valid"]
 
 
+def test_a_training_with_other_labels_does_not_go_on(trained, data, encoder, tmp_path):
+    """The labels are named, not the parameters of the head that do not fit then."""
+    name = "sentence_classification"
+    shutil.copy(trained(name) / "checkpoint_last.pt", tmp_path)
+    other = shutil.copytree(data / name, tmp_path / "data")
+    new = {**read(other / "train.jsonl")[0], "label": "new"}
+    with (other / "train.jsonl").open("a") as file:
+        file.write(json.dumps(new) + "\n")
+    done = train(name, other, encoder, tmp_path, check=False)
+    assert done.returncode == 1
+    assert "trained with other labels than now" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("given", "text", "says"),
     [

@@ -670,7 +670,7 @@ def test_other_folds_are_refused(tmp_path):
 
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="is not one of fine-tuning"):
+    with pytest.raises(UsageError, match="is not of --task sentence_classification: it has"):
         build("sentence_classification", tmp_path, begun=False).load_state_dict({})
 
 

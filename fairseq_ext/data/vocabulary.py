@@ -19,6 +19,14 @@ def digest(symbols: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(symbols).encode()).hexdigest()
 
 
+def build_dictionary(symbols: Sequence[str]) -> Dictionary:
+    """Build a dictionary from the symbols of another one, fairseq's special ones among them."""
+    dictionary = Dictionary()
+    for symbol in symbols[dictionary.nspecial :]:
+        dictionary.add_symbol(symbol)
+    return dictionary
+
+
 class Pieces(NamedTuple):
     """A tokenised text: numbers [n] of its pieces, and offsets [n, 2] in characters."""
 
@@ -76,9 +84,7 @@ class Vocabulary:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Vocabulary":
         """Build a vocabulary from what `state` returned."""
-        dictionary = Dictionary()
-        for symbol in state["symbols"][dictionary.nspecial :]:
-            dictionary.add_symbol(symbol)
+        dictionary = build_dictionary(state["symbols"])
         dictionary.count = list(state.get("counts", dictionary.count))
         return cls(Tokenizer.from_str(state["tokenizer"]), dictionary, state["by_id"])
 

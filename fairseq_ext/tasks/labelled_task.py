@@ -8,9 +8,7 @@ from typing import Any, ClassVar, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask
-from omegaconf import II, MISSING
+from omegaconf import MISSING
 from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, in_fold, read
@@ -19,20 +17,15 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained, roberta, task_heads, word_vectors
 from fairseq_ext.models.config import help_from_docstring
+from fairseq_ext.tasks.kept_state import KeptConfig, KeptTask
 
 logger = logging.getLogger(__name__)
-
-NAMES = {
-    "room": "--tokens-per-sample",
-    "separators": "separators between sentences",
-    "part": "--folds and --fold",
-}
 
 
 @dataclass
 @help_from_docstring
-class LabelledConfig(FairseqDataclass):
-    """Options of tasks on labelled text; the last four repeat options of fairseq-train.
+class LabelledConfig(KeptConfig):
+    """Options of tasks on labelled text.
 
     Attributes:
         data: folder with train.jsonl, valid.jsonl, ...
@@ -43,7 +36,6 @@ class LabelledConfig(FairseqDataclass):
         folds: cross-validation in so many parts of train.jsonl; there needs to be no valid.jsonl
         fold: the part that is held out, from 1
         freeze_encoder: train the head alone (Jia's 'pretrain')
-        word_vectors: file in GloVe's text form, plain or .gz, whose vectors embeddings begin with
     """
 
     data: str = MISSING
@@ -53,14 +45,9 @@ class LabelledConfig(FairseqDataclass):
     folds: int = 0
     fold: int = 1
     freeze_encoder: bool = False
-    word_vectors: Optional[str] = None
-    seed: int = II("common.seed")
-    save_dir: str = II("checkpoint.save_dir")
-    restore_file: str = II("checkpoint.restore_file")
-    pretrained: Optional[str] = II("checkpoint.finetune_from_model")
 
 
-class LabelledTask(FairseqTask):
+class LabelledTask(KeptTask):
     """A task on labelled examples. Its subclasses say what an example is.
 
     Attributes:
@@ -70,11 +57,16 @@ class LabelledTask(FairseqTask):
         segments: how many segments the encoder tells apart.
         part: the number of folds, and the fold that is held out.
         pretrained: the checkpoint that a model to be built takes its sizes from.
-        KEPT: what checkpoints keep beside the vocabulary, so that a model needs no data.
     """
 
     fields: ClassVar[Mapping[str, Field]]
     KEPT: ClassVar[tuple[str, ...]] = ("labels", "room", "separators", "segments", "part")
+    WORDS = "vocabulary"
+    NAMES = {
+        "room": "--tokens-per-sample",
+        "separators": "separators between sentences",
+        "part": "--folds and --fold",
+    }
     vocabulary: Vocabulary
 
     def __init__(self, cfg: Any) -> None:
@@ -84,14 +76,6 @@ class LabelledTask(FairseqTask):
         self.room, self.separators, self.segments = roberta.POSITIONS, 2, 0
         self.part = [cfg.folds, cfg.fold]
         self._files: dict[str, list[Example]] = {}
-
-    @classmethod
-    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "LabelledTask":
-        """Build the task. It reads its data unless a checkpoint holds what it needs of them."""
-        task = cls(cfg)
-        if not from_checkpoint:
-            task.begin()
-        return task
 
     def begin(self) -> None:
         """Read what a training starts from. Raise UsageError if it cannot start from that."""
@@ -260,30 +244,16 @@ class LabelledTask(FairseqTask):
         """The dictionary of the vocabulary."""
         return self.vocabulary.dictionary
 
-    target_dictionary = source_dictionary
+    def write_words(self) -> dict[str, Any] | None:
+        """Return the vocabulary as a checkpoint keeps it, or None before it is known."""
+        return self.vocabulary.state() if hasattr(self, "vocabulary") else None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the task."""
-        kept = {name: getattr(self, name) for name in self.KEPT}
-        return {**super().state_dict(), **kept, "vocabulary": self.vocabulary.state()}
+    def read_words(self, kept: dict[str, Any]) -> None:
+        """Take the vocabulary that a checkpoint keeps."""
+        self.vocabulary = Vocabulary.from_state(kept)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take all from a checkpoint, or, if begun, refuse one that reads text in another way."""
-        names = ("vocabulary", *self.KEPT)
-        super().load_state_dict({key: x for key, x in state.items() if key not in names})
-        if not hasattr(self, "vocabulary"):
-            if "vocabulary" not in state:
-                raise UsageError("the checkpoint is not one of fine-tuning: it has no vocabulary")
-            self.vocabulary = Vocabulary.from_state(state["vocabulary"])
-            for name in self.KEPT:
-                setattr(self, name, state[name])
-            return
-        own = self.state_dict()
-        if "counts" not in (state.get("vocabulary") or {}):  # an older one
-            del own["vocabulary"]["counts"]
-        for name in names:
-            if state.get(name) != own[name]:
-                raise UsageError(
-                    f"the checkpoint was trained with other {NAMES.get(name, name)} than now; go "
-                    "on with the same, or begin in another --save-dir"
-                )
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError for the state of a training on other data, or with other options."""
+        words = state.get("vocabulary") or {}
+        counts = {"counts": self.source_dictionary.count}  # not in older checkpoints
+        super().check_state({**state, "vocabulary": {**counts, **words}})

@@ -1,46 +1,36 @@
 """The task "vqa": questions about pictures, whose boxes detectors have found."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import MODEL_REGISTRY
-from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING
+from fairseq.tasks import register_task
+from omegaconf import MISSING
 
 from fairseq_ext.data.dictionaries import check_file
 from fairseq_ext.data.picture_features import PictureFeatures
 from fairseq_ext.data.question_batches import QuestionDataset
 from fairseq_ext.data.questions import AGAIN, Questions, read_names
+from fairseq_ext.data.vocabulary import build_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import word_vectors
 from fairseq_ext.models.config import check_positive, help_from_docstring
 from fairseq_ext.models.pretrained import saved_options
 from fairseq_ext.models.vqa import VqaModel
 from fairseq_ext.safe_loading import read_checkpoint
+from fairseq_ext.tasks.kept_state import KeptConfig, KeptTask
 
 logger = logging.getLogger(__name__)
-
-NAMES = {
-    "symbols": "words (dict.txt)",
-    "answers": "answers (answers.txt)",
-    "views": "detectors (views.txt, or --views)",
-    "width": "widths of features",
-    "max_words": "--max-words",
-    "max_boxes": "--max-boxes",
-    "model_options": "options of multi-view attention",
-}
-"""Descriptions of what a checkpoint keeps, for errors."""
 
 
 @dataclass
 @help_from_docstring
-class VqaConfig(FairseqDataclass):
-    """Options of "vqa"; the last four repeat options of fairseq-train.
+class VqaConfig(KeptConfig):
+    """Options of "vqa".
 
     Attributes:
         data: folder that scripts/prepare_vqa.sh made
@@ -48,22 +38,16 @@ class VqaConfig(FairseqDataclass):
             views.txt; an architecture with one view reads the first)
         max_boxes: boxes that are read of a picture in each view, the first ones
         max_words: words that are read of a question (Pythia's number)
-        word_vectors: file in GloVe's text form, plain or .gz, whose vectors embeddings begin with
     """
 
     data: str = MISSING
     views: Optional[str] = None
     max_boxes: int = 100
     max_words: int = 14
-    word_vectors: Optional[str] = None
-    seed: int = II("common.seed")
-    save_dir: str = II("checkpoint.save_dir")
-    restore_file: str = II("checkpoint.restore_file")
-    pretrained: Optional[str] = II("checkpoint.finetune_from_model")
 
 
 @register_task("vqa", dataclass=VqaConfig)
-class VqaTask(FairseqTask):
+class VqaTask(KeptTask):
     """Visual question answering, as classification of answers.
 
     Attributes:
@@ -72,10 +56,19 @@ class VqaTask(FairseqTask):
         views: names of the detectors that the model reads, the primary one first.
         width: of the features of a box.
         model_options: options of the model that its parameters do not show.
-        KEPT: what checkpoints keep, so that a model is built without data.
     """
 
     KEPT = ("answers", "views", "width", "max_boxes", "max_words", "model_options")
+    WORDS = "symbols"
+    NAMES = {
+        "symbols": "words (dict.txt)",
+        "answers": "answers (answers.txt)",
+        "views": "detectors (views.txt, or --views)",
+        "width": "widths of features",
+        "max_words": "--max-words",
+        "max_boxes": "--max-boxes",
+        "model_options": "options of multi-view attention",
+    }
     dictionary: Dictionary
 
     def __init__(self, cfg: Any) -> None:
@@ -85,14 +78,6 @@ class VqaTask(FairseqTask):
         self.width = 0
         self.max_boxes, self.max_words = cfg.max_boxes, cfg.max_words
         self.model_options: Mapping[str, Any] = {}
-
-    @classmethod
-    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "VqaTask":
-        """Build the task. It reads its data unless a checkpoint holds what it needs of them."""
-        task = cls(cfg)
-        if not from_checkpoint:
-            task.begin()
-        return task
 
     @property
     def folder(self) -> Path:
@@ -220,7 +205,7 @@ class VqaTask(FairseqTask):
         for name, (current, own) in pairs.items():
             if current != own:
                 raise UsageError(
-                    f"{self.folder} has other {NAMES[name]} than the data that the model was "
+                    f"{self.folder} has other {self.NAMES[name]} than the data that the model was "
                     f"trained on; {AGAIN}, which takes those of another folder"
                 )
 
@@ -245,49 +230,15 @@ class VqaTask(FairseqTask):
         """The dictionary of questions."""
         return self.dictionary
 
-    target_dictionary = source_dictionary
+    def write_words(self) -> list[str] | None:
+        """Return the symbols of the dictionary, or None before they are known."""
+        return self.dictionary.symbols if hasattr(self, "dictionary") else None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the task."""
-        kept = {name: getattr(self, name) for name in self.KEPT}
-        return {**super().state_dict(), **kept, "symbols": self.dictionary.symbols}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take all from a checkpoint, or, if begun, refuse one of other data or options."""
-        names = ("symbols", *self.KEPT)
-        super().load_state_dict({key: x for key, x in state.items() if key not in names})
-        if hasattr(self, "dictionary"):
-            self.check_state(state)
-            return
-        for name in self.KEPT:
-            setattr(self, name, state[name])
-        self.dictionary = Dictionary()
-        for symbol in state["symbols"][self.dictionary.nspecial :]:
-            self.dictionary.add_symbol(symbol)
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError for the state of a training on other data, or with other options."""
-        own = self.state_dict()
-        for name in ("symbols", *self.KEPT):
-            if state.get(name) != own[name]:
-                raise UsageError(
-                    f"the checkpoint was trained with other {NAMES[name]} than now "
-                    f"({_show_difference(state.get(name), own[name])}); go on with the same, or "
-                    "begin in another --save-dir"
-                )
+    def read_words(self, kept: list[str]) -> None:
+        """Take the symbols that a checkpoint keeps."""
+        self.dictionary = build_dictionary(kept)
 
 
 def is_vqa(checkpoint: Path) -> bool:
     """Return whether a checkpoint is of this task; raise UsageError if it is none."""
     return saved_options(read_checkpoint(checkpoint), "task").get("_name") == "vqa"
-
-
-def _show_difference(saved: Any, current: Any) -> str:
-    """Return the first entries that differ between two values."""
-    if isinstance(saved, Mapping) and isinstance(current, Mapping):
-        names = [name for name in current if saved.get(name) != current[name]]
-        saved, current = [saved.get(name) for name in names], [current[name] for name in names]
-    if isinstance(saved, Sequence) and isinstance(current, Sequence):
-        pairs = zip([*saved, "nothing"], [*current, "nothing"], strict=False)
-        saved, current = next((pair for pair in pairs if pair[0] != pair[1]), (saved, current))
-    return f"{saved}, now {current}"
