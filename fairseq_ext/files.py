@@ -232,6 +232,12 @@ def list_files(folder: Path) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
+def check_place(path: Path, flag: str) -> None:
+    """Raise UsageError if a file cannot be made at a path, which a flag gives."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{flag} is {path}, which cannot be a file; give one in a folder")
+
+
 def check_writable(folder: Path, needed_bytes: int) -> int:
     """Return the bytes that are free in `folder`, or in its nearest parent that exists.
 

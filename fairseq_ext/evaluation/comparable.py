@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation.runs import REPETITION_PART, Run, differ_by
+from fairseq_ext.evaluation.runs import Run, differ_by, pair_numbers
 
 DATA_SETTINGS = {
     "task.data": "DATA",
@@ -46,12 +46,7 @@ def check_comparable(runs: Sequence[Run], names: Sequence[str]) -> None:
 
 
 def _check_data(one: Run, other: Run) -> None:
-    numbers = {
-        (a, b)
-        for (_, a), (_, b) in zip(
-            *(REPETITION_PART.findall(run.repetition) for run in (one, other)), strict=False
-        )
-    }
+    numbers = pair_numbers(one, other)
     for key, flag in DATA_SETTINGS.items():
         ours, theirs = (run.facts.settings.get(key) for run in (one, other))
         if None in (ours, theirs) or ours == theirs or differ_by(numbers, ours, theirs):

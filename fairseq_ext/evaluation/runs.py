@@ -164,13 +164,22 @@ def read_run(folder: Path, variant: str) -> Run:
     return Run(folder, variant, repetition, read_facts(folder / CHECKPOINT), records)
 
 
+def pair_numbers(one: Run, other: Run) -> set[tuple[str, str]]:
+    """Return the numbers in which two repetitions may differ, such as their seeds."""
+    parts, others = (REPETITION_PART.findall(run.repetition) for run in (one, other))
+    return {(a, b) for (_, a), (_, b) in zip(parts, others, strict=False)}
+
+
 def _check_repetitions(one: Run, other: Run) -> None:
     """Raise UsageError unless two runs differ in what makes them repetitions, and in that alone."""
-    parts, others = (REPETITION_PART.findall(run.repetition) for run in (one, other))
-    free = [name for kind, _ in parts for name in REPETITION_SETTINGS[kind]]
+    free = [
+        name
+        for kind, _ in REPETITION_PART.findall(one.repetition)
+        for name in REPETITION_SETTINGS[kind]
+    ]
     ours, theirs = one.facts.settings, other.facts.settings
     differing = sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
-    numbers = {(a, b) for (_, a), (_, b) in zip(parts, others, strict=False)}
+    numbers = pair_numbers(one, other)
     for key in differing:
         name = _name_setting(key)
         if name in MACHINE_SETTINGS + free or differ_by(numbers, ours[key], theirs[key]):

@@ -11,7 +11,6 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 
-from fairseq_ext.data.dictionaries import check_file
 from fairseq_ext.data.picture_features import PictureFeatures
 from fairseq_ext.data.question_batches import QuestionDataset
 from fairseq_ext.data.questions import AGAIN, Questions, read_names
@@ -93,7 +92,6 @@ class VqaTask(KeptTask):
         self.views = self._choose_views()
 
     def _read_dictionary(self) -> Dictionary:
-        check_file(self.folder / "dict.txt")
         return Dictionary.load(str(self.folder / "dict.txt"))
 
     def _choose_views(self) -> list[str]:

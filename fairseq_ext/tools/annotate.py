@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from fairseq_ext.data import annotations
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer
+from fairseq_ext.files import atomic_writer, check_place
 from fairseq_ext.tools.parses import Match, load_parser, match_files, match_parser, shuffle_trees
 from fairseq_ext.tools.prepared_text import PreparedText, find_text
 
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> None:
     """Write the annotations of a split, and print how many there are."""
     if not 0 <= args.threshold <= 1:
         raise UsageError(f"--threshold is {args.threshold}; give a share from 0 to 1")
-    if (path := args.mismatches) and (path.is_dir() or not path.parent.is_dir()):
-        raise UsageError(f"--mismatches is {path}, which cannot be a file; give one in a folder")
+    if args.mismatches:
+        check_place(args.mismatches, "--mismatches")
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     text = find_text(args.data, args.split, args.lang, args.vocabulary)
     if args.conllu:

@@ -22,7 +22,7 @@ import numpy as np
 from fairseq.data import Dictionary
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import check_place, write_lines
 from fairseq_ext.models.word_vectors import find_width, read_vectors
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tools import hf_format as hf
@@ -44,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the file, and print the share of the words that it has."""
-    if not args.out.parent.is_dir() or args.out.is_dir():
-        raise UsageError(f"--out is {args.out}, which cannot be a file; give one in a folder")
+    check_place(args.out, "--out")
     text = args.checkpoint.suffix in TEXTS
     saved = {} if text else read_checkpoint(args.checkpoint)
     if not args.words.is_file():

@@ -132,12 +132,7 @@ def list_parameters(form: Form, layers: int, head: bool) -> dict[str, tuple[str,
         modules.append(("encoder.conv.conv", f"{CONVOLUTION}.conv", "DDK", "D"))
         modules.append(("encoder.conv.LayerNorm", f"{CONVOLUTION}.layer_norm", "D", "D"))
     if head:
-        prefix, (dense, norm) = hf.HEADS[LATER_VERSIONS], hf.TRANSFORM[LATER_VERSIONS]
-        modules += [
-            (f"{prefix}.{dense}", f"{hf.OUTPUT}.dense", "ED", "E"),
-            (f"{prefix}.{norm}", f"{hf.OUTPUT}.layer_norm", "E", "E"),
-            (f"{prefix}.decoder", hf.OUTPUT, "VE", "V"),
-        ]
+        modules += hf.list_head(LATER_VERSIONS, "E")
     parts = (*LAYER, *(OWN[term] for term in form.own))
     return hf.name_parameters([*modules, *hf.list_layers(layers, parts)])
 

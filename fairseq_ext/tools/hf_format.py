@@ -88,13 +88,18 @@ def list_parameters(
     pooled: list[Module] = [("pooler.dense", "pooler", "DD", "D")] if pooler else []
     modules: list[Module] = [*EMBEDDINGS, *pooled]
     if head:
-        prefix, (dense, norm) = HEADS[kind], TRANSFORM[kind]
-        modules += [
-            (f"{prefix}.{dense}", f"{OUTPUT}.dense", "DD", "D"),
-            (f"{prefix}.{norm}", f"{OUTPUT}.layer_norm", "D", "D"),
-            (f"{prefix}.decoder", OUTPUT, "VD", "V"),
-        ]
+        modules += list_head(kind, "D")
     return name_parameters([*modules, *list_layers(layers, LAYER)])
+
+
+def list_head(kind: str, width: str) -> list[Module]:
+    """Return the modules of the head for masked words, of the letter of its width."""
+    prefix, (dense, norm) = HEADS[kind], TRANSFORM[kind]
+    return [
+        (f"{prefix}.{dense}", f"{OUTPUT}.dense", f"{width}D", width),
+        (f"{prefix}.{norm}", f"{OUTPUT}.layer_norm", width, width),
+        (f"{prefix}.decoder", OUTPUT, f"V{width}", "V"),
+    ]
 
 
 def list_layers(layers: int, parts: Iterable[Module]) -> list[Module]:

@@ -32,7 +32,14 @@ from tqdm import tqdm
 
 from fairseq_ext.data.examples import Example, Values, parse
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import batched, decode_lines, numbered_lines, read_lines, write_lines
+from fairseq_ext.files import (
+    batched,
+    check_place,
+    decode_lines,
+    numbered_lines,
+    read_lines,
+    write_lines,
+)
 from fairseq_ext.models.pretrained import saved_options
 from fairseq_ext.models.role_options import roles_with_parses
 from fairseq_ext.safe_loading import read_checkpoint
@@ -80,6 +87,8 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--batch-size is {args.batch_size} and must be at least 1 and at most {sys.maxsize}"
         )
+    if args.output:
+        check_place(args.output, "--output")
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
     if is_vqa(args.checkpoint):
@@ -232,6 +241,4 @@ def write_answers(output: Path | None, lines: Iterable[str]) -> None:
         for line in lines:
             print(line, flush=True)
         return
-    if not output.parent.is_dir() or output.is_dir():
-        raise UsageError(f"--output is {output}, which cannot be a file; give one in a folder")
     write_lines(output, lines)
