@@ -255,26 +255,31 @@ class Attention(CachedProjections):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Upgrade a checkpoint as fairseq does, and add the parameters of mechanisms.
 
-        A checkpoint needs no such parameters: our initial values replace absent ones. Those that
-        this model does not have are left out.
+        A checkpoint needs no such parameters: our initial values replace absent ones, and those of
+        groups that have another number of heads here. What this model does not have is left out.
 
         Raises:
-            UsageError: one has another shape here.
+            UsageError: a parameter has another shape here for another reason.
         """
         super().upgrade_state_dict_named(state_dict, name)
         pattern = re.compile(rf"{re.escape(name)}\.{OWN_PARAMETERS}")
         own = {k: x for k, x in self.state_dict(prefix=f"{name}.").items() if pattern.match(k)}
         for key in filter(pattern.match, list(state_dict)):
-            if key not in own:
-                del state_dict[key]
-            elif own[key].shape != state_dict[key].shape:
-                shapes = (list(state[key].shape) for state in (state_dict, own))
-                raise UsageError(
-                    "{} is {} in the checkpoint and {} here; give the options that the checkpoint "
-                    "was trained with".format(key, *shapes)
-                )
+            if key not in own or own[key].shape != state_dict[key].shape:
+                saved = state_dict.pop(key)
+                self._check_shape(key, saved.shape, own.get(key, saved).shape)
         for key, value in own.items():
             state_dict.setdefault(key, value.clone())
+
+    def _check_shape(self, key: str, saved: Sequence[int], shape: Sequence[int]) -> None:
+        """Raise UsageError if shapes differ in anything but a number of heads."""
+        heads = {self.num_heads, *(group.num_heads for group in self.groups)}
+        differing = (size for old, size in zip(saved, shape, strict=False) if old != size)
+        if len(saved) != len(shape) or not heads.issuperset(differing):
+            raise UsageError(
+                f"{key} is {list(saved)} in the checkpoint and {list(shape)} here; give the "
+                "options that the checkpoint was trained with"
+            )
 
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
