@@ -96,6 +96,7 @@ setup(
         "matplotlib>=3.8,<4",
         "nltk>=3.9,<4",
         "pillow>=10.1",
+        "regex>=2023.8",
         "rouge-score>=0.1.2,<0.2",
         "sacrebleu>=2.0,<3",
         "sacremoses>=0.1.1,<1",

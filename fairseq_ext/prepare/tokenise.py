@@ -4,28 +4,19 @@ Punctuation is normalised first, unless --raw-punctuation. White space of any ki
 space. Files that exist are kept.
 """
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from fairseq_ext.prepare.step import BatchFunction, logger, map_files, step_parser
 
-
-class UnprintedToSpace(dict[int, str]):
-    """Table for `str.translate`: control, format and unassigned characters (C) become spaces."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        self[code] = " " if unicodedata.category(character).startswith("C") else character
-        return self[code]
-
-
-UNPRINTED = UnprintedToSpace()
+UNPRINTED = regex.compile(r"\p{C}")
+"""Control, format and unassigned characters, of any version of Python the same."""
 
 
 @dataclass
@@ -58,7 +49,7 @@ class MosesPipeline:
         if self.normalise:
             text = self.normaliser.normalize(text + "\n")  # the Perl script sees it, too
         if self.printed:
-            text = text.translate(UNPRINTED)
+            text = UNPRINTED.sub(" ", text)
         text = self.tokeniser.tokenize(text, aggressive_dash_splits=self.hyphens, return_str=True)
         text = text.strip()  # it ends with a space after a quotation mark
         return text.lower() if self.lowercase else text
