@@ -146,7 +146,8 @@ class HeadGroup(nn.Module):
 
         if bias.requires_grad or not context.inputs.holds(bias):
             return compute()
-        return context.inputs.cached(("bias", id(bias), self.masks, heads.start), compute)
+        key = ("bias", id(bias), self.masks, heads.start, heads.stop)
+        return context.inputs.cached(key, compute)
 
 
 def widen(call: HeadCall) -> HeadCall:
