@@ -120,7 +120,7 @@ set_finetuning_flags() {
 # test_transfer: let models answer the validation part of $transfer too, and add it to METRICS and BY.
 test_transfer() {
   BY=${METRICS[0]}
-  PREDICT="${PREDICT:-} $transfer=$PLACE/data-bin/$transfer/valid.jsonl"
+  PREDICT+=("$transfer=$PLACE/data-bin/$transfer/valid.jsonl")
   METRICS+=("${PREDICTED[@]/#/predicted.$transfer.}")
   BY+=" predicted.$transfer.${PREDICTED[0]}"
 }
@@ -132,15 +132,16 @@ train() { study "$@" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}"
 # two passes that mask nothing.
 compare_with_two_passes() { [ "$seeds" = 1 ] || BASELINE=two_pass compare "$@"; }
 
-# draw_masking RUN...: draw the shares of units that adversaries mask.
+# draw_masking NAME...: draw the shares of units that adversaries mask, in RUNS of these variants.
 draw_masking() {
+  keep_variants "$@"
   say
-  python -m fairseq_ext.cli masking --out "$out/masked.png" "$@"
+  python -m fairseq_ext.cli masking --out "$out/masked.png" "${RUNS[@]}"
   say "Picture of the masked units: $out/masked.png"
 }
 
 finetune() {
-  local name flags now=() late=() adversarial=() masked=()
+  local name flags now=() late=() adversarial=()
   for name in $variants; do [[ "$name" != asa* ]] || adversarial+=("$name"); done
   for name in $variants; do
     flags=$(variant_flags "$name") || exit 1
@@ -151,8 +152,7 @@ finetune() {
   compare "${METRICS[@]}"
   # shellcheck disable=SC2086 # words
   [[ " $variants " != *" two_pass "* ]] || compare_with_two_passes ${BY:-${METRICS[0]}}
-  for name in "${adversarial[@]}"; do masked+=("$out/$name"/seed-*); done
-  [ ${#masked[@]} = 0 ] || draw_masking "${masked[@]}"
+  [ ${#adversarial[@]} = 0 ] || draw_masking "${adversarial[@]}"
 }
 
 # choose_variant FOLDER NAME=FLAGS...: train variants in a folder of OUT, and set BEST to the name of the
@@ -185,7 +185,7 @@ tau() {
   for value in $taus; do variants+=("tau-$value=$(variant_flags asa) --asa-tau $value"); done
   train "${variants[@]}"
   compare "${METRICS[@]}"
-  draw_masking "${RUNS[@]}"
+  draw_masking "${variants[@]%%=*}"
 }
 
 pretrain() {
@@ -198,7 +198,7 @@ pretrain() {
   study "plain=--criterion masked_lm" "asa=--criterion masked_lm_asa --asa-layers all $asa" -- \
     "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
   BY=loss compare train.loss loss
-  draw_masking "$out"/asa/seed-*
+  draw_masking asa
 }
 
 translate() {
@@ -209,7 +209,7 @@ translate() {
     "${FLAGS[@]}" "${REST[@]}"
   compare bleu valid.nll_loss train.nll_avg "${SCORING[@]}"
   compare_with_two_passes bleu "${SCORING[@]}"
-  draw_masking "$out"/asa/seed-*
+  draw_masking asa
 }
 
 variants='naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa' vocabulary='' epochs=3 lr=''

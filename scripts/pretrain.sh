@@ -156,7 +156,7 @@ add_settings() {
 # choose_settings: train each side with each setting for a third of the updates, and write the number
 # of the one with the lowest loss of validation to $out/chosen.txt.
 choose_settings() {
-  local folder=$out name number line chosen FLAGS=() VARIANTS=() updates=$((updates / 3)) seeds=1
+  local folder=$out name number line chosen FLAGS=() VARIANTS=() updates=$(((updates + 2) / 3)) seeds=1
   local out=$out/search
   set_flags "$size"
   for number in 1 2 3 4; do

@@ -168,10 +168,12 @@ def test_cores_are_those_that_may_be_used():
     [("de", "de"), ("pt_BR", "pt"), ("zh-Hans", "zh"), ("title", None)],
 )
 def test_the_language_of_the_target(tmp_path, target, language):
-    (tmp_path / f"test.en-{target}.{target}.idx").write_text("")
-    code = f'data={tmp_path}; find_references test; say "${{SCORING[*]}}"'
+    for side in ("en", target):
+        (tmp_path / f"test.en-{target}.{side}.idx").write_text("")
+    code = f'data={tmp_path}; find_references test; say "${{SCORING[*]}}" "$REFERENCE"'
     flags = f" --target-lang {language}" if language else ""
-    assert lib(code, "study").stdout == f"--gen-subset test{flags}\n"
+    expected = f"--gen-subset test{flags} {tmp_path}/test.en-{target}.{target}\n"
+    assert lib(code, "study").stdout == expected
 
 
 @pytest.mark.parametrize("lacking", [0, 1])

@@ -56,7 +56,7 @@ judge_last_epoch() {
   [ ${#PREDICTED[@]} -gt 0 ] ||
     die "--last is not for $TASK, whose answers have no score: leave it out."
   FLAGS+=(--disable-validation)
-  PREDICT=valid TESTS='bootstrap-seeds t'
+  PREDICT=(valid) TESTS='bootstrap-seeds t'
   METRICS=("${PREDICTED[@]/#/predicted.valid.}")
 }
 

@@ -3,6 +3,8 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 RUNS=() # folders of all trainings so far
+unset BASELINE BY TESTS GENERATE AVERAGE folds # which a user may have exported
+PREDICT=()
 
 # read_study_options SEEDS NAMES ARGUMENT...: read the options that translation studies share, and
 # those in NAMES, as `read_options` does. Set data, size, updates, seeds (default: SEEDS), jobs and
@@ -50,7 +52,7 @@ find_references() {
     SCORING+=(--reference "$data/text/$1.$target")
     REFERENCE=''
   else
-    REFERENCE=${files[0]%.idx}
+    REFERENCE=${files[0]%.*.idx}.$target
   fi
 }
 
@@ -119,12 +121,12 @@ print_mechanisms() {
 # study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags, with $seeds seeds
 # and $folds folds if that is set, on $data; add their folders to RUNS. Flags that fairseq would
 # refuse are refused before the first training. If GENERATE is set, each run translates as it says,
-# with the average of the last AVERAGE checkpoints if that is set; if PREDICT is set, it answers that
-# part of $data (or SUBSET=FILE; several words are several parts).
+# with the average of the last AVERAGE checkpoints if that is set; it answers the parts of $data (or
+# SUBSET=FILE) in the array PREDICT.
 study() {
   local numbers part variants=() generate=()
   [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
-  for part in ${PREDICT:-}; do generate+=(--predict "$part"); done
+  for part in "${PREDICT[@]}"; do generate+=(--predict "$part"); done
   python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}" || return
   mapfile -t numbers < <(seq "$seeds")
   while [ "$1" != -- ]; do
@@ -132,6 +134,7 @@ study() {
     add_runs "$out/${1%%=*}"
     shift
   done
+  rm -f "$out/diverged.txt" # of an earlier call
   foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" \
     ${folds:+--folds "$folds"} --jobs "$jobs" "${variants[@]}" "${generate[@]}" -- "$data" "${@:2}"
 }
@@ -195,11 +198,9 @@ print_best() {
   sed -n '2s/,.*//p' <<<"$table"
 }
 
-# draw_curves METRIC TEXT: draw a logged metric of RUNS over updates, unless the picture is up to
-# date.
+# draw_curves METRIC TEXT: draw a logged metric of RUNS over updates.
 draw_curves() {
-  is_newer "$out/curves.png" "${RUNS[@]/%//train.log}" ||
-    python -m fairseq_ext.cli curves --metric "$1" --out "$out/curves.png" "${RUNS[@]}"
+  python -m fairseq_ext.cli curves --metric "$1" --out "$out/curves.png" "${RUNS[@]}"
   say
   say "Picture of the $2: $out/curves.png"
 }
@@ -215,15 +216,23 @@ describe_attention() {
   done
 }
 
+# keep_variants NAME...: leave those of RUNS that are of these variants.
+keep_variants() {
+  local name run kept=()
+  for name in "$@"; do
+    for run in "${RUNS[@]}"; do [ "${run%/*}" != "$out/$name" ] || kept+=("$run"); done
+  done
+  RUNS=("${kept[@]}")
+}
+
 # compare_closest METRIC... [FLAG...]: as `compare`, each mechanism of a paper with the alternatives
 # that are closest to it, as far as there are RUNS of them.
 compare_closest() {
-  local all=("${RUNS[@]}") row name run
+  local all=("${RUNS[@]}") row
   for row in "${CLOSEST[@]}"; do
-    RUNS=()
-    for name in $row; do
-      for run in "${all[@]}"; do [ "${run%/*}" != "$out/$name" ] || RUNS+=("$run"); done
-    done
+    RUNS=("${all[@]}")
+    # shellcheck disable=SC2086 # words
+    keep_variants $row
     BASELINE=${row%% *}
     [[ " ${RUNS[*]} " != " $out/$BASELINE/"* ]] || [ ${#RUNS[@]} -le $((seeds * ${folds:-1})) ] ||
       compare "$@"
