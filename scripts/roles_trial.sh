@@ -32,7 +32,8 @@
 # taken away before folds are made, or the part for validation. The best epoch is the best one on what
 # was set aside; last and best are in the tables, CORPUS/table*.txt and table.txt, which also has the
 # share of words with a vector, the parser's attachment scores, and the test over corpora. A second
-# run of the same command continues where the first was interrupted. The protocol, which was written
+# run of the same command continues where the first was interrupted; a search that has ended is kept,
+# whatever --tries is, until CORPUS/chosen.txt is deleted. The protocol, which was written
 # before the runs, is in docs/results/protocols.md.
 #
 # Expected: in the paper, CR, TREC, MPQA, MR, SST without roles 82.0, 91.8, 88.6, 77.7, 81.8, with
@@ -56,6 +57,10 @@ prepare() {
     produce "$data/train.jsonl" awk 'NR % 10' "$DATA/train.jsonl"
   fi
   [ -e "$data/dict.txt" ] || bash "$SCRIPTS/prepare_task.sh" "$1" "$data" --words 0
+  produce "$data/made-of" realpath -m "$vectors" "$parser"
+  realpath -m "$vectors" "$parser" | cmp -s - "$data/made-of" ||
+    die "'$data' was made with these vectors and this parser: $(paste -sd' ' "$data/made-of"):" \
+      "give the same, or delete it."
   produce "$data/share.txt" foreground python -m fairseq_ext.cli export-vectors "$vectors" \
     --words "$data/dict.txt" --width 96 --out "$data/vectors.txt"
   cat "$data/share.txt"

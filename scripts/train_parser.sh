@@ -62,13 +62,18 @@ train='' dev='' lang=en updates=5000 out=''
 read_options "WORD --train= --dev= --lang= --updates= --out=" "$@"
 require_positive --updates "$updates"
 out=${out:-$PLACE/checkpoints/parser}
-treebank=$(corpus_folder ud-english-ewt)
-train=${train:-${treebank:+$treebank/en_ewt-ud-train.conllu.gz}}
-dev=${dev:-${treebank:+$treebank/en_ewt-ud-dev.conllu.gz}}
-for file in train dev; do
-  [ -f "${!file}" ] || die "--$file is '${!file}', which is no file: give CoNLL-U, or set" \
-    "FAIRSEQ_EXT_CORPORA to a folder with ud-english-ewt."
-done
+out=${out%/}
+if [ ! -e "$out/model-best" ]; then
+  [ ! -e "$out" ] || rmdir "$out" 2>/dev/null ||
+    die "'$out' is there and has no parser (model-best): delete it, or give another --out."
+  [ -n "$train" ] && [ -n "$dev" ] || treebank=$(corpus_folder ud-english-ewt)
+  train=${train:-${treebank:+$treebank/en_ewt-ud-train.conllu.gz}}
+  dev=${dev:-${treebank:+$treebank/en_ewt-ud-dev.conllu.gz}}
+  for file in train dev; do
+    [ -f "${!file}" ] || die "--$file is '${!file}', which is no file: give CoNLL-U, or set" \
+      "FAIRSEQ_EXT_CORPORA to a folder with ud-english-ewt."
+  done
+fi
 for data in "${WORDS[@]}"; do
   [ -e "$data/train.jsonl" ] ||
     die "'$data' has no train.jsonl: give folders of scripts/prepare_task.sh --words 0."

@@ -41,9 +41,14 @@ print_variant() {
 # make_world: make $data from a world that is generated beside it, unless it is there.
 make_world() {
   local world=$data.generated name features=()
+  [ ! -e "$world/pictures" ] || [ "$(cat "$world/pictures")" = "$pictures" ] ||
+    die "--pictures is $pictures, and $world has $(cat "$world/pictures"): give that number, or" \
+      "delete it and $data."
   [ ! -e "$data/rare.jsonl" ] || return 0
-  [ -e "$world" ] ||
+  if [ ! -e "$world" ]; then
     foreground python -m fairseq_ext.prepare.picture_world.generate "$world" --pictures "$pictures"
+    say "$pictures" >"$world/pictures"
+  fi
   for name in shape colour size; do features+=(--features "$name=$world/$name"); done
   bash "$SCRIPTS/prepare_vqa.sh" "$data" "${features[@]}" --offline "$world" --minival all
   python -m fairseq_ext.prepare.picture_world.rare_part "$data"

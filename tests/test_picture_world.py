@@ -340,6 +340,8 @@ def test_the_recipe(tmp_path):
     against = (tmp_path / "out" / "table-una.txt").read_text()
     assert "analysis.views.explained_away" in against and "concat" not in against
     assert (tmp_path / "out" / "weights" / "weights_u.png").stat().st_size > 1000
+    other = bash(*command, "--pictures", 300)
+    assert_refused(other, "--pictures is 300, and ", "data.generated has 200: give that number")
     before = (tmp_path / "out" / "hna" / "seed-1" / "checkpoint_last.pt").stat().st_mtime_ns
     again = bash(*command, *sizes, "--seeds", 1, "--variants", "hna")
     assert again.returncode == 0 and "1 of 1 runs" in again.stdout, again.stderr

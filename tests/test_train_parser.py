@@ -58,6 +58,21 @@ def test_a_parser_is_trained_once_and_measured_in_lower_case_too(train, tmp_path
     assert (tmp_path / "calls").read_text() == calls
 
 
+def test_a_slash_at_the_end_of_the_folder_says_the_same(train, tmp_path):
+    done = train("--out", "parser/")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "parser" / "model-best").is_dir()
+    again = train("--train", "/nowhere")  # none is needed any more
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_folder_of_something_else_is_kept(train, tmp_path):
+    (tmp_path / "parser").mkdir()
+    (tmp_path / "parser" / "thesis").touch()
+    assert_refused(train(), "'parser' is there and has no parser (model-best): delete it")
+    assert (tmp_path / "parser" / "thesis").exists() and not (tmp_path / "calls").exists()
+
+
 def test_what_fails_leaves_no_parser(train, tmp_path):
     (tmp_path / "broken").touch()
     assert_refused(train(), "no score")
@@ -81,4 +96,5 @@ def test_refused(train, given, said):
 def test_without_spacy_or_a_treebank(train, tmp_path):
     (tmp_path / "spacy/__init__.py").write_text("raise ImportError")
     assert_refused(train(), "spaCy is not installed", "pip install -e '.[spacy]'")
-    assert_refused(bash(SCRIPT), "--train is ''", "FAIRSEQ_EXT_CORPORA")
+    new = tmp_path / "new"
+    assert_refused(bash(SCRIPT, "--out", new), "--train is ''", "FAIRSEQ_EXT_CORPORA")
