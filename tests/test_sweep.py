@@ -130,6 +130,8 @@ def test_labelled_text_is_answered_after_training(out):
         assert step.file("txt") == run / f"predict-{name}.txt" and step.keeps
         expected = f"fairseq-ext predict {run}/checkpoint_last.pt --examples --json --right "
         assert step.command() == f"{expected}--input {text}/valid.jsonl --cpu"
+    (job,) = planned(out, "a=", options="--predict valid", flags="--user-dir=mine")
+    assert job.steps[1].command().endswith("DATA/valid.jsonl --user-dir mine")
     with pytest.raises(UsageError, match="--predict is '../x' and must be a name"):
         planned(out, "a=", options="--predict ../x")
 

@@ -171,6 +171,8 @@ def _plan_prediction(folder: Path, subset: str, train: list[str]) -> Step:
     text = ["--input", file or f"{train[0]}/{name}.jsonl"]
     flags = [f"$RUN/{LAST}", "--examples", "--json", "--right", *text]
     flags += ["--cpu"] if "--cpu" in train else []
+    user_dir = parse_flags(train)["--user-dir"]
+    flags += ["--user-dir", user_dir] if user_dir != DEFAULTS["--user-dir"] else []
     name = f"predict-{check_subset(name, '--predict')}"
     return Step(folder, name, "fairseq-ext predict", flags, keeps=True)
 

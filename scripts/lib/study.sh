@@ -206,9 +206,12 @@ draw_curves() {
 }
 
 # describe_attention [FLAG...]: analyse the attention of each of RUNS over validation data, in
-# RUN/analysis, where `compare` finds its metrics analysis.SITE.NAME.
+# RUN/analysis, where `compare` finds its metrics analysis.SITE.NAME. A --user-dir in REST is used.
 describe_attention() {
-  local run
+  local run place
+  for place in "${!REST[@]}"; do
+    [ "${REST[place]}" != --user-dir ] || set -- "$@" --user-dir "${REST[place + 1]}"
+  done
   for run in "${RUNS[@]}"; do
     is_newer "$run/analysis/heads.json" "$run/checkpoint_last.pt" ||
       foreground python -m fairseq_ext.cli analyse "$run/checkpoint_last.pt" --data "$data" \
