@@ -86,7 +86,7 @@ def test_convolution():
 
 @pytest.mark.parametrize("one_batch", [True, False])
 def test_padding_that_is_embedded_does_not_reach_the_convolution(one_batch):
-    """As with --asa-padded-length: real tokens are what they are without padding."""
+    """Real tokens are what they are without padding, which --asa-padded-length embeds."""
     model = build_tiny_model("deberta_asa_tiny", encoder_conv_kernel=3, **BUCKETS).eval()
     encoder, tokens = model.encoder.sentence_encoder, torch.tensor([[0, 5, 6, 2]])
     padded, outputs = F.pad(tokens, (0, 3), value=1), []

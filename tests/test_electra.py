@@ -226,7 +226,7 @@ def test_objectives_that_sample_again_are_refused(name, options):
 
 
 def test_guidance_sees_what_the_discriminator_reads():
-    """A period that replaces a word counts, one that was replaced does not."""
+    """Patterns see the sampled words, and no mask."""
     model, criterion = build_composite(f"{REPLACED}_ag")
     sample, part = batch(), criterion.parts[0]
     inputs = {**sample["net_input"], "hidden": sample["target"]}
