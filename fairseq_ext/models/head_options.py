@@ -31,6 +31,13 @@ from fairseq_ext.models import config
 from fairseq_ext.models.role_options import check_role_heads, parse_roles, scale_queries
 from fairseq_ext.roles.role_masks import RoleMask
 
+NOT_OF_HARD_CODED_HEADS: dict[str, tuple[tuple[str | None, ...], str]] = {
+    "normaliser": (("softmax",), "are not normalised"),
+    "scorer": (("dot",), "have scores of their own"),
+    "positions": (("none", None, *EMBEDDED), "have positions of their own"),
+}
+"""Slot -> values that hard-coded heads alone go with, the first one advised, and the reason."""
+
 
 def count_heads(site: str, heads: int, options: Mapping[str, Any]) -> int:
     """Return the number of heads at a site, on a side of the model that has `heads`."""
@@ -168,23 +175,13 @@ def build_hard_coded_heads(
     flag, text = f"--{site}-gaussian-heads", options[f"{site}_gaussian_heads"]
     if not (count := _parse_count(flag, text, heads)):
         return None
-    normaliser = f"--{site}-normaliser {options[f'{site}_normaliser']}"
-    if count == heads and not normaliser.endswith(" softmax"):
-        raise UsageError(
-            f"{flag} {text} leaves no head to {normaliser}, since hard-coded heads are not "
-            f"normalised; give fewer of them, or --{site}-normaliser softmax"
-        )
-    if count == heads and (scorer := options[f"{site}_scorer"]) != "dot":
-        raise UsageError(
-            f"{flag} {text} leaves no head to --{site}-scorer {scorer}, since hard-coded heads "
-            f"have scores of their own; give fewer of them, or --{site}-scorer dot"
-        )
-    positions = options.get(f"{site}_positions")
-    if count == heads and positions not in (None, "none", *EMBEDDED):
-        raise UsageError(
-            f"{flag} {text} leaves no head to --{site}-positions {positions}, since hard-coded "
-            f"heads have positions of their own; give fewer of them, or --{site}-positions none"
-        )
+    for slot, (usual, reason) in NOT_OF_HARD_CODED_HEADS.items():
+        value = options.get(f"{site}_{slot}")
+        if count == heads and value not in usual:
+            raise UsageError(
+                f"{flag} {text} leaves no head to --{site}-{slot} {value}, since hard-coded heads "
+                f"{reason}; give fewer of them, or --{site}-{slot} {usual[0]}"
+            )
     names = f"{site}_gaussian_offsets", "gaussian_sigma"
     offsets, sigmas = (_parse_numbers(n, options[n], layer, count, layers) for n in names)
     ratio = options["gaussian_ratio"] if site == "cross" else 1.0
