@@ -240,6 +240,9 @@ def test_search_and_trial(trial):
     assert 100 < int(share[1]) == int(share[2]) - 2  # the full stop and <mask> have none
     assert not {"done", "ready."} & {*trial("search", "--corpora", "trec").split()}  # all is there
     assert "parser, scores: dep_uas:0.75 dep_las:0.5\n" in table
+    (data / "made-of").write_text("/other\n")
+    with pytest.raises(AssertionError, match="made with these vectors and this parser: /other"):
+        trial("search", "--corpora", "trec")
 
 
 @pytest.mark.slow
