@@ -124,7 +124,8 @@ def run_page(page: str, folder: Path) -> str:
                 capture_output=True,
                 text=True,
             )
-            assert done.returncode == 0, (block.code, done.stdout[-2000:], done.stderr[-4000:])
+            if done.returncode:
+                pytest.fail(f"{block.code}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
             said += done.stdout
     return said
 

@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -580,3 +581,29 @@ def test_what_one_command_is_configured_with_does_not_reach_the_next(monkeypatch
 
     assert [configure("--seed", "7"), configure()] == [7, 1]
     assert copied == []  # a model's node, which nobody asked for
+
+
+TRAINED = """
+import torch
+from fairseq.data.iterators import BufferedIterator
+
+class Batches:
+    def __len__(self):
+        return 9999
+
+    def __iter__(self):
+        while True:
+            yield torch.stack([torch.ones(3000) for _ in range(500)])
+
+ahead = BufferedIterator({0}, Batches())
+next(ahead)
+"""
+
+
+@pytest.mark.parametrize(("patched", "room"), [(False, 9999), (True, 9999), (True, 1)])
+def test_a_command_that_ends_amid_an_epoch_is_not_aborted(patched, room):
+    """Without the patch the thread that makes batches is stopped inside torch, which aborts."""
+    first = "from fairseq_ext.patches import batches; batches.stop_reading_ahead()" * patched
+    code = first + TRAINED.format(room)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == (0 if patched else -signal.SIGABRT), done.stderr

@@ -38,6 +38,7 @@ PATCHES = (
     batches.refresh_cached_items,
     batches.use_whole_parts,
     batches.restart_workers,
+    batches.stop_reading_ahead,
     checkpoints.copy_whole,
     checkpoints.save_whole,
     checkpoints.load_safely,
