@@ -117,6 +117,15 @@ set_finetuning_flags() {
   [ -z "$transfer" ] || test_transfer
 }
 
+# check_transfer: refuse --transfer to a corpus of another task, or whose answers have no score.
+check_transfer() {
+  local task
+  task=$(set_task "$transfer" && say "$TASK") || exit 1
+  [ "$task" = "$TASK" ] ||
+    die "--transfer is '$transfer', a corpus for $task: give one for $TASK."
+  [ ${#PREDICTED[@]} -gt 0 ] || die "--transfer is not for $TASK, whose answers have no score."
+}
+
 # test_transfer: let models answer the validation part of $transfer too, and add it to METRICS and BY.
 test_transfer() {
   BY=${METRICS[0]}
@@ -253,6 +262,7 @@ pretrain)
 *)
   setup_environment
   set_task "${WORDS[1]}"
+  [ -z "$transfer" ] || check_transfer
   set_encoder "$checkpoint"
   [ -n "$data" ] || { prepare_corpus "${WORDS[1]}" && data=$DATA; }
   [ -z "$transfer" ] || prepare_corpus "$transfer"

@@ -81,6 +81,7 @@ BY='accuracy rare.accuracy'
 compare $BY accuracy_{yes_no,number,other} --bars "$out/accuracy.png"
 
 joined=() hybrid=()
+set_user_dir
 for run in "${RUNS[@]}"; do
   case "$run" in
   */una/seed-* | */dna/seed-* | */hna/seed-*) joined+=("$run") ;;
@@ -90,7 +91,7 @@ done
 for run in "${joined[@]}"; do
   is_newer "$run/analysis/column_sums.csv" "$run/checkpoint_last.pt" ||
     foreground python -m fairseq_ext.cli columns "$run/checkpoint_last.pt" --data "$data" \
-      --split valid --out "$run/analysis"
+      --split valid --out "$run/analysis" "${USER_DIR[@]}"
 done
 if [[ " $variants " == *' una '* ]]; then
   RUNS=("${joined[@]}") BASELINE=una
@@ -98,5 +99,5 @@ if [[ " $variants " == *' una '* ]]; then
   compare $BY analysis.views.{explained_away,below_bound}
 fi
 if [ ${#hybrid[@]} -gt 0 ]; then
-  foreground python -m fairseq_ext.cli weights "${hybrid[@]}" --out "$out/weights"
+  foreground python -m fairseq_ext.cli weights "${hybrid[@]}" --out "$out/weights" "${USER_DIR[@]}"
 fi

@@ -514,6 +514,19 @@ def test_the_recipe_of_pre_training(place, pretrained, tmp_path):
     assert "asa_masked_2" in (tmp_path / "asa" / "seed-1" / "train.log").read_text()
 
 
+@pytest.mark.parametrize(
+    ("corpus", "transfer", "said"),
+    [
+        ("quora", "sts", "--transfer is 'sts', a corpus for sentence_regression"),
+        ("quora", "parws", "The corpus is 'parws'"),
+        ("squad-1.1", "squad-2.0", "--transfer is not for span_extraction"),
+    ],
+)
+def test_transfer_is_to_a_corpus_of_the_same_task(corpus, transfer, said):
+    script = ROOT / "scripts" / "asa.sh"
+    assert_refused(bash(script, "finetune", corpus, "no.pt", "--transfer", transfer), said)
+
+
 STUB = """#!/bin/sh
 echo "$@" >>"$CALLS"
 while [ $# -gt 0 ]; do

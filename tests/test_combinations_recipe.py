@@ -5,7 +5,7 @@ import re
 import pytest
 from conftest import ROOT
 from corpora import write_corpus
-from shell import assert_refused, bash
+from shell import assert_refused, bash, lib
 from variants import ALTERNATIVES, MIXERS, PAPERS, SCORERS
 from variants import PAPER_PAIRS as PAIRS
 from variants import PAPERS as MECHANISMS
@@ -98,6 +98,20 @@ def test_alternatives_are_those_that_can_be_combined():
         *("sparsemax", "entmax-learned", "off-by-one")
     }
     assert closest == (names | PAPERS.keys()) - {"hna"} - SCORERS - MIXERS
+
+
+@pytest.mark.parametrize(
+    ("flags", "given"),
+    [
+        ("--fp16", ""),
+        ("--fp16 --user-dir 'my ext' --lr 1", "--user-dir my ext "),
+        ("--user-dir=my", "--user-dir=my "),
+    ],
+)
+def test_analyses_know_the_users_package(flags, given):
+    code = f"foreground() {{ say $*; }}; RUNS=(a/seed-1) REST=({flags}) data=d; describe_attention"
+    done = lib(f"{code} --limit 3", "study")
+    assert done.stdout.endswith(f"--sentences 0 --out a/seed-1/analysis {given}--limit 3\n")
 
 
 @pytest.mark.slow

@@ -169,6 +169,20 @@ def test_refusals(arguments, said, tmp_path):
     assert said in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("stages", "status"), [("right fast", 1), ("fast right", 1), ("real fast", 75), ("real", 0)]
+)
+def test_what_is_wrong_decides_over_time_that_is_up(stages, status, tmp_path):
+    for made in ("builtin.en-de", "running-text"):
+        (tmp_path / "runs" / made).mkdir(parents=True)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\ncase "$2" in right) exit 1 ;; fast) exit 75 ;; esac\n')
+    python.chmod(0o755)
+    path = f"{python.parent}:{os.environ['PATH']}"
+    assert gpu("--dry", "--out", tmp_path, "--stages", stages, PATH=path).returncode == status
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     return tmp_path_factory.mktemp("gpu") / "out"

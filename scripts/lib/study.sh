@@ -205,17 +205,27 @@ draw_curves() {
   say "Picture of the $2: $out/curves.png"
 }
 
-# describe_attention [FLAG...]: analyse the attention of each of RUNS over validation data, in
-# RUN/analysis, where `compare` finds its metrics analysis.SITE.NAME. A --user-dir in REST is used.
-describe_attention() {
-  local run place
+# set_user_dir: set USER_DIR to the --user-dir in REST with its folder, or to nothing.
+set_user_dir() {
+  local place
+  USER_DIR=()
   for place in "${!REST[@]}"; do
-    [ "${REST[place]}" != --user-dir ] || set -- "$@" --user-dir "${REST[place + 1]}"
+    case "${REST[place]}" in
+    --user-dir) USER_DIR=("${REST[@]:place:2}") ;;
+    --user-dir=*) USER_DIR=("${REST[place]}") ;;
+    esac
   done
+}
+
+# describe_attention [FLAG...]: analyse the attention of each of RUNS over validation data, in
+# RUN/analysis, where `compare` finds its metrics analysis.SITE.NAME.
+describe_attention() {
+  local run
+  set_user_dir
   for run in "${RUNS[@]}"; do
     is_newer "$run/analysis/heads.json" "$run/checkpoint_last.pt" ||
       foreground python -m fairseq_ext.cli analyse "$run/checkpoint_last.pt" --data "$data" \
-        --sentences 0 --out "$run/analysis" "$@"
+        --sentences 0 --out "$run/analysis" "${USER_DIR[@]}" "$@"
   done
 }
 
