@@ -23,7 +23,7 @@ FIXTURES = ROOT / "tests/fixtures/corpora"
 def load(out: Path) -> dict[str, list]:
     return {
         path.stem: [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
-        for path in out.iterdir()
+        for path in out.glob("*.jsonl")
     }
 
 

@@ -139,17 +139,21 @@ def test_the_recipe_without_a_training_part(tmp_path):
 
 @pytest.mark.recipe
 def test_the_recipe(tmp_path):
-    """A folder that is there without a vocabulary gets one."""
+    """A folder that is there without a vocabulary gets one; other words or texts are refused."""
     recipe, out = ROOT / "scripts/prepare_task.sh", tmp_path / "subj"
     assert bash(recipe, "subj", out, FAIRSEQ_EXT_CORPORA=str(FIXTURES)).returncode == 0
     assert not (out / "dict.txt").exists()
+    assert_refused(bash(recipe, "mr", out, "--words", 3), "made with 'CORPUS subj'", "'CORPUS mr'")
     done = bash(recipe, "subj", out, "--words", 3)
     assert (done.returncode, done.stderr) == (0, "")
     assert "vocabulary: 3 words" in done.stdout and done.stdout.endswith(f"{out} is ready.\n")
     assert sorted(path.name for path in out.iterdir()) == [
-        *("dict.txt", "tokenizer.json", "train.jsonl")
+        *("dict.txt", "manifest.json", "tokenizer.json", "train.jsonl")
     ]
-    again = bash(recipe, "subj", out, "--words", 0, FAIRSEQ_EXT_CORPORA=str(FIXTURES))
-    assert again.returncode == 0 and "is there already: delete it" in again.stdout
+    for words in ((), ("--words", 3)):
+        again = bash(recipe, "subj", out, *words, FAIRSEQ_EXT_CORPORA=str(FIXTURES))
+        assert again.returncode == 0 and "is there already: delete it" in again.stdout
+    other = bash(recipe, "subj", out, "--words", 0, FAIRSEQ_EXT_CORPORA=str(FIXTURES))
+    assert_refused(other, "made with '--words 3'", "'--words 0'")
     assert len(dictionary(out)) == 4
     assert_refused(bash(recipe, "subj", out, "--words", "few"), "--words is 'few'")
