@@ -34,12 +34,6 @@ require_train() {
     die "'$OUT' has no train.jsonl, from which --words would take them: leave --words out."
 }
 
-# record: write down what OUT holds, which `workspace same` compares with a later command.
-record() {
-  printf '{"settings": ["CORPUS %s"%s]}\n' "${WORDS[0]}" "${words:+, \"--words $words\"}" \
-    >"$OUT/manifest.json"
-}
-
 words=''
 read_options "WORD --words=" "$@"
 [ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
@@ -48,22 +42,22 @@ read_options "WORD --words=" "$@"
 OUT=${WORDS[1]:-$PLACE/data-bin/${WORDS[0]}}
 OUT=${OUT%/}
 require_train
-SETTINGS=("CORPUS ${WORDS[0]}")
+SETTINGS=("CORPUS ${WORDS[0]}" ${words:+"--words $words"})
 if [ -z "$words" ] || [ ! -e "$OUT/train.jsonl" ] || [ -e "$OUT/dict.txt" ]; then
   [ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||
     die "FAIRSEQ_EXT_CORPORA is not set: set it to the folder with the files of '${WORDS[0]}'."
-  MADE='*.jsonl' SETTINGS+=(${words:+"--words $words"})
+  MADE='*.jsonl'
   one_at_a_time "$(dirname "$OUT")"
   data_recipe "data-bin/${WORDS[0]}" "$OUT"
   setup_environment
   python -m fairseq_ext.prepare.corpora "${WORDS[0]}" "$FAIRSEQ_EXT_CORPORA" "$OUT"
 else
-  workspace same "$OUT" "${SETTINGS[@]}"
+  workspace same "$OUT" "${SETTINGS[0]}"
 fi
 require_train
 if [ -n "$words" ]; then
   setup_environment
   python -m fairseq_ext.prepare.word_vocabulary "$OUT" --words "$words"
 fi
-record
+workspace record "$OUT" "${SETTINGS[@]}"
 say "$OUT is ready."

@@ -5,7 +5,6 @@ import os
 import re
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -600,10 +599,9 @@ next(ahead)
 """
 
 
-@pytest.mark.parametrize(("patched", "room"), [(False, 9999), (True, 9999), (True, 1)])
-def test_a_command_that_ends_amid_an_epoch_is_not_aborted(patched, room):
+@pytest.mark.parametrize("room", [1, 9999])
+def test_a_command_that_ends_amid_an_epoch_is_not_aborted(room):
     """Without the patch the thread that makes batches is stopped inside torch, which aborts."""
-    first = "from fairseq_ext.patches import batches; batches.stop_reading_ahead()" * patched
-    code = first + TRAINED.format(room)
+    code = "import fairseq_ext" + TRAINED.format(room)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == (0 if patched else -signal.SIGABRT), done.stderr
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Patches of batching: no batch is lost or stale, and a resumed training has the same ones."""
+"""Patches of batching: none is lost, stale or other after resuming, and its threads end."""
 
 import atexit
 import queue

@@ -3,10 +3,12 @@
     python -m fairseq_ext.prepare.workspace room FOLDER MB [--corpus FOLDER] [--work FOLDER]
     python -m fairseq_ext.prepare.workspace same OUT SETTING...
     python -m fairseq_ext.prepare.workspace setting OUT NAME
+    python -m fairseq_ext.prepare.workspace record OUT SETTING...
 
 `room` refuses a FOLDER that cannot be written to or has less free space than MB. `same` refuses
 data in OUT that a recipe made with other settings, as in "--merges 4000"; `setting` prints one of
-them. All need the standard library alone, so that they run before an environment is set up.
+them; `record` writes a manifest of nothing but settings. All need the standard library alone, so
+that they run before an environment is set up.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import MB, check_writable
+from fairseq_ext.files import MB, atomic_writer, check_writable
 
 MANIFEST = "manifest.json"
 BLOCK = 512  # bytes, the unit of st_blocks
@@ -29,6 +31,12 @@ def read_settings(out: Path) -> dict[str, str]:
         return {}
     settings = json.loads(manifest.read_text("utf-8")).get("settings", [])
     return {name: value for name, _, value in (text.partition(" ") for text in settings)}
+
+
+def record_settings(out: Path, settings: Sequence[str]) -> None:
+    """Write a manifest of settings alone, for `read_settings`."""
+    with atomic_writer(out / MANIFEST) as file:
+        json.dump({"settings": settings}, file)
 
 
 def check_same_settings(out: Path, settings: Sequence[str]) -> None:
@@ -91,9 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     room.add_argument("needed", type=int, metavar="MB")
     room.add_argument("--corpus", type=Path, metavar="FOLDER", help="the corpus, if it is there")
     room.add_argument("--work", type=Path, metavar="FOLDER", help="of an interrupted command")
-    same = commands.add_parser("same", prefix_chars="\0")  # settings begin with --
-    same.add_argument("out", type=Path, metavar="OUT")
-    same.add_argument("settings", nargs="*", metavar="SETTING")
+    for name in ("same", "record"):
+        command = commands.add_parser(name, prefix_chars="\0")  # settings begin with --
+        command.add_argument("out", type=Path, metavar="OUT")
+        command.add_argument("settings", nargs="*", metavar="SETTING")
     setting = commands.add_parser("setting", prefix_chars="\0")
     setting.add_argument("out", type=Path, metavar="OUT")
     setting.add_argument("name", metavar="NAME")
@@ -102,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_room(args.folder, needed_space(args.needed, args.corpus), args.work)
     elif args.command == "same":
         check_same_settings(args.out, args.settings)
+    elif args.command == "record":
+        record_settings(args.out, args.settings)
     else:
         print(read_settings(args.out).get(args.name, ""))
 
