@@ -28,6 +28,7 @@ from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTION_REQUIREMENTS, OPTIONS
 from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.models.roberta_options import RobertaOptions
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +47,9 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     name = str(cfg.criterion._name)
     check_criterion(model, criterion, name, cfg.optimization.clip_norm)
     if isinstance(unwrap(model), AttentionModel):
-        config = MODEL_DATACLASS_REGISTRY[cfg.model._name]
-        check_requirements(cfg.model, default_options(config), DEFAULTS, OPTION_REQUIREMENTS)
+        preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
+        roberta = default_options(RobertaOptions)
+        check_requirements(cfg.model, preset, DEFAULTS | roberta, OPTION_REQUIREMENTS)
     check_needs(cfg, name)
     init = str(getattr(cfg.task, "task_init", ""))
     if init.startswith("uniform") and (cfg.common.fp16 or cfg.common.amp):
@@ -63,6 +65,11 @@ def check_needs(cfg: Any, criterion: str) -> None:
         raise UsageError(
             f"--adaptive-softmax-cutoff is given and --criterion is {criterion}, which cannot "
             "train it; give --criterion adaptive_loss, or leave it out"
+        )
+    if "replaced" in criterion and getattr(cfg.model, "enhanced_mask_decoder", False):
+        raise UsageError(
+            "--enhanced-mask-decoder is for masked tokens, which --criterion masked_lm has, and "
+            f"--criterion is {criterion}; leave one of both out"
         )
     if getattr(cfg.task, "d2v2_multi", False) and criterion.startswith(MASKED_LM):
         raise UsageError(

@@ -1,15 +1,18 @@
 """DeBERTa's models: sizes, parts around attention, masked words, replaced tokens, invariants."""
 
 from argparse import Namespace
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 from cases import slow_but_first
 from fairseq.data import Dictionary
-from fairseq.models import MODEL_REGISTRY, build_model
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, build_model
 from omegaconf import OmegaConf
 from torch.nn import functional as F
 
+from fairseq_ext import training_checks
 from fairseq_ext.attention.second_pass import AdversarialPass, SecondPass
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.deberta import Convolution
@@ -168,3 +171,30 @@ REFUSED = [
 def test_what_is_refused(options, said):
     with pytest.raises(UsageError, match=said):
         build_tiny_model("deberta_una_tiny", **options)
+
+
+def test_the_activation_of_a_convolution_needs_one():
+    """What an architecture presets passes, as xlarge's GELU."""
+    model = build_tiny_model("deberta_una_tiny")
+    for size, changed, refused in [
+        ("_tiny", {"encoder_conv_activation_fn": "gelu"}, True),
+        ("_tiny", {"encoder_conv_activation_fn": "gelu", "encoder_conv_kernel": 3}, False),
+        ("_xlarge", {}, False),
+        ("_xlarge", {"encoder_conv_activation_fn": "relu"}, False),
+        ("_xlarge", {"encoder_conv_kernel": 0}, False),
+    ]:
+        config = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[f"deberta_una{size}"])
+        config.update({"_name": f"deberta_una{size}", **changed})
+        cfg = SimpleNamespace(
+            model=config,
+            criterion=SimpleNamespace(_name="masked_lm"),
+            optimization=SimpleNamespace(clip_norm=0.0),
+            task=None,
+            common=None,
+        )
+        with (
+            pytest.raises(UsageError, match="gelu has no effect with --encoder-conv-kernel 0")
+            if refused
+            else nullcontext()
+        ):
+            training_checks.check_training(model, None, cfg)

@@ -247,6 +247,10 @@ def test_options_that_lack_something(monkeypatch):
     cfg = SimpleNamespace(model=SimpleNamespace(), task=multi)
     with pytest.raises(UsageError, match="--d2v2-multi makes batches for data2vec 2"):
         training_checks.check_needs(cfg, "masked_lm")
+    cfg = SimpleNamespace(model=SimpleNamespace(enhanced_mask_decoder=True), task=None)
+    training_checks.check_needs(cfg, "masked_lm_ag")
+    with pytest.raises(UsageError, match="--enhanced-mask-decoder is for masked tokens, which"):
+        training_checks.check_needs(cfg, "replaced_token_detection_ag")
     cfg = SimpleNamespace(model=SimpleNamespace(adaptive_softmax_cutoff=[1]), task=multi)
     with pytest.raises(UsageError, match="give --criterion adaptive_loss"):
         training_checks.check_needs(cfg, "cross_entropy")

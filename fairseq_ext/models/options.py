@@ -172,6 +172,7 @@ OWN_REQUIREMENTS: Requirements = {
     **{f"cross_{name}": (["no_cross_attention"], ["False"]) for name in CROSS},
     **{f"role_{name}": (["encoder_roles"], []) for name in ("definitions", "rare_min_count")},
     "asa_per_head": (["asa_layers"], []),
+    "encoder_conv_activation_fn": (["encoder_conv_kernel"], []),
     "head_gate_sites": (["head_gate"], []),
 }
 
