@@ -8,7 +8,9 @@
 # Usage: bash scripts/alternatives.sh [OPTION...] [-- FLAG...]
 #
 #   --variants  mechanisms, which may be joined by +; the first is compared with the others
-#               (default: plain, and all of them)
+#               (default: plain, and all of these: ag dna hna roles asa gaussian gate; sinkformer
+#               entmax sparsemax entmax-learned sink off-by-one; alibi t5 rotary; dense random
+#               disentangled; talking differential; input l0; rdrop)
 #   --data      a folder of fairseq-preprocess --joined-dictionary with train, valid and test
 #               (default: Multi30k)
 #   --size      size of the models: _tiny (default), _iwslt_de_en, '' (base), _wmt_en_de,
@@ -31,7 +33,7 @@
 # t-tests against the first variant, corrected by Holm, and in table-NAME.txt each mechanism of a
 # paper against its closest alternatives. bleu.png and curves.png are pictures of it.
 #
-# Expected: as scripts/combinations.sh says of those that it has.
+# Expected: on Multi30k BLEU 31.2 of plain, 33.5 of rotary, 31.9 of dna; all are in docs/results/.
 # Cost: on one core 7 to 10 minutes for each training, 15 to 25 with asa or rdrop.
 
 . "$(dirname "$0")/lib/study.sh"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # fairseq's own tests, run without and with the plugin, and what only one of both fails.
 #
-# Usage: bash scripts/fairseq_tests.sh CLONE [--out FILE] [-- PYTEST ARGUMENT...]
+# Usage: bash scripts/fairseq_tests.sh [--install-here] CLONE [--out FILE] [-- PYTEST ARGUMENT...]
 #
+#   --install-here  install into the active environment what it lacks
 #   CLONE   a clone of fairseq, of which tests/ and examples/ are used; the installed fairseq is
 #           tested, which is to be of about the same version
 #   --out   a file for the table, which is also printed
@@ -13,7 +14,10 @@
 # Cost: unit tests 10 minutes on one core, test_binaries.py half an hour.
 
 . "$(dirname "$0")/lib/install.sh"
-case "${1:-}" in -h | --help | '') usage ;; esac
+case "${1:-}" in
+-h | --help | '') usage ;;
+--install-here) install_here=yes && shift ;;
+esac
 install_environment test pytest
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 exec python "$ROOT/tests/fairseq_suite.py" "$@"

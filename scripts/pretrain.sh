@@ -11,12 +11,12 @@
 #   convergence  with and without guidance: how fast do they learn? (AG, Figure 3, Table 3; with
 #                --objective replaced_token_detection Table 6, whose generator is learned with
 #                -- --generator-size 0.25); keeps checkpoints after 0 %, 1 % and 100 % of the training
-#   fraction     1/4, 1/2, 3/4 or all of the heads guided
+#   fraction     1/4, 1/2, 3/4 or all of the heads guided; keeps checkpoints as convergence does
 #   robustness   with and without guidance, at three learning rates, without and with warm-up
 #   tuned        with and without guidance, each with the best of four settings (learning rate with
 #                dropout of attention, warm-up) after a third of --updates; chosen.txt in --out has them,
 #                and a chosen.txt that is there is used as it is
-#   patterns     all five patterns, and each left out (AG, Table 5)
+#   patterns     all five patterns, and each left out, next and prev together (AG, Table 5)
 #   normalisers  softmax, doubly-normalised and hybrid attention (DNA, Figure 4)
 #   alternatives plain attention, the normalisers of the papers and others, and other positions: the
 #                table of scripts/alternatives.sh
@@ -28,7 +28,7 @@
 #                (default: masked_lm; normalisers: masked_lm_sop)
 #   --updates    length of each training (default: 3000; _8 to _16: 100000; _large: 125000)
 #   --lr         highest learning rate (default: 1e-3; 1e-4; .00176)
-#   --alpha      initial weight of guidance (default: 100; _12 and _16: 10)
+#   --alpha      initial weight of guidance (default: 100; _12, _16 and _large: 10)
 #   --seeds      repetitions of each model (default: 3)
 #   --jobs       trainings side by side (default: 1)
 #   --out        folder of runs, table and curves (default: checkpoints/EXPERIMENT/ and the name of

@@ -2,8 +2,9 @@
 # Trainings of all families that are killed, have too little memory or a full disk, and are run again;
 # then what their models say, compared with trainings that nothing disturbed.
 #
-# Usage: bash scripts/soak.sh [--minutes N] [--seed N] [--out FILE]
+# Usage: bash scripts/soak.sh [--install-here] [--minutes N] [--seed N] [--out FILE]
 #
+#   --install-here  install into the active environment what it lacks
 #   --minutes  how long (default: 30)
 #   --seed     of the order and of all disturbances (default: 1)
 #   --out      a file for the table, which is also printed
@@ -12,7 +13,10 @@
 # a file system may be mounted (as root), full disks are small ones. docs/reliability.md has a table.
 
 . "$(dirname "$0")/lib/install.sh"
-case "${1:-}" in -h | --help) usage ;; esac
+case "${1:-}" in
+-h | --help) usage ;;
+--install-here) install_here=yes && shift ;;
+esac
 install_environment test pytest
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 exec python "$ROOT/tests/soak.py" "$@"

@@ -1,4 +1,4 @@
-# Functions of the scripts that install: quickstart.sh and test.sh.
+# Functions of the scripts that install: quickstart.sh, test.sh, soak.sh and fairseq_tests.sh.
 
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
