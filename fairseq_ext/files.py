@@ -145,8 +145,8 @@ def rename_when_complete(path: Path, keep_link: bool = True) -> Iterator[Path]:
     Raises:
         Unfinished: it cannot be written, as on a full disk; nothing of it is left.
     """
-    target = path.resolve() if keep_link else path.absolute()
-    is_device = target.exists() and not target.is_file() and not target.is_dir()
+    is_device = _is_device(path)  # before links are resolved: /dev/stdout may be one to no file
+    target = path.resolve() if keep_link and not is_device else path.absolute()
     part = target if is_device else target.with_name(f".{target.name}.part")
     with explain_disk_errors(path):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -159,6 +159,10 @@ def rename_when_complete(path: Path, keep_link: bool = True) -> Iterator[Path]:
                 remove(part)
 
 
+def _is_device(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 @contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
     """Raise Unfinished, with the name of `path`, if it cannot be written in this context."""
@@ -168,12 +172,11 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         cause = find_disk_error(error)
         if not isinstance(cause, OSError) or isinstance(cause, BrokenPipeError):
             raise
-        device = path.exists() and not path.is_file() and not path.is_dir()
         kept = "what was there before is kept" if path.exists() else "nothing of it is left"
         raise Unfinished(
             f"{path} cannot be written ({cause.strerror or cause})"
-            f"{'' if device else f', {kept}'}; make room or give another place, and run the same "
-            "command again"
+            f"{'' if _is_device(path) else f', {kept}'}; make room or give another place, and run "
+            "the same command again"
         ) from error
 
 

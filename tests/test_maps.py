@@ -240,6 +240,8 @@ def test_tokens_are_text_never_markup(tmp_path):
         (["--columns", "0"], "--columns is 0"),
         (["--columns", "2"], "--columns 2 is for pictures of one head in several models"),
         (["--columns", "2", "--initial", "--head", "all"], "--columns 2 is for"),
+        (["--own-scales"], "--own-scales is for a picture of --head all"),
+        (["--own-scales", "--head", "all", "--out", "map.html"], "--own-scales is for a picture"),
         (["--out", "map.txt"], "map.txt is no picture"),
         (["--out", "/dev/null/maps.html"], "/dev/null is a file"),
         (["--data", "."], "neither dictionaries nor examples"),

@@ -5,6 +5,8 @@ import io
 import logging
 import os
 import resource
+import subprocess
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -130,6 +132,16 @@ def test_a_device_is_written_and_stays_one():
     ):
         part.write_bytes(b"x")
     assert FULL.is_char_device()
+
+
+def test_standard_output_is_written_as_it_is():
+    """It is a link to a pipe here, which has no path of its own."""
+    code = (
+        "from pathlib import Path\nfrom fairseq_ext.files import atomic_writer\n"
+        "with atomic_writer(Path('/dev/stdout')) as file: file.write('x')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "x"
 
 
 def test_an_error_that_is_not_of_the_disk_stays_as_it_is(tmp_path):

@@ -105,5 +105,7 @@ def test_runs_that_answered_other_examples(tmp_path):
         scored(tmp_path / name, of_labels([("0", right)], "01"), "accuracy")
     with pytest.raises(UsageError, match="have other right answers"):
         predictions.measure("predicted.dev.accuracy", [tmp_path / "a", tmp_path / "b"])
+    both, _ = predictions.measure("predicted.dev.accuracy", [tmp_path / "a", tmp_path / "b"], True)
+    assert [*both.values.values()] == [100, 0]
     with pytest.raises(UsageError, match="has no predict-test.txt; put there what"):
         predictions.measure("predicted.test.accuracy", [tmp_path / "a"])

@@ -4,7 +4,9 @@ import csv
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from fairseq_ext.analysis.coreference.antecedents import (
     HeadAnswers,
     MentionBatch,
     ask_heads,
+    check_heads,
 )
 from fairseq_ext.analysis.coreference.corpus_readers import HEADER, read_corpus
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, make_phrase
@@ -30,6 +33,7 @@ from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.errors import UsageError
+from fairseq_ext.testing.mechanisms import build_tiny_model
 
 CONLL = ROOT / "tests/fixtures/coreference/two_parts.v4_gold_conll"
 REFLEXIVES = [
@@ -215,6 +219,14 @@ def test_a_model_with_few_positions(subject):
     text = Text(words, list(range(10, 101, 10)), mentions)
     assert len(ask_heads(subject, [text], "words").right) == 1
     assert len(ask_heads(subject, [text._replace(mentions=mentions[1:])], "words").right) == 0
+
+
+@pytest.mark.parametrize(("left", "refused"), [("2/1", True), ("2/0", True), ("2/2", False)])
+def test_a_model_with_pruned_heads(left, refused):
+    """Layers are to have equally many."""
+    model = build_tiny_model("roberta_una_tiny", encoder_heads_left=left)
+    with pytest.raises(UsageError, match=f"of {left} heads") if refused else nullcontext():
+        check_heads(SimpleNamespace(model=model, title="m"))
 
 
 # The command.

@@ -132,6 +132,10 @@ def test_labelled_text_is_answered_after_training(out):
         assert step.command() == f"{expected}--input {text}/valid.jsonl --cpu"
     (job,) = planned(out, "a=", options="--predict valid", flags="--user-dir=mine")
     assert job.steps[1].command().endswith("DATA/valid.jsonl --user-dir mine")
+    with pytest.raises(UsageError, match="--predict names test more than once"):
+        planned(out, "a=", options="--predict test --predict test=other.jsonl")
+    with pytest.raises(UsageError, match="--checkpoint checkpoint_best.pt is for --generate"):
+        planned(out, "a=", options="--predict test --checkpoint checkpoint_best.pt")
     with pytest.raises(UsageError, match="--predict is '../x' and must be a name"):
         planned(out, "a=", options="--predict ../x")
 

@@ -288,13 +288,26 @@ def test_values_relative_to_the_run_of_the_same_number(tmp_path, table):
     for given, said in (
         (["--metric", "updates-to.train.loss"], "is not of each validation"),
         (["--metric", "updates-to.last.loss"], "is not of each validation"),
-        (["--metric", "updates-to.accurracy"], "has no accurracy in the validation"),
+        (["--metric", "updates-to.lossy"], "has no lossy in the validation"),
+        (["--metric", "updates-to.accuracy"], "is of accuracy, and what falls is asked for"),
         (["--metric", "loss", "--baseline", "una"], "--baseline is for --test, --bars, and"),
     ):
         with pytest.raises(UsageError, match=said):
             table(*folders, *given)
     with pytest.raises(UsageError, match=r"una has no seed-3, with which .*seed-3 would be"):
         table(*folders, make(tmp_path / "slow/seed-3"), "--metric", "time-ratio")
+
+
+def test_updates_to_the_lowest_value_whichever_checkpoint_is_the_best(tmp_path, table):
+    """By accuracy the baseline's second validation is the best, whose loss is higher by 1."""
+    best = {
+        "checkpoint.best_checkpoint_metric": "accuracy",
+        "checkpoint.maximize_best_checkpoint_metric": True,
+    }
+    losses = {"una": 4.0, "slow": 4.5, "fast": 3.9}
+    folders = [make(tmp_path / f"{n}/seed-1", loss=loss, **best) for n, loss in losses.items()]
+    rows, _ = table(*folders, "--metric", "updates-to.loss")
+    assert [float(row["updates-to.loss"]) for row in rows] == [825, math.inf, 825]
 
 
 # The table.
@@ -653,6 +666,8 @@ def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):
     refused(capsys, "needs two repetitions or more, and una has 1", *single, "--test", "t")
     refused(capsys, "no sentences to resample", *study, "--test", "bootstrap")
     refused(capsys, "--resamples is 5", *study, "--test", "bootstrap", "--resamples", 5)
+    refused(capsys, "--resamples is for --test bootstrap", *study, "--resamples", 500)
+    refused(capsys, "--resamples is for", *study, "--test", "t", "--resamples", 500)
     refused(capsys, "--baseline is for --test, --bars, and", *study, "--baseline", "una")
     refused(capsys, "--by is for --test", *study, "--by", "loss")
     refused(capsys, "give some of loss", *study, "--test", "t", "--by", "bleu")
@@ -674,6 +689,8 @@ def test_what_else_is_refused(tmp_path, capsys):
     refused(capsys, "it has accuracy, epoch, loss", run, "--metric", "bleurt")
     refused(capsys, "is the folder", run, "--output", tmp_path)
     refused(capsys, "train.log is a file", run, "--output", run / "train.log" / "x.md")
+    refused(capsys, "--source is for comet", run, "--metric", "bleu", "--source", "test.en")
+    refused(capsys, "--comet-model is for comet", run, "--comet-model", "other")
 
 
 def test_failure_leaves_no_file_and_one_sentence(tmp_path):
@@ -750,6 +767,16 @@ def test_references_of_other_repetitions(tmp_path, table):
         table(one, other, "--metric", "bleu")
     rows, _ = table(one, other, "--metric", "bleu", "--mixed")
     assert float(rows[0]["BLEU†"]) == pytest.approx(100) and float(rows[1]["BLEU†"]) < 99.9
+    one, other = (run.rename(run.with_name("seed-3")) for run in (one, other))
+    with pytest.raises(UsageError, match="different references"):
+        table(one, other, "--metric", "bleu", "--mixed", "--test", "bootstrap")
+
+
+def test_only_what_was_written_is_announced(tmp_path, capsys):
+    run, csv, markdown = make(tmp_path / "a"), tmp_path / "x.csv", tmp_path / "x.md"
+    for output in (csv, markdown):
+        cli.main(["table", str(run), "--output", str(output)])
+        assert capsys.readouterr().out == f"{output} is ready\n"
 
 
 # Spread and bars.

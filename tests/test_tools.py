@@ -367,6 +367,8 @@ BAD = {
     "a number from 1 and one folder": ["run", "--last", "0"],
     "found checkpoint1.pt, checkpoint2.pt, checkpoint_last.pt": ["run", "--last", "3"],
     "run has 2 checkpoints to choose from, not 3": ["run", "--best", "3"],
+    "--by epoch is for --last;": ["run", "--best", "1", "--by", "epoch"],
+    "--at-most is for --last and --best;": ["run/checkpoint1.pt", "--at-most"],
     "looked for checkpoint_<epoch>_<update>.pt;": ["run", "--last", "1", "--by", "update"],
     "found no .pt file": ["empty", "--best", "1"],
     "of epochs and of updates; add --by epoch or update": ["both", "--last", "1"],

@@ -78,6 +78,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_columns(args: argparse.Namespace, page: bool) -> None:
     arguments.check_at_least(args, columns=1)
+    if args.own_scales and (page or not args.head.startswith("all")):
+        raise UsageError("--own-scales is for a picture of --head all; leave it out")
     one_model = len(args.checkpoints) == 1 and not args.initial
     if args.columns is not None and (page or args.head.startswith("all") or one_model):
         raise UsageError(

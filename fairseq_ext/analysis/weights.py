@@ -1,4 +1,4 @@
-"""Plot the trained weights of heads over updates and by layer: hybrid attention's u, and gates.
+"""Plot the trained weights of heads over updates and by layer: hybrid u and static gates.
 
 For a run, the picture shows what its log has over the updates (Ding et al. 2020, Figure 3: the mean
 u of each layer; a gate for each head), and by layer the weight of each head in its last checkpoint
@@ -93,8 +93,8 @@ def write(weights: Sequence[Weight], out: Path) -> None:
     """
     if not weights:
         raise UsageError(
-            "no model has hybrid weights or gates; give transformer_hna, roberta_hna, "
-            "vqa_multi_view_hna or --head-gate"
+            "no model has hybrid weights or static gates; give one of transformer_hna, "
+            "roberta_hna, vqa_multi_view_hna or with --head-gate static"
         )
     pictures.write_rows([weight._asdict() for weight in weights], out / "weights")
     for kind, own in group_by_kind(weights).items():

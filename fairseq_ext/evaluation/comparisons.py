@@ -56,6 +56,9 @@ OVER_SEEDS = "bootstrap-seeds"
 SEED_RESAMPLES = 10_000
 TESTS = ["t", *RESAMPLINGS, OVER_SEEDS]
 
+OF_SENTENCES = TESTS[1:]
+"""Tests that resample the same sentences of two runs."""
+
 
 def match_runs(tests: Sequence[str], runs: Mapping[str, Sequence[Run]], baseline: str) -> Pairs:
     """Return the runs of each variant, each with the baseline's run of the same number.

@@ -140,3 +140,10 @@ def _align(columns: Sequence[Column]) -> Iterator[list[str]]:
 
 
 FORMATS = {"text": as_text, "markdown": as_markdown, "csv": as_csv}
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time as hours:minutes:seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

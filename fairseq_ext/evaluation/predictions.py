@@ -120,12 +120,13 @@ SCORERS: dict[str, dict[str, PredictionScorer]] = {
 """The scores of each kind of answers, by the key that tells them; of several, the first counts."""
 
 
-def measure(name: str, folders: Sequence[Path]) -> tuple[Measure, str]:
+def measure(name: str, folders: Sequence[Path], mixed: bool = False) -> tuple[Measure, str]:
     """Return a score of the answers of each run, and the note that says what it is.
 
     Args:
         name: predicted.SUBSET.NAME.
         folders: of the runs.
+        mixed: whether they may have answered different examples.
 
     Raises:
         UsageError: a run has no such answers, or they have no such score.
@@ -134,7 +135,8 @@ def measure(name: str, folders: Sequence[Path]) -> tuple[Measure, str]:
     file = f"predict-{subset}.txt"
     answers = {folder: read_answers(folder, file) for folder in folders}
     scorers = {folder: _find_scorer(name, score, each[0]) for folder, each in answers.items()}
-    _check_same(answers)
+    if not mixed:
+        _check_same(answers)
     statistics = {folder: scorers[folder].statistics(each) for folder, each in answers.items()}
     values = {folder: scorers[folder].value(x.sum(0)) for folder, x in statistics.items()}
     scorer: Any = scorers[folders[0]]

@@ -19,6 +19,9 @@ from fairseq_ext.evaluation.runs import (
 
 ANALYSIS, UPDATES, TIME = "analysis.", "updates-to.", "time-ratio"
 
+FALLING = ("loss", "nll", "ppl", "mse")
+"""Parts of the names of logged values that are better if they are lower."""
+
 TABLES = ("column_sums.csv", "heads.csv")
 """Files of `fairseq-ext analyse` with a row for each head."""
 
@@ -30,13 +33,16 @@ def needs_baseline(name: str) -> bool:
     return name == TIME or name.startswith(UPDATES)
 
 
-def measure_named(name: str, runs: Sequence[Run], baseline: Sequence[Run]) -> tuple[Measure, str]:
+def measure_named(
+    name: str, runs: Sequence[Run], baseline: Sequence[Run], mixed: bool = False
+) -> tuple[Measure, str]:
     """Return a value of each run, and the note that says what it is.
 
     Args:
         name: see `fairseq-ext table`.
         runs: all runs.
         baseline: the runs of the baseline.
+        mixed: whether runs may have answered different examples.
 
     Raises:
         UsageError: a run does not have the value, or no run of the baseline has its number.
@@ -45,7 +51,7 @@ def measure_named(name: str, runs: Sequence[Run], baseline: Sequence[Run]) -> tu
         values = {run.folder: find_analysed_value(run, name) for run in runs}
         return Measure(name, 4, values), f"{name}: mean over heads, of `fairseq-ext analyse`"
     if name.startswith(predictions.PREFIX):
-        return predictions.measure(name, [run.folder for run in runs])
+        return predictions.measure(name, [run.folder for run in runs], mixed)
     if needs_baseline(name):
         values = {run.folder: compare_run(name, run, _match(run, baseline)) for run in runs}
         against = f"{baseline[0].variant}'s run of the same number"
@@ -68,15 +74,20 @@ def compare_run(name: str, run: Run, base: Run) -> float:
     loss = name.removeprefix(UPDATES)
     if loss.partition(".")[0] in MOMENTS:
         raise UsageError(f"{name} is not of each validation; give {UPDATES} and a loss that is")
-    target = find_logged_value(base, loss)
     subset, _, value = loss.rpartition(".")
-    find_logged_value(run, loss)  # refuses what it does not have
-    reached = (
-        record.update
-        for record in select_validations(run, subset)
-        if record.values.get(value, math.inf) <= target
-    )
-    return next(reached, math.inf)
+    if not any(part in value for part in FALLING):
+        raise UsageError(
+            f"{name} is of {value}, and what falls is asked for; give {UPDATES}NAME with "
+            f"{' or '.join(FALLING)} in NAME"
+        )
+    for one in (base, run):
+        find_logged_value(one, loss)  # refuses what it does not have
+    curves = [
+        {r.update: r.values.get(value, math.inf) for r in select_validations(one, subset)}
+        for one in (base, run)
+    ]
+    target = min(curves[0].values())
+    return next((update for update, each in curves[1].items() if each <= target), math.inf)
 
 
 def find_analysed_value(run: Run, name: str) -> float:

@@ -267,3 +267,15 @@ def _best_validation(run: Run, subset: str) -> tuple[str, dict[str, float]]:
     best = max(reversed(scores), key=scores.__getitem__, default=None)
     validated = (r.values for r in select_validations(run, subset) if r.update == best)
     return f"validation with its best {metric}", next(validated, {})
+
+
+def sort_variants(
+    runs: Mapping[str, Sequence[Run]], values: Mapping[Path, float], highest_first: bool
+) -> dict[str, Sequence[Run]]:
+    """Return the variants in the order of their means, with variants that diverged last."""
+
+    def key(variant: str) -> tuple[bool, float]:
+        mean = statistics.mean(values[run.folder] for run in runs[variant])
+        return not math.isfinite(mean), -mean if highest_first else mean
+
+    return {name: runs[name] for name in sorted(runs, key=key)}

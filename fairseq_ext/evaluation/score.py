@@ -83,6 +83,14 @@ def add_scoring_options(parser: argparse.ArgumentParser) -> None:
     add("--comet-model", default=MODEL, metavar="MODEL", help=known)
 
 
+def check_comet(args: argparse.Namespace, names: Sequence[str]) -> None:
+    """Raise UsageError for an option of comet if none of these metrics is comet."""
+    given = {"--source": args.source, "--comet-model": args.comet_model != MODEL}
+    for flag, value in given.items():
+        if value and "comet" not in names:
+            raise UsageError(f"{flag} is for comet; give --metric comet too, or leave it out")
+
+
 def choose_language(args: argparse.Namespace) -> str:
     """Return the target language: --target-lang, or the ending of --reference, or "en"."""
     code = args.target_lang
@@ -101,6 +109,7 @@ def _language_of(path: Path | None) -> str:
 
 def run(args: argparse.Namespace) -> None:
     """Print the scores of all outputs."""
+    check_comet(args, metrics.expand_groups(args.metrics or []))
     texts = read_texts(args, {path: path for path in args.outputs})
     translation.check_same_references(texts)
     language = choose_language(args)

@@ -39,10 +39,15 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import comparisons, layout, metrics, pictures
 from fairseq_ext.evaluation.comparable import check_comparable
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
-from fairseq_ext.evaluation.layout import SPREADS, Column, make_column
+from fairseq_ext.evaluation.layout import SPREADS, Column, format_duration, make_column
 from fairseq_ext.evaluation.run_values import measure_named, needs_baseline
-from fairseq_ext.evaluation.runs import Run, measure_speed, read_runs
-from fairseq_ext.evaluation.score import add_scoring_options, choose_language, read_texts
+from fairseq_ext.evaluation.runs import Run, measure_speed, read_runs, sort_variants
+from fairseq_ext.evaluation.score import (
+    add_scoring_options,
+    check_comet,
+    choose_language,
+    read_texts,
+)
 from fairseq_ext.evaluation.translation import Texts, check_same_references
 from fairseq_ext.files import atomic_writer, check_writable
 
@@ -78,7 +83,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     first = "the variant with this value of the first metric on top"
     add("--sort", choices=("highest", "lowest"), help=first)
     add("--spread", choices=SPREADS, default="error", help="what stands behind ±; default: error")
-    mixed = "also of runs on different data, test sets, references or dictionaries"
+    mixed = "also of runs on different data, references (unless a test resamples) or dictionaries"
     add("--mixed", action="store_true", help=mixed)
     add("--gen-subset", metavar="SUBSET", help=f"default: {SUBSET}")
     add("--baseline", metavar="VARIANT", help="what others are compared with; default: the first")
@@ -99,9 +104,10 @@ def run(args: argparse.Namespace) -> None:
     else:
         with atomic_writer(args.output) as file:
             file.write(text)
+        print(f"{args.output} is ready")
     if args.bars:
         pictures.save(draw_table(table), args.bars, table.records())
-    pictures.announce(*filter(None, (args.output, args.bars)))
+        pictures.announce(args.bars)
 
 
 class Table(NamedTuple):
@@ -165,6 +171,10 @@ def _check_test(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--resamples is {args.resamples} and must be at least {comparisons.FEWEST_RESAMPLES}"
         )
+    if args.resamples is not None and args.test in (None, ["t"]):
+        raise UsageError(
+            f"--resamples is for --test {' or '.join(comparisons.OF_SENTENCES)}; give one of them"
+        )
     if args.by and not args.test:
         raise UsageError("--by is for --test; give both or none")
 
@@ -196,6 +206,7 @@ def measure_runs(
     if not args.mixed:
         check_comparable(runs, names)
     scored = [name for name in names if name in metrics.METRICS]
+    check_comet(args, scored)
     if args.gen_subset:  # also if nothing is scored
         find_outputs(args.gen_subset, runs)
     measures: dict[str, Measure] = {}
@@ -207,9 +218,14 @@ def measure_runs(
         notes = metrics.list_notes(scores.values(), texts, language)
     for name in names:
         if name not in measures:
-            measures[name], note = measure_named(name, runs, baseline)
+            measures[name], note = measure_named(name, runs, baseline, _may_differ(args))
             notes.append(note)
     return {name: measures[name] for name in names or measures}, notes
+
+
+def _may_differ(args: argparse.Namespace) -> bool:
+    """Return whether runs may be tested on different sentences, which no test may resample."""
+    return args.mixed and not set(args.test or ()).intersection(comparisons.OF_SENTENCES)
 
 
 def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures) -> list[str]:
@@ -228,16 +244,6 @@ def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures)
     return lines
 
 
-def sort_variants(runs: Runs, values: Mapping[Path, float], highest_first: bool) -> Runs:
-    """Return the variants in the order of their means, with variants that diverged last."""
-
-    def key(variant: str) -> tuple[bool, float]:
-        mean = statistics.mean(values[run.folder] for run in runs[variant])
-        return not math.isfinite(mean), -mean if highest_first else mean
-
-    return {name: runs[name] for name in sorted(runs, key=key)}
-
-
 def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Texts]:
     """Return the translations of each run with their reference.
 
@@ -246,7 +252,7 @@ def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, 
     """
     name = find_outputs(args.gen_subset, runs)
     texts = read_texts(args, {run.folder: run.folder / name for run in runs})
-    if args.mixed:
+    if _may_differ(args):
         return texts
     folds = [run.repetition if "fold" in run.repetition else "" for run in runs]
     for fold in set(folds):
@@ -291,10 +297,3 @@ def build_columns(runs: Runs, measures: Iterable[Measure], spread: str = "error"
         columns.append(layout.make_mean_column(measure.title, values, measure.digits, spread))
     columns.append(make_column("training time", seconds, format_duration, "training seconds"))
     return [*columns, make_column("tokens/s", speeds, show_speed)]
-
-
-def format_duration(seconds: float) -> str:
-    """Return a time as hours:minutes:seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -63,6 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the average, and print which files it is of."""
+    if args.by and args.last is None:
+        raise UsageError(f"--by {args.by} is for --last; give both, or leave it out")
+    if args.at_most and args.last is None and args.best is None:
+        raise UsageError("--at-most is for --last and --best; give one of them, or leave it out")
     check_output(args.output, args.force)
     files = select_checkpoints(args.paths, args.last, args.best, args.by, args.at_most)
     write_checkpoint(average_checkpoints(files), args.output)

@@ -105,6 +105,14 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--checkpoint is {args.checkpoint} and --average {args.average}; give one of them"
         )
+    if args.checkpoint and args.generate is None:
+        raise UsageError(f"--checkpoint {args.checkpoint} is for --generate; give both or none")
+    names = [subset.partition("=")[0] for subset in args.predict]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UsageError(
+            f"--predict names {repeated[0]} more than once, whose answers go to one file; name "
+            "each once, as in --predict test other=other.jsonl"
+        )
     if args.data.startswith("-"):
         raise UsageError(f"'{args.data}' stands where the data belong; give -- DATA FLAG ...")
 

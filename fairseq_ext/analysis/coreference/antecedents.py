@@ -11,6 +11,8 @@ from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.analysis.word_attention import batch_by_length, build_membership, merge_tokens
+from fairseq_ext.attention import Attention
+from fairseq_ext.errors import UsageError
 
 AMONG = ("nouns", "words", "all")
 ALL = "all"  # kinds of mentions
@@ -80,6 +82,17 @@ class HeadAnswers:
         return right / sum(map(len, halves))
 
 
+def check_heads(inspector: ModelInspector) -> None:
+    """Raise UsageError if some layers have fewer heads than others."""
+    layers = [m for m in inspector.model.modules() if isinstance(m, Attention)]
+    heads = [module.num_heads for module in layers if module.site == "encoder"]
+    if len(set(heads)) > 1:
+        raise UsageError(
+            f"{inspector.title} has layers of {'/'.join(map(str, heads))} heads, as prune leaves "
+            "them; give a model whose layers have equally many"
+        )
+
+
 def ask_heads(
     inspector: ModelInspector, texts: Sequence[Text], among: str, max_tokens: int = MAX_TOKENS
 ) -> HeadAnswers:
@@ -93,6 +106,7 @@ def ask_heads(
             others are not asked); "words", all words of the text, the mention's too; or "all",
             words and special tokens.
     """
+    check_heads(inspector)
     encoded = list(_encode_texts(inspector, texts, among))
     right: dict[int, list[Tensor]] = {}
     kinds: list[str] = []
