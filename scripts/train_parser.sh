@@ -27,10 +27,11 @@
 
 . "$(dirname "$0")/lib/common.sh"
 
-# spacy COMMAND ARGUMENT...: run a command of spaCy; what it prints is for errors.
+# spacy COMMAND ARGUMENT...: run a command of spaCy; what it prints goes to a file.
 spacy() {
-  local said
-  said=$(python -m spacy "$@" 2>&1) || die "$said"
+  local log=$work/spacy.log
+  python -m spacy "$@" &>"$log" ||
+    die "'spacy $1' failed ($(grep '[^ ]' "$log" | tail -n 1)): what it printed is in $log."
 }
 
 # convert FILE NAME: make $work/NAME.spacy of a file of CoNLL-U.
@@ -54,7 +55,7 @@ train_parser() {
   convert "$work/lower.conllu" lower
   spacy evaluate "$work/model-best" "$work/lower.spacy" --output "$work/scores-lower.json" \
     --gold-preproc
-  rm -r "$work"/*.{conllu,spacy} "$work/model-last"
+  rm -r "$work"/*.{conllu,spacy} "$work"/{spacy.log,model-last}
   mv "$work" "$out"
 }
 

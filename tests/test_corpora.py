@@ -2,18 +2,24 @@
 
 import gzip
 import hashlib
+import io
 import os
 import resource
 import subprocess
 import sys
+import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
+from files import write_tar
 
 from fairseq_ext import files
 from fairseq_ext.errors import Unfinished, UsageError
-from fairseq_ext.prepare import check
+from fairseq_ext.prepare import check, extract, fetch
 from fairseq_ext.prepare.toy import corpus as builtin
 from fairseq_ext.prepare.toy import lexicon
 
@@ -203,3 +209,73 @@ def test_commands(tmp_path):
     bad = run(a, c)
     assert bad.returncode == 1 and not bad.stdout
     assert "Traceback" not in bad.stderr and "same number" in bad.stderr
+
+
+# Archives and downloads.
+
+GZIPPED = {f"t.{language}.gz": gzip.compress(b"two\n") for language in ("en", "de")}
+
+
+def extract_archives(tmp_path: Path, archives: dict[str, dict[str, bytes]]) -> list[str]:
+    for name, members in archives.items():
+        write_tar(tmp_path / "corpus" / name, **members)
+    raw = tmp_path / "work" / "raw"
+    extract.extract(tmp_path / "corpus", raw, ["en", "de"], {"train": "t.@"})
+    return [(raw / f"train.{language}").read_text() for language in ("en", "de")]
+
+
+@pytest.mark.parametrize(
+    "archives",
+    [
+        {"a.tgz": {"t.en": b"one\n", "t.de": b"eins\n"}, "b.tgz": {"t.en": b"two\n"}},
+        {"a.tgz": {"x/t.en": b"one\n", "y/t.en": b"two\n", "y/t.de": b"zwei\n"}},
+        {"a.tgz": {"t.en": b"one\n"}, "b.tgz": GZIPPED},
+        {"a.tgz": GZIPPED, "b.tgz": {"t.en": b"one\n"}},
+    ],
+)
+def test_archives_with_different_files_of_one_name(tmp_path, archives):
+    """The English of one corpus is not paired with the German of another."""
+    with pytest.raises(UsageError, match=r".\.tgz has a t\.en.*, and another t\.en .*; leave one"):
+        extract_archives(tmp_path, archives)
+    assert not (tmp_path / "work" / "raw").exists()
+
+
+def test_archives_with_the_same_files(tmp_path):
+    members = {"x/t.en": b"one\n", "x/t.de": b"eins\n", "y/t.en": b"one\n"}
+    archives = {"a.tgz": members, "b.tgz": members}
+    assert extract_archives(tmp_path, archives) == ["one\n", "eins\n"]
+
+
+class Answer(io.BytesIO):
+    """A server's answer, which announces a number of bytes."""
+
+    status = 200
+
+    def __init__(self, content: bytes, length: int):
+        super().__init__(content)
+        self.headers = Message()
+        self.headers["Content-Length"] = str(length)
+
+
+def test_two_downloads_at_once(tmp_path, monkeypatch):
+    """The second one waits for the first one, and takes its file."""
+    asked = []
+
+    def answer(request, part):
+        asked.append(part)
+        time.sleep(0.5)
+        return Answer(b"content", 7)
+
+    monkeypatch.setattr(fetch, "_open", answer)
+    address = fetch.Address("http://127.0.0.1:9/x", "", "x.bin")
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda _: fetch.fetch([address], tmp_path), range(2)))
+    assert found == [tmp_path / "x.bin"] * 2 and len(asked) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+
+
+def test_a_download_that_another_command_wrote_to(tmp_path):
+    part = tmp_path / "x.bin.part"
+    part.write_bytes(b"nine byte")  # five when this command began
+    with pytest.raises(HTTPException, match="13 bytes have arrived, and 9 were announced"):
+        fetch._save(Answer(b"four", 4), part, 5)

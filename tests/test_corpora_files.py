@@ -79,7 +79,7 @@ def test_the_first_address_that_has_it(server, tmp_path):
 
 def test_an_interrupted_download_goes_on(server, tmp_path):
     cut = [Address(f"{server.url}/cut", DIGEST, "x.bin")]
-    with pytest.raises(fetch.Unavailable, match="IncompleteRead"):
+    with pytest.raises(fetch.Unavailable, match="bytes have arrived, and"):
         fetch.fetch(cut, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin.part"]
     fetch.fetch([Address(f"{server.url}/file", DIGEST, "x.bin")], tmp_path)

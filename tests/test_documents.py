@@ -84,6 +84,23 @@ def test_files_of_a_folder(tmp_path):
     assert {s.part for s in documents.find_sources("train", "file", tmp_path)} == {"train"}
 
 
+def test_a_file_alone_has_the_part_that_its_name_says(tmp_path):
+    names = {"book.valid.txt": "valid", "contest-invalid.txt": "train"}
+    for name, part in names.items():
+        path = write_text(tmp_path / "test" / name, "text")
+        assert documents.find_sources("named", "blank", path) == [(part, "blank", path)]
+        assert documents.find_sources("test", "blank", path) == [("test", "blank", path)]
+
+
+@pytest.mark.parametrize("place", ["", "a.txt"])
+def test_parts_are_those_of_the_corpus(tmp_path, place):
+    write_text(tmp_path / "a.txt", "text")
+    with pytest.raises(
+        UsageError, match="^PART is 'validation' and must be one of train, valid, t"
+    ):
+        documents.find_sources("validation", "file", tmp_path / place)
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "held"),
     [

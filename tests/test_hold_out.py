@@ -1,10 +1,11 @@
-"""Parts of labelled text: the first examples alone, and every N-th one held out."""
+"""Parts of text: the first examples alone, every N-th one held out, and pairs left out."""
 
 import json
 
 import pytest
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare import bitext
 from fairseq_ext.prepare.hold_out import main
 
 
@@ -70,3 +71,23 @@ def test_what_else_is_refused(data, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([str(data), str(tmp_path / "out"), "--every", "1"])
     assert "--every" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ("", [1, 2, 3, 6]),
+        ("--ratio 2", [1, 2]),
+        ("--longest 4", [1]),
+        ("--longest 4 --ratio 3", [1, 2, 3]),
+    ],
+)
+def test_lengths_of_pairs_that_are_kept(tmp_path, options, kept):
+    """The ratio has a limit of its own; with a longest length alone it is 1.5."""
+    for language, lengths in (("de", [1, 1, 1, 1]), ("en", [1, 2, 3, 6])):
+        lines = "".join(f"{' '.join(['a'] * length)}\n" for length in lengths)
+        (tmp_path / f"train.{language}").write_text(lines)
+    command = [f"{tmp_path}={tmp_path / 'out'}", "--languages", "de", "en", *options.split()]
+    bitext.main(command)
+    text = (tmp_path / "out" / "train.en").read_text()
+    assert [len(line.split()) for line in text.splitlines()] == kept

@@ -1,5 +1,6 @@
 """Files of features that are mapped into memory: written, continued, read, and refused."""
 
+import json
 import mmap
 import pickle
 import re
@@ -10,8 +11,14 @@ import pytest
 
 from fairseq_ext.data.picture_features import BATCH, FeatureWriter, PictureFeatures
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import read_lines, write_lines
+from fairseq_ext.prepare import vqa_features
+from fairseq_ext.prepare.feature_sources import NumpySource
+from fairseq_ext.prepare.vqa_features import Limits
 
 WIDTH = 3
+HEADER = b"{'descr': '<f2', 'fortran_order': False, 'shape': (9, 3), }".ljust(60_000)
+LARGE = b"\x93NUMPY\1\0" + len(HEADER).to_bytes(2, "little") + HEADER
 
 
 def make(count: int, seed: int = 1) -> dict[int, np.ndarray]:
@@ -223,6 +230,10 @@ def change(path: Path, array: np.ndarray) -> None:
         (lambda one, two: one.write_bytes(b""), "x.npy is cut short or damaged"),
         (lambda one, two: one.write_bytes(b"text"), "x.npy is cut short or damaged"),
         (lambda one, two: one.write_bytes(b"PK\x03\x04" + bytes(99)), "x.npy is cut short or dam"),
+        (
+            lambda one, two: one.write_bytes(LARGE),
+            "is large and may not be safe to load securely.)",
+        ),
         (lambda one, two: change(one, np.zeros((9, 3))), "holds float64 [9, 3], and float16"),
         (lambda one, two: change(one, np.zeros(9, "f2")), "holds float16 [9], and float16 [boxes"),
         (lambda one, two: change(two, np.zeros((2, 2))), "holds float64 [2, 2], and int64"),
@@ -238,3 +249,51 @@ def test_files_that_are_refused(tmp_path, damage, said):
     with pytest.raises(UsageError, match=re.escape(said)) as refused:
         PictureFeatures(tmp_path / "x")
     assert "\n" not in str(refused.value)
+
+
+# Features as they are published.
+
+
+def save(folder: Path, boxes: dict[int, np.ndarray]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for image, features in boxes.items():
+        np.save(folder / f"{image}.npy", features)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(LARGE, "is large and may not be safe"), (b"text", "magic string")]
+)
+def test_a_published_file_that_is_damaged(tmp_path, content, said):
+    """The sentence holds no advice to execute what a file holds."""
+    (tmp_path / "7.npy").write_bytes(content)
+    with pytest.raises(
+        UsageError, match=f"7.npy is cut short or damaged .*{said}.*; get it again$"
+    ):
+        NumpySource([tmp_path / "7.npy"]).shape(7)
+
+
+def test_a_view_that_was_mended(tmp_path):
+    """All views have a picture that one of them lacked when the files were written."""
+    boxes, out = make(4), tmp_path / "out"
+    views = {name: save(tmp_path / name, boxes) for name in ("a", "b")}
+    questions = [json.dumps({"image_id": image, "question": "is it"}) for image in boxes]
+    write_lines(out / "raw" / "train.jsonl", questions)
+    (views["b"] / "14.npy").unlink()
+    vqa_features.prepare(out, views, Limits(1, 9), False)
+    assert list(read_lines(out / "missing.txt")) == ["train b 14"]
+    save(views["b"], boxes)
+    vqa_features.prepare(out, views, Limits(1, 9), False)
+    for view in views:
+        assert {*PictureFeatures(out / f"train.{view}")} == {*boxes}
+    assert not (out / "missing.txt").exists()
+
+
+def test_what_was_begun_with_other_pictures(tmp_path):
+    boxes = make(4)
+    with FeatureWriter(tmp_path / "x", WIDTH) as writer:
+        writer.add(7, boxes[7])
+        writer.add(14, boxes[14])
+    source = NumpySource(sorted(save(tmp_path / "npy", boxes).iterdir()))
+    vqa_features.convert(tmp_path / "x", source, [14, 21], WIDTH, 9)
+    assert_same(PictureFeatures(tmp_path / "x"), {image: boxes[image] for image in (14, 21)})

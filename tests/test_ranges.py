@@ -13,8 +13,10 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from numeric_options import list_defaults, list_numbers
 
+from fairseq_ext.data.examples import is_number
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches import configurations, ranges
+from fairseq_ext.tools.predict import predict
 
 TRAIN = "DATA --user-dir fairseq_ext --max-tokens 100 --arch transformer_dna_tiny".split()
 TRAIN += "--optimizer adam --lr-scheduler inverse_sqrt".split()
@@ -237,3 +239,14 @@ def test_text_of_a_pattern_is_not_read():
         ranges.check_number("--my-layers", text, "my_layers")
     with pytest.raises(UsageError):
         ranges.check_number("--my-layers", -1, "my_layers")
+
+
+def test_numbers_of_examples_are_those_that_a_float_can_be():
+    assert all(map(is_number, (0, -1.5, 10**300)))
+    assert not any(map(is_number, (10**400, -(10**400), math.inf, -math.inf, math.nan, True)))
+
+
+def test_the_largest_batch_is_predicted():
+    """More lines than Python counts are sorted at once."""
+    task = SimpleNamespace(build_rows=lambda: SimpleNamespace(lost=0))
+    assert list(predict(None, task, [], sys.maxsize, None)) == []

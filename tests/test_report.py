@@ -14,7 +14,7 @@ from browser import chromium, contrast, overflow, visit
 from conftest import TRAIN, fairseq
 
 from fairseq_ext import cli
-from fairseq_ext.analysis.report import weights_part
+from fairseq_ext.analysis.report import name_version, weights_part
 from fairseq_ext.errors import UsageError
 
 
@@ -105,6 +105,11 @@ def test_a_page_without_maps_says_why(runs, tmp_path):
     cli.main(["report", str(runs[0]), "--split", "dev", "--out", str(out)])
     text = out.read_text("utf-8")
     assert "No maps of hna: there is no subset dev of" in text and "data-maps>" not in text
+
+
+def test_a_package_on_the_path_alone_has_no_version():
+    assert name_version("none-such") == "none-such, not installed"
+    assert re.fullmatch(r"torch \d[\w.+]+", name_version("torch"))
 
 
 def test_what_adversaries_mask_is_a_picture(tmp_path):

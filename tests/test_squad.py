@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.criterions.tokens_and_spans import score_answer
+from fairseq_ext.errors import UsageError
+from fairseq_ext.prepare.corpora_readers import answer_in, check_label
 
 WORKED = [
     ("Denver Broncos", ["the (Denver) Broncos!"], 1, 1),
@@ -37,3 +39,17 @@ def test_scores_are_those_of_torchmetrics(answer, references):
     scores = text.squad([{"id": "0", "prediction_text": answer}], [{"id": "0", "answers": answers}])
     expected = [float(scores[name]) / 100 for name in ("exact_match", "f1")]
     assert score_answer(answer, references) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda text: answer_in("a", {"text": text, "answer_start": 0}, "x"),
+        lambda text: check_label(text, ["a"], "x"),
+    ],
+)
+def test_a_long_text_is_cut_in_an_error(read):
+    with pytest.raises(UsageError) as refused:
+        read("red\ncat " * 100)
+    assert "red cat red" in str(refused.value) and "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 200

@@ -23,7 +23,7 @@ elif command == "train":
         (Path(given[given.index("--output") + 1]) / name).mkdir()
 elif command == "evaluate":
     if "Dogs" in Path(given[1]).read_text() and Path("broken").exists():
-        sys.exit("no score")
+        sys.exit("Loading\\n\\nno score\\n")
     Path(given[given.index("--output") + 1]).write_text(Path(given[1]).read_text())
 """
 
@@ -75,7 +75,9 @@ def test_a_folder_of_something_else_is_kept(train, tmp_path):
 
 def test_what_fails_leaves_no_parser(train, tmp_path):
     (tmp_path / "broken").touch()
-    assert_refused(train(), "no score")
+    said = "'spacy evaluate' failed (no score): what it printed is in parser.part/spacy.log"
+    assert_refused(train(), said)
+    assert "Loading" in (tmp_path / "parser.part" / "spacy.log").read_text()
     assert not (tmp_path / "parser").exists()
     (tmp_path / "broken").unlink()
     assert train().returncode == 0

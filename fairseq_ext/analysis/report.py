@@ -18,15 +18,13 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import fairseq
-import torch
 from matplotlib.figure import Figure
 
-import fairseq_ext
 from fairseq_ext.analysis import arguments, curves, masking, weights
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.sentence_maps import maps_part, read_maps, write_page
@@ -47,7 +45,7 @@ from fairseq_ext.training_logs import MASKED_SHARE, name_variants, read_log
 CURVES = ("loss", "nll_avg", "loss_avg", "accuracy", "ag_loss", "ag_alpha", "asa_divergence")
 BEST = "checkpoint_best.pt"
 PAGE = ".html"
-SOFTWARE = (torch, fairseq, fairseq_ext)
+SOFTWARE = ("torch", "fairseq-fixed", "fairseq_ext")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,8 +166,16 @@ def provenance_part() -> Iterator[str]:
     """Yield the command and the versions of software."""
     yield "<h2>How this page was made</h2>"
     yield f"<pre>fairseq-ext {escape(shlex.join(sys.argv[1:]))}</pre>"
-    versions = ", ".join(f"{each.__name__} {each.__version__}" for each in SOFTWARE)
+    versions = ", ".join(map(name_version, SOFTWARE))
     yield f'<p class="quiet">Python {platform.python_version()}, {versions}</p>'
+
+
+def name_version(package: str) -> str:
+    """Return a package with its version, which one that is not installed does not have."""
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package}, not installed"
 
 
 def as_html(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -20,6 +20,7 @@ import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
+from fairseq_ext.data.arrays import reason_of
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
@@ -169,8 +170,7 @@ class Annotations:
             elif about[CHECKSUM] != _checksum(folder):
                 raise ValueError("its files are not those that were written: damaged or foreign")
         except (OSError, KeyError, TypeError, RecursionError, *ARRAY_ERRORS) as error:
-            reason = str(error).partition("\n")[0]
-            raise UsageError(f"{folder} cannot be read ({reason}); {AGAIN}") from None
+            raise UsageError(f"{folder} cannot be read ({reason_of(error)}); {AGAIN}") from None
 
     @classmethod
     def open(cls, folder: Path, symbols: Iterable[str], lengths: Sequence[int]) -> "Annotations":

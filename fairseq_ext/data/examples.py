@@ -1,8 +1,8 @@
 """Labelled text: files of JSON lines, an example each, checked line by line."""
 
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,8 @@ def is_text(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number."""
-    return type(value) in (int, float) and math.isfinite(value)
+    # JSON may hold whole numbers that no float can be, which math.isfinite does not take
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def are_texts(value: Any) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.data.arrays import map_array
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import ARRAY_ERRORS, explain_disk_errors, rename_when_complete
+from fairseq_ext.files import explain_disk_errors, rename_when_complete
 
 AGAIN = "prepare the data again with scripts/prepare_vqa.sh"
 BATCH = 256  # pictures after which what was written can be continued
@@ -39,8 +40,8 @@ class PictureFeatures:
     def __init__(self, prefix: Path) -> None:
         self.prefix = Path(prefix)
         boxes, pictures = (Path(f"{prefix}{ending}") for ending in (".npy", ".pictures.npy"))
-        mapped: Any = _map_array(boxes)
-        rows = _map_array(pictures)
+        mapped: Any = map_array(boxes, AGAIN)
+        rows = map_array(pictures, AGAIN)
         self._boxes = np.asarray(mapped)  # slices of a memmap itself are slow
         if self._boxes.ndim != 2 or self._boxes.dtype != TYPE:
             given = f"{self._boxes.dtype} {list(self._boxes.shape)}"
@@ -95,16 +96,6 @@ class PictureFeatures:
     def __reduce__(self) -> tuple[Any, ...]:
         """Let another process map the file, and not receive a copy of it."""
         return PictureFeatures, (self.prefix,)
-
-
-def _map_array(path: Path) -> np.memmap:
-    """Return a mapped array; raise UsageError if there is none, or the file is cut short."""
-    if not path.is_file():
-        raise UsageError(f"{path} is missing; {AGAIN}")
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except ARRAY_ERRORS as error:
-        raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
 
 
 class FeatureWriter:

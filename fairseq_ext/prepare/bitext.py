@@ -5,6 +5,7 @@ clean-corpus-n.perl. Each VIEW is a folder of the same text in another form; len
 in the first VIEW.
 """
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from fairseq_ext.prepare.step import number_from, step_parser
 
 Views = dict[Path, Path]  # folder to read -> folder to write
 HELD_OUT = "valid"
+RATIO = 1.5  # of lengths, where only the longest one is given
 
 
 class Limits(NamedTuple):
@@ -31,7 +33,7 @@ class Limits(NamedTuple):
         ratio: length of the longer side in lengths of the shorter one, at most.
     """
 
-    longest: int
+    longest: float
     ratio: float
 
     def allow(self, source: str, target: str) -> bool:
@@ -88,28 +90,28 @@ def filter_part(
 def filter_parts(
     languages: Sequence[str], views: Views, parts: Sequence[str], limits: Limits | None, every: int
 ) -> dict[str, Counter[str | None]]:
-    """Filter the parts that exist, hold pairs of train out, and copy all other files.
+    """Filter parts, hold pairs of train out, and copy all other files.
 
     Returns:
-        The counts of `filter_part` for each part that exists.
+        The counts of `filter_part` for each part.
 
     Raises:
-        UsageError: a part exists in one language alone.
+        UsageError: a part is missing in a language.
     """
-    first, existing = next(iter(views)), []
-    for part in parts:
-        files = [first / f"{part}.{language}" for language in languages]
-        missing = [file for file in files if not file.exists()]
-        if len(missing) == 1:
-            raise UsageError(f"{missing[0]} is missing; give the part {part} in both languages")
-        existing += [] if missing else [part]
+    first = next(iter(views))
+    files = [first / f"{part}.{language}" for part in parts for language in languages]
+    if missing := [file for file in files if not file.exists()]:
+        raise UsageError(
+            f"{missing[0]} is missing; give the part {missing[0].stem} in both languages, or other "
+            "--parts"
+        )
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
         for path in list_files(folder):
-            if path.stem not in existing:
+            if path.stem not in parts:
                 with rename_when_complete(out.resolve() / path.name) as copy:
                     shutil.copy(path, copy)
-    return {part: filter_part(part, languages, views, limits, every) for part in existing}
+    return {part: filter_part(part, languages, views, limits, every) for part in parts}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,14 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--longest", type=number_from(1), help="tokens of a sentence; default: any number"
     )
-    parser.add_argument("--ratio", type=float, default=1.5, help="of lengths; default: 1.5")
+    parser.add_argument(
+        "--ratio", type=float, help="of lengths; default: 1.5 with --longest, else any number"
+    )
     parser.add_argument(
         "--every", type=number_from(0), default=0, help="of so many pairs, one for valid"
     )
     args = parser.parse_args(arguments)
-    if not args.ratio >= 1:
+    if args.ratio is not None and not args.ratio >= 1:
         parser.error(f"argument --ratio: {args.ratio} is no number from 1 upwards")
-    limits = Limits(args.longest, args.ratio) if args.longest else None
+    limits = None
+    if args.longest or args.ratio:
+        limits = Limits(args.longest or math.inf, args.ratio or RATIO)
     folders = [view.partition("=")[::2] for view in args.views]
     if wrong := [v for v, both in zip(args.views, folders, strict=True) if not all(both)]:
         parser.error(f"argument VIEW=OUT: '{wrong[0]}' is not VIEW=OUT, two folders")

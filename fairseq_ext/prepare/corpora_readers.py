@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.data import conllu
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, to_line
 from fairseq_ext.files import read_lines
 from fairseq_ext.prepare.step import logger
 
@@ -67,7 +67,7 @@ def check_label(given: str, labels: Collection[str], where: str) -> str | float:
         if not labels and 0 <= (number := float(given)) <= 5:
             return number
     expected = f"one of {', '.join(labels)}" if labels else "a number from 0 to 5"
-    raise malformed(where, f"has the label '{given}' and it must be {expected}")
+    raise malformed(where, f"has the label '{to_line(given, 60)}' and it must be {expected}")
 
 
 def tabs(
@@ -255,8 +255,8 @@ def answer_in(passage: str, given: dict[str, Any], where: str) -> dict[str, Any]
     """Return an answer; raise UsageError if it does not stand in its passage."""
     text, start = given["text"], given["answer_start"]
     if not text or passage[start : start + len(text)] != text:
-        problem = f"has the answer '{text}', which is not at character {start} of its passage"
-        raise malformed(where, problem)
+        answer = f"the answer '{to_line(text, 60)}'"
+        raise malformed(where, f"has {answer}, which is not at character {start} of its passage")
     return {"text": text, "start": start}
 
 

@@ -93,25 +93,32 @@ def find_sources(part: str, form: str, path: Path) -> list[Source]:
     """Return a text file, or the text files in a folder in the order of their names.
 
     Args:
-        part: "train", "valid" or "test"; "named" is the part that a word in a file's path names,
-            else train.
+        part: one of `PARTS`; "named" is the part that a word in a file's path names, else train.
         form: a key of `FORMS`.
         path: file or folder.
 
     Raises:
-        UsageError: there is no such form, file or folder, or no text file in the folder.
+        UsageError: there is no such part, form, file or folder, or no text file in the folder.
     """
+    if part not in (*PARTS, "named"):
+        raise UsageError(f"PART is '{part}' and must be one of {', '.join(PARTS)}, named")
     if form not in FORMS:
         raise UsageError(f"--documents is '{form}' and must be one of {', '.join(FORMS)}")
-    if path.is_file():
-        return [Source(part, form, path)]
+    folder, names = (path.parent, [path.name]) if path.is_file() else (path, _list_texts(path))
+    return [
+        Source(part_of(name) if part == "named" else part, form, folder / name) for name in names
+    ]
+
+
+def _list_texts(path: Path) -> list[str]:
+    """Return the names of the text files in a folder; raise UsageError if there are none."""
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such file or folder; correct the path")
     texts = (file for file in path.rglob("[!.]*") if file.name.endswith((".txt", ".txt.gz")))
     names = sorted(file.relative_to(path).as_posix() for file in texts if file.is_file())
     if not names:
         raise UsageError(f"{path}: there is no *.txt or *.txt.gz file in it; give a folder of them")
-    return [Source(part_of(name) if part == "named" else part, form, path / name) for name in names]
+    return names
 
 
 def part_of(name: str) -> str:

@@ -7,6 +7,7 @@ the form: train.tags.* are TED talks with tags, .xml and .sgm have segments, oth
 sentence a line.
 """
 
+import filecmp
 import html
 import re
 import shutil
@@ -113,7 +114,8 @@ def open_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 def unpack(folder: Path, out: Path, patterns: Sequence[str], archives: str = "*") -> list[Path]:
     """Copy the files in a folder's archives whose names match a pattern, and keep existing copies.
 
-    Only base names are used, so that nothing is written outside of `out`.
+    Only base names are used, so that nothing is written outside of `out`. Files of one name must be
+    equal: of different ones, languages that do not belong together could be paired.
 
     Args:
         folder: searched for archives.
@@ -125,7 +127,7 @@ def unpack(folder: Path, out: Path, patterns: Sequence[str], archives: str = "*"
         The archives that had such files.
 
     Raises:
-        UsageError: an archive is damaged.
+        UsageError: an archive is damaged, or two files of one name differ.
         Unfinished: the disk is full.
     """
     used = []
@@ -140,13 +142,11 @@ def unpack(folder: Path, out: Path, patterns: Sequence[str], archives: str = "*"
 
 
 def _unpack_archive(archive: Path, out: Path, patterns: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the files that are copied; of equal names the first file counts."""
-    copied = set()
+    """Yield the names of the files that are copied."""
     try:
         for name, content in tqdm(open_members(archive), archive.name, unit=" files"):
-            if name not in copied and any(fnmatchcase(name, pattern) for pattern in patterns):
-                copied.add(name)
-                _copy(content, out / name)
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                _copy(content, out / name, archive)
                 yield name
     except DAMAGED as error:
         reason = getattr(error, "strerror", None)
@@ -154,9 +154,18 @@ def _unpack_archive(archive: Path, out: Path, patterns: Sequence[str]) -> Iterat
         raise kind(f"{archive} cannot be unpacked ({reason or error}); {remedy}") from error
 
 
-def _copy(content: IO[bytes], path: Path) -> None:
-    with rename_when_complete(path) as part, part.open("wb") as file:
-        shutil.copyfileobj(content, file)
+def _copy(content: IO[bytes], path: Path, archive: Path) -> None:
+    """Write a file of an archive; raise UsageError if there is another one of its name."""
+    plain = path.name.removesuffix(".gz")
+    twin = path.with_name(plain if plain != path.name else f"{plain}.gz")
+    with rename_when_complete(path) as part:
+        with part.open("wb") as file:
+            shutil.copyfileobj(content, file)
+        if twin.exists() or (path.exists() and not filecmp.cmp(part, path, shallow=False)):
+            raise UsageError(
+                f"{archive} has a {path.name}, and another {plain} (plain or .gz) was in it or in "
+                "another archive; leave one of the two out"
+            )
 
 
 def sentences(path: Path) -> Iterator[str]:

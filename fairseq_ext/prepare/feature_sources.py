@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fairseq_ext.data.arrays import map_array
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import ARRAY_ERRORS
 
 NUMBER = re.compile(r"(\d+)$")  # COCO_train2014_000000000009 is picture 9
 FIELDS = "image_id image_w image_h num_boxes boxes features".split()
@@ -89,25 +89,13 @@ class NumpySource(FeatureSource):
         """Return the path."""
         return str(place)
 
-    def _map(self, image: int) -> np.ndarray:
-        path = self.pictures[image]
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        except ARRAY_ERRORS as error:
-            if "Python objects" in str(error):
-                raise UsageError(
-                    f"{path} holds a pickled Python object, which is not read since reading could "
-                    "execute it; save the array alone"
-                ) from None
-            raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
-
     def read(self, image: int) -> np.ndarray:
         """Return the boxes of a picture [N, C]."""
-        return np.array(self._map(image))
+        return np.array(map_array(self.pictures[image], AGAIN))
 
     def shape(self, image: int) -> Shape:
         """Return the shape, from the header of the file."""
-        return self._map(image).shape
+        return map_array(self.pictures[image], AGAIN).shape
 
 
 class TsvSource(FeatureSource):

@@ -6,13 +6,16 @@ a part of what was published. With --given, the files are somewhere below FOLDER
 is printed. (pooch is no substitute: it restarts interrupted downloads and takes one address.)
 """
 
+import fcntl
 import hashlib
+import os
 import shutil
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse, IncompleteRead
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError, URLError
@@ -152,9 +155,28 @@ def fetch(addresses: Sequence[Address], folder: Path) -> Path:
 
 
 def _download(address: Address, folder: Path) -> Path:
-    """Download a file as NAME.part, from where that ends, check it and rename it."""
+    """Download a file, unless another command has done so while this one waited for it."""
     folder.mkdir(parents=True, exist_ok=True)
-    part, path = folder / f"{address.name}.part", folder / address.name
+    path = folder / address.name
+    with _lock(folder):
+        return path if path.exists() else _continue_download(address, path)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Wait for other commands that download to a folder."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # of a network disk that has no locks
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def _continue_download(address: Address, path: Path) -> Path:
+    """Download a file as NAME.part, from where that ends, check it and rename it."""
+    part = path.with_name(f"{path.name}.part")
     request = Request(address.url, headers={"User-Agent": AGENT})
     if begun := part.stat().st_size if part.exists() else 0:
         if address.checksum and has_checksum(part, address.checksum):
@@ -192,8 +214,9 @@ def _save(answer: HTTPResponse, part: Path, begun: int) -> None:
         tqdm.wrapattr(answer, "read", total, desc=part.stem, initial=begun) as stream,
     ):
         shutil.copyfileobj(stream, file, CHUNK)
-    if total and part.stat().st_size < total:
-        raise IncompleteRead(b"", total - part.stat().st_size)
+    size = part.stat().st_size
+    if total and size != total:  # more, if another command has written to it without a lock
+        raise HTTPException(f"{size} bytes have arrived, and {total} were announced")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_ext.data.picture_features import FeatureWriter
+from fairseq_ext.data.picture_features import FeatureWriter, PictureFeatures
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, check_writable, list_files, read_lines, write_lines
 from fairseq_ext.prepare.feature_sources import FeatureSource
@@ -141,20 +141,22 @@ def check_features(
 
 
 def convert(
-    prefix: Path, source: FeatureSource, pictures: Iterable[int], width: int, most: int
+    prefix: Path, source: FeatureSource, pictures: Sequence[int], width: int, most: int
 ) -> None:
-    """Write the files of a split and view, unless they are there.
+    """Write the files of a split and view, unless they are there with these pictures.
 
     Raises:
         Unfinished: a picture cannot be read; what was written is kept.
     """
-    if Path(f"{prefix}.npy").exists():
-        return
-    with FeatureWriter(prefix, width) as writer:
-        for image in tqdm(pictures, f"writing {prefix.name}", unit=" pictures"):
-            if image not in writer:
-                _copy_picture(writer, source, image, most)
-        writer.complete()
+    boxes = Path(f"{prefix}.npy")
+    # again, if it continued what was begun with pictures that are not wanted any more
+    while not (boxes.exists() and {*PictureFeatures(prefix)} == {*pictures}):
+        boxes.unlink(missing_ok=True)
+        with FeatureWriter(prefix, width) as writer:
+            for image in tqdm(pictures, f"writing {prefix.name}", unit=" pictures"):
+                if image not in writer:
+                    _copy_picture(writer, source, image, most)
+            writer.complete()
 
 
 def _copy_picture(writer: FeatureWriter, source: FeatureSource, image: int, most: int) -> None:
@@ -185,7 +187,7 @@ def prepare(out: Path, views: Mapping[str, Path], limits: Limits, strict: bool) 
     write_missing(out / "missing.txt", missing)
     for split, images in wanted.items():
         for view, source in sources.items():
-            ordered = (image for image in source.pictures if image in images)
+            ordered = [image for image in source.pictures if image in images]
             convert(out / f"{split}.{view}", source, ordered, width, limits.most)
 
 
@@ -218,7 +220,7 @@ def copy_questions(out: Path, split: str, images: Set[int]) -> None:
 
 
 def write_missing(path: Path, missing: Missing) -> None:
-    """Write a line SPLIT VIEW PICTURE for each picture that a view lacks, if there are any."""
+    """Write a line SPLIT VIEW PICTURE for each picture that a view lacks, or no file."""
     lines = [
         f"{split} {view} {image}"
         for split, views in missing.items()
@@ -227,6 +229,8 @@ def write_missing(path: Path, missing: Missing) -> None:
     ]
     if lines:
         write_lines(path, lines)
+    else:
+        path.unlink(missing_ok=True)  # of a command that was interrupted
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -192,7 +192,7 @@ def predict(
     that were shortened is printed on standard error.
     """
     count, rows = 0, task.build_rows()
-    for chunk in batched(examples, size * SORTED):
+    for chunk in batched(examples, min(size * SORTED, sys.maxsize)):
         count += len(chunk)
         dataset = task.build_dataset(chunk, rows)
         order = sorted(range(len(chunk)), key=dataset.size)
