@@ -161,7 +161,7 @@ def _sum_powers(base: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor]:
     if not isinstance(power, Tensor) and power in (1, 2):  # sparsemax and 1.5-entmax
         total = base.sum(-1, keepdim=True)
         if power == 1:
-            return total, torch.count_nonzero(base, -1)[..., None].to(base.dtype)
+            return total, base.sign().sum(-1, keepdim=True)
         return torch.linalg.vector_norm(base, dim=-1, keepdim=True).square_(), total
     lower = _power(base, power - 1)
     return torch.linalg.vecdot(base, lower)[..., None], lower.sum(-1, keepdim=True)
@@ -169,8 +169,14 @@ def _sum_powers(base: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor]:
 
 def _power(x: Tensor, exponent: Tensor | float) -> Tensor:
     """Return x^exponent where x > 0 and 0 elsewhere, as a new tensor."""
-    if isinstance(exponent, Tensor):  # much quicker than a power
-        return x.log().mul_(exponent).exp_()
-    if exponent == 0:
-        return (x > 0).to(x.dtype)
-    return {0.5: x.sqrt, 1: x.clone, 2: x.square}.get(exponent, lambda: x**exponent)()
+    if not isinstance(exponent, Tensor):
+        if exponent == 0:
+            return (x > 0).to(x.dtype)
+        if exponent in (0.5, 1, 2):
+            return {0.5: x.sqrt, 1: x.clone, 2: x.square}[exponent]()
+    if x.device.type != "cpu":
+        return x**exponent
+    # much quicker than a power on CPUs, but not at zeros and where the result is no normal number
+    tiny = torch.finfo(x.dtype).tiny
+    y = x.clamp(min=tiny).log_().mul_(exponent).clamp_(min=math.log(tiny) + 1).exp_()
+    return y.mul_(x > 0)
