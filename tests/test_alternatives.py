@@ -90,6 +90,14 @@ def test_the_gradient_without_columns():
     assert (other - own).abs().max() > 1e-3
 
 
+def test_entmax_is_in_float32_under_autocast():
+    """Products of vectors would be in 16 bits, and the rows' thresholds inexact."""
+    scores = torch.randn(4, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = entmax(scores, 1.3)
+    assert torch.equal(found, entmax(scores, 1.3))
+
+
 def test_worked_entmax():
     close(weights("entmax", [[0.5, 0.0, -2.0]], entmax_alpha=2.0), [[0.75, 0.25, 0.0]])
     close(weights("entmax", [[3.0, 1.0, 0.0]], entmax_alpha=2.0), [[1.0, 0.0, 0.0]])

@@ -164,7 +164,9 @@ def _sum_powers(base: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor]:
             return total, base.sign().sum(-1, keepdim=True)
         return torch.linalg.vector_norm(base, dim=-1, keepdim=True).square_(), total
     lower = _power(base, power - 1)
-    return torch.linalg.vecdot(base, lower)[..., None], lower.sum(-1, keepdim=True)
+    slope = lower.sum(-1, keepdim=True)
+    # not linalg.vecdot, for which autocast would take 16 bits
+    return lower.mul_(base).sum(-1, keepdim=True), slope
 
 
 def _power(x: Tensor, exponent: Tensor | float) -> Tensor:
