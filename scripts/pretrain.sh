@@ -48,7 +48,7 @@
 #   12 layers          1.86 / 2.47 / 2.56       1.73 / 2.29 / 2.07
 #   16 layers          6.40 / 7.28 / 6.67       1.81 / 2.46 / 2.24
 # Our losses on six books and a part of WikiText-2, in bits: docs/results/.
-# Cost: 10 to 20 minutes on one core for each training of the default.
+# Cost: 10 to 30 minutes on one core for each training of the default.
 
 . "$(dirname "$0")/lib/study.sh"
 
