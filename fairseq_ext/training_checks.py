@@ -47,6 +47,7 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     name = str(cfg.criterion._name)
     check_criterion(model, criterion, name, cfg.optimization.clip_norm)
     if isinstance(unwrap(model), AttentionModel):
+        head_options.check_gate_sites(model, cfg.model)
         preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
         roberta = default_options(RobertaOptions)
         check_requirements(cfg.model, preset, DEFAULTS | roberta, OPTION_REQUIREMENTS)
@@ -260,12 +261,11 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
 
 def _relative_to(*models: Mapping[str, Any]) -> set[str]:
     """Return the options that give weights of heads their meaning, if all models have such ones."""
-    hybrid = any(
-        all(_value(options, f"{site}_normaliser") == "hybrid" for options in models)
-        for site in SITES
-    )
+    sites = [{_value(options, f"{site}_normaliser") for options in models} for site in SITES]
+    learned = {"entmax"} in sites and all(_value(options, "entmax_learned") for options in models)
     gated = all(_value(options, "head_gate") == "static" for options in models)
-    return {*(HYBRID if hybrid else ()), *(HEADS if hybrid or gated else ())}
+    starts = {*(HYBRID if {"hybrid"} in sites else ()), *(["entmax_alpha"] if learned else ())}
+    return starts | {*(HEADS if starts or gated else ())}
 
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
@@ -283,13 +283,13 @@ def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any]
         encoder = sizes.get("encoder_layers", 0)
         adversaries = head_options.parse_adversary_layers(values["asa_layers"], encoder)
         parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
-        parts.append(sorted(head_options.parse_gate_sites(values)))
+        parts += [sorted(head_options.parse_gate_sites(values)), values["role_rare_min_count"]]
         parts += origins.read_options(values)
         sides = [side for side in ("encoder", "decoder") if f"{side}_layers" in sizes]
+        parts += [head_options.name_positions(side, options) for side in sides]
         if len(sides) == 2:
-            decoder = sizes["decoder_layers"]
-            parts.append(head_options.parse_cross_layers(values["cross_layers"], decoder))
-            parts.append(values["share_encoder_decoder_layers"])
+            cross = head_options.parse_cross_layers(values["cross_layers"], sizes["decoder_layers"])
+            parts += [cross, values["share_encoder_decoder_layers"]]
         for site, side in SITES.items() if len(sides) == 2 else zip(sides, sides, strict=True):
             layers = sizes[f"{side}_layers"]
             heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)

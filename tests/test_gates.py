@@ -1,21 +1,25 @@
 """Gates of heads that depend on the input or close, R-Drop: twins, worked numbers, trainings."""
 
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 from commands import generate, read_hypotheses
 from conftest import train
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from omegaconf import OmegaConf
 
 from fairseq_ext.attention import InputGate, L0Gate
 from fairseq_ext.criterions.divergence import symmetric_kl
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.head_options import parse_gate
+from fairseq_ext.models.head_options import check_gate_sites, parse_gate
 from fairseq_ext.testing import check_head_gate, check_model, check_regulariser
 from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
 from fairseq_ext.testing.mechanisms import build_tiny_model
-from fairseq_ext.training_checks import check_gates
+from fairseq_ext.training_checks import check_gates, check_training
 
 
 def naive_input_gate(out, x, gate):
@@ -84,6 +88,36 @@ def test_a_former_checkpoint_says_true():
 def test_options_that_are_refused(options, said):
     with pytest.raises(UsageError, match=said):
         build_tiny_model("transformer_una_tiny", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "missing"),
+    [
+        ("roberta_una_tiny", {"head_gate_sites": "encoder,decoder"}, "decoder; give some of enc"),
+        ("transformer_una_tiny", {"head_gate_sites": "cross", "no_cross_attention": True}, "cross"),
+        ("transformer_una_tiny", {"head_gate_sites": "encoder,decoder,cross"}, None),
+        ("roberta_una_tiny", {}, None),
+        ("transformer_lm_una_tiny", {}, None),
+    ],
+)
+def test_sites_that_a_model_does_not_have(name, options, missing):
+    """They are refused before a training, and a model that was trained so is still read."""
+    options = {"head_gate": "input", **options}
+    model = build_tiny_model(name, **options)
+    config = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[name])
+    config.update({"_name": name, **options})
+    cfg = SimpleNamespace(
+        model=config,
+        criterion=SimpleNamespace(_name="cross_entropy"),
+        optimization=SimpleNamespace(clip_norm=0.0),
+        task=None,
+        common=None,
+    )
+    says = f"this model has no attention called {missing}"
+    with pytest.raises(UsageError, match=says) if missing else nullcontext():
+        check_training(model, None, cfg)
+    config.head_gate = "none"
+    check_gate_sites(model, config)
 
 
 def test_gates_and_their_price_need_each_other():

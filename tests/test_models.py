@@ -29,7 +29,9 @@ from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
 from fairseq_ext.models.config import check_requirements, joined_config, to_transformer_config
+from fairseq_ext.models.layers import Checkpointed
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
+from fairseq_ext.testing.mechanisms import build_tiny_model
 
 TINY = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in _TINY.items()}
 
@@ -216,6 +218,16 @@ def test_checkpointed_activations_keep_values_and_gradients(name, how):
     assert len(heard[0]) == 12 and heard[0] == expected[0]
     torch.testing.assert_close(heard[1:], expected[1:])
     assert expected[2]["encoder.layers.0.self_attn.q_proj.weight"].abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["roberta_una_tiny", "deberta_una_tiny", "transformer_lm_una_tiny"]
+)
+def test_offloading_checkpoints_layers_of_every_model(name):
+    """Fairseq's builder sees to it in translation models alone."""
+    model = build_tiny_model(name, offload_activations=True)
+    layers = [module for module in model.modules() if isinstance(module, Checkpointed)]
+    assert layers and all(layer.checkpointed and layer.offloaded for layer in layers)
 
 
 def test_dropout_is_replayed_by_activation_checkpointing():

@@ -6,15 +6,18 @@ from dataclasses import fields
 import pytest
 import restore
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from omegaconf import OmegaConf
 from saved_state import save_state
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.pretrained import SIZES, adopt_options
 
 
 def options(arch, **given):
     config = MODEL_DATACLASS_REGISTRY[arch]
-    return {"_name": arch, **{field.name: field.default for field in fields(config)}, **given}
+    values = {"_name": arch, **{field.name: field.default for field in fields(config)}, **given}
+    return to_dict(OmegaConf.create(values))
 
 
 def saved(folder, arch="roberta_una_12", **given):
@@ -65,6 +68,52 @@ def test_hybrid_weights_relative_to_something_else_are_refused(tmp_path, caplog)
         restore.check(hybrid, fewer, True)
     restore.check(hybrid, options("roberta_una_12"), True)
     assert "encoder_normaliser hybrid (now softmax)" in caplog.text
+
+
+def test_learned_alphas_relative_to_something_else_are_refused(tmp_path):
+    """They are no beginning either, as hybrid weights are not; an alpha not learned may change."""
+    learned = {"encoder_normaliser": "entmax", "entmax_learned": True}
+    path = saved(tmp_path, entmax_alpha=1.3, **learned)
+    restore.check(path, options("roberta_una_12", entmax_alpha=1.3, **learned), False)
+    with pytest.raises(UsageError, match="entmax_alpha 1.3 .now 1.5.*give the same --entmax-alpha"):
+        restore.check(path, options("roberta_una_12", **learned), True)
+    restore.check(path, options("roberta_una_12", encoder_normaliser="entmax"), True)
+
+
+@pytest.mark.parametrize(
+    ("arch", "before", "now"),
+    [
+        ("roberta_una_12", {}, {"encoder_positions": "none"}),
+        ("roberta_una_12", {}, {"encoder_positions": "sinusoidal"}),
+        ("transformer_una", {"decoder_positions": "none"}, {"decoder_positions": None}),
+        ("transformer_una", {"encoder_positions": "none"}, {"encoder_positions": "sinusoidal"}),
+        ("transformer_una", {"encoder_positions": "t5"}, {"t5_distance": 64}),
+        ("roberta_una_12", {"encoder_roles": "rare"}, {"role_rare_min_count": 3}),
+    ],
+)
+def test_a_model_that_computes_something_else_is_refused(tmp_path, arch, before, now):
+    """The names and sizes of its parameters do not tell."""
+    path = saved(tmp_path, arch, **before)
+    restore.check(path, options(arch, **before), False)
+    with pytest.raises(UsageError, match=f"was trained with {next(iter(now))}"):
+        restore.check(path, options(arch, **before | now), False)
+
+
+@pytest.mark.parametrize(
+    ("arch", "same"),
+    [
+        ("roberta_una_12", {"encoder_positions": "learned"}),
+        ("transformer_una", {"encoder_positions": "sinusoidal"}),
+        ("transformer_una", {"decoder_positions": "learned", "decoder_learned_pos": True}),
+        ("transformer_una", {"encoder_positions": "none", "no_token_positional_embeddings": True}),
+    ],
+)
+def test_positions_that_fairseqs_flags_say_too_are_the_same(tmp_path, arch, same):
+    [name, *flags] = same
+    plain = options(arch, **{flag: same[flag] for flag in flags})
+    del plain[name], plain["role_rare_min_count"], plain["t5_distance"]  # an older checkpoint
+    save_state(tmp_path / "older.pt", plain)
+    restore.check(tmp_path / "older.pt", options(arch, **same), False)
 
 
 def test_there_is_no_encoder():

@@ -82,6 +82,14 @@ def test_a_loss_that_is_not_finite_names_update_and_sentences(loss):
         trainer(lambda *_: {"loss": loss})(SAMPLES)
 
 
+def test_an_update_without_a_masked_token_goes_on():
+    """Its loss is 0 / 0 and its gradient 0, which no --lr would change."""
+    log = {"loss": float("nan"), "sample_size": torch.tensor(0.0)}
+    assert trainer(lambda *_: log)(SAMPLES) is log
+    with pytest.raises(UsageError, match="the loss is nan"):
+        trainer(lambda *_: log | {"sample_size": torch.tensor(2.0)})(SAMPLES)
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

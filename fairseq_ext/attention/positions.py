@@ -121,6 +121,10 @@ class Buckets(Positions):
         self.distance = t5_distance
         self.table = nn.Parameter(torch.zeros(t5_buckets, heads))
 
+    def extra_repr(self) -> str:
+        """Return the buckets and their last distance, for printing."""
+        return f"buckets={len(self.table)}, distance={self.distance}"
+
     def buckets(self, distances: Tensor, causal: bool) -> Tensor:
         """Return the bucket of each distance j - i."""
         count, first = len(self.table), torch.zeros_like(distances)

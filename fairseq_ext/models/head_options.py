@@ -17,6 +17,7 @@ from fairseq_ext.attention import (
     NORMALISERS,
     POSITIONS,
     SCORERS,
+    Attention,
     HeadGate,
     HeadGroup,
     build_gaussian_heads,
@@ -130,6 +131,19 @@ def embed_positions(cfg: Any, side: str) -> Any:
     return cfg
 
 
+def name_positions(side: str, options: Mapping[str, Any]) -> str:
+    """Return the positions of a side of the model, by fairseq's flags if our option is not given.
+
+    Without these flags it is an encoder of fairseq's RoBERTa, which learns them, or is sinusoidal.
+    """
+    if (name := options.get(f"{side}_positions")) is not None:
+        return str(name)
+    if options.get("no_token_positional_embeddings"):
+        return "none"
+    alone = side == "encoder" and "decoder_layers" not in options
+    return "learned" if options.get(f"{side}_learned_pos", alone) else "sinusoidal"
+
+
 def build_masks(site: str, heads: int, options: Mapping[str, Any]) -> list[MaskFunction]:
     """Build the masks of a site beside the default ones.
 
@@ -157,6 +171,18 @@ def parse_gate_sites(options: Mapping[str, Any]) -> list[str]:
             f"--head-gate-sites is '{text}'; give some of {', '.join(SITES)}, as in encoder,decoder"
         )
     return [] if parse_gate(options["head_gate"]) == "none" else sites
+
+
+def check_gate_sites(model: nn.Module, options: Mapping[str, Any]) -> None:
+    """Raise UsageError if heads are to have gates at a site where the model has no attention."""
+    present = {module.site for module in model.modules() if isinstance(module, Attention)}
+    # a decoder alone has no such option, and gates at its only site
+    named = parse_gate_sites(options) if "head_gate_sites" in options else []
+    if missing := [site for site in named if site not in present]:
+        raise UsageError(
+            f"--head-gate-sites is '{options['head_gate_sites']}', and this model has no attention "
+            f"called {missing[0]}; give some of {', '.join(s for s in SITES if s in present)}"
+        )
 
 
 def build_gate(

@@ -80,9 +80,14 @@ def build_adversary(
         return Adversary(width, heads, heads * width // unpruned)
 
 
+def is_checkpointed(cfg: TransformerConfig) -> bool:
+    """Return whether layers are checkpointed, which fairseq's flag for offloading implies."""
+    return cfg.checkpoint_activations or cfg.offload_activations
+
+
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """Wrap a layer for FSDP, as fairseq does: a checkpointed one always, whatever its size."""
-    smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    smallest = 0 if is_checkpointed(cfg) else cfg.min_params_to_wrap
     return fsdp_wrap(layer, min_num_params=smallest)
 
 
@@ -95,7 +100,7 @@ class Checkpointed(nn.Module):
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
-        self.checkpointed, self.offloaded = cfg.checkpoint_activations, cfg.offload_activations
+        self.checkpointed, self.offloaded = is_checkpointed(cfg), cfg.offload_activations
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the layer, and compute it again for its gradient if it is checkpointed."""

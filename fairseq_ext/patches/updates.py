@@ -55,8 +55,9 @@ def stop_when_not_finite() -> None:
             if not reason:
                 raise
             raise _not_finite(update, reason, samples) from error
-        loss = (log or {}).get("loss", 0.0)
-        if not math.isfinite(loss):
+        loss, size = ((log or {}).get(name, 1.0) for name in ("loss", "sample_size"))
+        empty = math.isnan(loss) and not size  # 0 / 0: no token was masked, and nothing is learned
+        if not (math.isfinite(loss) or empty):
             raise _not_finite(update, f"the loss is {loss}", samples)
         return log
 
