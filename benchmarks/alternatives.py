@@ -52,7 +52,8 @@ def command_line(name: str, size: str, data: Path) -> list[str]:
     suffix, stock = training.SIZES[size]
     own = ["--arch", *stock] if name == STOCK else read_candidates(suffix)[name]
     heads = ["--encoder-attention-heads", "8"] if size in SMALL else []
-    return [str(data), *training.FLAGS, *own, *heads]
+    length = ["--max-update", "1800"]  # over which guidance fades
+    return [str(data), *training.FLAGS, *own, *heads, *length]
 
 
 def build(names: list[str], size: str, data: Path, args: argparse.Namespace) -> dict:
