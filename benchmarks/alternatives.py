@@ -53,7 +53,7 @@ def command_line(name: str, size: str, data: Path) -> list[str]:
     own = ["--arch", *stock] if name == STOCK else read_candidates(suffix)[name]
     heads = ["--encoder-attention-heads", "8"] if size in SMALL else []
     length = ["--max-update", "1800"]  # over which guidance fades
-    return [str(data), *training.FLAGS, *own, *heads, *length]
+    return [str(data), *training.FLAGS, *length, *own, *heads]
 
 
 def build(names: list[str], size: str, data: Path, args: argparse.Namespace) -> dict:
