@@ -1,4 +1,9 @@
-"""The check of a checkpoint that is read from a file."""
+"""What checks of trainings read: checkpoints from files, and configurations."""
+
+from types import SimpleNamespace
+
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading, training_checks
 
@@ -7,3 +12,11 @@ def check(path, model, reset_optimizer: bool) -> None:
     """Check whether a training of `model` can go on from a file."""
     state = safe_loading.load_checkpoint(str(path), map_location="cpu")
     training_checks.check_attention(str(path), state, model, reset_optimizer)
+
+
+def configure_training(name: str, criterion: str, **options) -> SimpleNamespace:
+    """Return what `check_training` reads of a configuration; `name` is that of an architecture."""
+    model = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[name])
+    model.update({"_name": name, **options})
+    parts = {"criterion": SimpleNamespace(_name=criterion), "task": None, "common": None}
+    return SimpleNamespace(model=model, optimization=SimpleNamespace(clip_norm=0.0), **parts)

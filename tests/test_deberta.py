@@ -2,14 +2,14 @@
 
 from argparse import Namespace
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
 from cases import slow_but_first
 from fairseq.data import Dictionary
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, build_model
+from fairseq.models import MODEL_REGISTRY, build_model
 from omegaconf import OmegaConf
+from restore import configure_training
 from torch.nn import functional as F
 
 from fairseq_ext import training_checks
@@ -174,7 +174,7 @@ def test_what_is_refused(options, said):
 
 
 def test_the_activation_of_a_convolution_needs_one():
-    """What an architecture presets passes, as xlarge's GELU."""
+    """Values that architectures preset are accepted, such as the GELU of xlarge."""
     model = build_tiny_model("deberta_una_tiny")
     for size, changed, refused in [
         ("_tiny", {"encoder_conv_activation_fn": "gelu"}, True),
@@ -183,15 +183,7 @@ def test_the_activation_of_a_convolution_needs_one():
         ("_xlarge", {"encoder_conv_activation_fn": "relu"}, False),
         ("_xlarge", {"encoder_conv_kernel": 0}, False),
     ]:
-        config = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[f"deberta_una{size}"])
-        config.update({"_name": f"deberta_una{size}", **changed})
-        cfg = SimpleNamespace(
-            model=config,
-            criterion=SimpleNamespace(_name="masked_lm"),
-            optimization=SimpleNamespace(clip_norm=0.0),
-            task=None,
-            common=None,
-        )
+        cfg = configure_training(f"deberta_una{size}", "masked_lm", **changed)
         with (
             pytest.raises(UsageError, match="gelu has no effect with --encoder-conv-kernel 0")
             if refused

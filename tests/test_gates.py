@@ -2,15 +2,13 @@
 
 import json
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
 from commands import generate, read_hypotheses
 from conftest import train
 from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.models import MODEL_DATACLASS_REGISTRY
-from omegaconf import OmegaConf
+from restore import configure_training
 
 from fairseq_ext.attention import InputGate, L0Gate
 from fairseq_ext.criterions.divergence import symmetric_kl
@@ -104,20 +102,12 @@ def test_sites_that_a_model_does_not_have(name, options, missing):
     """They are refused before a training, and a model that was trained so is still read."""
     options = {"head_gate": "input", **options}
     model = build_tiny_model(name, **options)
-    config = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[name])
-    config.update({"_name": name, **options})
-    cfg = SimpleNamespace(
-        model=config,
-        criterion=SimpleNamespace(_name="cross_entropy"),
-        optimization=SimpleNamespace(clip_norm=0.0),
-        task=None,
-        common=None,
-    )
+    cfg = configure_training(name, "cross_entropy", **options)
     says = f"this model has no attention called {missing}"
     with pytest.raises(UsageError, match=says) if missing else nullcontext():
         check_training(model, None, cfg)
-    config.head_gate = "none"
-    check_gate_sites(model, config)
+    cfg.model.head_gate = "none"
+    check_gate_sites(model, cfg.model)
 
 
 def test_gates_and_their_price_need_each_other():
