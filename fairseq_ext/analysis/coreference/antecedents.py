@@ -105,6 +105,9 @@ def ask_heads(
         among: the candidates: "nouns", the target words of all noun phrases (mentions without
             others are not asked); "words", all words of the text, the mention's too; or "all",
             words and special tokens.
+
+    Raises:
+        UsageError: some layers have fewer heads than others.
     """
     check_heads(inspector)
     encoded = list(_encode_texts(inspector, texts, among))
