@@ -117,8 +117,7 @@ PRETRAINING = {
         "--enhanced-mask-decoder --asa-layers all --ag-encoder-heads next:1,prev:1".split(),
     ),
     "replaced tokens": ("replaced_token_detection",) * 2 + (["--generator-size", "0.5"],),
-    "replaced tokens of a unigram": ("replaced_token_detection",) * 2
-    + (["--enhanced-mask-decoder"],),
+    "replaced tokens of a unigram": ("replaced_token_detection",) * 2 + ([],),
     "pairs": ("masked_lm_sop", "masked_lm_sop", ["--enhanced-mask-decoder"]),
 }
 

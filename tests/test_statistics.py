@@ -395,7 +395,7 @@ def test_a_model_without_such_weights(encoder_data, tmp_path):
     from conftest import train_encoder
 
     checkpoint = train_encoder(encoder_data, "roberta_una_tiny", tmp_path / "run")
-    with pytest.raises(UsageError, match="has hybrid weights or gates"):
+    with pytest.raises(UsageError, match="has hybrid weights or static gates"):
         cli.main(["weights", str(checkpoint), "--out", str(tmp_path / "out")])
     cli.main(["analyse", str(checkpoint), "--limit", "5", "--out", str(tmp_path / "out")])
     assert "column_sums_encoder.png" in names(tmp_path / "out")
