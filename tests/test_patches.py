@@ -155,6 +155,17 @@ def test_precisions_that_cannot_be(given, says, monkeypatch):
         processes.check_precision(cfg)
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "warned"),
+    [({"avx2": True, "avx512_bw": False}, True), ({"avx512_bw": True}, False), ({}, False)],
+)
+def test_a_cpu_on_which_bf16_is_slow_is_warned_of(capabilities, warned, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    common = OmegaConf.merge(OmegaConf.structured(CommonConfig), {"bf16": True, "cpu": True})
+    processes.check_precision(SimpleNamespace(common=common, optimizer=None))
+    assert ("no instructions for it" in caplog.text) == warned
+
+
 def test_buckets_end_at_lengths_that_occur():
     sizes = np.array([3, 3, 4, 9, 9, 20])
     assert data_utils.get_buckets(sizes, 2).tolist() == [4, 20]

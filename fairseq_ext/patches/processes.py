@@ -1,5 +1,6 @@
 """Patches of how several processes start, and checks of flags that fairseq cannot train with."""
 
+import logging
 import os
 import re
 from argparse import Namespace
@@ -8,6 +9,10 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import replace, wrap
+
+logger = logging.getLogger(__name__)
+
+BF16_INSTRUCTIONS = {"avx512_bw", "amx_bf16", "bf16", "sve_bf16"}  # any one makes products fast
 
 
 def unset_tpu(cfg: Any) -> None:
@@ -24,7 +29,7 @@ def unset_tpu(cfg: Any) -> None:
 def check_precision(cfg: Any) -> None:
     """Raise UsageError for --fp16 on a CPU, and for 16 bits with flat tensors of LAMB.
 
-    With --fp16 fairseq asks for CUDA (in its memory-efficient form when gradients overflow).
+    A CPU on which --bf16 is slow is warned of. With --fp16 fairseq asks for CUDA (in its memory-efficient form when gradients overflow).
     """
     import torch
 
@@ -35,6 +40,13 @@ def check_precision(cfg: Any) -> None:
     if common.fp16 and on_cpu and not common.tpu:
         flag = "--memory-efficient-fp16" if common.memory_efficient_fp16 else "--fp16"
         raise UsageError(f"{flag} needs a GPU; on a CPU give --bf16, or neither")
+    if common.bf16 and on_cpu and not common.tpu:
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 has none
+        if capabilities and not any(map(capabilities.get, BF16_INSTRUCTIONS)):
+            logger.warning(
+                "--bf16 is given and this CPU has no instructions for it, so that training takes "
+                "many times as long; leave it out"
+            )
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
     flat = common.fp16 and not (efficient or common.fp16_no_flatten_grads)  # bf16 stays apart
     if flat and getattr(cfg.optimizer, "_name", None) == "lamb":
