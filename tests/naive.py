@@ -181,7 +181,7 @@ def entmax(scores: Tensor, masked: Tensor, absent: Tensor, normaliser, head: int
 def sink(scores: Tensor, masked: Tensor, absent: Tensor, normaliser, head: int) -> Tensor:
     """Weights [T, S], with exp(b) among what a row is divided by."""
     e = torch.where(masked, 0, scores.exp())
-    b = scores.new_zeros(()) if normaliser.offset is None else normaliser.offset[head]
+    b = scores.new_zeros(()) if normaliser.sink_logit is None else normaliser.sink_logit[head]
     return torch.stack([row / (b.exp() + row.sum()) for row in e])
 
 

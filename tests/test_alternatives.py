@@ -136,10 +136,10 @@ def test_entmax_of_hard_rows(keys, alpha):
 
 def test_a_learned_alpha_moves_and_is_logged():
     module = Entmax(2, 1.3, True).half()
-    torch.nn.init.constant_(module.offset, 1e-3)
+    torch.nn.init.constant_(module.alpha_offset, 1e-3)
     assert (module.alpha() - 1.3).abs().min() > 1e-4
     assert module.statistics()["alpha"]() == pytest.approx(1.3, abs=1e-3)
-    torch.nn.init.constant_(module.offset, -30)
+    torch.nn.init.constant_(module.alpha_offset, -30)
     assert module.alpha().tolist() == pytest.approx([1.01, 1.01])
 
 
@@ -204,15 +204,24 @@ def test_a_call_on_a_gpu_is_always_fused():
 
 def test_a_learned_alpha_comes_back_from_its_bounds():
     part = build_normaliser("entmax", 2, entmax_learned=True)
-    torch.nn.init.constant_(part.offset, 9.0)
+    torch.nn.init.constant_(part.alpha_offset, 9.0)
     torch.testing.assert_close(part.alpha(), torch.full((2,), 1.99))
     part.alpha().sum().backward()
-    assert part.offset.grad.gt(0).all()
+    assert part.alpha_offset.grad.gt(0).all()
+
+
+def test_no_parameter_is_named_like_that_of_another_normaliser():
+    """Otherwise --reset-optimizer would begin one with the other's values."""
+    options = {"hybrid": {"hna_init": 0.5, "hna_weight": "raw"}, "sink": {}}
+    options["entmax"] = {"entmax_learned": True}
+    built = [build_normaliser(name, 2, **given) for name, given in options.items()]
+    names = [name for part in built for name, _ in part.named_parameters()]
+    assert len({*names}) == len(names) == 3
 
 
 def test_a_log_shows_the_mean_of_learned_sinks_alone():
     module = build_normaliser("sink", 2)
-    module.offset.data = torch.tensor([0.25, -1.25])
+    module.sink_logit.data = torch.tensor([0.25, -1.25])
     assert {name: read() for name, read in module.statistics().items()} == {"sink": -0.5}
     assert build_normaliser("sink", 2, sink="off-by-one").statistics() == {}
 

@@ -55,7 +55,9 @@ NEUTRAL = {  # it is there, or its flag is, and does nothing
     **dict.fromkeys(SCORERS, {"encoder_scorer": "dot"}),
 }
 OWN = {
-    **dict.fromkeys(("hna", "entmax", "sink"), "normaliser.offset"),
+    "hna": "normaliser.offset",
+    "entmax": "normaliser.alpha_offset",
+    "sink": "normaliser.sink_logit",
     "asa": "adversary.query.weight",
     "gate": "gate",
     "input": "gate.weight",

@@ -346,6 +346,22 @@ def test_stock_layer_pruning_works():
     )
 
 
+def test_layers_that_remain_have_the_lambda_they_were_trained_with():
+    options = {"encoder_head_mixer": "differential", "encoder_layers": 4}
+    kept = {"encoder_layers_to_keep": "3,1", "decoder_layers_to_keep": "0,1"}
+    full, pruned = build(**options), build(**options, **kept)
+    first = [layer.self_attn.mixer.first for layer in full.encoder.layers]
+    assert [layer.self_attn.mixer.first for layer in pruned.encoder.layers] == [first[1], first[3]]
+
+
+def test_roles_by_layer_are_those_of_the_layers_that_remain():
+    kept = {"encoder_layers_to_keep": "0,2", "decoder_layers_to_keep": "1"}
+    model = build("transformer_roles_tiny", encoder_roles="relative/separator", **kept)
+    assert len(model.encoder.layers) == 2
+    with pytest.raises(UsageError, match="has roles for 2 layers, and the encoder has 3"):
+        build("transformer_roles_tiny", encoder_roles="relative/separator", encoder_layers=3)
+
+
 @pytest.mark.parametrize("asa_layers", ["upper", "none"])
 def test_layers_that_remain_keep_their_adversaries_or_lose_them(asa_layers):
     full = build("transformer_asa_tiny", encoder_layers=4)

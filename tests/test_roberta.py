@@ -68,6 +68,11 @@ def test_softmax_models_are_fairseqs(options):
     torch.testing.assert_close(*logits, atol=1e-5, rtol=0)
 
 
+def test_roles_by_layer_are_those_of_the_layers_that_remain():
+    roles = {"encoder_roles": "relative/separator", "encoder_layers_to_keep": "0,2"}
+    assert len(build(**SMALL, **roles).encoder.sentence_encoder.layers) == 2
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(
     ("size", "stock", "more"),

@@ -59,13 +59,13 @@ class Entmax(Normaliser):
                 f"learn; give a number between {ALPHAS[0]} and {ALPHAS[1]}"
             )
         self.init = entmax_alpha
-        self.offset = nn.Parameter(torch.zeros(heads)) if entmax_learned else None
+        self.alpha_offset = nn.Parameter(torch.zeros(heads)) if entmax_learned else None
 
     def alpha(self) -> Tensor | float:
         """Return alpha: a number, or a learned one for each head [h], float32 or wider."""
-        if self.offset is None:
+        if self.alpha_offset is None:
             return self.init
-        offset = self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
+        offset = self.alpha_offset.to(torch.promote_types(self.alpha_offset.dtype, torch.float32))
         start = math.log((self.init - 1) / (2 - self.init))
         alpha = 1 + torch.sigmoid(start + offset)
         return alpha + (alpha.clamp(*ALPHAS) - alpha).detach()  # a gradient leads back from a bound
@@ -81,13 +81,13 @@ class Entmax(Normaliser):
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the mean of learned alphas over the heads."""
-        if self.offset is None:
+        if self.alpha_offset is None:
             return {}
         return {"alpha": lambda: round(torch.as_tensor(self.alpha()).mean().item(), 4)}
 
     def extra_repr(self) -> str:
         """Return the options for the printed module."""
-        return f"alpha={self.init}, learned={self.offset is not None}"
+        return f"alpha={self.init}, learned={self.alpha_offset is not None}"
 
 
 def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:

@@ -44,13 +44,13 @@ class Sink(Normaliser):
 
     def __init__(self, heads: int, sink: str = LEARNED) -> None:
         super().__init__(heads)
-        self.offset = nn.Parameter(torch.zeros(heads)) if sink == LEARNED else None
+        self.sink_logit = nn.Parameter(torch.zeros(heads)) if sink == LEARNED else None
 
     def logit(self, heads: slice, like: Tensor) -> Tensor:
         """Return b of these heads, [h, 1, 1], or 0; in the dtype of a tensor."""
-        if self.offset is None:
+        if self.sink_logit is None:
             return like.new_zeros(())
-        return self.offset[heads, None, None].to(like.dtype)
+        return self.sink_logit[heads, None, None].to(like.dtype)
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
@@ -69,10 +69,10 @@ class Sink(Normaliser):
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the mean of the learned logits over the heads."""
-        if (offset := self.offset) is None:
+        if (logit := self.sink_logit) is None:
             return {}
-        return {"sink": lambda: round(offset.mean().item(), 4)}
+        return {"sink": lambda: round(logit.mean().item(), 4)}
 
     def extra_repr(self) -> str:
         """Return the options for the printed module."""
-        return f"sink={FIXED if self.offset is None else LEARNED}"
+        return f"sink={FIXED if self.sink_logit is None else LEARNED}"

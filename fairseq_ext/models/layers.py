@@ -44,13 +44,21 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         ),
         adversary=build_adversary(site, layer, cfg, heads, whole),
         gate=head_options.build_gate(site, heads, side.embed_dim, options),
-        mixer=mixer_options.build_mixer(site, layer, heads, side.embed_dim, options),
+        mixer=mixer_options.build_mixer(
+            site, _number_in_training(side, layer), heads, side.embed_dim, options
+        ),
         relative_dropout=cfg.dropout,
         dropout=cfg.attention_dropout,
         q_noise=cfg.quant_noise.pq,
         qn_block_size=cfg.quant_noise.pq_block_size,
         **(width_of_keys if site == "cross" else {}),
     )
+
+
+def _number_in_training(side: Any, layer: int) -> int:
+    """Return the number that a layer had before --encoder-layers-to-keep, or the decoder's flag."""
+    kept = side.layers_to_keep
+    return sorted(map(int, kept.split(",")))[layer] if kept else layer
 
 
 def build_adversary(

@@ -64,10 +64,11 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
                 f"the task makes sequences of up to {longest} tokens, and --max-positions is "
                 f"{args.max_positions}; give fewer by --tokens-per-sample, or more positions"
             )
-        role_options.check_annotated(args.encoder_roles, args.encoder_layers, task)
         if args.segments is None:
             args.segments = facts.segments
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
+        # after the encoder has counted the layers that are kept
+        role_options.check_annotated(args.encoder_roles, args.encoder_layers, task)
         model.report = report_model(model, task)
         model.report.positions = model.encoder.max_positions()
         return model

@@ -186,11 +186,11 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
             UsageError: options do not suit each other, or the task.
         """
         config = to_transformer_config(cfg)
-        role_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
         options.check_supported(config)
         if config.share_encoder_decoder_layers:
             shared_layers.check_shareable(config)
-        model = super().build_model(config, task)
+        model = super().build_model(config, task)  # which counts the layers that are kept
+        role_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
         if config.share_encoder_decoder_layers:
             shared_layers.share_layers(model)
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)

@@ -29,7 +29,8 @@ def unset_tpu(cfg: Any) -> None:
 def check_precision(cfg: Any) -> None:
     """Raise UsageError for --fp16 on a CPU, and for 16 bits with flat tensors of LAMB.
 
-    A CPU on which --bf16 is slow is warned of. With --fp16 fairseq asks for CUDA (in its memory-efficient form when gradients overflow).
+    A CPU on which --bf16 is slow is warned of. With --fp16 fairseq asks for CUDA (in its
+    memory-efficient form when gradients overflow).
     """
     import torch
 
