@@ -221,6 +221,16 @@ def test_a_layer_without_heads_is_the_bias_of_its_output():
     torch.testing.assert_close(attention.out_proj.bias.grad, torch.full((32,), 6.0).double())
 
 
+def test_every_parameter_of_a_model_with_layers_without_heads_has_a_gradient():
+    """DDP asks for it."""
+    left = {f"{site}_heads_left": "0/4" for site in ("encoder", "decoder", "cross")}
+    before = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+    model = build_tiny_model("transformer_una_tiny", **left, **before)
+    tokens = torch.tensor([[5, 6, 7, 2]])
+    model(tokens, torch.tensor([4]), tokens)[0].sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -164,7 +164,8 @@ class Attention(CachedProjections):
         if before_softmax:
             raise UsageError("before_softmax is not supported; use an AttentionRecorder.")
         if not self.num_heads:
-            return self.out_proj(query.new_zeros(*query.shape[:2], 0)), None
+            # not of zeros: DDP needs a gradient of a layer norm before it
+            return self.out_proj(query[..., :0]), None
         inputs = as_inputs(key_padding_mask, attn_mask)
         if inputs.keys is not None:
             key = value = inputs.keys
