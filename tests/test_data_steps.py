@@ -276,6 +276,14 @@ def test_nothing_is_left(tmp_path, longest, every):
         )
 
 
+def test_a_part_that_is_held_out_may_not_be_there(tmp_path):
+    for name in ("train.de", "train.en", "valid.de", "valid.en"):
+        write(tmp_path / "a" / name, *"ab")
+    with pytest.raises(UsageError, match="--every 2 makes the part valid, and there is .*valid.de"):
+        bitext.filter_parts(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None, 2)
+    assert not (tmp_path / "b").exists()
+
+
 def test_text_that_is_tokenised_already(tmp_path):
     write(tmp_path / "raw" / "train.xx", " a\u00a0b\u0085 , \tc. ")
     tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out"), "--tokenised"])

@@ -96,7 +96,7 @@ def filter_parts(
         The counts of `filter_part` for each part.
 
     Raises:
-        UsageError: a part is missing in a language.
+        UsageError: a part is missing in a language, or there is one already that is to be held out.
     """
     first = next(iter(views))
     files = [first / f"{part}.{language}" for part in parts for language in languages]
@@ -104,6 +104,11 @@ def filter_parts(
         raise UsageError(
             f"{missing[0]} is missing; give the part {missing[0].stem} in both languages, or other "
             "--parts"
+        )
+    if every and (held_out := first / f"{HELD_OUT}.{languages[0]}").exists():
+        raise UsageError(
+            f"--every {every} makes the part {HELD_OUT}, and there is {held_out}; leave one "
+            "of both out"
         )
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
