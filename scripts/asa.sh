@@ -57,8 +57,9 @@
 #
 # A second run of the same command continues where the first was interrupted. Settings are those of
 # the authors' code: batches of 32 (16 of multiple choice), warm-up of 6 % (10 % for tagging), 128
-# tokens, no clipping. One differs: weight decay is on all parameters, where they leave out biases and
-# LayerNorm.
+# tokens, no clipping; but weight decay is on all parameters, where they leave out biases and LayerNorm,
+# and the head is new and has no dropout. Adversaries differ from theirs, but those of asa-released, as
+# docs/mechanisms/asa.md says.
 #
 # Expected: BERT-base gains 1 to 2 points by ASA on the tasks of Table 1 (SST-2 93.2 -> 94.1, DREAM
 # 62.9 -> 64.3, WNUT-17 47.8 -> 49.8 F1 of tokens). Ours, MiniLM on the sentences of SST-2: naive

@@ -38,9 +38,10 @@
 #
 # A second run of the same command continues where the first was interrupted. Where there is a test
 # part, it is scored at the epoch that is best on the validation part (the paper's code reports the
-# best epoch on the test part); in cross-validation the last epoch is scored. The paper's rows use
-# 100-d GloVe, and 6 or 8 heads, five of them with roles. A width of 100 needs a number of heads that
-# divides it: -- --encoder-embed-dim 100 --encoder-attention-heads 10 --word-vectors glove.6B.100d.txt
+# best epoch on its validation part, which for trec and subj is the test part); in cross-validation the
+# last epoch is scored. The paper's rows use 100-d GloVe, and 6 or 8 heads, five of them with roles. A
+# width of 100 needs a number of heads that divides it: -- --encoder-embed-dim 100
+# --encoder-attention-heads 10 --word-vectors glove.6B.100d.txt
 #
 # Expected: in the paper, CR, TREC, SUBJ, MPQA, MR, SST
 #   transformer  82.0  91.8  93.2  88.6  77.7  81.8
