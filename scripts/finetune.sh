@@ -29,7 +29,7 @@
 #   FLAG          flags of fairseq-train, e.g. --fp16, --freeze-encoder, --pooling mean
 #
 # A second run of the same command continues where the first was interrupted. The epoch that is best
-# on valid.jsonl counts, as in the papers' development scores; in cross-validation only the last epoch
+# on valid.jsonl counts, as in development scores of DNA's paper; in cross-validation only the last epoch
 # is validated.
 #
 # Expected: AG's Table 4 and DNA's Table 6, at their sizes. Our scores with encoders trained on six

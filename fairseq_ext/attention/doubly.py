@@ -184,8 +184,8 @@ class HybridOptions(DoublyOptions):
     Attributes:
         hna_init: initial weight u of doubly-normalised attention in the hybrid (paper: 0.5 for VQA,
             0.1 for headlines, none given for other tasks)
-        hna_weight: how u is kept between 0 and 1: sigmoid (ours), raw (not at all, the paper's) or
-            clamp
+        hna_weight: how u is kept between 0 and 1 (the paper does not say): sigmoid, raw (not at
+            all) or clamp
     """
 
     hna_init: float = 0.5
