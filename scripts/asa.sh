@@ -34,7 +34,7 @@
 #   --vocabulary folder with dict.txt and tokeniser of the encoder (default: that of CHECKPOINT)
 #   --epochs     length of each training (default: 3)
 #   --lr         default: 1e-5, and 5e-5 for tagging; give small encoders a higher one
-#   --examples   how many training examples are taken, the first ones (default: all)
+#   --examples   how many training examples are taken, at even distances (default: all)
 # Options of tau and choose:
 #   --taus       the values of tau (default: '.3 .6 1', choose: '.3 1 3 10')
 # Options of finetune and tau:
@@ -270,7 +270,7 @@ pretrain)
   [ -z "$chosen" ] || read_chosen
   out=${out:-$PLACE/checkpoints/asa/$experiment/${WORDS[1]}}
   vocabulary=${vocabulary:-$(dirname "$checkpoint")}
-  take_examples "$data" "$out/first-$examples"
+  take_examples "$data" "$out/examples-$examples"
   [ "$experiment" != choose ] || hold_out "$data" "$out/held-out"
   count=$(count_examples "$data")
   set_finetuning_flags

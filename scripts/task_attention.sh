@@ -27,7 +27,7 @@
 #   --batch       examples of a batch (default: 32; the paper gives none)
 #   --lr          replaces that of the mode
 #   --data        folder with the corpora, in place of data-bin
-#   --examples    how many training examples are taken, the first ones (default: all)
+#   --examples    how many training examples are taken, at even distances (default: all)
 #   --last        let the last epoch decide, where the best one of the validation part does: nothing is
 #                 validated before, and differences from the first variant are tested by a bootstrap
 #                 over examples and seeds too
@@ -128,7 +128,7 @@ corpora_folder=${data:-$PLACE/data-bin} ALL_RUNS=()
 for corpus in "${corpora[@]}"; do
   set_task "$corpus"
   LOGGED=("${METRICS[@]}")
-  take_examples "$corpora_folder/$corpus" "$out/$corpus/first-$examples"
+  take_examples "$corpora_folder/$corpus" "$out/$corpus/examples-$examples"
   count=$(count_examples "$data")
   for mode in $modes; do train "$corpus" "$mode"; done
 done

@@ -528,7 +528,7 @@ def test_the_recipe_of_task_attention_by_the_last_epoch(encoder, tmp_path):
         *("--", "--max-update", 2, "--cpu"),
     )
     assert done.returncode == 0, done.stderr
-    assert len(read(out / "sts" / "first-12" / "train.jsonl")) == 12
+    assert len(read(out / "sts" / "examples-12" / "train.jsonl")) == 12
     for variant in variants:
         cfg = saved(run := out / "sts" / "full" / variant / "seed-2")["cfg"]["task"]
         parts = [cfg[f"task_attention_{name}"] for name in ("residual", "norm", "bias")]

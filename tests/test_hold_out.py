@@ -1,4 +1,4 @@
-"""Parts of text: the first examples alone, every N-th one held out, and pairs left out."""
+"""Parts of text: some examples alone, every N-th one held out, and pairs left out."""
 
 import json
 
@@ -27,9 +27,9 @@ def data(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "train", "valid"),
     [
-        ("--first 4", [0, 1, 2, 3], [0, 1, 2]),
+        ("--take 4", [0, 6, 12, 18], [0, 1, 2]),
         ("--every 10", [*range(9), *range(10, 19), *range(20, 25)], [9, 19]),
-        ("--first 7 --every 3", [0, 1, 3, 4, 6], [2, 5]),
+        ("--take 7 --every 3", [0, 3, 10, 14, 21], [7, 17]),
         ("", [*range(25)], [0, 1, 2]),
     ],
 )
@@ -49,9 +49,9 @@ def test_parts(data, tmp_path, flags, train, valid):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--first 26", "train.jsonl has 25 examples, and 26 are needed"),
+        ("--take 26", "train.jsonl has 25 examples, and 26 are needed"),
         ("--every 25", "train.jsonl has 25 examples, and 26 are needed"),
-        ("--first 3 --every 3", "train.jsonl has 25 examples, of which 3 are taken, and 4 are"),
+        ("--take 3 --every 3", "train.jsonl has 25 examples, of which 3 are taken, and 4 are"),
     ],
 )
 def test_too_few(data, tmp_path, flags, said):
@@ -61,13 +61,13 @@ def test_too_few(data, tmp_path, flags, said):
 
 
 def test_what_else_is_refused(data, tmp_path, capsys):
-    main([str(data), str(tmp_path / "other"), "--first", "3"])
-    for flags in (["--first", "4"], ["--first", "3", "--every", "2"]):
+    main([str(data), str(tmp_path / "other"), "--take", "3"])
+    for flags in (["--take", "4"], ["--take", "3", "--every", "2"]):
         with pytest.raises(UsageError, match="is there already, with other examples; delete it"):
             main([str(data), str(tmp_path / "other"), *flags])
     (data / "train.annotations").mkdir()
     with pytest.raises(UsageError, match="annotations is of all examples; annotate the part when"):
-        main([str(data), str(tmp_path / "out"), "--first", "3"])
+        main([str(data), str(tmp_path / "out"), "--take", "3"])
     with pytest.raises(SystemExit):
         main([str(data), str(tmp_path / "out"), "--every", "1"])
     assert "--every" in capsys.readouterr().err and not (tmp_path / "out").exists()

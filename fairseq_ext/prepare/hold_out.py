@@ -1,8 +1,8 @@
 """Make a folder of labelled text from a part of another's training examples.
 
-With --first, the first N examples alone stay. With --every, each N-th of those that stay leaves
-train.jsonl, and they become valid.jsonl. All other files are copied. A folder that holds this very
-part already is left as it is.
+With --take, N examples alone stay, at even distances, since files are often sorted by source or
+label. With --every, each N-th of those that stay leaves train.jsonl, and they become valid.jsonl.
+All other files are copied. A folder that holds this very part already is left as it is.
 """
 
 import shutil
@@ -16,13 +16,13 @@ from fairseq_ext.prepare.step import number_from, step_parser
 TRAIN, VALID = "train.jsonl", "valid.jsonl"
 
 
-def take_part(data: Path, out: Path, first: int | None = None, every: int | None = None) -> None:
+def take_part(data: Path, out: Path, take: int | None = None, every: int | None = None) -> None:
     """Write a folder with a part of the training examples.
 
     Args:
         data: folder with train.jsonl.
         out: the folder to make.
-        first: how many training examples are taken, from the beginning.
+        take: how many training examples are taken, at even distances.
         every: of how many one is held out, the last one of each group of so many.
 
     Raises:
@@ -32,12 +32,13 @@ def take_part(data: Path, out: Path, first: int | None = None, every: int | None
     if annotated := sorted(data.glob("*.annotations")):
         raise UsageError(f"{annotated[0]} is of all examples; annotate the part when it is made")
     lines = list(read_lines(data / TRAIN))
-    count, taken = len(lines), len(lines[:first])
-    least = max(first or 0, every + 1 if every else 0)
+    count = len(lines)
+    taken = min(take or count, count)
+    least = max(take or 0, every + 1 if every else 0)
     if taken < least:
         taking = f", of which {taken} are taken" if taken < count else ""
         raise UsageError(f"{data / TRAIN} has {count} examples{taking}, and {least} are needed")
-    parts = {TRAIN: lines[:first]}
+    parts = {TRAIN: [lines[place * count // taken] for place in range(taken)]}
     if every:
         parts[VALID] = parts[TRAIN][every - 1 :: every]
         del parts[TRAIN][every - 1 :: every]
@@ -65,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = step_parser("hold_out", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with train.jsonl")
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    few, each = "take the first N examples alone", "hold out each N-th of them"
-    parser.add_argument("--first", type=number_from(1), metavar="N", help=few)
+    few, each = "take N examples alone, at even distances", "hold out each N-th of them"
+    parser.add_argument("--take", type=number_from(1), metavar="N", help=few)
     parser.add_argument("--every", type=number_from(2), metavar="N", help=each)
     args = parser.parse_args(arguments)
-    take_part(args.data, args.out, args.first, args.every)
+    take_part(args.data, args.out, args.take, args.every)
 
 
 if __name__ == "__main__":

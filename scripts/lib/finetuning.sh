@@ -34,13 +34,13 @@ count_examples() {
   awk 'END { print NR }' "$1/train.jsonl"
 }
 
-# take_examples FOLDER OUT: set data to FOLDER, or with --examples to OUT, which gets the first of the
-# training examples in FOLDER and all of the rest.
+# take_examples FOLDER OUT: set data to FOLDER, or with --examples to OUT, which gets some of the
+# training examples in FOLDER, at even distances, and all of the rest.
 take_examples() {
   data=$1
   [ -n "$examples" ] || return 0
   data=$2
-  python -m fairseq_ext.prepare.hold_out "$1" "$2" --first "$examples"
+  python -m fairseq_ext.prepare.hold_out "$1" "$2" --take "$examples"
 }
 
 # hold_out FOLDER OUT: set data to OUT, which has every tenth training example of FOLDER for
