@@ -42,7 +42,8 @@ def check_precision(cfg: Any) -> None:
         flag = "--memory-efficient-fp16" if common.memory_efficient_fp16 else "--fp16"
         raise UsageError(f"{flag} needs a GPU; on a CPU give --bf16, or neither")
     if common.bf16 and on_cpu and not common.tpu:
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 has none
+        read = getattr(torch.cpu, "get_capabilities", dict)  # torch 2.6 has none
+        capabilities: dict[str, Any] = dict(read())
         if capabilities and not any(map(capabilities.get, BF16_INSTRUCTIONS)):
             logger.warning(
                 "--bf16 is given and this CPU has no instructions for it, so that training takes "
