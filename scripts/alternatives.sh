@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Translation with each mechanism of the papers but task attention, and with each of today's
-# alternatives to them, alone in the encoder: one table, and tests of each mechanism against its closest alternatives.
+# alternatives to them, alone in the encoder: one table, and tests of each mechanism against its
+# closest alternatives.
 #
 # Papers: none has this table. docs/results/protocols.md has the protocol.
 # Needs: Multi30k, from $FAIRSEQ_EXT_CORPORA or downloaded, unless --data is given.
