@@ -1,4 +1,4 @@
-"""What checks of trainings read: checkpoints from files, and configurations."""
+"""Checkpoints and configurations, as checks of trainings read them."""
 
 from types import SimpleNamespace
 
