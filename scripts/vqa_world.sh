@@ -8,15 +8,16 @@
 #
 # Usage: bash scripts/vqa_world.sh [OPTION...] [-- FLAG...]
 #
-#   --variants  some of 'pythia concat una dna hna' (default: all but pythia, which reads the primary
-#               detector alone); the first is compared with the others
-#   --pictures  pictures of the world, with two questions each (default: 10000)
-#   --data      a folder of such data, which is made if it is missing (default: data-bin/vqa-world)
-#   --updates   length of each training (default: 8000)
-#   --seeds     repetitions of each model (default: 3)
-#   --jobs      trainings side by side (default: 1)
-#   --out       folder of runs, tables and pictures (default: checkpoints/vqa_world)
-#   FLAG        flags of fairseq-train for all trainings, e.g. --fp16
+#   --variants    some of 'pythia concat una dna hna' (default: all but pythia, which reads the primary
+#                 detector alone); the first is compared with the others
+#   --pictures    pictures of the world, with two questions each (default: 10000)
+#   --world-seed  seed that the world is drawn with (default: 2, that of the protocol)
+#   --data        a folder of such data, which is made if it is missing (default: data-bin/vqa-world)
+#   --updates     length of each training (default: 8000)
+#   --seeds       repetitions of each model (default: 3)
+#   --jobs        trainings side by side (default: 1)
+#   --out         folder of runs, tables and pictures (default: checkpoints/vqa_world)
+#   FLAG          flags of fairseq-train for all trainings, e.g. --fp16
 #
 # Seeds are trained one after the other; after an interruption the same command continues. table.txt has
 # the accuracy in all, of questions about rare kinds of things, and by type of answer, with t-tests from
@@ -38,24 +39,31 @@ print_variant() {
   esac
 }
 
+# check_world OPTION VALUE: refuse another value than that which $world was made with.
+check_world() {
+  [ ! -e "$world/$1" ] || [ "$(cat "$world/$1")" = "$2" ] ||
+    die "--$1 is $2, and $world has $(cat "$world/$1"): give that number, or delete it and $data."
+}
+
 # make_world: make $data from a world that is generated beside it, unless it is there.
 make_world() {
   local world=$data.generated name features=()
-  [ ! -e "$world/pictures" ] || [ "$(cat "$world/pictures")" = "$pictures" ] ||
-    die "--pictures is $pictures, and $world has $(cat "$world/pictures"): give that number, or" \
-      "delete it and $data."
+  check_world pictures "$pictures"
+  check_world world-seed "$world_seed"
   [ ! -e "$data/rare.jsonl" ] || return 0
   if [ ! -e "$world" ]; then
-    foreground python -m fairseq_ext.prepare.picture_world.generate "$world" --pictures "$pictures"
+    foreground python -m fairseq_ext.prepare.picture_world.generate "$world" \
+      --pictures "$pictures" --seed "$world_seed"
     say "$pictures" >"$world/pictures"
+    say "$world_seed" >"$world/world-seed"
   fi
   for name in shape colour size; do features+=(--features "$name=$world/$name"); done
   bash "$SCRIPTS/prepare_vqa.sh" "$data" "${features[@]}" --offline "$world" --minival all
   python -m fairseq_ext.prepare.picture_world.rare_part "$data"
 }
 
-variants='concat una dna hna' pictures=10000 data='' updates=8000 seeds=3 jobs=1 out=''
-read_options '--variants= --pictures= --data= --updates= --seeds= --jobs= --out= --' "$@"
+variants='concat una dna hna' pictures=10000 world_seed=2 data='' updates=8000 seeds=3 jobs=1 out=''
+read_options '--variants= --pictures= --world-seed= --data= --updates= --seeds= --jobs= --out= --' "$@"
 for number in pictures updates seeds jobs; do require_positive "--$number" "${!number}"; done
 # shellcheck disable=SC2086 # words
 set_variants $variants

@@ -342,6 +342,8 @@ def test_the_recipe(tmp_path):
     assert (tmp_path / "out" / "weights" / "weights_u.png").stat().st_size > 1000
     other = bash(*command, "--pictures", 300)
     assert_refused(other, "--pictures is 300, and ", "data.generated has 200: give that number")
+    other = bash(*command, *sizes, "--world-seed", 1)
+    assert_refused(other, "--world-seed is 1, and ", "data.generated has 2: give that number")
     before = (tmp_path / "out" / "hna" / "seed-1" / "checkpoint_last.pt").stat().st_mtime_ns
     again = bash(*command, *sizes, "--seeds", 1, "--variants", "hna")
     assert again.returncode == 0 and "1 of 1 runs" in again.stdout, again.stderr
