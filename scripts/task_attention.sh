@@ -42,7 +42,7 @@
 # Expected with BERT-base, development sets (sentiment accuracy, paraphrase accuracy, correlation):
 #   frozen  first .389 .401 .298  mean .460 .386 .643  attention .253 .469 .251  uniform .262 .429 .148
 #   full    first .504 .595 .587  mean .515 .561 .854  attention .509 .843 .822  uniform .539 .838 .386
-# and 1.07 to 1.16 of the training time of mean. Our scores: docs/results/.
+# and 1.08 to 1.16 of the training time of mean. Our scores: docs/results/.
 # Cost: with BERT-base on one GPU some 60 hours for the paper's four (its own, on a T4); with MiniLM on
 # one core, in bf16 where it has instructions for it, 10 s (frozen) or 18 to 28 s (full) for an epoch of
 # 2,000 examples; in float32 without them 30 to 50 s (frozen).
