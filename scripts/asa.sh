@@ -127,6 +127,14 @@ check_transfer() {
   [ ${#PREDICTED[@]} -gt 0 ] || die "--transfer is not for $TASK, whose answers have no score."
 }
 
+# check_labels: make $transfer if it is missing, and refuse it if it has labels that $data has not.
+check_labels() {
+  prepare_corpus "$transfer"
+  [ "$TASK" = sentence_regression ] ||
+    python -m fairseq_ext.tools.recipes check-labels "$TASK" "$data/train.jsonl" \
+      "$DATA/valid.jsonl"
+}
+
 # test_transfer: let models answer the validation part of $transfer too, and add it to METRICS and BY.
 test_transfer() {
   BY=${METRICS[0]}
@@ -266,7 +274,7 @@ pretrain)
   [ -z "$transfer" ] || check_transfer
   set_encoder "$checkpoint"
   [ -n "$data" ] || { prepare_corpus "${WORDS[1]}" && data=$DATA; }
-  [ -z "$transfer" ] || prepare_corpus "$transfer"
+  [ -z "$transfer" ] || check_labels
   [ -z "$chosen" ] || read_chosen
   out=${out:-$PLACE/checkpoints/asa/$experiment/${WORDS[1]}}
   vocabulary=${vocabulary:-$(dirname "$checkpoint")}

@@ -79,6 +79,31 @@ def test_references_that_lack_words(tmp_path, unknown):
         recipes.main(["check-references", str(prefix)])
 
 
+@pytest.mark.parametrize(
+    ("task", "train", "other", "strange"),
+    [
+        ("sentence_classification", {"text": "a", "label": "1"}, {"text": "b", "label": "1"}, ""),
+        ("sentence_classification", {"text": "a", "label": "1"}, {"text": "b", "label": "x"}, "x"),
+        ("sequence_tagging", {"words": ["a"], "tags": ["O"]}, {"words": ["b"], "tags": ["O"]}, ""),
+        (
+            "sequence_tagging",
+            {"words": ["a", "b"], "tags": ["O", "B-loc"]},
+            {"words": ["a"], "tags": ["B-per"]},
+            "B-per",
+        ),
+    ],
+)
+def test_labels_that_training_does_not_have(tmp_path, task, train, other, strange):
+    files = [tmp_path / "train.jsonl", tmp_path / "valid.jsonl"]
+    for file, example in zip(files, (train, other), strict=True):
+        file.write_text(json.dumps(example) + "\n")
+    if strange:
+        with pytest.raises(UsageError, match=f"valid.jsonl has the label '{strange}', which "):
+            recipes.main(["check-labels", task, *map(str, files)])
+    else:
+        recipes.main(["check-labels", task, *map(str, files)])
+
+
 def test_periods_of_a_byte_level_bpe(tmp_path, capsys):
     encoder = tmp_path / "encoder.json"
     for ids, printed in (({".": 13, "a": 64, "\u0120.": 764}, "13 764"), ({".": 7}, "7")):

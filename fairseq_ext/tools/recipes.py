@@ -2,6 +2,7 @@
 
     python -m fairseq_ext.tools.recipes dry-run DATA NAME='FLAGS'... -- FLAG...
     python -m fairseq_ext.tools.recipes check-references DATA/SPLIT.SOURCE-TARGET.TARGET
+    python -m fairseq_ext.tools.recipes check-labels TASK TRAIN.jsonl OTHER.jsonl
     python -m fairseq_ext.tools.recipes encoder-flags CHECKPOINT
     python -m fairseq_ext.tools.recipes period-ids DATA/bpe/encoder.json
     python -m fairseq_ext.tools.recipes training-times RUN...
@@ -22,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from fairseq_ext.data.examples import read
 from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
 from fairseq_ext.tools.roles_trial import choose_settings, compare_corpora, draw_settings
@@ -90,6 +92,38 @@ def check_references(path: str) -> list[str]:
             f"{lossy} of the {len(sentences)} sentences of {prefix} have words that are not in the "
             f"dictionary, so nothing can be scored against them; put their text into "
             f"{prefix.parent}/text/{split}.{language}"
+        )
+    return []
+
+
+def check_labels(words: Sequence[str]) -> list[str]:
+    """Check that a model can answer examples of another corpus: it must have all their labels.
+
+    Args:
+        words: the task, and the files of its training examples and of the others.
+
+    Raises:
+        UsageError: a label of the others is not among those of training, or a file is not as the
+            task reads it.
+    """
+    from fairseq.tasks import TASK_REGISTRY
+
+    import fairseq_ext.registry  # noqa: F401
+
+    task, *files = words
+    fields = TASK_REGISTRY[task].fields
+    trained, other = (
+        {
+            str(label)
+            for example in read(Path(file), fields)
+            for label in example.values.get("tags") or [example.values.get("label")]
+        }
+        for file in files
+    )
+    if strange := sorted(other - trained):
+        raise UsageError(
+            f"{files[1]} has the label '{strange[0]}', which {files[0]} does not have (it has "
+            f"{', '.join(sorted(trained)[:20])}); give a corpus with the same labels"
         )
     return []
 
@@ -170,6 +204,7 @@ def summarise_times(seconds: Iterable[tuple[Path, float]]) -> Iterator[str]:
 STEPS: dict[str, tuple[Callable, str | tuple[str, ...], str | int | None]] = {
     "dry-run": (check_variants, "DATA NAME='FLAGS'... -- FLAG...", argparse.REMAINDER),
     "check-references": (check_references, "PREFIX", None),
+    "check-labels": (check_labels, ("TASK", "TRAIN.jsonl", "OTHER.jsonl"), 3),
     "encoder-flags": (read_encoder_flags, "CHECKPOINT", None),
     "period-ids": (read_period_ids, "ENCODER.JSON", None),
     "training-times": (compare_times, "RUN", "+"),
