@@ -1,5 +1,6 @@
 """`fairseq-ext`: the help of every verb, its example, and how a refusal looks."""
 
+import logging
 import re
 import shlex
 import subprocess
@@ -85,3 +86,14 @@ def test_a_package_that_is_missing_has_no_version(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", missing)
     assert describe_versions() == f"fairseq_ext {__version__} (no fairseq-fixed, no torch)"
+
+
+def test_other_packages_do_not_log_details():
+    """A task of fairseq's sets the level of all loggers to DEBUG when it is imported."""
+    level = logging.root.level
+    logging.root.setLevel(logging.DEBUG)
+    try:
+        build_parser(["annotate"])
+        assert not logging.getLogger("h5py._conv").isEnabledFor(logging.DEBUG)
+    finally:
+        logging.root.setLevel(level)
