@@ -528,6 +528,21 @@ def test_transfer_is_to_a_corpus_of_the_same_task(corpus, transfer, said):
     assert_refused(bash(script, "finetune", corpus, "no.pt", "--transfer", transfer), said)
 
 
+def test_transfer_is_to_a_corpus_of_the_same_labels(place, pretrained, tmp_path):
+    """What training lacks is refused before anything is trained."""
+    other = tmp_path / "data-bin" / "paws-wiki"
+    other.mkdir(parents=True)
+    (other / "valid.jsonl").write_text(json.dumps({"text": "a", "label": "maybe"}) + "\n")
+    refused = bash(
+        *(ROOT / "scripts" / "asa.sh", "finetune", "rte", pretrained / "checkpoint_last.pt"),
+        *("--vocabulary", place / "vocabulary", "--data", place / "classes"),
+        *("--out", tmp_path / "out", "--transfer", "paws-wiki"),
+        FAIRSEQ_EXT_PLACE=str(tmp_path),
+    )
+    assert_refused(refused, "paws-wiki/valid.jsonl has the label 'maybe', which ")
+    assert not (tmp_path / "out").exists()
+
+
 STUB = """#!/bin/sh
 echo "$@" >>"$CALLS"
 while [ $# -gt 0 ]; do

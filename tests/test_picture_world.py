@@ -333,6 +333,9 @@ def test_the_recipe(tmp_path):
     sizes = ["--pictures", 200, "--updates", 3]
     done = bash(*command, *sizes, "--seeds", 2, "--variants", "concat una hna")
     assert done.returncode == 0, done.stderr
+    generate.generate(tmp_path / "world", 200, seed=2)
+    for file in (tmp_path / "world").glob("*.json"):
+        assert file.read_bytes() == (tmp_path / "data.generated" / file.name).read_bytes()
     table = (tmp_path / "out" / "table.txt").read_text()
     for name in ("concat", "una", "hna"):
         assert f"\n{name} " in f"\n{table}"
