@@ -22,7 +22,7 @@
 # Seeds are trained one after the other; after an interruption the same command continues. table.txt has
 # the accuracy in all, of questions about rare kinds of things, and by type of answer, with t-tests from
 # 2 seeds on. table-una.txt compares dna and hna with una, and has the share of boxes that are explained
-# away (all boxes of the primary view give one less than exp(-20)) or get less than 1 / boxes.
+# away (all boxes of the primary view together give it less than exp(-20)) or get less than 1 / boxes.
 # weights/weights_u.png is the hybrid weight over updates (Figure 3); contact_sheet.png, beside the data,
 # shows some of the world.
 #
