@@ -13,7 +13,8 @@
 #   tau CORPUS CHECKPOINT  adversaries with several values of tau (Figure 4b)
 #   choose CORPUS CHECKPOINT  which learning rate suits naive fine-tuning (1, 2, 4 or 8 times --lr) and
 #                then, at that one, which tau suits adversaries, by the last epoch on every tenth
-#                training example, which is held out; OUT/chosen.txt has both, for --chosen of finetune
+#                training example, held out before --examples takes some of the others; OUT/chosen.txt
+#                has both, for --chosen of finetune
 #   pretrain CHECKPOINT  a masked language model whose training continues with and without adversaries
 #                (Table 1, rows 3 and 4); compare both with scripts/finetune.sh, which uses none
 #   translate    a translation model with and without adversaries in its encoder, and the control
@@ -44,12 +45,12 @@
 # Options of finetune:
 #   --variants   default: 'naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa'; also rdrop (weight
 #                1), magnitude, freelb-K, smart-K, bernoulli-RATE, asa-TAU, asa-released (the settings
-#                of the authors' code), and scheduled, which needs one with adversaries: it has the
-#                rates of the last of them
+#                of the authors' code), two_pass-released (the control of it, with its divergence), and
+#                scheduled, which needs one with adversaries: it has the rates of the last of them
 #   --chosen     file of choose: its learning rate is that of all variants, unless --lr is given, and
 #                its tau that of the variant asa-chosen
 #   --transfer   a corpus with the same labels, on whose validation part models are tested too, as
-#                paws-wiki after quora (Table 2)
+#                paws-wiki after quora (Table 2), classes by Matthews' correlation
 # Options of pretrain and translate:
 #   --updates    length of each training (default: 1000 of pretrain, 1800 of translate)
 #   --lr         of pretrain (default: 1e-4)
@@ -72,7 +73,7 @@
 
 # variant_flags NAME: print the flags of a variant of fine-tuning.
 variant_flags() {
-  local baseline="--criterion ${TASK}_asa --asa-baseline"
+  local flags baseline="--criterion ${TASK}_asa --asa-baseline"
   case "$1" in
   naive) say "--criterion $TASK" ;;
   asa) say "--criterion ${TASK}_asa --asa-layers all $asa" ;;
@@ -84,6 +85,12 @@ variant_flags() {
   asa-*) say "$(variant_flags asa) --asa-tau ${1#*-}" ;;
   rdrop) say "--criterion ${TASK}_rdrop --rdrop-alpha 1" ;;
   two_pass | magnitude) say "$baseline $1" ;;
+  two_pass-released)
+    flags="$baseline two_pass --asa-divergence symmetric"
+    [ "$TASK" != sequence_tagging ] || flags+=' --asa-tagging tokens'
+    [ "$TASK" != sentence_regression ] || flags+=' --asa-regression batch'
+    say "$flags"
+    ;;
   scheduled)
     [ ${#adversarial[@]} -gt 0 ] ||
       die "--variants has scheduled without asa or another with adversaries, whose rates it takes."
@@ -107,7 +114,10 @@ read_chosen() {
 set_finetuning_flags() {
   local rate=1e-5 batch=32 warm=6 decay=.01
   case "$TASK" in
-  sequence_tagging) rate=5e-5 warm=10 decay=0 ;;
+  sequence_tagging)
+    rate=5e-5 warm=10 decay=0
+    METRICS=(token_f1 f1) PREDICTED=(token_f1 f1) # the paper's first
+    ;;
   multiple_choice) batch=16 decay=0 ;;
   esac
   set_training_flags "$count" "$epochs" "${lr:-$rate}" "$batch"
@@ -140,15 +150,15 @@ test_transfer() {
   BY=${METRICS[0]}
   PREDICT+=("$transfer=$PLACE/data-bin/$transfer/valid.jsonl")
   METRICS+=("${PREDICTED[@]/#/predicted.$transfer.}")
-  BY+=" predicted.$transfer.${PREDICTED[0]}"
+  BY+=" predicted.$transfer.${PREDICTED[-1]}"
 }
 
 # train NAME=FLAGS...: fine-tune variants of the encoder.
 train() { study "$@" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"; }
 
-# compare_with_two_passes METRIC...: print the table once more, since ASA has to gain something over
-# two passes that mask nothing.
-compare_with_two_passes() { [ "$seeds" = 1 ] || BASELINE=two_pass compare "$@"; }
+# compare_with CONTROL METRIC...: print the table once more, since ASA has to gain something over two
+# passes that mask nothing.
+compare_with() { [ "$seeds" = 1 ] || BASELINE=$1 compare "${@:2}"; }
 
 # draw_masking NAME...: draw the shares of units that adversaries mask, in RUNS of these variants.
 draw_masking() {
@@ -168,8 +178,10 @@ finetune() {
   train "${now[@]}"
   [ ${#late[@]} = 0 ] || train "${late[@]}"
   compare "${METRICS[@]}"
-  # shellcheck disable=SC2086 # words
-  [[ " $variants " != *" two_pass "* ]] || compare_with_two_passes ${BY:-${METRICS[0]}}
+  for name in two_pass two_pass-released; do
+    # shellcheck disable=SC2086 # words
+    [[ " $variants " != *" $name "* ]] || compare_with "$name" ${BY:-${METRICS[0]}}
+  done
   [ ${#adversarial[@]} = 0 ] || draw_masking "${adversarial[@]}"
 }
 
@@ -226,7 +238,7 @@ translate() {
     "two_pass=--arch transformer_una$size $criterion --asa-baseline two_pass" -- \
     "${FLAGS[@]}" "${REST[@]}"
   compare bleu valid.nll_loss train.nll_avg "${SCORING[@]}"
-  compare_with_two_passes bleu "${SCORING[@]}"
+  compare_with two_pass bleu "${SCORING[@]}"
   draw_masking asa
 }
 
@@ -278,8 +290,8 @@ pretrain)
   [ -z "$chosen" ] || read_chosen
   out=${out:-$PLACE/checkpoints/asa/$experiment/${WORDS[1]}}
   vocabulary=${vocabulary:-$(dirname "$checkpoint")}
-  take_examples "$data" "$out/examples-$examples"
   [ "$experiment" != choose ] || hold_out "$data" "$out/held-out"
+  take_examples "$data" "$out/examples-$examples"
   count=$(count_examples "$data")
   set_finetuning_flags
   ;;

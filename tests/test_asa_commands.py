@@ -441,15 +441,19 @@ SHORT = ["--epochs", 1, "--", "--max-update", 2, "--cpu", "--tokens-per-sample",
 @pytest.mark.recipe
 @pytest.mark.slow
 def test_the_recipe_chooses_rate_and_tau(place, pretrained, tmp_path):
-    """On every tenth example, held out, of some; the second call trains nothing."""
+    """On every tenth example, which is held out, with some others; the second call trains nothing."""
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
     given = ["choose", "rte", pretrained / "checkpoint_last.pt", *places, "--examples", 40]
     done = recipe(tmp_path, *given, ["--lr", "1e-4", "--taus", ".3 3", *SHORT])
     assert done.returncode == 0, done.stderr
     every = (place / "classes" / "train.jsonl").read_text().split("\n")[:-1]
-    lines = [every[n * len(every) // 40] for n in range(40)]
-    held_out = (tmp_path / "held-out" / "valid.jsonl").read_text().split("\n")
-    assert held_out[:-1] == lines[9::10]
+    left = [line for number, line in enumerate(every, 1) if number % 10]
+    for name, wanted in (
+        ("train", [left[n * len(left) // 40] for n in range(40)]),
+        ("valid", every[9::10]),
+    ):
+        lines = (tmp_path / "examples-40" / f"{name}.jsonl").read_text().split("\n")
+        assert lines[:-1] == wanted, name
     best = []
     for side, names in (
         ("lr", [f"naive-{rate}" for rate in ("0.0001", "0.0002", "0.0004", "0.0008")]),
@@ -471,6 +475,7 @@ def test_the_recipe_chooses_rate_and_tau(place, pretrained, tmp_path):
 def test_the_recipe_with_what_was_chosen(place, pretrained, tmp_path):
     """Beside R-Drop and the released code's settings, by the last epoch, on another corpus too."""
     out, variants = tmp_path / "out", "naive two_pass rdrop asa-released asa-chosen scheduled"
+    variants += " two_pass-released"
     (tmp_path / "data-bin").mkdir()
     (tmp_path / "data-bin" / "paws-wiki").symlink_to(place / "classes")
     (tmp_path / "chosen.txt").write_text("lr 4e-05\ntau 3\n")
@@ -493,11 +498,13 @@ def test_the_recipe_with_what_was_chosen(place, pretrained, tmp_path):
     assert cfg["rdrop"]["criterion"]["rdrop_alpha"] == 1
     assert cfg["asa-chosen"]["criterion"]["asa_tau"] == 3
     assert cfg["asa-released"]["criterion"]["asa_preset"] == "released"
+    assert cfg["two_pass-released"]["criterion"]["asa_divergence"] == "symmetric"
     assert cfg["scheduled"]["criterion"]["asa_log"] == str(out / "asa-chosen" / "seed-2")
     assert not logged(out / "naive" / "seed-1", "valid")
-    for part, side in (("valid", "naive"), ("paws-wiki", "naive"), ("valid", "two_pass")):
-        said = f"predicted.{part}.accuracy against {side}: paired bootstrap over seed-1, seed-2"
-        assert said in done.stdout
+    for side in ("naive", "two_pass", "two_pass-released"):
+        for score in ("valid.accuracy", "paws-wiki.mcc"):
+            said = f"predicted.{score} against {side}: paired bootstrap over seed-1, seed-2"
+            assert said in done.stdout
     for name in ("asa-released", "asa-chosen"):
         assert re.search(rf"^{name}: 0\.\d+ of all; from the lowest layer ", done.stdout, re.M)
 
@@ -545,6 +552,7 @@ def test_transfer_is_to_a_corpus_of_the_same_labels(place, pretrained, tmp_path)
 
 STUB = """#!/bin/sh
 echo "$@" >>"$CALLS"
+case "$*" in *corpora\\ --list) echo wnut-17 sequence_tagging ;; esac
 while [ $# -gt 0 ]; do
   case $1 in --output) echo >"$2" ;; esac
   shift
@@ -552,25 +560,43 @@ done
 """
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_translations_are_compared_with_two_passes_too(tmp_path, seeds):
-    """Nothing is trained, which tests of all recipes do."""
-    calls, stub = tmp_path / "calls", tmp_path / "bin" / "python"
+def run_in_words(folder, *given):
+    """Run the recipe on folder/data, and return the calls of Python; nothing is trained."""
+    calls, stub = folder / "calls", folder / "bin" / "python"
     stub.parent.mkdir()
     stub.write_text(STUB)
     stub.chmod(0o755)
-    data, out = tmp_path / "data", tmp_path / "out"
-    data.mkdir()
-    out.mkdir()
-    (data / "test.de-en.en.idx").touch()
+    (folder / "out").mkdir()
     done = bash(
-        *(ROOT / "scripts" / "asa.sh", "translate", "--data", data),
-        *("--out", out, "--seeds", seeds),
+        *(ROOT / "scripts" / "asa.sh", *given, "--data", folder / "data", "--out", folder / "out"),
         PATH=f"{stub.parent}:{os.environ['PATH']}",
         CALLS=str(calls),
     )
     assert done.returncode == 0, done.stderr
-    tables = [line for line in calls.read_text().split("\n") if "cli table" in line]
+    return calls.read_text().split("\n")
+
+
+def test_tagging_as_released_has_a_control_with_its_divergence(tmp_path):
+    """F1 of tokens, the paper's, comes first."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("{}\n")
+    variants = ["--variants", "naive two_pass two_pass-released", "--last", "--seeds", 2]
+    calls = run_in_words(tmp_path, "finetune", "wnut-17", "encoder.pt", *variants)
+    sweep = next(line for line in calls if "cli sweep" in line)
+    two_pass = "sequence_tagging_asa --asa-baseline two_pass"
+    assert f"--variant two_pass=--criterion {two_pass} --variant" in sweep
+    assert f"{two_pass} --asa-divergence symmetric --asa-tagging tokens " in sweep
+    tables = [line for line in calls if "cli table" in line]
+    both = "--metric predicted.valid.token_f1 predicted.valid.f1"
+    assert both in tables[0] and "--baseline two_pass-released" in tables[2]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_translations_are_compared_with_two_passes_too(tmp_path, seeds):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test.de-en.en.idx").touch()
+    calls = run_in_words(tmp_path, "translate", "--seeds", seeds)
+    tables = [line for line in calls if "cli table" in line]
     found = [re.findall(r"--test t|--baseline \w+", line) for line in tables]
     assert found == ([[]] if seeds == 1 else [["--test t"], ["--test t", "--baseline two_pass"]])
     assert all("--gen-subset test --target-lang en" in line for line in tables)
