@@ -441,7 +441,7 @@ SHORT = ["--epochs", 1, "--", "--max-update", 2, "--cpu", "--tokens-per-sample",
 @pytest.mark.recipe
 @pytest.mark.slow
 def test_the_recipe_chooses_rate_and_tau(place, pretrained, tmp_path):
-    """On every tenth example, which is held out, with some others; the second call trains nothing."""
+    """On every tenth example, held out, with some others; the second call trains nothing."""
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
     given = ["choose", "rte", pretrained / "checkpoint_last.pt", *places, "--examples", 40]
     done = recipe(tmp_path, *given, ["--lr", "1e-4", "--taus", ".3 3", *SHORT])

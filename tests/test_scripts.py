@@ -270,6 +270,16 @@ def test_one_command_at_a_time(tmp_path):
     assert_refused(refused, "Another command works in", "a.partial")
 
 
+def test_a_folder_of_the_user_is_not_emptied(tmp_path):
+    mine = tmp_path / "a.partial" / "notes.txt"
+    mine.parent.mkdir()
+    mine.touch()
+    code = f'WORK="{tmp_path}/a.partial"; open_work x; echo works'
+    assert_refused(lib(code), "a.partial', in which this works, is there and was not made by")
+    (mine.parent / "source").write_text("another\n")
+    assert lib(code).stdout == "works\n" and not mine.exists()
+
+
 # Environment.
 
 
@@ -461,7 +471,9 @@ def test_a_command_in_the_foreground_decides_whether_the_script_goes_on():
 
 
 def test_variants_that_diverged_are_left_out(tmp_path):
-    """Where a training met an update that is not finite; what failed otherwise ends the script."""
+    """Where a training ended at an update that is not finite; other failures end the script."""
+    (tmp_path / ".begun").touch()
+    os.utime(tmp_path / ".begun", (1000, 1000))
     logs = {"mean": ["", ""], "uniform": ["", "error: update 8 is not finite (gradients are Nan)"]}
     for variant, endings in logs.items():
         for seed, ending in enumerate(endings, 1):
@@ -478,6 +490,13 @@ def test_variants_that_diverged_are_left_out(tmp_path):
     assert done.stdout.split("\n")[:-1][2:] == left
     assert (tmp_path / "diverged.txt").read_text() == "uniform: 1 of 2 trainings diverged\n"
     assert lib(code, "study", STATUS="130").returncode == 130
+    log = tmp_path / "uniform" / "seed-2" / "train.log"
+    log.write_text("update 8 is not finite\nkilled\n" * 3)
+    assert lib(code, "study", STATUS="1").returncode == 0
+    (tmp_path / ".begun").touch()  # and the sweep was refused, so that nothing was trained
+    refused = lib(code, "study", STATUS="1")
+    assert refused.returncode == 1 and not refused.stdout
+    os.utime(tmp_path / ".begun", (1000, 1000))
     (tmp_path / "mean" / "seed-2" / "train.done").unlink()
     killed = lib(code, "study", STATUS="1")
     assert killed.returncode == 1 and not killed.stdout

@@ -350,6 +350,17 @@ def test_checkpoints_of_a_run_are_joined_over_its_updates(hybrid_run, data_bin, 
     assert len(lines) == 16 and list(lines[0].get_xdata()) == [1, 3]
 
 
+def test_checkpoints_of_two_trainings_of_one_name_are_two_models(hybrid_run, data_bin, tmp_path):
+    files = [tmp_path / study / "hna" / "seed-1" / "checkpoint_last.pt" for study in "ab"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.symlink_to(hybrid_run / "checkpoint_last.pt")
+    out = tmp_path / "weights"
+    cli.main(["weights", *map(str, files), "--data", str(data_bin), "--out", str(out)])
+    models = {row["model"] for row in read_csv(out / "weights.csv")}
+    assert models == {f"transformer_hna_tiny, {file}" for file in files}
+
+
 def test_a_log_of_epochs_alone_has_weights(hybrid_run, tmp_path):
     lines = (hybrid_run / "train.log").read_text("utf-8").split("\n")
     (tmp_path / "train.log").write_text("\n".join(x for x in lines if "train_inner" not in x))

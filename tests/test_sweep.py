@@ -271,6 +271,9 @@ def test_another_way_to_generate_replaces_the_output_alone(out):
         sweep(out, "a=", options=f"--generate '--beam {beam}'")
         assert len(calls(out / "a/seed-1", "generate")) == times
     assert len(calls(out / "a/seed-1")) == 1
+    with pytest.raises(UsageError, match="fairseq-generate failed"):
+        sweep(out, "a=", options="--generate '--beam 6 --do fail'")
+    assert not (out / "a/seed-1/generate-test.txt").exists()  # which would pass for beam 6
 
 
 def test_side_by_side(out, capsys, monkeypatch):

@@ -727,6 +727,9 @@ def test_runs_on_other_data_are_compared_only_if_told(tmp_path, table, changed, 
     assert "--mixed" in str(refusal.value)
     rows, _ = table(one, other, "--metric", "accuracy", "--mixed")
     assert [row["variant"] for row in rows] == ["una", "dna"]
+    older = make(tmp_path / "hna/seed-1", **dict.fromkeys(same | {"task.data": None}))
+    with pytest.raises(UsageError, match=said):
+        table(older, one, other, "--metric", "accuracy")
 
 
 def test_one_folder_of_data_has_many_names(tmp_path, table, monkeypatch):
@@ -757,6 +760,9 @@ def test_losses_of_other_dictionaries(tmp_path, table):
             table(*folders, "--metric", metric)
     assert len(table(*folders, "--metric", "accuracy")[0]) == 2
     assert len(table(*folders, "--metric", "loss", "--mixed")[0]) == 2
+    older = make(tmp_path / "hna/seed-1", **{"task.data": None})  # says neither
+    with pytest.raises(UsageError, match="different dictionaries"):
+        table(older, *folders, "--metric", "loss")
 
 
 def test_references_of_other_repetitions(tmp_path, table):

@@ -252,6 +252,7 @@ def test_the_average_is_the_mean_and_translates(trained, data_bin, tmp_path):
         np.testing.assert_array_equal(value.numpy(), mean.astype(np.float32))
     assert averaged["cfg"] == states[-1]["cfg"]
     assert averaged["extra_state"]["averaged"] == [str(file) for file in files]
+    assert states[-1]["extra_state"]["val_loss"] and "val_loss" not in averaged["extra_state"]
     assert output.stat().st_size < files[0].stat().st_size / 2  # no optimizer, embeddings once
     assert list(tmp_path.iterdir()) == [output]
     assert len(read_hypotheses(generate(data_bin, output, "--gen-subset", "valid"))) == 100
@@ -302,6 +303,15 @@ def test_parameters_that_were_tied_in_one_file_only_are_two(tmp_path):
     save(tmp_path / "2.pt", 2, model={"a": two, "b": two})
     out = average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])["model"]
     assert out["a"].tolist() == [[0.5, 0.5]] * 2 and out["b"].tolist() == [[1, 1]] * 2
+
+
+def test_files_that_do_not_say_their_updates_are_no_copies(tmp_path):
+    files = [save(tmp_path / f"checkpoint{n}.pt", n) for n in (1, 2)]
+    for file in files:
+        state = torch.load(file, weights_only=True)
+        state["optimizer_history"] = [{}]
+        torch.save(state, file)
+    assert select_checkpoints(files) == files
 
 
 @pytest.fixture

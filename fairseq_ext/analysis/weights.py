@@ -79,8 +79,11 @@ def run(args: argparse.Namespace) -> None:
         if (path / CHECKPOINT).is_file() or not (path / LOG).is_file():
             weights += read_checkpoint(open_inspector(path / CHECKPOINT, args.data), names[path])
     files = [path for path in args.runs if path not in names]
-    for folder in dict.fromkeys(path.parent for path in files):
-        weights += join_checkpoints([path for path in files if path.parent == folder], args.data)
+    parents = list(dict.fromkeys(path.parent for path in files))
+    short = [short_name(folder / CHECKPOINT) for folder in parents]
+    for folder, name in zip(parents, short, strict=True):
+        of_folder = [path for path in files if path.parent == folder]
+        weights += join_checkpoints(of_folder, args.data, distinct=short.count(name) == 1)
     write(weights, args.out)
     pictures.announce(args.out)
 
@@ -119,20 +122,24 @@ def read_logged(run: Path, name: str) -> list[Weight]:
     return next(filter(None, weights.values()), [])
 
 
-def join_checkpoints(files: Sequence[Path], data: Path | None) -> list[Weight]:
+def join_checkpoints(
+    files: Sequence[Path], data: Path | None, distinct: bool = True
+) -> list[Weight]:
     """Return the weights of checkpoints of one run.
 
     A single one has them by layer. Several have them over their updates, and the last one also by
-    layer.
+    layer. They are named by their folder, with its whole path where the end of it is not distinct.
     """
     if len(files) == 1:
         inspector = open_inspector(files[0], data)
-        return read_checkpoint(inspector, inspector.title)
+        title = inspector.title if distinct else f"{inspector.name}, {files[0]}"
+        return read_checkpoint(inspector, title)
     updates = {file: read_facts(file).updates for file in files}
     weights, last = [], max(files, key=updates.__getitem__)
     for file in sorted(files, key=updates.__getitem__):
         inspector = open_inspector(file, data)
-        name = f"{inspector.name}, {short_name(file).rpartition('/')[0]}"
+        folder = short_name(file).rpartition("/")[0] if distinct else file.parent
+        name = f"{inspector.name}, {folder}"
         own = read_checkpoint(inspector, name)
         weights += [weight._replace(update=updates[file]) for weight in own]
         weights += own if file == last else []

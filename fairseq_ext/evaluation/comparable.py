@@ -32,31 +32,32 @@ def check_comparable(runs: Sequence[Run], names: Sequence[str]) -> None:
         names: of the metrics; dictionaries matter to those that count symbols.
     """
     symbols = any(name.rpartition(".")[2].removesuffix("_avg") in OF_SYMBOLS for name in names)
-    first: dict[str, Run] = {}
+    first: dict[tuple[str, str], Run] = {}  # of each fold, the first one that says it
     for run in runs:
         fold = run.repetition if "fold" in run.repetition else ""
-        one = first.setdefault(fold, run)
-        _check_data(one, run)
-        both = one.facts.vocabulary, run.facts.vocabulary
-        if symbols and None not in both and both[0] != both[1]:
+        for key, flag in DATA_SETTINGS.items():
+            if run.facts.settings.get(key) is not None:
+                _check_setting(first.setdefault((fold, key), run), run, key, flag)
+        if not symbols or run.facts.vocabulary is None:
+            continue
+        one = first.setdefault((fold, "vocabulary"), run)
+        if one.facts.vocabulary != run.facts.vocabulary:
             raise UsageError(
                 f"{one.folder} and {run.folder} have different dictionaries, so that their losses "
                 f"cannot be compared; {PERMISSION}"
             )
 
 
-def _check_data(one: Run, other: Run) -> None:
-    numbers = pair_numbers(one, other)
-    for key, flag in DATA_SETTINGS.items():
-        ours, theirs = (run.facts.settings.get(key) for run in (one, other))
-        if None in (ours, theirs) or ours == theirs or differ_by(numbers, ours, theirs):
-            continue
-        if key == "task.data" and _resolve(ours) == _resolve(theirs):
-            continue
-        raise UsageError(
-            f"{one.folder} was trained with {flag} {ours} and {other.folder} with {theirs}, so "
-            f"that their scores cannot be compared; {PERMISSION}"
-        )
+def _check_setting(one: Run, other: Run, key: str, flag: str) -> None:
+    ours, theirs = (run.facts.settings[key] for run in (one, other))
+    if ours == theirs or differ_by(pair_numbers(one, other), ours, theirs):
+        return
+    if key == "task.data" and _resolve(ours) == _resolve(theirs):
+        return
+    raise UsageError(
+        f"{one.folder} was trained with {flag} {ours} and {other.folder} with {theirs}, so "
+        f"that their scores cannot be compared; {PERMISSION}"
+    )
 
 
 def _resolve(data: object) -> list[Path]:

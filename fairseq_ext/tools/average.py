@@ -89,8 +89,8 @@ class SavedCheckpoint(NamedTuple):
 
     Attributes:
         file: its path.
-        identity: run and number of updates (None if it does not say), or the path of a file that
-            was renamed, and None.
+        identity: run and number of updates; of a file that was renamed, or does not say them, its
+            path and None.
         score: its validation score, which is higher for better ones; NaN if there is none.
         metric: the name of that score.
     """
@@ -111,7 +111,7 @@ def describe_checkpoint(file: Path) -> SavedCheckpoint:
     sign = 1 if settings.get("maximize_best_checkpoint_metric") else -1
     return SavedCheckpoint(
         file,
-        (path.parent, updates) if re.fullmatch(ANY, path.name) else (path, None),
+        (path.parent, updates) if updates and re.fullmatch(ANY, path.name) else (path, None),
         math.nan if value is None else sign * float(value),
         settings.get("best_checkpoint_metric", "loss"),
     )
@@ -206,6 +206,9 @@ def average_checkpoints(files: Sequence[Path]) -> dict:
     for name, total in sums.items():
         state["model"][name] = (total / len(files)).to(state["model"][name].dtype)
     state["extra_state"] = state.get("extra_state", {}) | {"averaged": [*map(str, files)]}
+    if len(files) > 1:
+        for name in ("val_loss", "best"):  # of the last one, not of the average
+            state["extra_state"].pop(name, None)
     return leave_training_out(state)
 
 

@@ -159,6 +159,8 @@ class Job(NamedTuple):
             missing = self.missing()
             for step in missing:
                 step.file("done").unlink(missing_ok=True)
+                if step.keeps:
+                    step.file("txt").unlink(missing_ok=True)  # of other flags, or another model
             for step in missing:
                 print(f"{self.name}: {step.program}, log {step.file('log')}", flush=True)
                 yield from step.execute(lock, env)

@@ -44,8 +44,11 @@ stop_if_made() {
 }
 
 # open_work SOURCE: lock WORK until this script ends, and empty it if it was begun from another
-# source.
+# source. End the script if no data recipe made it.
 open_work() {
+  [ -e "$WORK/source" ] || [ -z "$(ls -A "$WORK" 2>/dev/null)" ] ||
+    die "'$WORK', in which this works, is there and was not made by a data recipe: rename it or give" \
+      "another folder."
   mkdir -p "$WORK"
   lock_work
   [ "$(cat "$WORK/source" 2>/dev/null)" != "$1" ] || return 0

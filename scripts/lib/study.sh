@@ -120,14 +120,14 @@ print_mechanisms() {
 
 # study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags, with $seeds seeds
 # and $folds folds if that is set, on $data; add their folders to RUNS. Flags that fairseq would
-# refuse are refused before the first training. If GENERATE is set, each run translates as it says,
+# refuse end the script before the first training. If GENERATE is set, each run translates as it says,
 # with the average of the last AVERAGE checkpoints if that is set; it answers the parts of $data (or
 # SUBSET=FILE) in the array PREDICT.
 study() {
   local numbers part variants=() generate=()
   [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
   for part in "${PREDICT[@]}"; do generate+=(--predict "$part"); done
-  python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}" || return
+  python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}" || exit
   mapfile -t numbers < <(seq "$seeds")
   while [ "$1" != -- ]; do
     variants+=(--variant "$1")
@@ -135,6 +135,8 @@ study() {
     shift
   done
   rm -f "$out/diverged.txt" # of an earlier call
+  mkdir -p "$out"
+  touch "$out/.begun" # for leave_out_diverged
   foreground python -m fairseq_ext.cli sweep --out "$out" --seeds "${numbers[@]}" \
     ${folds:+--folds "$folds"} --jobs "$jobs" "${variants[@]}" "${generate[@]}" -- "$data" "${@:2}"
 }
@@ -154,15 +156,16 @@ add_runs() {
 }
 
 # leave_out_diverged STATUS: after a `study` that ended with this status, leave variants out of RUNS of
-# which a training met an update that was not finite, and write into $out/diverged.txt how many did.
-# End the script if trainings ended for another reason.
+# which a training ended at an update that was not finite, and write into $out/diverged.txt how many
+# did. End the script if trainings ended for another reason.
 leave_out_diverged() {
   local run variant finite=()
   local -A diverged=()
   [ "$1" = 1 ] || exit "$1"
   for run in "${RUNS[@]}"; do
     [ ! -e "$run/train.done" ] || continue
-    grep -qs 'update [0-9]* is not finite' "$run/train.log" || exit 1
+    [ "$run/train.log" -nt "$out/.begun" ] || exit 1 # a refused sweep
+    tail -n 3 "$run/train.log" | grep -q 'update [0-9]* is not finite' || exit 1
     diverged[${run%/*}]=$((${diverged[${run%/*}]:-0} + 1))
   done
   [ ${#diverged[@]} -gt 0 ] || exit 1
