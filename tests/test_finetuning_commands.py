@@ -262,6 +262,23 @@ def test_a_training_with_other_labels_does_not_go_on(trained, data, encoder, tmp
     assert "trained with other labels than now" in done.stderr.splitlines()[-1]
 
 
+def test_a_training_with_another_head_does_not_go_on(trained, data, encoder, tmp_path):
+    """Its parameters would fit."""
+    name = "sentence_classification"
+    shutil.copy(trained(name) / "checkpoint_last.pt", tmp_path)
+    done = train(name, data / name, encoder, tmp_path, "--pooling", "max", check=False)
+    assert done.returncode == 1
+    assert "trained with --pooling first, which is now max; go on" in done.stderr.splitlines()[-1]
+
+
+def test_a_checkpoint_has_the_predictions_of_one_validation(trained, data):
+    name = "sentence_classification"
+    meters = saved(trained(name))["extra_state"]["metrics"]["valid"]
+    found = {key: state for _, key, _, state in meters}
+    assert len(logged(trained(name))) > 1
+    assert len(found["_predicted"]["tensor"]) == len(read(data / name / "valid.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("given", "text", "says"),
     [

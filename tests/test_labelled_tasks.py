@@ -578,6 +578,12 @@ def test_an_encoder_from_scratch_has_the_segments_that_it_was_given(tmp_path):
         built(task, segments=0)
 
 
+def test_a_deberta_from_scratch_has_one_separator(tmp_path):
+    task = task_on("sentence_classification", tmp_path, PAIRS)
+    built(task, encoder_scorer="disentangled")
+    assert rows_of(task, items_of(task)[0]) == ["<s> the cat </s> a dog </s>"]
+
+
 def test_the_options_of_heads_of_two_layers(tmp_path):
     task = task_on("sentence_classification", tmp_path, SENTENCES)
     given = {"pooler_activation_fn": "relu", "spectral_norm_classification_head": True}

@@ -224,7 +224,7 @@ class Task:
 
 
 def setup(name, arch="roberta_una_tiny", **options):
-    task = Task(name.removesuffix("_ag"))
+    task = Task(name.removesuffix("_ag").removesuffix("_rdrop"))
     torch.manual_seed(1)
     config = {"_name": arch, "dropout": 0.0, "attention_dropout": 0.0}
     model = build_model(OmegaConf.create(config), task)
@@ -285,6 +285,14 @@ def test_the_loss_of_pairs_beside_that_of_masked_tokens(kind):
     torch.testing.assert_close(loss, masked + 2 * each[0] + 1 * each[1] + 3 * each[2])
     torch.testing.assert_close(log["loss"], masked.detach())
     assert log[f"{kind}_correct"] == scores.argmax(1).eq(LABELS).sum()
+
+
+@pytest.mark.parametrize("kind", ["nsp", "sop"])
+def test_r_drop_has_the_loss_of_pairs_in_both_passes(kind):
+    name = f"masked_lm_{kind}"
+    model, criterion = setup(f"{name}_rdrop", rdrop_alpha=0.0)
+    once = setup(name)[1](model, sample(name))[0]
+    torch.testing.assert_close(criterion(model, sample(name))[0], 2 * once)
 
 
 def test_the_logistic_loss_over_all_real_tokens():

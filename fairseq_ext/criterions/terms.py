@@ -25,6 +25,7 @@ class TrainingStep(NamedTuple):
             the model or from the output of its second pass.
         rerun: computes the objective again, with further arguments of the model or with other
             `parameters`; returns its loss and the output of the model.
+        further_loss: returns the loss of the terms that belong to the task, of an output.
     """
 
     sample: Sample
@@ -36,6 +37,7 @@ class TrainingStep(NamedTuple):
     updates: int
     select_predictions: Callable[[Any], list[Predictions]]
     rerun: Callable[..., tuple[Tensor, Any]]
+    further_loss: Callable[[Any], Tensor | float]
 
 
 class Term:

@@ -3,6 +3,7 @@
 Options name heads as in "next:1,prev:1,first:4", and layers as in "all" or "0,3".
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -215,7 +216,7 @@ def split_fraction(fraction: float, heads: int) -> str:
     if not 0 < fraction <= 1 or fraction * heads < 2:
         raise UsageError(
             f"--ag-fraction {fraction:g} of {heads} heads is {fraction * heads:g}; give a number "
-            f"from {2 / heads:.3g} (one next and one prev) to 1 (all heads)"
+            f"from {math.ceil(2000 / heads) / 1000:g} (one next and one prev) to 1 (all heads)"
         )
     first = round(fraction * heads) - 2
     return "next:1,prev:1" + (f",first:{first}" if first else "")

@@ -62,6 +62,7 @@ PATCHES = (
     trainer.check_before_training,
     trainer.restore_all,
     trainer.save_all,
+    trainer.forget_validations,
     trainer.register_lamb,
     trainer.unscale_once,
     updates.count_real_batches,

@@ -86,6 +86,7 @@ def restore_all() -> None:
     from fairseq_ext import safe_loading, training_checks
     from fairseq_ext.attention.model_report import get_model_report
     from fairseq_ext.data.fingerprints import check_fingerprints
+    from fairseq_ext.models.config import to_dict
 
     def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(original).bind(trainer, filename, *args, **kwargs).arguments
@@ -98,6 +99,7 @@ def restore_all() -> None:
             task_state.update(state.get("task_state") or {})
             if hasattr(trainer.task, "check_state") and not reset_optimizer:
                 trainer.task.check_state(task_state)  # before parameters are found not to fit
+                trainer.task.check_settings(to_dict((state.get("cfg") or {}).get("task") or {}))
 
         pretrained = trainer.cfg.checkpoint.finetune_from_model
         get_model_report(trainer.task).new_task_head = filename == pretrained
@@ -114,6 +116,22 @@ def restore_all() -> None:
         return extra
 
     wrap(TRAINER, "load_checkpoint", load)
+
+
+def forget_validations() -> None:
+    """Begin each validation without the meters of those before.
+
+    Fault: What validations log, all predictions among it, is kept and saved in checkpoints.
+    Since: fairseq 0.9.
+    Until: Trainer.begin_valid_epoch resets the meters of "valid".
+    """
+    from fairseq.logging import metrics
+
+    def begin(original: Callable, trainer: Any, epoch: int) -> None:
+        metrics.reset_meters("valid")
+        original(trainer, epoch)
+
+    wrap(TRAINER, "begin_valid_epoch", begin)
 
 
 def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:

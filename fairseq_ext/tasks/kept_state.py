@@ -37,11 +37,13 @@ class KeptTask(FairseqTask):
 
     Attributes:
         KEPT: attributes that checkpoints keep.
+        SETTINGS: options that decide what equal parameters compute.
         NAMES: descriptions of these attributes and of WORDS, for errors.
         WORDS: the key under which checkpoints keep `write_words`.
     """
 
     KEPT: ClassVar[tuple[str, ...]]
+    SETTINGS: ClassVar[tuple[str, ...]] = ()
     NAMES: ClassVar[Mapping[str, str]] = {}
     WORDS: ClassVar[str]
 
@@ -104,6 +106,16 @@ class KeptTask(FairseqTask):
                     f"the checkpoint was trained with other {self.NAMES.get(name, name)} than now "
                     f"({_show_difference(state.get(name), own[name])}); go on with the same, or "
                     "begin in another --save-dir"
+                )
+
+    def check_settings(self, saved: Mapping[str, Any]) -> None:
+        """Raise UsageError for a training with other SETTINGS; older ones may lack some."""
+        for name in self.SETTINGS:
+            own = str(getattr(self.cfg, name))
+            if (value := str(saved.get(name, own))) != own:
+                raise UsageError(
+                    f"the checkpoint was trained with --{name.replace('_', '-')} {value}, which is "
+                    f"now {own}; go on with the same, or begin in another --save-dir"
                 )
 
 

@@ -93,9 +93,7 @@ class LabelledTask(KeptTask):
         word_vectors.check_word_vectors(cfg.word_vectors, cfg.pretrained, self.vocabulary.by_id)
         wanted = cfg.tokens_per_sample
         self.room = (positions or roberta.POSITIONS) if wanted is None else wanted
-        self._set_segments(encoder.get("segments") or 0)
-        if encoder.get("encoder_scorer") == "disentangled":
-            self.separators = 1  # as in DeBERTa
+        self._set_form(encoder)
         self._check_encoder(positions)
         pretrained.check_dictionary(encoder, cfg.pretrained, self.source_dictionary)
         self.labels = self.list_labels(self._read_file("train"))  # of all folds
@@ -112,8 +110,11 @@ class LabelledTask(KeptTask):
         if self.segments == 1:
             raise UsageError(f"{self.cfg.pretrained} has 1 segment; give an encoder with 0 or 2")
 
-    def _set_segments(self, segments: int) -> None:
-        self.segments, self.separators = segments, 1 if segments else 2  # as in BERT, in RoBERTa
+    def _set_form(self, encoder: Mapping[str, Any]) -> None:
+        """Set segments and separators to those of an encoder with these options."""
+        self.segments = encoder.get("segments") or 0
+        one = self.segments or encoder.get("encoder_scorer") == "disentangled"
+        self.separators = 1 if one else 2  # as in BERT and DeBERTa, in RoBERTa
 
     def load_examples(self, split: str) -> list[Example]:
         """Return the examples of a split."""
@@ -201,7 +202,9 @@ class LabelledTask(KeptTask):
             word_vectors.begin_embeddings(model, self.cfg, self.source_dictionary)
         segments = getattr(model.args, "segments", 0)
         if not from_checkpoint and segments != self.segments:
-            self._take_segments(segments)
+            self._check_segments(segments)
+        if not (from_checkpoint or self.pretrained):
+            self._set_form(vars(model.args))
         model.attach(self.build_head(model.args))
         if not from_checkpoint:
             task_heads.check_pooler(model.task_head, model.args)
@@ -209,14 +212,13 @@ class LabelledTask(KeptTask):
             model.encoder.requires_grad_(False)
         return model
 
-    def _take_segments(self, segments: int) -> None:
-        """Take over the segments of a new encoder; raise UsageError for another one."""
+    def _check_segments(self, segments: int) -> None:
+        """Raise UsageError for an encoder with other segments, unless it is new."""
         if self.pretrained or segments == 1:
             raise UsageError(
                 f"--segments is {segments}, and must be 0 or 2, and that of the encoder which "
                 "training starts from; leave it out"
             )
-        self._set_segments(segments)
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion; raise UsageError for the criterion of another task."""

@@ -84,6 +84,7 @@ class SentenceTask(LabelledTask):
     sentences = 1
     parsed = True
     KEPT = (*LabelledTask.KEPT, "sentences")
+    SETTINGS = ("pooling", "task_attention_residual")
 
     def begin(self) -> None:
         """Read what a training starts from, and check the options of the head."""
