@@ -30,9 +30,10 @@ class RDrop(Term):
     """L_2 + alpha (KL(P_1 || P_2) + KL(P_2 || P_1)) / 2 (Liang et al. 2021, Eq. 2 to 4).
 
     P_1 and P_2 are the predictions of two passes, with dropout of their own from the embeddings on,
-    L_1 (the objective) and L_2 their losses, with those of the order of segments. Adversarial self-attention (the term "asa") has the
-    loss of one pass and the KL from it to the other, whose attention an adversary masks; both share
-    embeddings and their dropout. Its control `two_pass` is R-Drop without L_2 and one of the KLs.
+    L_1 (the objective, with the loss of pairs where there is one) and L_2 their losses. Adversarial
+    self-attention (the term "asa") has the loss of one pass and the KL from it to the other, whose
+    attention an adversary masks; both share embeddings and their dropout. Its control `two_pass` is
+    R-Drop without L_2 and one of the KLs.
     """
 
     config = RDropConfig
