@@ -123,11 +123,11 @@ def check_gates(model: nn.Module, priced: bool, name: str) -> None:
     gates = find_gates(model)
     if gates and not priced:
         raise UsageError(
-            f"--head-gate l0 closes no head with --criterion {name}; give one with _l0, as in "
-            f"{name}_l0, or another gate"
+            f"--head-gate l0 closes no head with --criterion {name}; give {name}_l0 or another gate"
         )
-    if priced and not gates:
-        raise UsageError(f"--criterion {name} closes heads by their gates; give --head-gate l0 too")
+    if priced and not any(map(_is_trained, gates)):
+        lack = "leave out --freeze-encoder" if gates else "give --head-gate l0 too"
+        raise UsageError(f"--criterion {name} closes heads by their gates; {lack}")
 
 
 def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None:

@@ -218,6 +218,8 @@ def test_a_mask_of_the_call_is_added_to_the_inputs():
     torch.testing.assert_close(both, attend(module, x, Inputs(padding, causal=True)))
     first = torch.zeros(5, 5, dtype=torch.bool)
     first[1:, 0] = True
+    added = torch.zeros(5, 5, dtype=torch.bfloat16).masked_fill(later, -1e4)  # as fairseq has it
+    torch.testing.assert_close(attend(module, x, Inputs(padding), attn_mask=added), both)
     joined = attend(module, x, Inputs(padding, masked=first), attn_mask=later)
     torch.testing.assert_close(joined, attend(module, x, Inputs(padding, masked=first | later)))
 

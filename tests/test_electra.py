@@ -59,6 +59,16 @@ def setup(size=0.5, seed=1, **options):
     return model.double(), ReplacedTokenDetection(task)
 
 
+@pytest.mark.parametrize("options", [{}, {"encoder_positions": "t5"}])
+def test_a_generator_is_added_to_a_model_without_one(options):
+    """It keeps its initial parameters."""
+    plain, model = setup(0.0, **options)[0], setup(seed=2, **options)[0]
+    before = {key: x.clone() for key, x in model.generator.state_dict().items()}
+    model.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(model.generator.state_dict(), before, rtol=0, atol=0)
+    torch.testing.assert_close(model.encoder.state_dict(), plain.encoder.state_dict())
+
+
 def batch():
     """Two sentences, the second one shorter; three masks, of which none hides padding."""
     tokens = torch.tensor([[0, 5, MASK, 7, MASK, 2], [0, MASK, 9, 2, PAD, PAD]])

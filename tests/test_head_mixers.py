@@ -257,9 +257,10 @@ def test_scores_that_cannot_be_split_are_refused():
         attention("differential", group)
 
 
-def test_masks_that_differ_between_heads_are_refused():
+@pytest.mark.parametrize("shape", [(1, H), (H,)])
+def test_masks_that_differ_between_heads_are_refused(shape):
     def per_head(context):
-        return torch.zeros(1, H, context.queries, context.keys, dtype=torch.bool)
+        return torch.zeros(*shape, context.queries, context.keys, dtype=torch.bool)
 
     x = torch.randn(T, 2, H * D).double()
     group = HeadGroup(H, normaliser=build_normaliser("softmax", H), masks=(per_head,))

@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
 from fairseq_ext.models.config import check_requirements, joined_config, to_transformer_config
@@ -280,16 +281,11 @@ def test_dropout_that_is_to_stay_is_known_by_fairseqs_names(layer):
     assert kept == {f"{layer}Layer"}
 
 
-MORE = {"encoder_attention_heads": 8, "encoder_normaliser": "hybrid"}
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ({}, {"encoder_normaliser": "hybrid", "head_gate": True}),
         ({"encoder_normaliser": "hybrid", "head_gate": True}, {}),
-        (MORE, {**MORE, "encoder_roles": "relative,separator"}),
-        ({**MORE, "encoder_gaussian_heads": "0", "encoder_roles": "relative"}, MORE),
     ],
 )
 def test_what_a_mechanism_adds_is_not_needed_and_not_in_the_way(before, after):
@@ -374,6 +370,48 @@ def test_layers_that_remain_keep_their_adversaries_or_lose_them(asa_layers):
         found, given = (model.encoder.layers[n] for model, n in ((pruned, i), (full, 3)))
         pair = found.self_attn.adversary.state_dict(), given.self_attn.adversary.state_dict()
         torch.testing.assert_close(*pair, atol=0, rtol=0)
+
+
+def test_layers_that_remain_keep_their_own_parameters():
+    """Also where a layer of the same number had other groups of heads."""
+    own = {"encoder_layers": 3, "encoder_normaliser": "hybrid", "asa_layers": "1"}
+    full = build("transformer_una_tiny", **own, encoder_roles="none/none/rare")
+    for module in full.modules():
+        if isinstance(module, Hybrid):
+            module.offset.data.normal_()
+    kept = {"encoder_layers_to_keep": "1,2", "decoder_layers_to_keep": "0,1"}
+    given = own | {"encoder_roles": "none/rare", "asa_layers": "0"} | kept
+    pruned = build("transformer_una_tiny", **given)
+    pruned.load_state_dict(full.state_dict(), model_cfg=Namespace(arch="any", **kept))
+    for n in range(2):
+        pair = pruned.encoder.layers[n].state_dict(), full.encoder.layers[n + 1].state_dict()
+        torch.testing.assert_close(*pair, atol=0, rtol=0)
+    assert pruned.adopted_options() == {"encoder_layers": 2, "decoder_layers": 2}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"encoder_normaliser": "hybrid"}, {"encoder_normaliser": "sink"}, {"encoder_positions": "t5"}],
+)
+@pytest.mark.parametrize("roles", [("rare,relative", "none"), ("none", "rare")])
+def test_heads_keep_their_parameters_where_roles_come_and_go(part, roles):
+    one, other = (build("transformer_una_tiny", **part, encoder_roles=name) for name in roles)
+    for parameter in one.parameters():
+        parameter.data.normal_()
+    other.load_state_dict(one.state_dict())
+    for mine, its in zip(one.encoder.layers, other.encoder.layers, strict=True):
+        values = [
+            torch.cat([x for g in layer.self_attn.groups for x in _of_heads(g)])
+            for layer in (mine, its)
+        ]
+        assert len(values[0]) and values[0].equal(values[1])
+
+
+def _of_heads(group):
+    """The parameters of a group, a row for each of its heads."""
+    if group.positions is not None:
+        return [group.positions.table[:, group.positions.own].T]
+    return [x.view(group.num_heads, -1) for x in group.parameters()]
 
 
 def test_alignments_are_made_only_when_somebody_reads_them():

@@ -8,6 +8,7 @@ from cases import slow_but_first
 from naive import rows, t5_bucket
 
 from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser, softmax
+from fairseq_ext.attention.context import AttentionContext
 from fairseq_ext.attention.positions import POSITIONS, Alibi, Buckets
 from fairseq_ext.errors import UsageError
 from fairseq_ext.testing import check_model
@@ -183,6 +184,23 @@ def test_layers_share_the_biases_of_t5():
     names = [name for name, _ in model.named_parameters() if name.endswith("table")]
     assert len(names) == 2
     assert sum(name.endswith("table") for name in model.state_dict()) == 4
+
+
+@pytest.mark.parametrize("kind", ["alibi", "t5"])
+def test_heads_have_the_bias_of_their_place_whatever_groups_they_are_in(kind):
+    options = {"encoder_positions": kind, "encoder_attention_heads": 4}
+    plain = build_tiny_model("transformer_una_tiny", **options)
+    parted = build_tiny_model("transformer_una_tiny", **options, encoder_roles="none/rare,relative")
+    parted.load_state_dict(plain.state_dict())
+    context = AttentionContext(Inputs(), 5, 5, 0, torch.device("cpu"))
+    wanted, *found = (
+        torch.cat([g.positions.bias(context, slice(None), torch.float32) for g in groups], 1)
+        for groups in (plain.encoder.layers[0].self_attn.groups,)
+        + tuple(layer.self_attn.groups for layer in parted.encoder.layers)
+    )
+    assert [len(layer.self_attn.groups) for layer in parted.encoder.layers] == [1, 2]
+    for each in found:
+        torch.testing.assert_close(each, wanted)
 
 
 def test_a_model_without_positions_becomes_one_with_them():

@@ -105,6 +105,7 @@ def _select_heads(x: Tensor | None, heads: slice) -> Tensor | None:
 
 def _union(masks: Masks, context: AttentionContext) -> Mask:
     computed = {mask: masked for mask in masks if (masked := mask(context)) is not None}
+    computed = {mask: x[None] if x.dim() == 3 else x for mask, x in computed.items()}
     if set(computed) == {causal_mask} and context.queries == context.keys:
         return Mask(causal=True)
     basic = _join([computed[mask] for mask in BASIC_MASKS if mask in computed], None)

@@ -19,7 +19,7 @@ from fairseq_ext.attention.context import (
 )
 from fairseq_ext.attention.disentangled import RelativeProjections, find_scorer
 from fairseq_ext.attention.gates import HeadGate, gate_heads
-from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices
+from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices, regroup
 from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
@@ -58,6 +58,7 @@ class Attention(CachedProjections):
 
     Attributes:
         learned_heads: heads that learn what they look at.
+        renames_only: whether the parameters of mechanisms in a checkpoint stay as they are.
         unrestricted_heads: learned heads with the default masks, which may look at every token.
         num_maps: how many maps are normalised: H, or more if a mixer makes several of each head.
 
@@ -66,6 +67,8 @@ class Attention(CachedProjections):
             across queries stands where queries must not see each other, a mixer has no meaning for
             the heads, or an argument of fairseq's is not supported.
     """
+
+    renames_only = False
 
     def __init__(
         self,
@@ -256,15 +259,18 @@ class Attention(CachedProjections):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Upgrade a checkpoint as fairseq does, and add the parameters of mechanisms.
 
-        A checkpoint needs no such parameters: our initial values replace absent ones, and those of
-        groups that have another number of heads here. What this model does not have is left out.
+        A checkpoint needs no such parameters: our initial values replace absent ones. Heads that
+        have gained or lost a role keep theirs. What this model does not have is left out.
 
         Raises:
             UsageError: a parameter has another shape here for another reason.
         """
         super().upgrade_state_dict_named(state_dict, name)
+        if self.renames_only:
+            return
         pattern = re.compile(rf"{re.escape(name)}\.{OWN_PARAMETERS}")
         own = {k: x for k, x in self.state_dict(prefix=f"{name}.").items() if pattern.match(k)}
+        regroup(state_dict, own, f"{name}.groups.")
         for key in filter(pattern.match, list(state_dict)):
             if key not in own or own[key].shape != state_dict[key].shape:
                 saved = state_dict.pop(key)

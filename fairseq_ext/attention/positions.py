@@ -21,14 +21,16 @@ class Positions(nn.Module):
     """Base of the positions of a group of h heads in self-attention.
 
     Attributes:
-        shared: all layers have the parameters of the first one.
+        shared: all layers with as many heads have the parameters of the first one.
+        heads: H, the heads of the layer that have positions.
+        own: the heads among them that are of this group, all at first.
     """
 
     shared = False
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.own = heads, slice(None)
 
     def check_width(self, width: int) -> None:
         """Raise UsageError if heads of this width D cannot have such positions."""
@@ -70,7 +72,7 @@ class Alibi(Positions):
         power = 2 ** math.floor(math.log2(self.heads))
         slopes = [2 ** (-8 * (n + 1) / power) for n in range(power)]
         between = [2 ** (-4 * (n + 1) / power) for n in range(0, 2 * power, 2)]
-        return slopes + between[: self.heads - power]
+        return (slopes + between[: self.heads - power])[self.own]
 
     def bias(self, context: AttentionContext, heads: slice, dtype: torch.dtype) -> Tensor:
         """Return -m_h |j - i|, [1, h, T, S], once for each forward pass."""
@@ -79,7 +81,8 @@ class Alibi(Positions):
             slopes = torch.tensor(self.slopes()[heads], device=context.device)[:, None, None]
             return (-slopes * context.distances(1.0)[:, None].abs()).to(dtype)
 
-        key = ("alibi", self.heads, heads.start, heads.stop, *_sizes(context), dtype)
+        places = (self.own.start, self.own.stop, heads.start, heads.stop)
+        key = ("alibi", self.heads, *places, *_sizes(context), dtype)
         return context.inputs.cached(key, compute)
 
 
@@ -145,7 +148,8 @@ class Buckets(Positions):
             return self.buckets(context.distances(1.0)[0].long(), causal)
 
         key = ("t5", len(self.table), self.distance, causal, *_sizes(context))
-        biases = F.embedding(context.inputs.cached(key, compute), self.table)  # [T, S, H]
+        table = self.table[:, self.own]
+        biases = F.embedding(context.inputs.cached(key, compute), table)  # [T, S, h]
         return biases.permute(2, 0, 1)[None, heads].to(dtype)
 
 
@@ -191,10 +195,10 @@ def _sizes(context: AttentionContext) -> tuple[Any, ...]:
 
 
 def share_parameters(attentions: list[Any]) -> None:
-    """Give all layers the parameters of the first one that has shared positions."""
+    """Give all layers the shared parameters of the first one that has as many heads."""
     first: dict[tuple[int, str], nn.Parameter] = {}
     for attention in attentions:
-        for index, group in enumerate(attention.groups):
-            if group.positions is not None and group.positions.shared:
-                for name, parameter in group.positions.named_parameters(recurse=False):
-                    setattr(group.positions, name, first.setdefault((index, name), parameter))
+        for group in attention.groups:
+            if (positions := group.positions) is not None and positions.shared:
+                for name, parameter in positions.named_parameters(recurse=False):
+                    setattr(positions, name, first.setdefault((positions.heads, name), parameter))

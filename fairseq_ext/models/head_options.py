@@ -80,18 +80,20 @@ def build_heads(
     factor = scale_queries(named, options, unpruned or heads) if named else 1.0
 
     def group(count: int, *masks: MaskFunction) -> HeadGroup:
+        own = slice(heads - hard - rest, heads - hard - rest + count)
         return HeadGroup(
             count,
             normaliser=build_normaliser(choose("normaliser", NORMALISERS), count, **options),
             scorer=SCORERS.build(choose("scorer", SCORERS), count, width=width, **options),
             masks=(*DEFAULT_MASKS, *build_masks(site, count, options), *masks),
-            positions=build_positions(site, count, options),
+            positions=build_positions(site, heads - hard, options, own),
             query_factor=factor,
         )
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
     groups = [] if hard_coded is None else [hard_coded]
-    rest = heads - sum(each.num_heads for each in groups)
+    hard = sum(each.num_heads for each in groups)
+    rest = heads - hard
     if named and (names := named[layer]):
         check_role_heads(len(names), layer, rest)
         groups.append(group(len(names), RoleMask(names, str(options["role_definitions"]))))
@@ -99,8 +101,14 @@ def build_heads(
     return [*groups, group(rest)] if rest else groups
 
 
-def build_positions(site: str, heads: int, options: Mapping[str, Any]) -> Positions | None:
+def build_positions(
+    site: str, heads: int, options: Mapping[str, Any], own: slice = slice(None)
+) -> Positions | None:
     """Build the positions in the self-attention of a site, or return None if it has none.
+
+    Args:
+        heads: those that have positions there.
+        own: those of them that are built.
 
     Raises:
         UsageError: they rotate queries and keys that the scorer does not compare.
@@ -116,7 +124,9 @@ def build_positions(site: str, heads: int, options: Mapping[str, Any]) -> Positi
             f"--{site}-positions rotary turns queries and keys, which --{site}-scorer {scorer} "
             f"does not multiply; give --{site}-scorer dot, or other positions"
         )
-    return POSITIONS.build(name, heads, **options)
+    if (positions := POSITIONS.build(name, heads, **options)) is not None:
+        positions.own = own
+    return positions
 
 
 def embed_positions(cfg: Any, side: str) -> Any:

@@ -124,6 +124,10 @@ class TransformerLanguageModel(AttentionModel, stock.TransformerLanguageModel):
         report_model(model, task)
         return model
 
+    def adopted_options(self) -> dict[str, int]:
+        """Return the number of layers, of which some may have been left out; for checkpoints."""
+        return {"decoder_layers": len(self.decoder.layers)}
+
     @record_attention
     def forward(
         self,

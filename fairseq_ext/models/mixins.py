@@ -61,7 +61,12 @@ class AttentionModel(BaseFairseqModel):
         calls it only before: it is called once more, when the pruned layers have been renumbered.
         """
         if any(getattr(model_cfg, f"{side}_layers_to_keep", None) for side in SIDES):
+            parts = [module for module in self.modules() if isinstance(module, Attention)]
+            for part in parts:
+                part.renames_only = True
             self.upgrade_state_dict(state_dict)  # to the names that fairseq prunes
+            for part in parts:
+                part.renames_only = False
             state_dict = prune_state_dict(state_dict, model_cfg)
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 

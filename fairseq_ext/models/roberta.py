@@ -90,15 +90,16 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         end = ".out_proj.weight_orig"
         renamed = {k.removesuffix("_orig"): v for k, v in state_dict.items() if k.endswith(end)}
         state_dict.update(renamed)
+        prefix = f"{name}." if name else ""
+        self._keep_generator(state_dict, prefix)
         super().upgrade_state_dict_named(state_dict, name)
         for key in renamed:
             state_dict.pop(key, None)
         pooler = [state_dict.pop(key) for key in pretrained.POOLER if key in state_dict]
         if pooler and self.task_head is not None:
             task_heads.load_pooler(self.task_head, *pooler)
-        self._keep_generator(state_dict, f"{name}." if name else "")
         if self.task_head is not None:
-            self._keep_task_head(self.task_head, state_dict, f"{name}." if name else "")
+            self._keep_task_head(self.task_head, state_dict, prefix)
 
     def _keep_generator(self, state_dict: dict[str, Tensor], prefix: str) -> None:
         """Leave out a checkpoint's generator if there is none here, or keep the one here."""

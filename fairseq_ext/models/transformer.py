@@ -10,7 +10,7 @@ from fairseq_ext.attention import Attention, AttentionRecorder, Inputs, SecondPa
 from fairseq_ext.models import head_options, options, role_options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
-from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
+from fairseq_ext.models.mixins import SIDES, AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
 
@@ -196,6 +196,10 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
         report_model(model, task)
         return model
+
+    def adopted_options(self) -> dict[str, int]:
+        """Return the numbers of layers, of which some may have been left out; for checkpoints."""
+        return {f"{side}_layers": len(getattr(self, side).layers) for side in SIDES}
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoder:
