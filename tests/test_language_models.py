@@ -316,7 +316,7 @@ REFUSED = {
     "--decoder-normaliser sinkformer": "looks across queries",
     "--gaussian-sigma 2": "--gaussian-sigma 2 has no effect",
     "--entmax-alpha 2": "--entmax-alpha 2.0 has no effect",
-    "--head-gate l0": "give one with _l0",
+    "--head-gate l0": "give cross_entropy_l0",
     "--decoder-positions rotary --decoder-attention-heads 128": "has width 1",
     "--tie-adaptive-weights": "ties --adaptive-input, which is not given",
     "--adaptive-input": "needs --adaptive-input-cutoff",
