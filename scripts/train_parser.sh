@@ -43,7 +43,8 @@ convert() {
 train_parser() {
   local work=$out.part
   [ -e "$work/spacy.log" ] || [ -z "$(ls -A "$work" 2>/dev/null)" ] ||
-    die "'$work', in which this works, is there and is not of this script: rename it or give another --out."
+    die "'$work', in which this works, is there and is not of this script: rename it or give" \
+      "another --out."
   rm -rf "$work"
   mkdir -p "$work"
   convert "$train" train

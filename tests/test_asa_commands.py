@@ -441,7 +441,7 @@ SHORT = ["--epochs", 1, "--", "--max-update", 2, "--cpu", "--tokens-per-sample",
 @pytest.mark.recipe
 @pytest.mark.slow
 def test_the_recipe_chooses_rate_and_tau(place, pretrained, tmp_path):
-    """On every tenth example, held out, with some others; the second call trains nothing."""
+    """Every tenth example is held out to choose by; the second call trains nothing."""
     places = ["--vocabulary", place / "vocabulary", "--data", place / "classes"]
     given = ["choose", "rte", pretrained / "checkpoint_last.pt", *places, "--examples", 40]
     done = recipe(tmp_path, *given, ["--lr", "1e-4", "--taus", ".3 3", *SHORT])
@@ -536,7 +536,7 @@ def test_transfer_is_to_a_corpus_of_the_same_task(corpus, transfer, said):
 
 
 def test_transfer_is_to_a_corpus_of_the_same_labels(place, pretrained, tmp_path):
-    """What training lacks is refused before anything is trained."""
+    """A label that training lacks is refused before anything is trained."""
     other = tmp_path / "data-bin" / "paws-wiki"
     other.mkdir(parents=True)
     (other / "valid.jsonl").write_text(json.dumps({"text": "a", "label": "maybe"}) + "\n")
@@ -577,7 +577,7 @@ def run_in_words(folder, *given):
 
 
 def test_tagging_as_released_has_a_control_with_its_divergence(tmp_path):
-    """F1 of tokens, the paper's, comes first."""
+    """The table begins with F1 of tokens, which is the paper's."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text("{}\n")
     variants = ["--variants", "naive two_pass two_pass-released", "--last", "--seeds", 2]

@@ -61,7 +61,7 @@ def setup(size=0.5, seed=1, **options):
 
 @pytest.mark.parametrize("options", [{}, {"encoder_positions": "t5"}])
 def test_a_generator_is_added_to_a_model_without_one(options):
-    """It keeps its initial parameters."""
+    """The new generator keeps its initial parameters."""
     plain, model = setup(0.0, **options)[0], setup(seed=2, **options)[0]
     before = {key: x.clone() for key, x in model.generator.state_dict().items()}
     model.load_state_dict(plain.state_dict())

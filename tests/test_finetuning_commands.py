@@ -263,7 +263,7 @@ def test_a_training_with_other_labels_does_not_go_on(trained, data, encoder, tmp
 
 
 def test_a_training_with_another_head_does_not_go_on(trained, data, encoder, tmp_path):
-    """Its parameters would fit."""
+    """Another pooling is refused, though the parameters would fit."""
     name = "sentence_classification"
     shutil.copy(trained(name) / "checkpoint_last.pt", tmp_path)
     done = train(name, data / name, encoder, tmp_path, "--pooling", "max", check=False)

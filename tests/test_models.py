@@ -373,7 +373,7 @@ def test_layers_that_remain_keep_their_adversaries_or_lose_them(asa_layers):
 
 
 def test_layers_that_remain_keep_their_own_parameters():
-    """Also where a layer of the same number had other groups of heads."""
+    """Layers keep them where another one of their number had other groups of heads, too."""
     own = {"encoder_layers": 3, "encoder_normaliser": "hybrid", "asa_layers": "1"}
     full = build("transformer_una_tiny", **own, encoder_roles="none/none/rare")
     for module in full.modules():
@@ -408,7 +408,7 @@ def test_heads_keep_their_parameters_where_roles_come_and_go(part, roles):
 
 
 def _of_heads(group):
-    """The parameters of a group, a row for each of its heads."""
+    """Return the parameters of a group, a row for each of its heads."""
     if group.positions is not None:
         return [group.positions.table[:, group.positions.own].T]
     return [x.view(group.num_heads, -1) for x in group.parameters()]

@@ -471,7 +471,7 @@ def test_a_command_in_the_foreground_decides_whether_the_script_goes_on():
 
 
 def test_variants_that_diverged_are_left_out(tmp_path):
-    """Where a training ended at an update that is not finite; other failures end the script."""
+    """A training has to end at an update that is not finite; other failures end the script."""
     (tmp_path / ".begun").touch()
     os.utime(tmp_path / ".begun", (1000, 1000))
     logs = {"mean": ["", ""], "uniform": ["", "error: update 8 is not finite (gradients are Nan)"]}
@@ -491,8 +491,10 @@ def test_variants_that_diverged_are_left_out(tmp_path):
     assert (tmp_path / "diverged.txt").read_text() == "uniform: 1 of 2 trainings diverged\n"
     assert lib(code, "study", STATUS="130").returncode == 130
     log = tmp_path / "uniform" / "seed-2" / "train.log"
-    log.write_text("update 8 is not finite\nkilled\n" * 3)
-    assert lib(code, "study", STATUS="1").returncode == 0
+    ended = log.read_text()
+    log.write_text(f"{ended}\nanother attempt\nupdate 5\nkilled\n")
+    assert lib(code, "study", STATUS="1").returncode == 1
+    log.write_text(ended)
     (tmp_path / ".begun").touch()  # and the sweep was refused, so that nothing was trained
     refused = lib(code, "study", STATUS="1")
     assert refused.returncode == 1 and not refused.stdout

@@ -1,5 +1,6 @@
 """Groups of heads: a layer's heads are contiguous groups, each with its own slots."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -261,18 +262,16 @@ def regroup(saved: dict[str, Tensor], own: Mapping[str, Tensor], prefix: str) ->
         if len(set(shapes)) == 1:
             saved |= {key: next(iter(there.values())).clone() for key in here}
             continue
-        axes = range(min(map(len, shapes)))
-        sizes = {a: [sum(x.size(a) for x in each.values()) for each in (here, there)] for a in axes}
-        for axis in (a for a in axes if len({(*x[:a], *x[a + 1 :]) for x in shapes}) == 1):
-            if sizes[axis][0] == sizes[axis][1]:
-                parts = [x.size(axis) for x in here.values()]
-                whole = torch.cat([*there.values()], axis).split(parts, axis)
-                saved |= {key: x.clone() for key, x in zip(here, whole, strict=True)}
+        for axis in range(min(map(len, shapes))):
+            parts, before = ([x.size(axis) for x in each.values()] for each in (here, there))
+            alike = len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) == 1
+            if alike and sum(parts) == sum(before):
+                values = torch.cat([*there.values()], axis).split(parts, axis)
+                saved |= {key: x.clone() for key, x in zip(here, values, strict=True)}
 
 
 def _find_groups(parameters: Mapping[str, Tensor], prefix: str, name: str) -> dict[str, Tensor]:
     """Return the parameters of a name in all groups, in the order of these."""
-    keys = [key for key in parameters if key.startswith(prefix) and key.endswith(f".{name}")]
-    numbers = {key: key.removeprefix(prefix).removesuffix(f".{name}") for key in keys}
-    ordered = sorted((n for n in numbers if numbers[n].isdigit()), key=lambda n: int(numbers[n]))
-    return {key: parameters[key] for key in ordered}
+    pattern = re.compile(rf"{re.escape(prefix)}(\d+)\.{re.escape(name)}")
+    keys = {int(match[1]): key for key in parameters if (match := pattern.fullmatch(key))}
+    return {keys[number]: parameters[keys[number]] for number in sorted(keys)}
