@@ -162,7 +162,7 @@ def as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inpu
     if attn_mask is None:
         return padding
     if attn_mask.dtype != torch.bool:
-        if not ((attn_mask == 0) | (attn_mask <= -9e3)).all():  # fairseq's -1e4 in bfloat16
+        if not ((attn_mask == 0) | (attn_mask <= -1e4)).all():
             raise UsageError("attn_mask adds numbers to scores; give one of 0 and -inf, or a bool.")
         attn_mask = attn_mask < 0
     masked = attn_mask if padding.masked is None else padding.masked | attn_mask
