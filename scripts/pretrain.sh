@@ -17,7 +17,8 @@
 #                dropout of attention, warm-up) after a third of --updates; chosen.txt in --out has them,
 #                and a chosen.txt that is there is used as it is
 #   patterns     all five patterns, and each left out, next and prev together (AG, Table 5)
-#   normalisers  softmax, doubly-normalised and hybrid attention (DNA, Figure 4)
+#   normalisers  softmax, doubly-normalised and hybrid attention (DNA, Figure 4), with the share of keys
+#                that each explains away (Figure 1)
 #   alternatives plain attention, the normalisers of the papers and others, and other positions: the
 #                table of scripts/alternatives.sh
 #
@@ -237,9 +238,12 @@ fi
 metrics=(train.loss train.loss_avg loss)
 [ "$objective" != replaced_token_detection ] || metrics+=(f1)
 BY='train.loss_avg loss'
-if [ "$experiment" = alternatives ]; then
+if [[ "$experiment" =~ ^(normalisers|alternatives)$ ]]; then
   describe_attention --limit 100
-  metrics+=(updates-to.loss time-ratio analysis.encoder.{explained_away,entropy})
+  metrics+=(analysis.encoder.{explained_away,below_bound,entropy})
+fi
+if [ "$experiment" = alternatives ]; then
+  metrics+=(updates-to.loss time-ratio)
   compare_closest "${metrics[@]}"
 fi
 compare "${metrics[@]}"
