@@ -9,7 +9,8 @@
 #                                   that variable is set, else a download (exit code 69 if it fails)
 #                     books         for development: $FAIRSEQ_EXT_CORPORA/gutenberg and the test
 #                                   part of its wikitext-2; the valid part of that for validation
-#                     FOLDER        *.txt and *.txt.gz files in a folder and in those below it
+#                     FOLDER        *.txt and *.txt.gz files in a folder and in those below it, each once,
+#                                   without hidden ones
 #   OUT               the folder to make (default data-bin/CORPUS)
 #   --vocabulary N    tokens of a byte-level BPE learned from the training part (default 8000;
 #                     the papers have 52,000), or gpt2 for that of GPT-2 and RoBERTa: encoder.json,

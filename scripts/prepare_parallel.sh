@@ -51,6 +51,10 @@ flags=(${tokenised:+--tokenised} ${hyphens:+--hyphens} ${lowercase:+--lowercase}
   die "--tokenised text stays as it is: leave ${flags[*]:1} out."
 parts=("train=$train" "test=$test")
 [ -n "$every" ] || parts+=("valid=${valid:-valid.@}")
+for part in "${parts[@]}"; do
+  [[ "$part" != *[*?[]* ]] || die "--${part%%=*} is '${part#*=}', and * ? [ do not stand for" \
+    "several files: name each of them, joined by +."
+done
 read_parallel_text "${languages[@]}" own -- "${parts[@]}"
 tokenise_text "${flags[@]}"
 sort_pairs text "$WORK/tokens=$WORK/text" --longest "$longest" --ratio "$ratio" ${every:+--every "$every"}

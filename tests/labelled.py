@@ -60,7 +60,8 @@ def write_examples(path: Path, examples: Sequence[Any]) -> Path:
 def build(name: str, folder: Path, begun: bool = True, **options: Any) -> LabelledTask:
     """A task on the examples and the vocabulary in a folder; if not begun, for a checkpoint."""
     cfg = OmegaConf.structured(TASK_DATACLASS_REGISTRY[name]())
-    cfg.update({"_name": name, "data": str(folder), "seed": 1, "pretrained": None, **options})
+    of_fairseq = {"seed": 1, "pretrained": None, "train_subset": "train"}
+    cfg.update({"_name": name, "data": str(folder), **of_fairseq, **options})
     return TASK_REGISTRY[name].setup_task(cfg, from_checkpoint=not begun)
 
 

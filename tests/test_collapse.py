@@ -172,6 +172,10 @@ def test_the_command(tmp_path, capsys):
 def test_the_equations_are_of_the_gaussian_kernel(tmp_path):
     cli.main(["collapse", "--out", str(tmp_path), "--kernel", "dot", "--deviation", "0.1"])
     assert not list(tmp_path.glob("distances.*")) and (tmp_path / "balanced.png").exists()
+    cli.main(["collapse", "--out", str(tmp_path), "--normalisers", "softmax"])
+    assert len(list(tmp_path.glob("distances.*"))) == 2
+    cli.main(["collapse", "--out", str(tmp_path), "--normalisers", "softmax", "--kernel", "dot"])
+    assert not list(tmp_path.glob("distances.*"))
 
 
 def test_what_cannot_be_drawn(tmp_path, capsys):

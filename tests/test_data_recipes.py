@@ -284,6 +284,11 @@ def test_what_is_no_parallel_text(tmp_path, change, said):
             ["are both 'en': give two"],
         ),
         (["prepare_parallel.sh", "en", "de", "/tmp/nowhere"], ["--offline is needed"]),
+        (
+            [*("prepare_parallel.sh", "en", "de", "/tmp/nowhere"), "--offline", "/tmp"]
+            + ["--train", "part*.@"],
+            ["--train is 'part*.@'", "name each of them, joined by +"],
+        ),
         (["prepare_multi30k.sh", "a", "b"], ["2 words are given"]),
         (["prepare_multi30k.sh", "--dictionaries", "one"], ["'one'", "joined separate"]),
     ],

@@ -76,7 +76,7 @@ def test_files_of_a_folder(tmp_path):
         "x/contest-invalid.txt": "train",
         "test_1/a.txt": "test",
     }
-    for name in [*names, "c.md", ".d.txt"]:
+    for name in [*names, "c.md", ".d.txt", ".hidden/b-copy.txt", "b.txt.gz"]:  # b.txt, packed
         write_text(tmp_path / name, "text")
     found = documents.find_sources("named", "file", tmp_path)
     assert {s.path.relative_to(tmp_path).as_posix(): s.part for s in found} == names

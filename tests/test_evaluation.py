@@ -277,6 +277,14 @@ def test_tokenised_reference_is_detokenised_and_marked(run_score):
         assert "not to be compared with published" in printed
 
 
+@pytest.mark.parametrize(("plain", "tokenised"), [(15, True), (25, False)])
+def test_text_with_little_punctuation_may_be_tokenised(plain, tokenised):
+    """As headlines: if output and reference were told apart, their words would differ."""
+    lines = ["two dogs run"] * plain + ["kwan 's dog wins"]
+    found = translation.detokenise_if_needed(lines, "en")
+    assert found == ([*lines[:-1], "kwan's dog wins"] if tokenised else lines, tokenised)
+
+
 def test_several_outputs(run_score):
     found, _ = run_score("out.txt", "plain.txt", "--reference", "raw.de", "--lowercase")
     assert found["plain.txt"]["BLEU"] == "100.00" and "tokenised" not in found["plain.txt"]

@@ -10,10 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
 from fairseq import tasks
+from fairseq.data import data_utils
 from fairseq.logging import metrics
 from fairseq_cli.train import cli_main
 from labelled_examples import (
@@ -29,7 +31,7 @@ from labelled_examples import (
 )
 from omegaconf import OmegaConf
 from saved_state import save_state
-from shell import bash
+from shell import bash, lib
 from tokenizers import BertWordPieceTokenizer
 from torch import nn
 
@@ -333,6 +335,21 @@ def test_a_frozen_encoder_stays_as_it_was(data, encoder, trained, tmp_path):
     assert all(torch.equal(ended[key], before[key]) for key in shared)
     assert not any(torch.equal(ended[key], begun[key]) for key in head)
     assert not any(torch.equal(full[key], before[key]) for key in shared if "weight" in key)
+
+
+@pytest.mark.parametrize("examples", [108, 128, 2490])
+def test_recipes_count_batches_as_fairseq_does(examples):
+    """By default it cuts the last batch: 108 examples would be 3 batches of 32, then 8 and 4."""
+    script = f"TASK=t METRIC=m; set_training_flags {examples} 1 1e-3 32"
+    done = lib(f'{script}; echo "$UPDATES ${{FLAGS[*]}}"', "finetuning")
+    assert done.returncode == 0, done.stderr
+    updates, flags = done.stdout.split(maxsplit=1)
+    multiple = int(flags.split("--required-batch-size-multiple ")[1].split()[0])
+    batches = data_utils.batch_by_size(
+        np.arange(examples), num_tokens_fn=lambda _: 1, max_sentences=32,
+        required_batch_size_multiple=multiple,
+    )  # fmt: skip
+    assert int(updates) == len(batches)
 
 
 # Going on, and other ways to train.

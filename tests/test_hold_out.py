@@ -62,9 +62,13 @@ def test_too_few(data, tmp_path, flags, said):
 
 def test_what_else_is_refused(data, tmp_path, capsys):
     main([str(data), str(tmp_path / "other"), "--take", "3"])
+    again = "is there already, with other examples; delete it and what was trained on it"
     for flags in (["--take", "4"], ["--take", "3", "--every", "2"]):
-        with pytest.raises(UsageError, match="is there already, with other examples; delete it"):
+        with pytest.raises(UsageError, match=again):
             main([str(data), str(tmp_path / "other"), *flags])
+    (data / "test.jsonl").write_text('{"text": "corrected"}\n')
+    with pytest.raises(UsageError, match=again):
+        main([str(data), str(tmp_path / "other"), "--take", "3"])
     (data / "train.annotations").mkdir()
     with pytest.raises(UsageError, match="annotations is of all examples; annotate the part when"):
         main([str(data), str(tmp_path / "out"), "--take", "3"])

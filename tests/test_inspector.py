@@ -15,6 +15,7 @@ from labelled import write_examples, write_vocabulary
 from naive import normalise
 
 from fairseq_ext.analysis import subjects
+from fairseq_ext.analysis.coreference.antecedents import check_heads
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.tokens import TokenCodec
@@ -164,10 +165,17 @@ def test_masked_words_are_seen(encoder):
         assert hidden.any() and torch.equal(tokens[hidden], batch["target"][hidden])
 
 
-@pytest.mark.parametrize("objective", ["masked_lm_sop", "replaced_token_detection"])
-def test_other_objectives_of_encoders(objective, encoder_data, tmp_path):
-    """Pairs are seen with their segments, replaced tokens as the model is given them."""
+@pytest.mark.parametrize(
+    ("objective", "size"),
+    [("masked_lm_sop", 0), ("replaced_token_detection", 0), ("replaced_token_detection", 0.25)],
+)
+def test_other_objectives_of_encoders(objective, size, encoder_data, tmp_path):
+    """Pairs are seen with their segments, replaced tokens as the model is given them.
+
+    What is hidden from a generator that was learned, its model is never given.
+    """
     flags = ["--task", objective, "--criterion", objective]
+    flags += ["--generator-size", size] if size else []
     fairseq(
         *("train", encoder_data, "--user-dir", PLUGIN, "--arch", "roberta_una_tiny", *flags),
         *("--save-dir", tmp_path, "--max-update", 1, "--batch-size", 4, "--disable-validation"),
@@ -180,6 +188,7 @@ def test_other_objectives_of_encoders(objective, encoder_data, tmp_path):
     counts = tokens.ne(subject.source.pad()) & tokens.ge(subject.source.nspecial)
     assert counts.sum(1).gt(3).all()
     assert subject.maps(batch)["encoder"][0].shape[:2] == (len(tokens), 8)
+    check_heads(subject)  # not those of the generator
 
 
 def test_words_of_a_translation_model(hybrid, data_bin, tmp_path):
@@ -194,6 +203,16 @@ def test_words_of_a_translation_model(hybrid, data_bin, tmp_path):
     (tmp_path / "split" / "wordpiece.txt").write_text("[UNK]\nei\n##n\nmann\n", "utf-8")
     split = ModelInspector(hybrid.checkpoint, tmp_path / "split").words(["ein", "mann"])
     assert split.spans == [[0, 1], [2]] and split.numbers[2] == hybrid.source.index("mann")
+
+
+def test_words_without_merges(tmp_path):
+    """Words of a dictionary of pieces would be unknown."""
+    pieces = Dictionary()
+    for symbol in ("ei@@", "n@@", "mann"):
+        pieces.add_symbol(symbol)
+    codec = TokenCodec(SimpleNamespace(source_dictionary=pieces), tmp_path, translates=True)
+    with pytest.raises(UsageError, match=r"neither bpe.codes nor .*pieces of words \('@@'\); put"):
+        codec.encode(["ein", "mann"])
 
 
 def test_symbols_that_are_bytes_are_shown_as_text():

@@ -425,6 +425,10 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
         ("sentence_classification", SENTENCES, {"folds": 1}, "--fold is 1 of --folds 1; give"),
         ("sentence_classification", SENTENCES, {"folds": 2, "fold": 3}, "--fold is 3 of --folds 2"),
         ("sentence_classification", SENTENCES, {"folds": 2, "fold": 0}, "--fold is 0 of --folds 2"),
+        (
+            *("sentence_classification", SENTENCES, {"folds": 2, "train_subset": "small"}),
+            "--train-subset is small, and --folds are parts of train; leave one",
+        ),
         ("sentence_classification", SENTENCES, {"tokens_per_sample": 7}, "sample is 7; give 8 or"),
         ("sentence_classification", SENTENCES, {"pretrained": "no.pt"}, "model is no.pt, which is"),
         (

@@ -199,10 +199,24 @@ def test_the_page_has_every_map(checkpoint, data_bin, found, tmp_path):
             shares = torch.frombuffer(
                 bytearray(base64.b64decode(layer["weights"])), dtype=torch.uint16
             )
+            assert (layer["least"], layer["most"]) == (0, 1)
             weights = shares.view(expected.shape).double() / 65535
             assert (weights - expected).abs().max() < 1e-5
     text = out.read_text("utf-8")
     assert "http" not in text.replace("http-equiv", "")  # nothing is loaded from elsewhere
+
+
+def test_weights_above_one_and_below_zero_are_on_the_page(tmp_path):
+    """Talking heads and differential attention have them."""
+    maps = torch.tensor([[[1.6, -0.4], [0.25, 0.75]]])
+    tokens = (["a", "b"], ["a", "b"])
+    found = sentence_maps.SentenceMaps("m", {"encoder": {0: maps}}, {"encoder": tokens})
+    sentence_maps.write_maps_page([found], tmp_path / "maps.html")
+    (layer,) = read_page(tmp_path / "maps.html")[0]["sites"][SITES["encoder"]]["layers"]
+    shares = torch.frombuffer(bytearray(base64.b64decode(layer["weights"])), dtype=torch.uint16)
+    assert (layer["least"], layer["most"]) == pytest.approx((-0.4, 1.6))
+    weights = layer["least"] + shares.view(1, 2, 2).double() / 65535 * 2.0
+    assert (weights - maps).abs().max() < 1e-4
 
 
 def test_tokens_are_text_never_markup(tmp_path):

@@ -359,6 +359,23 @@ def test_models_of_two_shapes(runs, hybrid_run, data_bin, reflexives, tmp_path):
     assert {best["mentions"] for best in found["best"]} == {2}
 
 
+def test_random_models_have_the_settings_of_each(checkpoint, reflexives, tmp_path):
+    """Roles have no parameters, so that both models have the same shape."""
+    other = tmp_path / "roles" / "checkpoint_last.pt"
+    state = torch.load(checkpoint, weights_only=False)
+    state["cfg"]["model"]["encoder_roles"] = "relative,relative"
+    other.parent.mkdir()
+    torch.save(state, other)
+    command = ["probe", str(checkpoint), str(other), "--limit", "2", "--random", "1"]
+    cli.main([*command, "--coreference", str(reflexives), "--out", str(tmp_path / "out")])
+    found = json.loads((tmp_path / "out" / "probe.json").read_text("utf-8"))
+    rows = {}
+    for row in found["rows"]:
+        rows.setdefault(row["model"], []).append(row["accuracy"])
+    name = checkpoint.parent.name
+    assert rows.keys() == {name, "roles", f"random, as {name}", "random, as roles"}
+
+
 def test_names():
     runs = [Path("x/plain/seed-1/a.pt"), Path("x/plain/seed-2/a.pt"), Path("e/minilm/model.pt")]
     assert name_models(runs) == ["plain", "plain", "minilm"]

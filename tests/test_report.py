@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 from browser import chromium, contrast, overflow, visit
 from conftest import TRAIN, fairseq
 
@@ -98,6 +99,29 @@ def test_maps_of_the_best_checkpoints(page):
     assert len(titles) == 2
     # what an untrained model translates does not end
     assert all(re.search(r"/checkpoint_best(, 64 of \d+ tokens)?$", each) for each in titles)
+
+
+def test_models_of_one_name_on_other_data(runs, tmp_path):
+    """Their titles are their paths, and the setting in which they differ is shown."""
+    made = []
+    for place in ("a", "b"):
+        run = tmp_path / place / "hna" / "seed-1"
+        shutil.copytree(runs[0], run)
+        for file in run.glob("*.pt"):
+            state = torch.load(file, weights_only=False)
+            state["cfg"]["dataset"]["train_subset"] = f"train_{place}"
+            torch.save(state, file)
+        made.append(run)
+    out = tmp_path / "report.html"
+    command = ["report", *map(str, made), "--sentence", "ein mann .", "--mixed"]
+    cli.main([*command, "--out", str(out)])
+    text = out.read_text("utf-8")
+    (found,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    titles = [model["title"] for model in json.loads(found)]
+    assert all(f", {run}/checkpoint_best" in title for run, title in zip(made, titles, strict=True))
+    differing = re.findall("<table>(.*?)</table>", text, re.DOTALL)[1]
+    row = "<td>dataset.train_subset</td><td>train_a</td><td>train_b</td>"
+    assert row in differing
 
 
 def test_a_page_without_maps_says_why(runs, tmp_path):

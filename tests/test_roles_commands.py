@@ -152,7 +152,7 @@ def test_a_batch_has_the_annotations_of_its_examples(labelled):
     for fold in (1, 2, 3):
         cfg = Namespace(data=str(labelled), folds=3, fold=fold, vocabulary=None, pretrained=None)
         vars(cfg).update(tokens_per_sample=9, strict=False, seed=1, freeze_encoder=False)
-        vars(cfg).update(pooling="mean")
+        vars(cfg).update(pooling="mean", train_subset="train")
         vars(cfg).update(default_options(SentenceConfig) | vars(cfg))
         task = SentenceClassificationTask(cfg)
         task.begin()

@@ -134,6 +134,9 @@ def test_last_and_best_epoch(tmp_path, capsys):
         *("51.50", "61.50", "+10.00")
     ]
     assert [best[2], best[5], best[8]] == ["70.00", "81.50", "+11.50"]
+    (tmp_path / "cr" / "roles" / "seed-2").rename(tmp_path / "cr" / "roles" / "seed-3")
+    with pytest.raises(UsageError, match="needs the same repetitions of all variants"):
+        step(capsys, "compare-corpora", tmp_path / "cr")
 
 
 # The recipe.

@@ -13,7 +13,7 @@ import torch
 
 from fairseq_ext import cli
 from fairseq_ext.analysis import columns, statistics, weights
-from fairseq_ext.analysis.recording import LayerAttention
+from fairseq_ext.analysis.recording import SITES, LayerAttention
 from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
 from fairseq_ext.attention import build_normaliser
 from fairseq_ext.errors import UsageError
@@ -195,6 +195,50 @@ def test_weights_below_0():
     assert math.isfinite(first["entropy"]) and math.isfinite(first["similarity"])
 
 
+def test_rows_of_any_sum_are_taken_as_shares():
+    """A sink, a norm or a head that talks scales a row; what it looks at does not change."""
+    real = torch.ones(1, 3, dtype=torch.bool)
+    view = View(torch.tensor([[3, 4, 1]]), real, real)
+    maps = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])[None, :, None].repeat(1, 1, 3, 1)
+    scale = torch.tensor([0.001, 1.6])[:, None, None]
+    rows = []
+    for each in (maps, maps * scale, maps * scale - torch.tensor([0.0, 0.1, 0.0]) * (maps == 0)):
+        collected = HeadStatistics({"encoder": DICTIONARY})
+        rows.append(rows_of(collected, [LayerAttention("encoder", 0, each, view)]))
+    for one, scaled, with_negative in zip(*rows, strict=True):
+        assert one == pytest.approx(scaled, nan_ok=True, abs=1e-6)
+        assert one == pytest.approx(with_negative, nan_ok=True, abs=1e-6)
+    assert rows[0][0]["similarity"] == pytest.approx(0, abs=1e-6)  # they share no key
+    assert statistics.as_shares(torch.zeros(2, 3)).eq(0).all()  # not nan
+
+
+def test_shares_of_keys_count_keys_not_heads(capsys):
+    """Views have different numbers of keys: 100 of 10,000 are explained away."""
+    each = {"model": "m", "site": "views", "below_bound": 0.5, "least_times_keys": 0}
+    counts = [{"keys": 100, "explained_away": 1.0}, {"keys": 9900, "explained_away": 0.0}]
+    columns.print_summary([each | count for count in counts], "views")
+    assert "m: 1.00% of the keys explained away, 50.00% get less" in capsys.readouterr().out
+
+
+def test_weights_of_each_site_have_a_line_of_their_own():
+    values = {"encoder": 1.5, "decoder": 0.5, "cross": 1.9}
+    found = [
+        weights.Weight("m", "m.pt", "gate", site, layer, head, update, value)
+        for site, value in values.items()
+        for layer in (0, 1)
+        for head in (0, 1)
+        for update in (None, 1, 2)
+    ]
+    over, by_layer = weights.draw(found, "gate").axes
+    lines = {line.get_label(): set(line.get_ydata()) for line in by_layer.lines}
+    assert lines == {SITES[site]: {value} for site, value in values.items()}
+    styles = {
+        line.get_ydata()[0]: line.get_linestyle() for line in over.lines if len(line.get_ydata())
+    }
+    assert len({styles[value] for value in values.values()}) == 3
+    assert {SITES[site] for site in values} < {text.get_text() for text in over.get_legend().texts}
+
+
 def test_a_pattern_that_weighs_keys_wants_those_with_a_weight():
     found = heard()
     weights = torch.zeros(B, T, T)
@@ -288,6 +332,11 @@ def test_analyse(streamed, capsys):
     )
     assert (out / "maps.html").read_text("utf-8").count("data-maps>") == 2
     assert "3 sentences of valid" in capsys.readouterr().out
+    (out / "heads_mine.png").touch()
+    again = streamed("analyse", "--limit", "3", "--sentences", "0")
+    assert names(again) == sorted(
+        {name for name in names(out) if not name.startswith("maps")} | {"heads_mine.png"}
+    )
 
 
 def test_analyse_without_maps(streamed):

@@ -1,7 +1,9 @@
 """Finished runs: what is read of them, which are repetitions, and the verb `table`."""
 
 import csv
+import json
 import math
+import os
 import re
 import subprocess
 from argparse import Namespace
@@ -755,7 +757,7 @@ def test_losses_of_other_dictionaries(tmp_path, table):
         state = torch.load(folder / runs.CHECKPOINT, weights_only=False)
         state["extra_state"]["fingerprints"] = {"source": symbols}
         torch.save(state, folder / runs.CHECKPOINT)
-    for metric in ("loss", "train.loss"):
+    for metric in ("loss", "train.loss", "train.loss_avg", "train.nll_avg"):
         with pytest.raises(UsageError, match="different dictionaries"):
             table(*folders, "--metric", metric)
     assert len(table(*folders, "--metric", "accuracy")[0]) == 2
@@ -763,6 +765,25 @@ def test_losses_of_other_dictionaries(tmp_path, table):
     older = make(tmp_path / "hna/seed-1", **{"task.data": None})  # says neither
     with pytest.raises(UsageError, match="different dictionaries"):
         table(older, *folders, "--metric", "loss")
+
+
+def test_results_older_than_the_checkpoint_are_named(tmp_path, table):
+    """A training that went on is not what was translated, analysed or asked."""
+    run = analysed(make(tmp_path / "a/seed-1"), {"encoder": [1.0]})
+    other = analysed(make(tmp_path / "b/seed-1"), {"encoder": [1.0]})
+    answer = {"label": "a", "right": "a", "probabilities": {"a": 1.0}}
+    for each in (run, other):
+        (each / "predict-valid.txt").write_text(json.dumps(answer) + "\n")
+    metrics = ["bleu", "analysis.encoder.entropy", "predicted.valid.accuracy"]
+    _, notes = table(run, other, "--metric", *metrics)
+    assert not any("older" in note for note in notes)
+    later = (run / "train.log").stat().st_mtime + 100
+    os.utime(run / runs.CHECKPOINT, (later, later))
+    _, notes = table(run, other, "--metric", *metrics)
+    found = " ".join(notes)
+    for name in ("generate-test.txt", "analysis/column_sums.csv", "predict-valid.txt"):
+        assert f"{name} is older than checkpoint_last.pt in {run}" in found
+    assert found.count("is older") == 3 and str(other) not in found
 
 
 def test_references_of_other_repetitions(tmp_path, table):

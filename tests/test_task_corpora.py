@@ -315,6 +315,13 @@ def test_compressed_files_are_read_too(published, tmp_path):
     assert made("race", folder, tmp_path) == published["race"]
 
 
+def test_a_folder_that_is_partly_unpacked(tmp_path):
+    for name in ("a.txt", "a.txt.gz", "b.txt.gz", "c.txt", "d.md"):
+        (tmp_path / name).touch()
+    names = [file.name for file in prepared.matching_files(tmp_path, "*.txt")]
+    assert names == ["a.txt", "b.txt.gz", "c.txt"]
+
+
 def test_byte_order_mark_and_line_ends_go(published, tmp_path):
     folder = copy("SST-2", tmp_path)
     path = folder / "SST-2/train.tsv"

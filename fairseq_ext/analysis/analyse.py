@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from fairseq_ext.analysis import arguments, columns, heads, sentence_maps, weights
 from fairseq_ext.analysis.heatmaps import draw_grids
 from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
-from fairseq_ext.evaluation.pictures import announce, save
+from fairseq_ext.evaluation.pictures import announce, remove, save
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,7 @@ def run(args: Namespace) -> None:
     print(f"{inspector.title}: {count} sentences of {args.split}")
     write_columns(inspector, sums, args)
     heads.write(label_rows(inspector.title, statistics), args)
+    weights.remove(args.out)
     if trained := weights.read_checkpoint(inspector, inspector.title):
         weights.write(trained, args.out)
     announce(args.out)
@@ -63,6 +65,7 @@ def write_sentences(
     inspector: ModelInspector, sentences: Sequence[SentenceMaps], args: Namespace
 ) -> None:
     """Write maps.html with all sentences, and for each its numbers and a picture of each site."""
+    remove([*args.out.glob("maps_[0-9]*"), args.out / "maps.html"])
     if not sentences:
         return
     for number, maps in enumerate(sentences):
@@ -77,6 +80,7 @@ def write_columns(inspector: ModelInspector, sums: ColumnSums, args: Namespace) 
     """Write the column sums and a picture of each site, and print what they say."""
     models = [(inspector.title, sums)]
     rows = columns.write(models, args)
+    remove(args.out / f"{columns.NAME}_{site}.png" for site in SITES)
     for site in list_sites(rows):
         save(columns.draw(models, site), args.out / f"{columns.NAME}_{site}.png")
         columns.print_summary(rows, site)

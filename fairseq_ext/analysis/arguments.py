@@ -1,7 +1,7 @@
 """Command-line arguments that the verbs of analysis share, and their checks."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,13 @@ def open_inspectors(
     args: argparse.Namespace, open_one: Callable[[Path, Path | None], Any] = ModelInspector
 ) -> Iterator[Any]:
     """Yield the model of each checkpoint, one in memory at a time, with distinct titles."""
-    names = [short_name(checkpoint) for checkpoint in args.checkpoints]
-    for checkpoint, name in zip(args.checkpoints, names, strict=True):
-        inspector = open_one(checkpoint, args.data)
-        if names.count(name) > 1:
-            inspector.title = f"{inspector.name}, {checkpoint}"
-        yield inspector
+    for checkpoint in args.checkpoints:
+        yield title_distinctly(open_one(checkpoint, args.data), args.checkpoints)
+
+
+def title_distinctly(inspector: Any, checkpoints: Iterable[Path]) -> Any:
+    """Return a model with its whole path in the title if others of these have its short name."""
+    name = short_name(inspector.checkpoint)
+    if sum(short_name(checkpoint) == name for checkpoint in checkpoints) > 1:
+        inspector.title = inspector.title.replace(f", {name}", f", {inspector.checkpoint}")
+    return inspector

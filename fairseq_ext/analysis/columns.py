@@ -88,8 +88,9 @@ def print_summary(rows: Sequence[dict[str, Any]], site: str) -> None:
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model and row["site"] == site]
         if own:
-            away = sum(row["explained_away"] for row in own) / len(own)
-            below = sum(row["below_bound"] for row in own) / len(own)
+            keys = sum(row["keys"] for row in own)  # of views: not equally many
+            away = sum(row["explained_away"] * row["keys"] for row in own) / keys
+            below = sum(row["below_bound"] * row["keys"] for row in own) / keys
             least = min(row["least_times_keys"] for row in own)
             print(
                 f"{model}: {away:.2%} of the keys explained away, {below:.2%} get less than 1/S "

@@ -4,8 +4,8 @@ Numbers are means over all queries that are no padding: entropy in nats; distanc
 a query and the keys it attends to; similarity 1 - JS / log 2 to the other heads of the layer (JS:
 Jensen-Shannon divergence, as in Clark et al. 2019); and for each pattern of attention guidance the
 share of a row that lies where the pattern wants it. Rows for which a pattern wants nothing are left
-out (nan if the dictionary has none of its symbols). Rows of hard-coded heads need not sum to one,
-and are taken as they are.
+out (nan if the dictionary has none of its symbols). Weights are taken as shares of their row, since
+rows of sinks, mixed heads and hard-coded heads do not sum to one; those below 0 count as 0.
 
 Example:
   fairseq-ext heads checkpoints/study/{una,dna}/seed-1/checkpoint_best.pt \
@@ -24,7 +24,7 @@ from fairseq_ext.analysis.heatmaps import arrange, draw_numbers
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.statistics import HeadStatistics, collect, label_rows, list_sites
-from fairseq_ext.evaluation.pictures import announce, new_figure, save, write_rows
+from fairseq_ext.evaluation.pictures import announce, new_figure, remove, save, write_rows
 
 PLACE = ("model", "site", "layer", "head")
 NAME = "heads"
@@ -76,6 +76,7 @@ def new_statistics(inspector: ModelInspector) -> HeadStatistics:
 def write(rows: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
     """Write the rows of all heads and a picture of each site."""
     write_rows(rows, args.out / NAME, split=args.split)
+    remove(args.out / f"{NAME}_{site}.png" for site in SITES)
     for site in list_sites(rows):
         save(draw(rows, site), args.out / f"{NAME}_{site}.png")
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import set_torch_seed
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
@@ -25,10 +25,20 @@ from fairseq_ext.analysis.tokens import TokenCodec, TokenisedWords
 from fairseq_ext.attention import Attention
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance.patterns import View
+from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.transformer import TransformerModel
 from fairseq_ext.tasks.plain_text import ReplacedTokenDetectionTask
 
 MAX_TOKENS = 2048  # in a batch
+
+
+def list_own_modules(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of a model, without those of a task's head or of ELECTRA's generator."""
+    return [
+        module
+        for name, module in model.named_modules()
+        if not name.startswith(("task_head.", "generator."))
+    ]
 
 
 class ModelInspector:
@@ -48,6 +58,7 @@ class ModelInspector:
         codec: conversion between words and tokens.
         source: the source dictionary.
         translates: whether this is a translation model.
+        options: those of the model.
 
     Raises:
         UsageError: there is no such file, it holds no model of these kinds, or data are missing.
@@ -72,7 +83,7 @@ class ModelInspector:
             self.model = self.task.build_model(config.model).eval()
             self.title += ", untrained"
         self.data = Path(self.task.cfg.data.split(":")[0])
-        self.criterion = config.criterion
+        self.criterion, self.options = config.criterion, to_dict(config.model)
         self.translates = isinstance(self.model, TransformerModel)
         self.codec = TokenCodec(self.task, self.data, self.translates)
         self.source = self.codec.source
@@ -81,12 +92,8 @@ class ModelInspector:
     def heads(self) -> dict[str, dict[int, int]]:
         """The number of heads by site and layer."""
         heads: dict[str, dict[int, int]] = {site: {} for site in SITES}
-        for name, module in self.model.named_modules():
-            if (
-                isinstance(module, Attention)
-                and module.num_heads
-                and not name.startswith(("task_head.", "generator."))
-            ):
+        for module in list_own_modules(self.model):
+            if isinstance(module, Attention) and module.num_heads:
                 heads[module.site][module.layer] = module.num_heads
         return {site: layers for site, layers in heads.items() if layers}
 
@@ -192,9 +199,10 @@ class ModelInspector:
 
     def unmask(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return a batch with the words that masked language modelling hid in its source."""
-        masks = isinstance(self.task, MaskedLMTask)
-        if not masks or isinstance(self.task, ReplacedTokenDetectionTask):
+        if not isinstance(self.task, MaskedLMTask):
             return batch
+        if isinstance(self.task, ReplacedTokenDetectionTask) and not self.task.cfg.generator_size:
+            return batch  # nothing is hidden: the target says which words are replaced
         tokens, target = batch["net_input"]["src_tokens"], batch["target"]
         restored = torch.where(target.eq(self.source.pad()), tokens, target)
         return {**batch, "net_input": {**batch["net_input"], "src_tokens": restored}}

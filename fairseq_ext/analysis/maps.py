@@ -91,7 +91,8 @@ def open_inspectors(args: argparse.Namespace) -> Iterator[ModelInspector]:
     """Yield the models, with --initial after each training's model before training."""
     runs = {path.parent: path for path in args.checkpoints if args.initial}
     for path in runs.values():
-        yield ModelInspector(path, args.data, untrained=True)
+        inspector = ModelInspector(path, args.data, untrained=True)
+        yield arguments.title_distinctly(inspector, runs.values())
     yield from arguments.open_inspectors(args)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments, curves, masking, weights
+from fairseq_ext.analysis.arguments import title_distinctly
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.sentence_maps import maps_part, read_maps, write_page
 from fairseq_ext.errors import UsageError
@@ -133,22 +134,29 @@ def attention_part(args: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) 
     """Yield the maps of each variant's first run, or why there are none."""
     yield "<h2>Attention</h2>"
     maps = []
-    for variant, (first, *_) in runs.items():
-        best = first.folder / BEST
+    files = {variant: find_checkpoint(first.folder) for variant, (first, *_) in runs.items()}
+    for variant, file in files.items():
         try:
-            file = best if best.is_file() else first.folder / CHECKPOINT
-            maps.append(read_maps(ModelInspector(file, args.data), args))
+            inspector = title_distinctly(ModelInspector(file, args.data), files.values())
+            maps.append(read_maps(inspector, args))
         except UsageError as error:  # a page without maps is better than none
             yield f"<p>No maps of {escape(variant)}: {escape(str(error))}.</p>"
     if maps:
         yield maps_part(maps)
 
 
+def find_checkpoint(folder: Path) -> Path:
+    """Return the best checkpoint of a run, or the last one."""
+    best = folder / BEST
+    return best if best.is_file() else folder / CHECKPOINT
+
+
 def settings_part(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Yield the settings that differ between variants, then all of them."""
     yield "<h2>Settings</h2>"
     settings = {variant: each[0].facts.settings for variant, each in runs.items()}
-    left_out = {*MACHINE_SETTINGS, *REPETITION_SETTINGS["fold"]}
+    folds = any("fold" in run.repetition for each in runs.values() for run in each)
+    left_out = {*MACHINE_SETTINGS, *REPETITION_SETTINGS["fold" if folds else "seed"]}
     names = sorted({name for each in settings.values() for name in each})
     shown = [name for name in names if name.rpartition(".")[2] not in left_out]
     differing = [n for n in shown if len({str(each.get(n)) for each in settings.values()}) > 1]

@@ -172,11 +172,17 @@ def _describe_sites(maps: SentenceMaps) -> dict[str, Any]:
 
 
 def _pack(maps: Tensor) -> dict[str, Any]:
-    """Return maps [H, T, S] with each weight in 16 bits, little-endian, as base64."""
+    """Return maps [H, T, S] with each weight in 16 bits, little-endian, as base64.
+
+    These are shares of the way from the least to the most weight, 0 and 1 if none is outside them.
+    """
     heads, rows, columns = maps.shape
-    shares = (maps.clamp(0, 1) * 65535).round().to(torch.int32).numpy().astype("<u2")
-    weights = base64.b64encode(shares.tobytes()).decode("ascii")
-    return {"heads": heads, "rows": rows, "columns": columns, "weights": weights}
+    least, most = min(0.0, float(maps.min())), max(1.0, float(maps.max()))
+    shares = (maps - least) / (most - least) * 65535
+    content = shares.round().clamp(0, 65535).to(torch.int32).numpy().astype("<u2").tobytes()
+    weights = base64.b64encode(content).decode("ascii")
+    sizes = {"heads": heads, "rows": rows, "columns": columns}
+    return {**sizes, "least": least, "most": most, "weights": weights}
 
 
 def script_json(value: Any) -> str:

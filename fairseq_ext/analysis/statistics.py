@@ -60,11 +60,18 @@ def list_sites(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def entropy(maps: Tensor) -> Tensor:
-    """Return the entropy [...] in nats of rows [..., S].
+    """Return the entropy [...] in nats of rows [..., S] of shares; 0 log 0 is 0."""
+    return torch.special.entr(maps).sum(-1)
 
-    0 log 0 is 0, and weights below 0, which raw hybrid attention may have, count as 0.
+
+def as_shares(maps: Tensor) -> Tensor:
+    """Return maps [..., S] with rows that sum to one, or are 0 where no weight is above 0.
+
+    Rows of sinks, mixed heads and hard-coded heads do not sum to one, nor are all weights of mixed
+    heads and raw hybrid attention above 0; those below count as 0.
     """
-    return torch.special.entr(maps.clamp(min=0)).sum(-1)
+    maps = maps.clamp(min=0)
+    return maps / maps.sum(-1, keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
 
 
 def distance(maps: Tensor, view: View) -> Tensor:
@@ -113,7 +120,8 @@ def pattern_share(maps: Tensor, pattern: Pattern, view: View) -> tuple[Tensor, T
 class HeadStatistics:
     """Collector of each head's entropy, distance, similarity and fit to patterns.
 
-    Similarity is to the other heads of the layer; the patterns are those of attention guidance.
+    All are of shares of rows (`as_shares`). Similarity is to the other heads of the layer; the
+    patterns are those of attention guidance.
 
     Args:
         dictionaries: the dictionary of each site's keys; some patterns are about symbols.
@@ -132,7 +140,7 @@ class HeadStatistics:
     def add(self, attention: LayerAttention) -> None:
         """Take the maps of a layer for a batch."""
         site, layer, maps, view = attention
-        place, rows = (site, layer), view.queries
+        place, rows, maps = (site, layer), view.queries, as_shares(maps)
         self._add(place, "entropy", entropy(maps), rows)
         self._add(place, "distance", distance(maps, view), rows)
         self._add(place, "similarity", similarity(maps), rows)

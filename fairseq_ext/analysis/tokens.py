@@ -59,7 +59,13 @@ class TokenCodec:
 
     @cached_property
     def _segment(self) -> Callable[[str], str]:
-        return load_segmenter(self._data)
+        segment = load_segmenter(self._data)
+        if segment is None and (mark := detect_mark(self._words())):
+            raise UsageError(
+                f"{self._data} has neither bpe.codes nor wordpiece.txt, and its dictionary is of "
+                f"pieces of words ('{mark}'); put the merges there, or take sentences of a split"
+            )
+        return segment or str
 
     def encode(self, words: Sequence[str], *, target: bool = False) -> TokenisedWords:
         """Return words as tokens of the source, or with `target` as tokens of a translation."""
@@ -101,11 +107,11 @@ class TokenCodec:
         return self.source.symbols[self.source.nspecial :]
 
 
-def load_segmenter(data: Path) -> Callable[[str], str]:
-    """Return a function that splits a word into pieces separated by spaces.
+def load_segmenter(data: Path) -> Callable[[str], str] | None:
+    """Return a function that splits a word into pieces separated by spaces, if data have one.
 
     It applies the merges (bpe.codes) or the WordPiece vocabulary (wordpiece.txt) of a folder of
-    translation data. With neither, it returns the word.
+    translation data.
     """
     codes, pieces = data / "bpe.codes", data / "wordpiece.txt"
     if codes.is_file():
@@ -114,7 +120,7 @@ def load_segmenter(data: Path) -> Callable[[str], str]:
     if pieces.is_file():
         vocabulary = wordpiece.Pieces(wordpiece.load(pieces))
         return lambda word: vocabulary.encode([word])[0]
-    return str
+    return None
 
 
 def encode_pieces(

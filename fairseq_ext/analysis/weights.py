@@ -24,8 +24,10 @@ from matplotlib.figure import Figure
 from torch.nn import Parameter
 
 from fairseq_ext.analysis import arguments
+from fairseq_ext.analysis.inspector import list_own_modules
 from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.picture_inspector import Inspector, open_inspector
+from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.attention import Attention
 from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.attention.normalisers import Hybrid
@@ -38,6 +40,7 @@ from fairseq_ext.training_logs import LOG, name_variants, read_log
 LOGGED = re.compile(r"(encoder|decoder|cross|views)(\d+)_(u|gate)(\d*)")
 TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head"}
 SHOWN = 16  # layers with a number each
+STYLES = ("-", "--", ":", "-.")  # of the lines of each site
 
 
 class Weight(NamedTuple):
@@ -94,6 +97,7 @@ def write(weights: Sequence[Weight], out: Path) -> None:
     Raises:
         UsageError: there are no weights.
     """
+    remove(out)
     if not weights:
         raise UsageError(
             "no model has hybrid weights or static gates; give one of transformer_hna, "
@@ -102,6 +106,12 @@ def write(weights: Sequence[Weight], out: Path) -> None:
     pictures.write_rows([weight._asdict() for weight in weights], out / "weights")
     for kind, own in group_by_kind(weights).items():
         pictures.save(draw(own, TITLES[kind]), out / f"weights_{kind}.png")
+
+
+def remove(out: Path) -> None:
+    """Delete what an earlier run wrote."""
+    numbers = ("weights.csv", "weights.json")
+    pictures.remove(out / name for name in (*numbers, *(f"weights_{kind}.png" for kind in TITLES)))
 
 
 def group_by_kind(weights: Sequence[Weight]) -> dict[str, list[Weight]]:
@@ -150,7 +160,7 @@ def read_checkpoint(inspector: Inspector, name: str) -> list[Weight]:
     """Return the weights of a model, one for each head that has one."""
     return [
         Weight(name, str(inspector.checkpoint), kind, module.site, module.layer, head, None, value)
-        for module in inspector.model.modules()
+        for module in list_own_modules(inspector.model)
         if isinstance(module, Attention | MultiView)
         for kind, head, value in _head_weights(module)
     ]
@@ -196,27 +206,42 @@ def draw(weights: Sequence[Weight], title: str) -> Figure:
 
 
 def _draw_over_updates(axes: Axes, weights: Sequence[Weight]) -> None:
-    last = max(weight.layer for weight in weights)
+    last, sites = max(weight.layer for weight in weights), _list_sites(weights)
     for layer in range(last + 1):
         colour = colormaps["viridis"](layer / max(last, 1))
         axes.plot([], [], color=colour, label=f"layer {layer}")
-        for path in _average_paths([weight for weight in weights if weight.layer == layer]):
-            axes.plot(list(path), list(path.values()), color=colour)
+        for site, style in zip(sites, STYLES, strict=False):
+            own = [weight for weight in weights if (weight.layer, weight.site) == (layer, site)]
+            for path in _average_paths(own):
+                axes.plot(list(path), list(path.values()), style, color=colour)
+    if len(sites) > 1:
+        for site, style in zip(sites, STYLES, strict=False):
+            axes.plot([], [], style, color="0.2", label=SITES[site])
     axes.set_xlabel("updates")
     axes.legend(frameon=False, fontsize=7, ncols=2)
 
 
 def _draw_by_layer(axes: Axes, weights: Sequence[Weight]) -> None:
     heads = [weight for weight in weights if weight.update is None]
-    layers = sorted({weight.layer for weight in heads})
-    means = [mean(w.value for w in heads if w.layer == layer) for layer in layers]
-    axes.scatter([w.layer for w in heads], [w.value for w in heads], s=14, alpha=0.5)
-    axes.plot(layers, means, color="0.2")
+    layers, sites = sorted({weight.layer for weight in heads}), _list_sites(heads)
+    for site, colour in pictures.assign_colours(sites).items():
+        own = [weight for weight in heads if weight.site == site]
+        reached = sorted({weight.layer for weight in own})
+        means = [mean(w.value for w in own if w.layer == layer) for layer in reached]
+        axes.scatter([w.layer for w in own], [w.value for w in own], s=14, alpha=0.5, color=colour)
+        axes.plot(reached, means, color=colour, label=SITES[site])
+    if len(sites) > 1:
+        axes.legend(frameon=False, fontsize=7)
     axes.set(xlabel="layer, a point for each head", xlim=(layers[0] - 0.5, layers[-1] + 0.5))
     if len(layers) > SHOWN:
         pictures.use_whole_numbers(axes.xaxis)
     else:
         axes.set_xticks(layers)
+
+
+def _list_sites(weights: Sequence[Weight]) -> list[str]:
+    present = {weight.site for weight in weights}
+    return [site for site in SITES if site in present]
 
 
 def _average_paths(weights: Sequence[Weight]) -> list[Mapping[int, float]]:

@@ -15,7 +15,7 @@ DATA_SETTINGS = {
 }
 """Settings that say what a run was trained and validated on, and how they are given."""
 
-OF_SYMBOLS = ("loss", "nll_loss", "ppl")
+OF_SYMBOLS = ("loss", "nll_loss", "nll", "ppl")
 """Logged values that depend on the vocabulary, not on the text alone."""
 
 PERMISSION = "compare like with like, or permit it by --mixed"

@@ -119,6 +119,12 @@ def announce(*paths: Path) -> None:
             print(f"{path}{beside} ready")
 
 
+def remove(files: Iterable[Path]) -> None:
+    """Delete files that an earlier run wrote, where this one may have nothing to write."""
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
 def save_numbers(records: Sequence[Mapping[str, Any]], out: Path) -> None:
     """Write the numbers that a picture shows, as CSV beside it."""
     with atomic_writer(out.with_suffix(".csv")) as file:

@@ -14,6 +14,7 @@ from fairseq_ext.evaluation.runs import (
     Run,
     find_logged_value,
     measure_speed,
+    name_older,
     select_validations,
 )
 
@@ -49,9 +50,14 @@ def measure_named(
     """
     if name.startswith(ANALYSIS):
         values = {run.folder: find_analysed_value(run, name) for run in runs}
-        return Measure(name, 4, values), f"{name}: mean over heads, of `fairseq-ext analyse`"
+        note = f"{name}: mean over heads, of `fairseq-ext analyse`"
+        return Measure(name, 4, values), _join(
+            note, name_older(f"{ANALYSIS[:-1]}/{TABLES[0]}", runs)
+        )
     if name.startswith(predictions.PREFIX):
-        return predictions.measure(name, [run.folder for run in runs], mixed)
+        measure, note = predictions.measure(name, [run.folder for run in runs], mixed)
+        file = f"predict-{name.removeprefix(predictions.PREFIX).rpartition('.')[0]}.txt"
+        return measure, _join(note, name_older(file, runs))
     if needs_baseline(name):
         values = {run.folder: compare_run(name, run, _match(run, baseline)) for run in runs}
         against = f"{baseline[0].variant}'s run of the same number"
@@ -120,6 +126,10 @@ def find_analysed_value(run: Run, name: str) -> float:
             f"cross or views, and NAME {' or '.join(columns) or 'a column of the tables there'}"
         )
     return statistics.mean(values)
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
 
 
 def _match(run: Run, baseline: Sequence[Run]) -> Run:

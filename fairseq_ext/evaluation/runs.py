@@ -279,3 +279,14 @@ def sort_variants(
         return not math.isfinite(mean), -mean if highest_first else mean
 
     return {name: runs[name] for name in sorted(runs, key=key)}
+
+
+def name_older(name: str, runs: Sequence[Run]) -> str:
+    """Return which runs have a file of results that is older than their last checkpoint, or ""."""
+    folders = [run.folder for run in runs]
+    older = [f for f in folders if 0 < _written(f / name) < _written(f / CHECKPOINT)]
+    return f"{name} is older than {CHECKPOINT} in {', '.join(map(str, older))}" if older else ""
+
+
+def _written(file: Path) -> float:
+    return file.stat().st_mtime if file.is_file() else 0

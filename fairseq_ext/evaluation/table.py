@@ -41,7 +41,7 @@ from fairseq_ext.evaluation.comparable import check_comparable
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, format_duration, make_column
 from fairseq_ext.evaluation.run_values import measure_named, needs_baseline
-from fairseq_ext.evaluation.runs import Run, measure_speed, read_runs, sort_variants
+from fairseq_ext.evaluation.runs import Run, measure_speed, name_older, read_runs, sort_variants
 from fairseq_ext.evaluation.score import (
     add_scoring_options,
     check_comet,
@@ -216,6 +216,7 @@ def measure_runs(
         scores = metrics.score_outputs(scored, texts, args.lowercase, language, args.comet_model)
         measures = {name: Measure(s.title, 2, s.values, s) for name, s in scores.items()}
         notes = metrics.list_notes(scores.values(), texts, language)
+        notes += filter(None, [name_older(find_outputs(args.gen_subset, runs), runs)])
     for name in names:
         if name not in measures:
             measures[name], note = measure_named(name, runs, baseline, _may_differ(args))

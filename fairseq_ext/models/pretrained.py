@@ -40,6 +40,12 @@ def saved_options(state: Mapping[str, Any], part: str = "model") -> dict[str, An
     return to_dict((state.get("cfg") or {}).get(part) or state.get("args") or {})
 
 
+def computing_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a model's options that decide what equal parameters compute."""
+    begin = ("encoder_", "decoder_", "activation_fn", *(name for name, *_ in OPTIONS))
+    return {name: value for name, value in options.items() if name.startswith(begin)}
+
+
 def read_model_options(checkpoint: str | None) -> dict[str, Any]:
     """Return the options of the model in a checkpoint; none if there is no such file.
 

@@ -71,8 +71,10 @@ CORPORA = read_table(Path(__file__).with_name("corpora.toml"))
 
 
 def matching_files(folder: Path, pattern: str) -> list[Path]:
-    """Return the files of a pattern, or the same with .gz."""
-    return sorted(folder.glob(pattern)) or sorted(folder.glob(f"{pattern}.gz"))
+    """Return the files of a pattern, and those with .gz of which there is no plain one."""
+    plain = set(folder.glob(pattern))
+    packed = (file for file in folder.glob(f"{pattern}.gz") if file.with_suffix("") not in plain)
+    return sorted({*plain, *packed})
 
 
 def first_file(layout: Layout) -> str:

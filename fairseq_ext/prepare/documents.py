@@ -111,11 +111,21 @@ def find_sources(part: str, form: str, path: Path) -> list[Source]:
 
 
 def _list_texts(path: Path) -> list[str]:
-    """Return the names of the text files in a folder; raise UsageError if there are none."""
+    """Return the names of the text files in a folder, each once, without hidden ones.
+
+    Raises:
+        UsageError: there are none.
+    """
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such file or folder; correct the path")
-    texts = (file for file in path.rglob("[!.]*") if file.name.endswith((".txt", ".txt.gz")))
-    names = sorted(file.relative_to(path).as_posix() for file in texts if file.is_file())
+    files = {file.relative_to(path) for file in path.rglob("*.txt*") if file.is_file()}
+    names = sorted(
+        file.as_posix()
+        for file in files
+        if file.name.endswith((".txt", ".txt.gz"))
+        and not any(part.startswith(".") for part in file.parts)
+        and not (file.suffix == ".gz" and file.with_suffix("") in files)  # the same once more
+    )
     if not names:
         raise UsageError(f"{path}: there is no *.txt or *.txt.gz file in it; give a folder of them")
     return names

@@ -5,6 +5,7 @@ label. With --every, each N-th of those that stay leaves train.jsonl, and they b
 All other files are copied. A folder that holds this very part already is left as it is.
 """
 
+import filecmp
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ def take_part(data: Path, out: Path, take: int | None = None, every: int | None 
         parts[VALID] = parts[TRAIN][every - 1 :: every]
         del parts[TRAIN][every - 1 :: every]
     if out.exists():
-        _check_same(out, parts)
+        _check_same(data, out, parts)
         return
     with new_folder(out) as work:
         for file in list_files(data):
@@ -52,13 +53,19 @@ def take_part(data: Path, out: Path, take: int | None = None, every: int | None 
             write_lines(work / name, part)
 
 
-def _check_same(out: Path, parts: dict[str, list[str]]) -> None:
-    """Raise UsageError unless a folder holds these parts."""
-    for name, part in parts.items():
-        if not (out / name).is_file() or list(read_lines(out / name)) != part:
-            raise UsageError(
-                f"{out} is there already, with other examples; delete it, or give another folder"
-            )
+def _check_same(data: Path, out: Path, parts: dict[str, list[str]]) -> None:
+    """Raise UsageError unless a folder holds these parts, and else copies of the files in data."""
+    same = all((out / name).is_file() for name in parts)
+    for file in list_files(out) if same else ():
+        if file.name in parts:
+            same = same and list(read_lines(file)) == parts[file.name]
+        elif (source := data / file.name).is_file():
+            same = same and filecmp.cmp(source, file, shallow=False)
+    if not same:
+        raise UsageError(
+            f"{out} is there already, with other examples; delete it and what was trained on it, "
+            "or give another folder"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -19,7 +19,7 @@ LONGEST = 60
 @dataclass
 @help_from_docstring
 class KeptConfig(FairseqDataclass):
-    """Options that such tasks share; the last four repeat options of fairseq-train.
+    """Options that such tasks share; the last five repeat options of fairseq-train.
 
     Attributes:
         word_vectors: file in GloVe's text form, plain or .gz, whose vectors embeddings begin with
@@ -29,6 +29,7 @@ class KeptConfig(FairseqDataclass):
     seed: int = II("common.seed")
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
+    train_subset: str = II("dataset.train_subset")
     pretrained: Optional[str] = II("checkpoint.finetune_from_model")
 
 

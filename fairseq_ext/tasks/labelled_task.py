@@ -85,6 +85,11 @@ class LabelledTask(KeptTask):
             raise UsageError(
                 f"--fold is {cfg.fold} of --folds {cfg.folds}; give 2 or more, and one of them"
             )
+        if cfg.folds and cfg.train_subset != "train":
+            raise UsageError(
+                f"--train-subset is {cfg.train_subset}, and --folds are parts of train; leave one "
+                "of the two out"
+            )
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
         self.pretrained, encoder = cfg.pretrained, pretrained.read_model_options(cfg.pretrained)

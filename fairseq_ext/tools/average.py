@@ -31,8 +31,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.mixins import drop_adversaries
-from fairseq_ext.models.options import OPTIONS
-from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.models.pretrained import computing_options, saved_options
 from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
@@ -40,9 +39,6 @@ from fairseq_ext.safe_loading import read_checkpoint
 PATTERNS = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
 NAMES = {"epoch": "checkpoint<epoch>.pt", "update": "checkpoint_<epoch>_<update>.pt"}
 ANY = r"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.+)\.pt"
-
-# Beginnings of settings that decide what equal parameters compute.
-SETTINGS = ("encoder_", "decoder_", "activation_fn", *(name for name, *_ in OPTIONS))
 
 LEFT_OUT = ("last_optimizer_state", "ema", "ema_fp32_params", SMART_MEAN)
 
@@ -262,8 +258,9 @@ def _check_same_model(first: dict, file: Path, other: dict, other_file: Path) ->
 
 def _read_settings(state: dict) -> dict[str, Any]:
     options = saved_options(state)
-    settings = {name: value for name, value in options.items() if name.startswith(SETTINGS)}
-    return settings | ({"the architecture": get_architecture(options)} if options else {})
+    return computing_options(options) | (
+        {"the architecture": get_architecture(options)} if options else {}
+    )
 
 
 def write_checkpoint(state: dict, output: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext.evaluation import layout
+from fairseq_ext.evaluation.comparisons import match_runs
 from fairseq_ext.evaluation.runs import LAST, Run, find_logged_value, read_run, read_runs
 from fairseq_ext.evaluation.significance import holm, paired_t
 
@@ -105,8 +106,11 @@ def compare_corpora(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _read_sides(folder: Path) -> list[list[Run]]:
-    """Return the runs of each side, in the order of their names."""
-    return [read_runs(sorted((folder / side).glob("*-*")))[side] for side in SIDES]
+    """Return the runs of each side, those of one number at the same place."""
+    runs = read_runs([run for side in SIDES for run in sorted((folder / side).glob("*-*"))])
+    plain, roles = SIDES
+    pairs = match_runs(["t"], runs, plain)[roles]
+    return [[base for _, base in pairs], [ours for ours, _ in pairs]]
 
 
 def _score(run: Run, moment: str) -> float:

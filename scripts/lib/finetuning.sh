@@ -71,12 +71,14 @@ set_encoder() {
 }
 
 # set_training_flags EXAMPLES EPOCHS LR BATCH [UPDATES]: set UPDATES, those of EPOCHS unless they
-# are given, and FLAGS, which lack a learning-rate schedule.
+# are given, and FLAGS, which lack a learning-rate schedule. Batches are as many as UPDATES counts: by
+# default fairseq cuts the last one, of 26 say, into 24 and 2.
 set_training_flags() {
   UPDATES=${5:-$((($1 + $4 - 1) / $4 * $2))}
   FLAGS=(--task "$TASK" --criterion "$TASK" --optimizer adam --adam-betas '(0.9,0.999)'
     --adam-eps 1e-8 --weight-decay 0.01 --clip-norm 1 --lr "$3" --max-update "$UPDATES"
-    --batch-size "$4" --best-checkpoint-metric "$METRIC" --maximize-best-checkpoint-metric
+    --batch-size "$4" --required-batch-size-multiple 1
+    --best-checkpoint-metric "$METRIC" --maximize-best-checkpoint-metric
     --no-epoch-checkpoints --log-interval 50 --distributed-world-size 1 --num-workers 0)
 }
 

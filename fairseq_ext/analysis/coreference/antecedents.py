@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.analysis.coreference.mentions import Mention, Text, windows
-from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
+from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector, list_own_modules
 from fairseq_ext.analysis.recording import LayerAttention
 from fairseq_ext.analysis.tokens import TokenisedWords
 from fairseq_ext.analysis.word_attention import batch_by_length, build_membership, merge_tokens
@@ -84,7 +84,7 @@ class HeadAnswers:
 
 def check_heads(inspector: ModelInspector) -> None:
     """Raise UsageError if some layers have fewer heads than others."""
-    layers = [m for m in inspector.model.modules() if isinstance(m, Attention)]
+    layers = [m for m in list_own_modules(inspector.model) if isinstance(m, Attention)]
     heads = [module.num_heads for module in layers if module.site == "encoder"]
     if len(set(heads)) > 1:
         raise UsageError(

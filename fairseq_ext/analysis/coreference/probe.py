@@ -50,6 +50,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, make_column, standard_error
 from fairseq_ext.evaluation.pictures import announce, new_figure, save, write_rows
 from fairseq_ext.files import check_writable
+from fairseq_ext.models.pretrained import computing_options
 from fairseq_ext.training_logs import name_variants
 
 RANDOM = "random"
@@ -167,11 +168,13 @@ def probe_random_models(
     """Yield the answers of --random models with random parameters, for each shape of model."""
     if not args.random:
         return
-    shapes: dict[Any, tuple[str, Path]] = {}
+    shapes: dict[Any, tuple[str, Path]] = {}  # and settings
     for name, path in zip(name_models(args.checkpoints), args.checkpoints, strict=True):
         inspector = ModelInspector(path, args.data)
-        shape = tuple((part, p.shape) for part, p in inspector.model.named_parameters())
-        shapes.setdefault((inspector.name, inspector.data, shape), (name, path))
+        shape = [(part, p.shape) for part, p in inspector.model.named_parameters()]
+        options = sorted(computing_options(inspector.options).items())
+        key = inspector.name, inspector.data, str(shape), str(options)
+        shapes.setdefault(key, (name, path))
     for name, path in shapes.values():
         model = RANDOM if len(shapes) == 1 else f"{RANDOM}, as {name}"
         for seed in range(1, args.random + 1):

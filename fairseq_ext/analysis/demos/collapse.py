@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> None:
         start = sample_clusters(sizes, args.deviation, args.seed)
         traces = {row: trace(start, args.kernel, each) for row, each in normalisers.items()}
         write_traces(args.out / name, sizes, traces, settings)
+    pictures.remove(args.out / f"distances.{end}" for end in ("csv", "png"))
     if args.kernel == "gaussian":
         pictures.save(draw_distances(), args.out / "distances.png", list_distances())
     pictures.announce(args.out)

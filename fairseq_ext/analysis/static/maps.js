@@ -136,11 +136,12 @@ function at(offset, size, count) {
   return Math.min(count - 1, Math.max(0, Math.floor((offset / size) * count)));
 }
 
-// The base64 text holds little-endian 16-bit shares of 1, [head, row, column].
+// The base64 text holds little-endian 16-bit shares of the way from least to most, [head, row, column].
 function weight(layer, head, row, column) {
   layer.bytes ??= Uint8Array.from(atob(layer.weights), (letter) => letter.charCodeAt(0));
   const place = 2 * ((head * layer.rows + row) * layer.columns + column);
-  return (layer.bytes[place] + 256 * layer.bytes[place + 1]) / 65535;
+  const share = (layer.bytes[place] + 256 * layer.bytes[place + 1]) / 65535;
+  return layer.least + share * (layer.most - layer.least);
 }
 
 // The greatest weight of each head of a layer.
