@@ -61,7 +61,7 @@ for assignment in "${WORDS[@]}"; do
 done
 prepare_study ag_patterns valid
 set_translation_flags "$updates" valid
-study "${variants[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${variants[@]}" -- "${FLAGS[@]}"
 say
 python -m fairseq_ext.cli table "${SCORING[@]}" --sort highest --output "$out/table.txt" \
   --metric bleu valid.nll_loss train.nll_avg -- "${RUNS[@]}"

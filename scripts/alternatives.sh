@@ -49,7 +49,7 @@ prepare_study alternatives test
 set_translation_flags "$updates" test # for GENERATE, and FLAGS
 FLAGS+=(--validate-interval-updates 100)
 case "$size" in _tiny | _iwslt_de_en) FLAGS+=(--encoder-attention-heads 8) ;; esac
-study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- "${FLAGS[@]}"
 describe_attention --limit 500
 METRICS=(bleu chrf valid.nll_loss train.nll_avg updates-to.valid.nll_loss time-ratio
   analysis.encoder.{explained_away,entropy})

@@ -154,7 +154,7 @@ test_transfer() {
 }
 
 # train NAME=FLAGS...: fine-tune variants of the encoder.
-train() { study "$@" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"; }
+train() { study "$@" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}"; }
 
 # compare_with CONTROL METRIC...: print the table once more, since ASA has to gain something over two
 # passes that mask nothing.
@@ -226,7 +226,7 @@ pretrain() {
     --save-interval-updates $((updates / 5 + 1)) --keep-interval-updates 1 --no-epoch-checkpoints
     --log-interval $((updates / 30 + 1)) --distributed-world-size 1 --num-workers 0)
   study "plain=--criterion masked_lm" "asa=--criterion masked_lm_asa --asa-layers all $asa" -- \
-    "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}"
+    "${ENCODER[@]}" "${FLAGS[@]}"
   BY=loss compare train.loss loss
   draw_masking asa
 }
@@ -236,7 +236,7 @@ translate() {
   set_translation_flags "$updates" test
   study "base=--arch transformer_una$size" "asa=--arch transformer_asa$size $criterion $asa" \
     "two_pass=--arch transformer_una$size $criterion --asa-baseline two_pass" -- \
-    "${FLAGS[@]}" "${REST[@]}"
+    "${FLAGS[@]}"
   compare bleu valid.nll_loss train.nll_avg "${SCORING[@]}"
   compare_with two_pass bleu "${SCORING[@]}"
   draw_masking asa

@@ -56,5 +56,5 @@ set_variants $variants
 prepare_study combinations test
 set_translation_flags "$updates" test # for GENERATE, and FLAGS
 case "$size" in _tiny | _iwslt_de_en) FLAGS+=(--encoder-attention-heads 8) ;; esac
-study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- "${FLAGS[@]}"
 compare bleu valid.nll_loss train.nll_avg "${SCORING[@]}"

@@ -114,5 +114,5 @@ for encoder in "${encoders[@]}"; do
   set_encoder "${encoder#*=}"
   VARIANTS+=("${encoder%%=*}=${ENCODER[*]@Q}")
 done
-study "${VARIANTS[@]}" -- --vocabulary "$vocabulary" "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- --vocabulary "$vocabulary" "${FLAGS[@]}"
 compare "${METRICS[@]}"

@@ -185,16 +185,16 @@ without() {
 
 # train_variants: train VARIANTS, and add their folders to RUNS.
 train_variants() {
-  COMMON=(--task "$objective" --arch "roberta_una$size" "${FLAGS[@]}" "${REST[@]}")
+  COMMON=(--task "$objective" --arch "roberta_una$size" "${FLAGS[@]}")
   study "${VARIANTS[@]}" -- "${COMMON[@]}"
 }
 
 # train_beginning SHARE FLAG...: train the first part of each variant, for the first seed.
 train_beginning() {
   local share=$1 variant variants=()
-  for variant in "${VARIANTS[@]}"; do variants+=(--variant "$variant"); done
+  for variant in "${VARIANTS[@]}"; do variants+=(--variant "$variant ${REST[*]@Q} ${*:2}"); done
   foreground python -m fairseq_ext.cli sweep --out "$out/after-$share" "${variants[@]}" -- "$data" \
-    "${COMMON[@]}" --disable-validation "${@:2}"
+    "${COMMON[@]}" --disable-validation
 }
 
 data='' size=_tiny objective='' updates='' lr='' alpha='' seeds=3 jobs=1 out=''

@@ -121,8 +121,7 @@ train() {
   RUNS=()
   for name in "$@"; do
     flags=$(variant_flags "$name") || exit 1
-    # flags of the user stand behind those of the variant, which they replace
-    variants+=("$name=$flags ${REST[*]@Q}")
+    variants+=("$name=$flags")
   done
   study "${variants[@]}" -- "${FLAGS[@]}"
 }
@@ -190,7 +189,7 @@ translate() {
   case "$size" in _tiny | _iwslt_de_en) FLAGS+=(--encoder-attention-heads 8) ;; esac
   study "transformer=--arch transformer_una$size" \
     "roles=--arch transformer_roles$size --encoder-roles $names $guided" -- \
-    "${FLAGS[@]}" "${REST[@]}"
+    "${FLAGS[@]}"
   mapfile -t numbers < <(seq "$seeds")
   translate_without_roles "${numbers[@]}"
   add_runs "$out/training-only"

@@ -103,7 +103,7 @@ train() {
   study "${@:2}" -- "${FLAGS[@]}" --arch roberta_roles --encoder-layers 2 --encoder-embed-dim 96 \
     --encoder-ffn-embed-dim 192 --pooling mean --attention-dropout .1 --output linear \
     --pooler-dropout .5 --word-vectors "$data/vectors.txt" --valid-subset "$1" \
-    --save-interval 1000 --no-save-optimizer-state "${REST[@]}"
+    --save-interval 1000 --no-save-optimizer-state
 }
 
 # search: choose a setting of each side.

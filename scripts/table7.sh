@@ -43,7 +43,7 @@ prepare_study table7 test
 set_translation_flags "$updates" test
 guided="--criterion label_smoothed_cross_entropy_ag --ag-alpha $alpha --ag-encoder-heads $heads"
 study "base=--arch transformer_una$size" "hard-coded=--arch transformer_gaussian$size" \
-  "ag=--arch transformer_una$size $guided" -- "${FLAGS[@]}" "${REST[@]}"
+  "ag=--arch transformer_una$size $guided" -- "${FLAGS[@]}"
 
 BY='bleu train.nll_avg' compare train.nll_loss train.nll_avg valid.nll_loss bleu "${SCORING[@]}"
 draw_curves nll_loss NLL

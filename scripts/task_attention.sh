@@ -94,7 +94,7 @@ train() {
   set_mode_flags "$2"
   METRICS=("${LOGGED[@]}")
   [ -z "$last" ] || judge_last_epoch
-  study "${selected[@]}" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" "${REST[@]}" ||
+  study "${selected[@]}" -- --vocabulary "$vocabulary" "${ENCODER[@]}" "${FLAGS[@]}" ||
     leave_out_diverged $?
   [ ${#RUNS[@]} -gt 0 ] || return 0
   ALL_RUNS+=("${RUNS[@]}")

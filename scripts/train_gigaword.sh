@@ -81,5 +81,5 @@ longest=$((${positions#*,} > 50 ? 50 : ${positions#*,} - 1))
 GENERATE="--gen-subset test --beam 5 --max-len-b $longest --max-tokens 1000 --num-workers 0
   $source_positions --max-target-positions 1024
   --model-overrides \"{'max_target_positions': 1024}\" $words"
-study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- "${FLAGS[@]}"
 compare rouge-1 rouge-2 rouge-l valid.nll_loss "${SCORING[@]}" --target-lang en

@@ -48,5 +48,5 @@ FLAGS=(--share-all-embeddings --dropout 0.3 --max-tokens 4096 --max-update "$upd
   --warmup-updates 2000 --label-smoothing 0.1
   --keep-last-epochs 10 --log-interval 100 --distributed-world-size 1 --num-workers 0)
 AVERAGE=10
-study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- "${FLAGS[@]}"
 compare tokenised-bleu bleu valid.nll_loss "${SCORING[@]}"

@@ -40,6 +40,12 @@ convert() {
   spacy convert "$work/$2.conllu" "$work" --converter conllu --n-sents 10
 }
 
+# is_by PARSER FILE: whether about.json of annotations names this parser.
+is_by() {
+  python -c 'import json, sys
+sys.exit(json.load(open(sys.argv[2]))["parser"] != sys.argv[1])' "$@"
+}
+
 train_parser() {
   local work=$out.part
   [ -e "$work/spacy.log" ] || [ -z "$(ls -A "$work" 2>/dev/null)" ] ||
@@ -90,7 +96,11 @@ say "The parser is $out/model-best; its scores are in $out."
 for data in "${WORDS[@]}"; do
   for file in "$data"/*.jsonl; do
     split=$(basename "$file" .jsonl)
-    [ -e "$data/$split.annotations" ] ||
+    made=$data/$split.annotations
+    if [ ! -e "$made" ]; then
       fairseq-ext annotate "$data" --split "$split" --parser "spacy:$out/model-best"
+    elif [ "$out/model-best" -nt "$made" ] || ! is_by "spacy:$out/model-best" "$made/about.json"; then
+      die "'$made' is not by this parser: delete it, or leave '$data' out."
+    fi
   done
 done

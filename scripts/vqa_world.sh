@@ -39,10 +39,13 @@ print_variant() {
   esac
 }
 
-# check_world OPTION VALUE: refuse another value than that which $world was made with.
+# check_world OPTION VALUE: refuse another value than that which $world or $data was made with.
 check_world() {
-  [ ! -e "$world/$1" ] || [ "$(cat "$world/$1")" = "$2" ] ||
-    die "--$1 is $2, and $world has $(cat "$world/$1"): give that number, or delete it and $data."
+  local file
+  for file in "$world/$1" "$data/$1"; do
+    [ ! -e "$file" ] || [ "$(cat "$file")" = "$2" ] ||
+      die "--$1 is $2, and ${file%/*} has $(cat "$file"): give that number, or delete $world and $data."
+  done
 }
 
 # make_world: make $data from a world that is generated beside it, unless it is there.
@@ -59,6 +62,7 @@ make_world() {
   fi
   for name in shape colour size; do features+=(--features "$name=$world/$name"); done
   bash "$SCRIPTS/prepare_vqa.sh" "$data" "${features[@]}" --offline "$world" --minival all
+  for name in pictures world-seed; do [ ! -e "$world/$name" ] || cp "$world/$name" "$data"; done
   python -m fairseq_ext.prepare.picture_world.rare_part "$data"
 }
 
@@ -82,7 +86,7 @@ FLAGS=(--task vqa --criterion vqa --encoder-embed-dim 64 --question-hidden-size 
   --save-interval-updates 500 --keep-interval-updates 1 --no-epoch-checkpoints
   --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric --log-interval 50
   --distributed-world-size 1 --num-workers 0)
-study "${VARIANTS[@]}" -- "${FLAGS[@]}" "${REST[@]}"
+study "${VARIANTS[@]}" -- "${FLAGS[@]}"
 
 BY='accuracy rare.accuracy'
 # shellcheck disable=SC2086 # words

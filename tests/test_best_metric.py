@@ -56,6 +56,15 @@ class Task:
             metrics.log_scalar(name, logs[0].get(name, 0))
 
 
+@pytest.mark.parametrize("by_sentence", [True, False])
+def test_a_loss_of_words_is_logged_where_samples_are_sentences(letters, tmp_path, by_sentence):
+    """As fairseq's cross-entropy does it."""
+    flags = ["--criterion", "cross_entropy", *(["--sentence-avg"] if by_sentence else [])]
+    code, last, _ = train(letters, tmp_path, "nll_loss", *flags)
+    assert (code == 0) == by_sentence
+    assert by_sentence or "is nll_loss, which validation does not measure" in last[0]
+
+
 def test_names_that_cannot_be_known():
     """Metrics outside keep what they are."""
     with metrics.aggregate() as outside:

@@ -1,6 +1,7 @@
 """The recipes of combinations and of alternatives, shrunk: what they train, in tables."""
 
 import re
+import shlex
 
 import pytest
 from conftest import ROOT
@@ -118,7 +119,7 @@ def test_analyses_know_the_users_package(flags, given):
 def test_every_alternative_is_one_that_fairseq_takes(data, tmp_path):
     """All are built before the first training; here the sweep then refuses a flag of its own."""
     done = bash(EVERY, "--data", data, "--out", tmp_path / "out", "--", "--save-dir", "x")
-    assert_refused(done, "--save-dir stands after --")
+    assert_refused(done, "--save-dir stands in --variant")
 
 
 @pytest.mark.slow
@@ -148,3 +149,17 @@ def test_the_table_of_alternatives(data, tmp_path):
     again = bash(*command[:6], 1, *command[7:], "--variants", "plain dna")
     assert "2 of 2 runs" in again.stdout and "fairseq-train" not in again.stdout
     assert re.findall(r"^([\w-]+) +1 ", (out / "table.txt").read_text(), re.M) == names[:2]
+
+
+def test_flags_of_the_user_replace_those_of_variants(tmp_path):
+    code = 'python() { printf "%s " "${@@Q}"; echo; }; foreground() { "$@"; }; seeds=1 jobs=1 '
+    code += f"REST=(--hna-init .3 --user-dir 'my plugin') data=d out='{tmp_path}'; "
+    done = lib(f"{code} study 'hna=--hna-init .1' una= -- --lr 1", "study")
+    assert done.returncode == 0, done.stderr
+    checked, started = map(shlex.split, done.stdout.splitlines())
+    own = "--hna-init .3 --user-dir 'my plugin'"
+    for given in (checked, started):
+        variants = [each for each in given if each.startswith(("hna=", "una="))]
+        flags = [shlex.split(each.partition("=")[2]) for each in variants]
+        assert flags == [shlex.split(f"--hna-init .1 {own}"), shlex.split(own)]
+        assert given[-2:] == ["--lr", "1"]

@@ -347,6 +347,10 @@ def test_the_recipe(tmp_path):
     assert_refused(other, "--pictures is 300, and ", "data.generated has 200: give that number")
     other = bash(*command, *sizes, "--world-seed", 1)
     assert_refused(other, "--world-seed is 1, and ", "data.generated has 2: give that number")
+    (tmp_path / "data.generated").rename(tmp_path / "elsewhere")
+    other = bash(*command, *sizes, "--world-seed", 1)
+    assert_refused(other, "--world-seed is 1, and ", "data has 2: give that number")
+    (tmp_path / "elsewhere").rename(tmp_path / "data.generated")
     before = (tmp_path / "out" / "hna" / "seed-1" / "checkpoint_last.pt").stat().st_mtime_ns
     again = bash(*command, *sizes, "--seeds", 1, "--variants", "hna")
     assert again.returncode == 0 and "1 of 1 runs" in again.stdout, again.stderr

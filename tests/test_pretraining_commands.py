@@ -342,7 +342,7 @@ def test_the_recipe_with_a_search_for_each_side(text_bin, tmp_path):
 def test_every_variant_is_one_that_fairseq_takes(text_bin, tmp_path, experiment):
     """All are built before the first training; here the sweep then refuses a flag of its own."""
     done = pretrain(text_bin, tmp_path / "out", experiment, "--", "--save-dir", "x")
-    assert_refused(done, "--save-dir stands after --")
+    assert_refused(done, "--save-dir stands in --variant")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hangs import communicate, wait_until
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import read_output
+from fairseq_ext.files import write_lines
 from fairseq_ext.tools import jobs
 from fairseq_ext.tools.sweep import choose_devices, plan_jobs
 from fairseq_ext.training_logs import read_log
@@ -138,6 +139,22 @@ def test_labelled_text_is_answered_after_training(out):
         planned(out, "a=", options="--predict test --checkpoint checkpoint_best.pt")
     with pytest.raises(UsageError, match="--predict is '../x' and must be a name"):
         planned(out, "a=", options="--predict ../x")
+
+
+def test_answers_to_examples_that_changed_are_given_again(out, tmp_path):
+    text = tmp_path / "test.jsonl"
+    text.touch()
+    (job,) = planned(out, "a=", options=f"--predict test={text}")
+    job.folder.mkdir(parents=True)
+    for step in job.steps:
+        write_lines(step.file("done"), [step.stamp()])
+    answers = job.steps[1].file("txt")
+    answers.touch()
+    later = text.stat().st_mtime + 100
+    os.utime(answers, (later, later))
+    assert not job.missing()
+    os.utime(text, (later + 1, later + 1))
+    assert [step.name for step in job.missing()] == ["predict-test"]
 
 
 def test_given_flags_are_kept_and_the_run_can_be_named_in_them(out):
@@ -317,6 +334,17 @@ def test_a_run_takes_one_gpu_whatever_runs_beside_it(count, monkeypatch):
         return
     with pytest.raises(UsageError, match="is 8, and with --jobs 2 each run has one GPU"):
         choose_devices(2, asked)
+
+
+def test_a_sweep_goes_on_where_there_are_more_gpus(out, monkeypatch):
+    """The flag of one device, added there, says the same as none where there is one."""
+    sweep(out, "a=")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    sweep(out, "a=")
+    (job,) = planned(out, "a=")
+    assert "--distributed-world-size 1" in job.steps[0].command() and not job.missing()
+    with pytest.raises(UsageError, match="without --distributed-world-size 16;"):
+        sweep(out, "a=", flags="--distributed-world-size 16")
 
 
 def test_no_flag_is_added_where_there_is_at_most_one_gpu(monkeypatch):

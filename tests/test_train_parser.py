@@ -1,6 +1,7 @@
 """scripts/train_parser.sh: how it calls spaCy, which a stand-in replaces, and what it refuses."""
 
 import gzip
+import os
 
 import pytest
 from conftest import ROOT
@@ -56,6 +57,24 @@ def test_a_parser_is_trained_once_and_measured_in_lower_case_too(train, tmp_path
     again = train()
     assert again.returncode == 0 and again.stdout == done.stdout
     assert (tmp_path / "calls").read_text() == calls
+
+
+def test_annotations_of_another_parser_are_refused(train, tmp_path):
+    """Those that are there are kept if this parser made them."""
+    data = tmp_path / "data"
+    (data / "train.annotations").mkdir(parents=True)
+    (data / "train.jsonl").touch()
+    about = data / "train.annotations" / "about.json"
+    (tmp_path / "parser" / "model-best").mkdir(parents=True)
+    about.write_text('{"parser": "spacy:parser/model-best"}')
+    done = train("data")
+    assert done.returncode == 0, done.stderr
+    about.write_text('{"parser": "spacy:other/model-best"}')
+    assert_refused(train("data"), "'data/train.annotations' is not by this parser: delete it")
+    about.write_text('{"parser": "spacy:parser/model-best"}')
+    later = about.parent.stat().st_mtime + 100
+    os.utime(tmp_path / "parser" / "model-best", (later, later))
+    assert_refused(train("data"), "'data/train.annotations' is not by this parser: delete it")
 
 
 def test_a_slash_at_the_end_of_the_folder_says_the_same(train, tmp_path):

@@ -44,22 +44,31 @@ def _refuse(metric: str, names: Any) -> None:
 def list_metrics(task: Any, criterion: Any) -> set[str]:
     """Return all names that a task and a criterion may log; none if they cannot be known.
 
-    Their `reduce_metrics` is called with a log that has every value that is asked for.
+    Their `reduce_metrics` is called with a log that has every value that is asked for. Those of
+    fairseq log nll_loss only where sentences, not tokens, are the size of a sample.
     """
     from fairseq.logging import metrics
 
     names: set[str] = set()
-    with metrics.aggregate(new_root=True) as logged, suppress(Exception):
-        task.reduce_metrics([_AnyLog()], criterion)
-        names = {ADDED, *(name for name in logged if not name.startswith("_"))}
+    for tokens in (1,) if getattr(criterion, "sentence_avg", None) is False else (1, 2):
+        with metrics.aggregate(new_root=True) as logged, suppress(Exception):
+            task.reduce_metrics([_AnyLog(tokens)], criterion)
+            names |= {ADDED, *(name for name in logged if not name.startswith("_"))}
     return names
 
 
 class _AnyLog(Mapping):
-    """Log of a batch in which every value is 1, and which does not say what values it has."""
+    """Log of a batch with any value, which does not say what values it has.
+
+    Args:
+        tokens: their number; every other value is 1.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
 
     def __getitem__(self, name: str) -> int:
-        return 1
+        return self.tokens if name == "ntokens" else 1
 
     def __iter__(self) -> Iterator[str]:
         raise NotImplementedError("what a batch logs is not known yet")

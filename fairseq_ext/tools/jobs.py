@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
+from fairseq_ext.tools.command_lines import describe_difference, drop_world_size
 from fairseq_ext.training_logs import parse_line
 
 PLUGIN = Path(__file__).parents[1]
@@ -34,19 +34,6 @@ PROGRAMS = {
     "fairseq-ext predict": ["fairseq_ext.cli", "predict"],
     "fairseq-generate": ["fairseq_cli.generate"],
 }
-
-
-def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """Return flag -> its last value, given as --flag value or --flag=value.
-
-    The value of a flag is empty if another flag, or nothing, follows it.
-    """
-    flags = {}
-    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        name, equals, value = argument.partition("=")
-        if name.startswith("--"):
-            flags[name] = value if equals else "" if following.startswith("--") else following
-    return flags
 
 
 def share_cores(processes: int) -> dict[str, str]:
@@ -67,6 +54,7 @@ class Step(NamedTuple):
         program: a name of PROGRAMS.
         flags: arguments; $RUN and $PLUGIN stand for their paths, so that a job may be moved.
         keeps: whether standard output is a result, NAME.txt, instead of a part of the log.
+        reads: a file that may have changed since.
     """
 
     folder: Path
@@ -74,19 +62,26 @@ class Step(NamedTuple):
     program: str
     flags: list[str]
     keeps: bool = False
+    reads: Path | None = None
 
     def file(self, ending: str) -> Path:
         """Return the path of one of its files."""
         return self.folder / f"{self.name}.{ending}"
 
     def stamp(self) -> str:
-        """Return the contents of NAME.done: the command, independent of the folder."""
-        return f"{self.program} {shlex.join(self.flags)}"
+        """Return the contents of NAME.done: the command, independent of folder and machine."""
+        return drop_world_size(f"{self.program} {shlex.join(self.flags)}")
 
     def is_done(self) -> bool:
         """Return whether this very command has ended without an error."""
-        has_result = not self.keeps or self.file("txt").exists()
+        has_result = not self.keeps or self.file("txt").exists() and not self._is_outdated()
         return has_result and _read(self.file("done")) == self.stamp()
+
+    def _is_outdated(self) -> bool:
+        """Return whether the file that it reads is newer than its result."""
+        if self.reads is None or not self.reads.is_file():
+            return False
+        return self.reads.stat().st_mtime > self.file("txt").stat().st_mtime
 
     def arguments(self) -> list[str]:
         """Return the flags with paths in place of $RUN and $PLUGIN."""
@@ -146,7 +141,7 @@ class Job(NamedTuple):
         train, saved = self.steps[0], any(self.folder.glob("checkpoint*.pt"))
         before = _read(train.file("done")) or (saved and _read(train.file("begun"))) or None
         if before != train.stamp() and (before or saved):
-            how = _describe_difference(before, train.stamp()) if before else "by another command"
+            how = describe_difference(before, train.stamp()) if before else "by another command"
             raise UsageError(
                 f"{self.folder} was trained {how}; give the same flags to go on, delete it to "
                 "begin again, or choose another --out or name of the variant"
@@ -279,14 +274,6 @@ def _find_reason(code: int, lines: list[str]) -> str:
     return (errors or lines)[-1].strip()[:300]
 
 
-def _describe_difference(before: str, now: str) -> str:
-    """Return which flags one command has and the other lacks, or that their order differs."""
-    old, new = (re.split(r" (?=--)", command) for command in (before, now))
-    flags = {"with": [f for f in old if f not in new], "without": [f for f in new if f not in old]}
-    differences = [f"{word} {' '.join(each)}" for word, each in flags.items() if each]
-    return " and ".join(differences) or "with the same flags in another order"
-
-
 def _read_lines(log: Path, start: int) -> list[str]:
     """Return the complete lines of a log from a byte on."""
     with log.open("rb") as file:
@@ -295,4 +282,5 @@ def _read_lines(log: Path, start: int) -> list[str]:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text("utf-8").removesuffix("\n") if path.exists() else None
+    """Return a stamp, if there is one."""
+    return drop_world_size(path.read_text("utf-8").removesuffix("\n")) if path.exists() else None

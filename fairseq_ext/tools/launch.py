@@ -22,7 +22,8 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches.processes import CPU_DDP
-from fairseq_ext.tools.jobs import PLUGIN, parse_flags, share_cores
+from fairseq_ext.tools.command_lines import parse_flags
+from fairseq_ext.tools.jobs import PLUGIN, share_cores
 
 # Flags by which fairseq starts processes itself, as torchrun does here.
 RESERVED = [

@@ -27,7 +27,8 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
-from fairseq_ext.tools.jobs import Job, Step, parse_flags, run_jobs
+from fairseq_ext.tools.command_lines import parse_flags
+from fairseq_ext.tools.jobs import Job, Step, run_jobs
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 WORLD_SIZE = "--distributed-world-size"
@@ -176,13 +177,13 @@ def _plan_steps(
 
 def _plan_prediction(folder: Path, subset: str, train: list[str]) -> Step:
     name, _, file = subset.partition("=")
-    text = ["--input", file or f"{train[0]}/{name}.jsonl"]
-    flags = [f"$RUN/{LAST}", "--examples", "--json", "--right", *text]
+    examples = file or f"{train[0]}/{name}.jsonl"
+    flags = [f"$RUN/{LAST}", "--examples", "--json", "--right", "--input", examples]
     flags += ["--cpu"] if "--cpu" in train else []
     user_dir = parse_flags(train)["--user-dir"]
     flags += ["--user-dir", user_dir] if user_dir != DEFAULTS["--user-dir"] else []
     name = f"predict-{check_subset(name, '--predict')}"
-    return Step(folder, name, "fairseq-ext predict", flags, keeps=True)
+    return Step(folder, name, "fairseq-ext predict", flags, keeps=True, reads=Path(examples))
 
 
 def check_subset(name: str, flag: str = "--gen-subset") -> str:

@@ -118,22 +118,23 @@ print_mechanisms() {
     "${4:-label_smoothed_cross_entropy}$before$pass$after$flags"
 }
 
-# study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags, with $seeds seeds
-# and $folds folds if that is set, on $data; add their folders to RUNS. Flags that fairseq would
-# refuse end the script before the first training. If GENERATE is set, each run translates as it says,
-# with the average of the last AVERAGE checkpoints if that is set; it answers the parts of $data (or
-# SUBSET=FILE) in the array PREDICT.
+# study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags and those of the user
+# (REST), which replace any others, with $seeds seeds and $folds folds if that is set, on $data; add
+# their folders to RUNS. Flags that fairseq would refuse end the script before the first training. If
+# GENERATE is set, each run translates as it says, with the average of the last AVERAGE checkpoints if
+# that is set; it answers the parts of $data (or SUBSET=FILE) in the array PREDICT.
 study() {
-  local numbers part variants=() generate=()
+  local numbers part given=() variants=() generate=()
   [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
   for part in "${PREDICT[@]}"; do generate+=(--predict "$part"); done
-  python -m fairseq_ext.tools.recipes dry-run "$data" "${@//\$SEED/1}" || exit
-  mapfile -t numbers < <(seq "$seeds")
   while [ "$1" != -- ]; do
-    variants+=(--variant "$1")
+    given+=("$1 ${REST[*]@Q}")
+    variants+=(--variant "${given[-1]}")
     add_runs "$out/${1%%=*}"
     shift
   done
+  python -m fairseq_ext.tools.recipes dry-run "$data" "${given[@]//\$SEED/1}" "${@//\$SEED/1}" || exit
+  mapfile -t numbers < <(seq "$seeds")
   rm -f "$out/diverged.txt" # of an earlier call
   mkdir -p "$out"
   touch "$out/.begun" # for leave_out_diverged
