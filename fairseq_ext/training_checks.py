@@ -1,15 +1,10 @@
-"""Checks of parts that were built apart from each other, before a training begins or resumes.
+"""Checks of parts that were built apart from each other, before a training begins.
 
-When it begins, model, criterion and options have to suit each other (`check_training`). When it
-resumes, the model has to have the attention that the checkpoint was trained with
-(`check_restored`). Loading the parameters strictly does not prove it: mechanisms can have the same
-parameters (softmax and doubly-normalised attention), or store them relative to an option (the
-hybrid weight).
+Model, criterion and options have to suit each other.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -22,24 +17,15 @@ from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import Term, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import head_options, origins
-from fairseq_ext.models.config import check_requirements, default_options, to_dict
-from fairseq_ext.models.heads_left import list_heads_left
+from fairseq_ext.models import head_options
+from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.models.mixins import AttentionModel
-from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTION_REQUIREMENTS, OPTIONS
-from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
 from fairseq_ext.models.roberta_options import RobertaOptions
 
 logger = logging.getLogger(__name__)
 
-SITES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
-"""Site of attention -> side of the model that has its layers."""
-
 MASKED_LM = ("masked_lm", "replaced_token_detection")  # how their criterions begin
-
-State = Mapping[str, Any]
-
-HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 
 
 def check_training(model: Any, criterion: Any, cfg: Any) -> None:
@@ -205,96 +191,3 @@ OTHER_ROWS: dict[str, Callable[[Any], bool]] = {
     "--encoder-normaliser is another one": lambda group: not isinstance(group.normaliser, Softmax),
 }
 """Reason in an error -> whether the rows of these heads are no softmax over all positions."""
-
-
-def adopted_options(model: Any) -> dict[str, Any]:
-    """Return the options that a model filled in by itself, which its checkpoint must hold."""
-    return getattr(model, "adopted_options", dict)()
-
-
-def check_restored(filename: str, state: State, trainer: Any, reset_optimizer: bool) -> None:
-    """Raise UsageError if the trainer's model cannot continue from a checkpoint."""
-    options = {**to_dict(trainer.cfg.model), **adopted_options(trainer.get_model())}
-    check_attention(filename, state, options, reset_optimizer)
-
-
-def check_attention(filename: str, state: State, model: Any, reset_optimizer: bool) -> None:
-    """Compare the attention of a checkpoint with the attention of the model to be trained.
-
-    With --reset-optimizer the model may begin from the parameters of another one: a difference is
-    only logged, and adversaries may come and go.
-
-    Args:
-        filename: of the checkpoint.
-        state: the checkpoint.
-        model: options of the model.
-
-    Raises:
-        UsageError: it is another attention, or the weights of its heads would get another meaning.
-    """
-    saved, current = saved_options(state), to_dict(model)
-    names = [n for n, *_ in OPTIONS if not (reset_optimizer and n.startswith("asa_"))]
-    differing = [name for name in names if _value(saved, name) != _value(current, name)]
-    sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
-    heads = [n for n in HEADS if n in saved and saved[n] != sizes[n]]
-    if not heads and (not differing or _describe(saved, sizes) == _describe(current, sizes)):
-        return
-    differing += heads
-    listed = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
-    if not reset_optimizer:
-        raise UsageError(
-            f"{filename} was trained with {listed}; give the same options to go on, "
-            "--reset-optimizer to begin from its parameters all the same, or another --save-dir"
-        )
-    if relative := sorted(_relative_to(saved, current).intersection(differing)):
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in relative)
-        raise UsageError(
-            f"{filename} was trained with {listed}, and weights of its heads are stored relative "
-            f"to that; give the same {flags}"
-        )
-    logger.warning(
-        "%s was trained with %s; those of its parameters that the model has are used all the same",
-        filename,
-        listed,
-    )
-
-
-def _relative_to(*models: Mapping[str, Any]) -> set[str]:
-    """Return the options that give weights of heads their meaning, if all models have such ones."""
-    sites = [{_value(options, f"{site}_normaliser") for options in models} for site in SITES]
-    learned = {"entmax"} in sites and all(_value(options, "entmax_learned") for options in models)
-    gated = all(_value(options, "head_gate") == "static" for options in models)
-    starts = {*(HYBRID if {"hybrid"} in sites else ()), *(["entmax_alpha"] if learned else ())}
-    return starts | {*(HEADS if starts or gated else ())}
-
-
-def _value(options: Mapping[str, Any], name: str) -> Any:
-    """Return an option as text or number; its default if the checkpoint is older, or fairseq's."""
-    value = options.get(name, DEFAULTS.get(name))
-    if name == "head_gate":
-        return head_options.parse_gate(value)
-    return value if isinstance(value, int | float | None) else str(value)
-
-
-def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any] | None:
-    """Return the attention that the options give a model of these sizes; None if they misfit."""
-    values = {name: _value(options, name) for name, *_ in OPTIONS}
-    with suppress(UsageError):
-        encoder = sizes.get("encoder_layers", 0)
-        adversaries = head_options.parse_adversary_layers(values["asa_layers"], encoder)
-        parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
-        parts += [sorted(head_options.parse_gate_sites(values)), values["role_rare_min_count"]]
-        parts += origins.read_options(values)
-        sides = [side for side in ("encoder", "decoder") if f"{side}_layers" in sizes]
-        parts += [head_options.name_positions(side, options) for side in sides]
-        if len(sides) == 2:
-            cross = head_options.parse_cross_layers(values["cross_layers"], sizes["decoder_layers"])
-            parts += [cross, values["share_encoder_decoder_layers"]]
-        for site, side in SITES.items() if len(sides) == 2 else zip(sides, sides, strict=True):
-            layers = sizes[f"{side}_layers"]
-            heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)
-            parts += [heads, values[f"{site}_head_mixer"]]
-            for layer, left in enumerate(list_heads_left(site, heads, layers, values)):
-                parts.append(repr(head_options.build_heads(site, layer, left, layers, values)))
-        return parts
-    return None

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
-from fairseq_ext import safe_loading, training_checks
+from fairseq_ext import resuming_checks, safe_loading
 
 
 def check(path, model, reset_optimizer: bool) -> None:
     """Check whether a training of `model` can go on from a file."""
     state = safe_loading.load_checkpoint(str(path), map_location="cpu")
-    training_checks.check_attention(str(path), state, model, reset_optimizer)
+    resuming_checks.check_attention(str(path), state, model, reset_optimizer)
 
 
 def configure_training(name: str, criterion: str, **options) -> SimpleNamespace:

@@ -113,6 +113,11 @@ def test_masked_words_are_predicted_with_absolute_positions():
         assert same == ("enhanced_mask_decoder" not in options)
 
 
+def test_a_last_layer_that_may_be_dropped_decodes_nothing():
+    with pytest.raises(UsageError, match="--encoder-layerdrop may drop that layer; leave one"):
+        build_tiny_model("deberta_una_tiny", encoder_layerdrop=0.1, **DECODER)
+
+
 def test_both_passes_are_decoded():
     """A second pass that masks nothing predicts the same, in one batch or in two."""
     model = build_tiny_model("deberta_asa_tiny", **BUCKETS, **DECODER)

@@ -37,6 +37,14 @@ class Task:
         self.max_positions = lambda: 16
 
 
+def test_a_generator_that_would_not_know_where_words_stand_is_refused():
+    """Its model has their order from its scores, which the generator does not have."""
+    options = {"encoder_positions": "none", "encoder_scorer": "dense", "synthesizer_length": 16}
+    setup(0, **options)
+    with pytest.raises(UsageError, match="--encoder-positions is none, and a generator"):
+        setup(**options)
+
+
 def setup(size=0.5, seed=1, **options):
     task = Task(size)
     torch.manual_seed(seed)

@@ -22,6 +22,7 @@ from fairseq_ext.criterions.terms import Term
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.options import SLOTS
 from fairseq_ext.models.origins import check_origins
+from fairseq_ext.testing.invariants import assert_decoding_is_teacher_forcing
 from fairseq_ext.testing.mechanisms import build_tiny_model
 
 EXAMPLE = ROOT / "examples" / "new_mechanism"
@@ -390,6 +391,26 @@ CHOSEN = {  # flag -> its decorator, a part, and what the second layer of a mode
         lambda attention: attention.mixer.sizes == (4, 8, 1),
     ),
 }
+
+
+def test_masks_that_count_positions_are_the_same_in_decoding(monkeypatch):
+    """Without masks the cache of hard-coded heads is cut to the window that they see."""
+
+    def build_own_mask(heads):
+        def mask_even_keys(context):
+            keys = torch.arange(context.keys) % 2 == 1
+            queries = torch.arange(context.queries) + context.first_query
+            return keys[None] & (queries[:, None] > 0)
+
+        return mask_even_keys
+
+    registry.register_mask("own")(build_own_mask)
+    table = SLOTS["decoder_masks"]
+    monkeypatch.setitem(table, "own", table.pop("own"))  # until the test ends
+    options = {"decoder_gaussian_heads": "all", "decoder_masks": "own"}
+    model = build_tiny_model("transformer_una_tiny", **options).eval()
+    targets = [[5 + n % 9 for n in range(16)], [6] * 12]
+    assert_decoding_is_teacher_forcing(model, [[5, 6], [7]], targets)
 
 
 @pytest.mark.parametrize("flag", CHOSEN)

@@ -26,6 +26,7 @@ from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options
 from fairseq_ext.models.options import DEFAULTS, OPTIONS
+from fairseq_ext.testing.mechanisms import build_tiny_model
 
 
 def attention(offsets, sigmas=None, *, site="encoder", width=4, learned=0, ratio=1.0, **stock):
@@ -386,6 +387,15 @@ def test_a_training_goes_on_with_its_own_offsets(tmp_path):
         ({"cross_gaussian_heads": "8"}, {"cross_gaussian_heads": "all"}, False),
         ({"cross_gaussian_heads": "8"}, {"cross_gaussian_heads": "2"}, True),
         ({"encoder_gaussian_heads": "8"}, {"encoder_gaussian_heads": "4"}, True),  # had more heads
+        ({"no_token_positional_embeddings": True}, {}, True),
+        (
+            {"no_token_positional_embeddings": True},
+            {"encoder_positions": "none", "decoder_positions": "none"},
+            False,
+        ),
+        ({"activation_fn": "gelu"}, {"activation_fn": "relu"}, True),
+        ({"no_scale_embedding": True}, {"no_scale_embedding": False}, True),
+        ({}, {"activation_fn": "relu"}, False),  # what an older one does not say
     ],
 )
 def test_what_options_make_is_compared(before, now, refused, tmp_path):
@@ -394,6 +404,15 @@ def test_what_options_make_is_compared(before, now, refused, tmp_path):
     save_state(path, before)
     with pytest.raises(UsageError, match="was trained with") if refused else nullcontext():
         restore.check(str(path), now, False)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_every_parameter_has_a_gradient(before):
+    """DDP wants one of the layer norm before heads that read no query, too."""
+    model = build_tiny_model("transformer_gaussian_all_tiny", decoder_normalize_before=before)
+    logits, _ = model(torch.tensor([[5, 6, 2]]), None, torch.tensor([[2, 7]]))
+    logits.logsumexp(-1).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
 def test_architectures_that_are_not_ours_go_on(tmp_path):

@@ -25,12 +25,13 @@ from omegaconf.errors import ConfigAttributeError
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention import Attention, AttentionRecorder
 from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
 from fairseq_ext.models.config import check_requirements, joined_config, to_transformer_config
 from fairseq_ext.models.layers import Checkpointed
+from fairseq_ext.models.mixins import SIDES
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
 from fairseq_ext.testing.mechanisms import build_tiny_model
 
@@ -350,6 +351,30 @@ def test_layers_that_remain_have_the_lambda_they_were_trained_with():
     assert [layer.self_attn.mixer.first for layer in pruned.encoder.layers] == [first[1], first[3]]
 
 
+@pytest.mark.parametrize(
+    "name", ["transformer_una_tiny", "roberta_una_tiny", "transformer_lm_una_tiny"]
+)
+def test_a_checkpoint_of_the_layers_that_remain_says_which_they_were(name):
+    """It is read, or trained on, with the lambdas of their numbers, and is not pruned again."""
+    sides = ["decoder"] if "lm" in name else ["encoder"] if "roberta" in name else SIDES
+    options = {f"{side}_layers": 4 for side in sides} | {f"{sides[0]}_head_mixer": "differential"}
+    kept = {f"{side}_layers_to_keep": "1,3" for side in sides}
+    full, pruned = build_tiny_model(name, **options), build_tiny_model(name, **options, **kept)
+    config = OmegaConf.create({**options, **kept, "_name": name})
+    pruned.load_state_dict(full.state_dict(), model_cfg=config)
+    saved = {**config, **pruned.adopted_options()}  # fairseq sets what it pruned by to None
+    assert all(saved[f"{side}_layers"] == 2 for side in sides)
+    again = build_tiny_model(name, **{n: saved[n] for n in (*options, *kept)})
+    again.load_state_dict(pruned.state_dict(), model_cfg=OmegaConf.create({**saved, "_name": name}))
+    assert again.state_dict().keys() == pruned.state_dict().keys()
+    torch.testing.assert_close(again.state_dict(), pruned.state_dict(), atol=0, rtol=0)
+    firsts = [
+        [m.mixer.first for m in model.modules() if isinstance(m, Attention) and m.mixer is not None]
+        for model in (full, pruned, again)
+    ]
+    assert firsts[1] == firsts[2] == firsts[0][1::2]
+
+
 def test_roles_by_layer_are_those_of_the_layers_that_remain():
     kept = {"encoder_layers_to_keep": "0,2", "decoder_layers_to_keep": "1"}
     model = build("transformer_roles_tiny", encoder_roles="relative/separator", **kept)
@@ -386,7 +411,7 @@ def test_layers_that_remain_keep_their_own_parameters():
     for n in range(2):
         pair = pruned.encoder.layers[n].state_dict(), full.encoder.layers[n + 1].state_dict()
         torch.testing.assert_close(*pair, atol=0, rtol=0)
-    assert pruned.adopted_options() == {"encoder_layers": 2, "decoder_layers": 2}
+    assert pruned.adopted_options() == {"encoder_layers": 2, "decoder_layers": 2, **kept}
 
 
 @pytest.mark.parametrize(
@@ -522,14 +547,16 @@ def test_hypotheses_of_a_sentence_share_its_keys_in_beam_search(name, beam, monk
     assert generate() == shared
 
 
-@pytest.mark.parametrize("case", ["equal", "other tokens", "dropout", "training", "one by one"])
+CASES = ["equal", "other tokens", "dropout", "dropout of heads", "training", "one by one"]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_equal_hypotheses_are_computed_once_as_the_search_begins(case):
     """Output, map and what the next step finds in the caches are those of rows of their own."""
     model, beam, rows = build("transformer_una_tiny").double().eval(), 3, []
-    if case == "dropout":
-        for module in model.decoder.modules():
-            if hasattr(module, "apply_during_inference"):
-                module.apply_during_inference = True
+    if case.startswith("dropout"):
+        modules = ["MultiheadAttention"] if case.endswith("heads") else None
+        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=modules)
     model.train(case == "training")
     layer = model.decoder.layers[0]
     layer.register_forward_pre_hook(lambda _, args: rows.append(args[0].size(1)))
@@ -551,6 +578,6 @@ def test_equal_hypotheses_are_computed_once_as_the_search_begins(case):
                 results.append((logits, extra["attn"], extra["inner_states"]))
     saved = case == "equal"
     assert rows == [sentences if saved else len(order), *[len(order)] * 3]
-    if case not in ("dropout", "training"):
+    if case not in ("dropout", "dropout of heads", "training"):
         for ours, expected in zip(results[:2], results[2:], strict=True):
             torch.testing.assert_close(ours, expected)

@@ -118,7 +118,8 @@ class Attention(CachedProjections):
             head for head in self.learned_heads if owners[head].masks == DEFAULT_MASKS
         ]
         windows = [group.window or 0 for group in groups]
-        windowed = self.self_attention and windows and all(windows)
+        unmasked = all(group.masks == DEFAULT_MASKS for group in groups)  # others may count keys
+        windowed = self.self_attention and windows and all(windows) and unmasked
         self.cache_start = -max(windows) if windowed else None
         learned = [group.scorer for group in groups if group.learned]
         widths = [
@@ -167,8 +168,7 @@ class Attention(CachedProjections):
         if before_softmax:
             raise UsageError("before_softmax is not supported; use an AttentionRecorder.")
         if not self.num_heads:
-            # not of zeros: DDP needs a gradient of a layer norm before it
-            return self.out_proj(query[..., :0]), None
+            return self.out_proj(query[..., :0]), None  # not of zeros: DDP wants a gradient
         inputs = as_inputs(key_padding_mask, attn_mask)
         if inputs.keys is not None:
             key = value = inputs.keys
@@ -201,6 +201,8 @@ class Attention(CachedProjections):
         # gate heads, and output
         out = gate_heads(self.gate, out, query)
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
+        if not self.learned_heads:  # in cross-attention nothing else reads queries; see above
+            output = output + query[..., :0].sum()
         if maps is None or not need_weights:
             return output, None
         return output, maps.transpose(0, 1) if need_head_weights else maps.mean(1)

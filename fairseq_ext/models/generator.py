@@ -95,10 +95,19 @@ class Generator(nn.Module):
 
 
 def shrink(cfg: TransformerConfig, share: float) -> TransformerConfig:
-    """Return a configuration of plain attention, with a share of the heads of the same width."""
+    """Return a configuration of plain attention, with a share of the heads of the same width.
+
+    Raises:
+        UsageError: nothing would tell it where words stand.
+    """
     cfg = copy(cfg)
     cfg.encoder_conv_kernel = 0
     scorer = ("encoder_scorer",) if cfg.encoder_scorer == "disentangled" else ()
+    if cfg.encoder_positions == "none" and not scorer:
+        raise UsageError(
+            "--encoder-positions is none, and a generator (--generator-size), whose attention is "
+            "plain, would not know the order of words; give other positions"
+        )
     for name, *_ in ENCODER_OPTIONS:
         if not name.startswith((*KEPT, *scorer)):
             setattr(cfg, name, DEFAULTS[name])

@@ -101,6 +101,7 @@ class TransformerLanguageModel(AttentionModel, stock.TransformerLanguageModel):
     """
 
     decoder: TransformerDecoder
+    kept: str | None
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "TransformerLanguageModel":
@@ -121,12 +122,13 @@ class TransformerLanguageModel(AttentionModel, stock.TransformerLanguageModel):
         options.check_supported(config)
         embedding = build_embedding(args, task.source_dictionary)
         model = cls(TransformerDecoder(config, task.target_dictionary, embedding, True))
+        model.kept = args.decoder_layers_to_keep
         report_model(model, task)
         return model
 
-    def adopted_options(self) -> dict[str, int]:
-        """Return the number of layers, of which some may have been left out; for checkpoints."""
-        return {"decoder_layers": len(self.decoder.layers)}
+    def adopted_options(self) -> dict[str, Any]:
+        """Return the number of layers, and which ones were kept of more; for checkpoints."""
+        return {"decoder_layers": len(self.decoder.layers), "decoder_layers_to_keep": self.kept}
 
     @record_attention
     def forward(

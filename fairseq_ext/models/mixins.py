@@ -1,8 +1,10 @@
 """Mixin of all models with our attention, what they report, and a decorator of their forward."""
 
+import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from itertools import repeat
 from typing import Any
 
 from fairseq.checkpoint_utils import prune_state_dict
@@ -59,8 +61,12 @@ class AttentionModel(BaseFairseqModel):
 
         Our upgrade of a state dict needs the numbers that layers have after pruning, and fairseq
         calls it only before: it is called once more, when the pruned layers have been renumbered.
+        A state dict that was saved after that is not pruned again.
         """
-        if any(getattr(model_cfg, f"{side}_layers_to_keep", None) for side in SIDES):
+        kept = [getattr(model_cfg, f"{side}_layers_to_keep", None) for side in SIDES]
+        if any(kept) and not any(map(_has_more_layers, kept, SIDES, repeat(state_dict))):
+            return super().load_state_dict(state_dict, strict)
+        if any(kept):
             parts = [module for module in self.modules() if isinstance(module, Attention)]
             for part in parts:
                 part.renames_only = True
@@ -69,6 +75,13 @@ class AttentionModel(BaseFairseqModel):
                 part.renames_only = False
             state_dict = prune_state_dict(state_dict, model_cfg)
         return super().load_state_dict(state_dict, strict, model_cfg, args)
+
+
+def _has_more_layers(kept: str | None, side: str, names: Iterable[str]) -> bool:
+    """Return whether a side has layers beside as many as are to be kept of it."""
+    place = re.compile(rf"{side}\.(?:sentence_encoder\.)?layers\.(\d+)\.")
+    numbers = {int(found[1]) for found in map(place.match, names) if found}
+    return kept is not None and len(numbers) > len(kept.split(","))
 
 
 def log_statistics(model: nn.Module) -> None:

@@ -32,7 +32,7 @@ DEFAULTS = {
     "pooler_dropout": 0.0,
     "pretrained_pooler": False,
 }
-ADOPTED = (*SIZES, *DEFAULTS, "max_positions", "segments")
+ADOPTED = (*SIZES, *DEFAULTS, "encoder_layers_to_keep", "max_positions", "segments")
 
 
 def saved_options(state: Mapping[str, Any], part: str = "model") -> dict[str, Any]:

@@ -117,10 +117,14 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         """Return how many hypotheses of each sentence are equal: all, as beam search begins."""
         begins = state is not None and not state and not self.training
         beam = (encoder_out or {}).get("beam", 1)
-        if not begins or beam == 1 or self.dropout_module.apply_during_inference:
+        if not begins or beam == 1 or self._drops_out():
             return 1
         rows = tokens.view(-1, beam, tokens.size(1))
         return beam if (rows == rows[:, :1]).all() else 1
+
+    def _drops_out(self) -> bool:
+        """Return whether --retain-dropout is of any module here."""
+        return any(getattr(m, "apply_during_inference", False) for m in self.modules())
 
     def _share(self, extra: dict[str, Any], state: dict | None, beam: int) -> dict[str, Any]:
         """Make what was computed once for each sentence that of each of its hypotheses."""
@@ -177,6 +181,7 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
 
     encoder: TransformerEncoder
     decoder: TransformerDecoder
+    kept: dict[str, str | None]
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "TransformerModel":
@@ -193,13 +198,15 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
         role_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
         if config.share_encoder_decoder_layers:
             shared_layers.share_layers(model)
+        model.kept = {side: getattr(config, side).layers_to_keep for side in SIDES}
         model.decoder.always_align = getattr(getattr(task, "cfg", None), "load_alignments", False)
         report_model(model, task)
         return model
 
-    def adopted_options(self) -> dict[str, int]:
-        """Return the numbers of layers, of which some may have been left out; for checkpoints."""
-        return {f"{side}_layers": len(getattr(self, side).layers) for side in SIDES}
+    def adopted_options(self) -> dict[str, Any]:
+        """Return the number of layers, and which ones were kept of more; for checkpoints."""
+        numbers = {f"{side}_layers": len(getattr(self, side).layers) for side in SIDES}
+        return numbers | {f"{side}_layers_to_keep": self.kept[side] for side in SIDES}
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoder:

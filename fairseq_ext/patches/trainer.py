@@ -53,7 +53,7 @@ def save_all() -> None:
     Since: always.
     Until: Trainer.state_dict has all three.
     """
-    from fairseq_ext import training_checks
+    from fairseq_ext import resuming_checks
     from fairseq_ext.data.fingerprints import FINGERPRINTS, take_fingerprints
     from fairseq_ext.data.vocabulary import digest
     from fairseq_ext.models.config import to_dict
@@ -68,7 +68,7 @@ def save_all() -> None:
         state["extra_state"] |= {FINGERPRINTS: fingerprints, EARLY_STOP: early_stop()}
         if origins := find_origins(to_dict(trainer.cfg.model)):
             state["extra_state"][KEY] = origins
-        if options := training_checks.adopted_options(trainer.get_model()):
+        if options := resuming_checks.adopted_options(trainer.get_model()):
             state["cfg"]["model"] = {**state["cfg"]["model"], **options}
         return state
 
@@ -83,7 +83,7 @@ def restore_all() -> None:
     Since: fairseq 0.12.
     Until: Trainer.load_checkpoint calls task.load_state_dict and restores the default metrics.
     """
-    from fairseq_ext import safe_loading, training_checks
+    from fairseq_ext import resuming_checks, safe_loading
     from fairseq_ext.attention.model_report import get_model_report
     from fairseq_ext.data.fingerprints import check_fingerprints
     from fairseq_ext.models.config import to_dict
@@ -95,7 +95,7 @@ def restore_all() -> None:
 
         def examine(filename: str, state: State) -> None:
             check_fingerprints(filename, state.get("extra_state"), trainer.task)
-            training_checks.check_restored(filename, state, trainer, reset_optimizer)
+            resuming_checks.check_restored(filename, state, trainer, reset_optimizer)
             task_state.update(state.get("task_state") or {})
             if hasattr(trainer.task, "check_state") and not reset_optimizer:
                 trainer.task.check_state(task_state)  # before parameters are found not to fit
