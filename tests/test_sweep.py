@@ -16,6 +16,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import read_output
 from fairseq_ext.files import write_lines
 from fairseq_ext.tools import jobs
+from fairseq_ext.tools.command_lines import parse_flags
 from fairseq_ext.tools.sweep import choose_devices, plan_jobs
 from fairseq_ext.training_logs import read_log
 
@@ -473,4 +474,4 @@ def test_on_fairseq(data_bin, tmp_path, capsys, forked):
 def test_a_flag_without_a_value_does_not_take_the_flag_behind_it():
     command = "--gen-subset --beam 5 --lr=-1 --offset -2 --cpu".split()
     expected = {"--gen-subset": "", "--beam": "5", "--lr": "-1", "--offset": "-2", "--cpu": ""}
-    assert jobs.parse_flags(command) == expected
+    assert parse_flags(command) == expected
