@@ -58,7 +58,7 @@ class Task:
 
 @pytest.mark.parametrize("by_sentence", [True, False])
 def test_a_loss_of_words_is_logged_where_samples_are_sentences(letters, tmp_path, by_sentence):
-    """As fairseq's cross-entropy does it."""
+    """Cross-entropy of fairseq logs nll_loss only if a sample's size is its sentences."""
     flags = ["--criterion", "cross_entropy", *(["--sentence-avg"] if by_sentence else [])]
     code, last, _ = train(letters, tmp_path, "nll_loss", *flags)
     assert (code == 0) == by_sentence

@@ -279,7 +279,7 @@ def test_tokenised_reference_is_detokenised_and_marked(run_score):
 
 @pytest.mark.parametrize(("plain", "tokenised"), [(15, True), (25, False)])
 def test_text_with_little_punctuation_may_be_tokenised(plain, tokenised):
-    """As headlines: if output and reference were told apart, their words would differ."""
+    """Headlines and their output have to be told alike, or else their words would differ."""
     lines = ["two dogs run"] * plain + ["kwan 's dog wins"]
     found = translation.detokenise_if_needed(lines, "en")
     assert found == ([*lines[:-1], "kwan's dog wins"] if tokenised else lines, tokenised)

@@ -60,7 +60,7 @@ def test_a_parser_is_trained_once_and_measured_in_lower_case_too(train, tmp_path
 
 
 def test_annotations_of_another_parser_are_refused(train, tmp_path):
-    """Those that are there are kept if this parser made them."""
+    """Annotations that are there are kept if this parser made them."""
     data = tmp_path / "data"
     (data / "train.annotations").mkdir(parents=True)
     (data / "train.jsonl").touch()

@@ -131,8 +131,7 @@ def measure(name: str, folders: Sequence[Path], mixed: bool = False) -> tuple[Me
     Raises:
         UsageError: a run has no such answers, or they have no such score.
     """
-    subset, _, score = name.removeprefix(PREFIX).rpartition(".")
-    file = f"predict-{subset}.txt"
+    file, score = name_file(name), name.rpartition(".")[2]
     answers = {folder: read_answers(folder, file) for folder in folders}
     scorers = {folder: _find_scorer(name, score, each[0]) for folder, each in answers.items()}
     if not mixed:
@@ -142,6 +141,11 @@ def measure(name: str, folders: Sequence[Path], mixed: bool = False) -> tuple[Me
     scorer: Any = scorers[folders[0]]
     scores = Scores(name, True, "", scorer, statistics, values)
     return Measure(name, 2, values, scores), f"{name}: of the answers in RUN/{file}"
+
+
+def name_file(name: str) -> str:
+    """Return the name of the file of answers that predicted.SUBSET.NAME is a score of."""
+    return f"predict-{name.removeprefix(PREFIX).rpartition('.')[0]}.txt"
 
 
 def read_answers(folder: Path, name: str) -> list[Answer]:

@@ -51,13 +51,11 @@ def measure_named(
     if name.startswith(ANALYSIS):
         values = {run.folder: find_analysed_value(run, name) for run in runs}
         note = f"{name}: mean over heads, of `fairseq-ext analyse`"
-        return Measure(name, 4, values), _join(
-            note, name_older(f"{ANALYSIS[:-1]}/{TABLES[0]}", runs)
-        )
+        older = name_older(f"{ANALYSIS[:-1]}/{TABLES[0]}", runs)
+        return Measure(name, 4, values), _join(note, older)
     if name.startswith(predictions.PREFIX):
         measure, note = predictions.measure(name, [run.folder for run in runs], mixed)
-        file = f"predict-{name.removeprefix(predictions.PREFIX).rpartition('.')[0]}.txt"
-        return measure, _join(note, name_older(file, runs))
+        return measure, _join(note, name_older(predictions.name_file(name), runs))
     if needs_baseline(name):
         values = {run.folder: compare_run(name, run, _match(run, baseline)) for run in runs}
         against = f"{baseline[0].variant}'s run of the same number"
