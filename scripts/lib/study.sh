@@ -128,7 +128,7 @@ study() {
   [ -z "${GENERATE:-}" ] || generate=(--generate "$GENERATE" ${AVERAGE:+--average "$AVERAGE"})
   for part in "${PREDICT[@]}"; do generate+=(--predict "$part"); done
   while [ "$1" != -- ]; do
-    given+=("$1 ${REST[*]@Q}")
+    given+=("$1${REST[*]:+ ${REST[*]@Q}}")
     variants+=(--variant "${given[-1]}")
     add_runs "$out/${1%%=*}"
     shift
