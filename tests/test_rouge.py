@@ -21,7 +21,7 @@ from fairseq_ext.evaluation.metrics import METRICS
 from fairseq_ext.evaluation.rouge_scorer import RougeScorer, RougeScorerConfig
 from fairseq_ext.evaluation.significance import confidence_interval
 from fairseq_ext.evaluation.subword_marks import refuse_subwords
-from fairseq_ext.evaluation.translation import detokenise, detokenise_if_needed, read_output
+from fairseq_ext.evaluation.translation import detokenise_if_needed, read_output
 
 NAMES = [f"rouge-{kind}{end}" for end in ("", "-unstemmed") for kind in "12l"]
 

@@ -155,7 +155,7 @@ class Attention(CachedProjections):
                 sentence belongs to as many neighbouring hypotheses.
             value: like key.
             attn_mask: [T, S], boolean (True = masked) or additive (0 or large and negative). A mask
-                of the future hides it only from softmax and hard-coded heads.
+                of the future does not hide it from normalisers that look across queries.
 
         Returns:
             output [T, B, C] and, if asked for, the weights before dropout, in float32 or wider:

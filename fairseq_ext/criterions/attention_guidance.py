@@ -67,8 +67,8 @@ class GuidanceConfig(FairseqDataclass):
         ag_fraction: share of the encoder's heads to guide, by the paper's split: 1 next, 1 prev,
             the rest first
         ag_layers: layers to guide: all, or some, as in 0,1,2
-        ag_preset: released sets the four options below to what the authors' released code computes,
-            where guidance holds for 20,000 updates, or until it ends
+        ag_preset: released sets how long guidance holds, its reduction, edges and maps to what the
+            authors' released code computes, where it holds for 20,000 updates, or until it ends
         ag_alpha: initial weight, or auto: that of 1, 10, 100 which brings the two losses of the
             first batch closest in size (the paper's rule)
         ag_decay_updates: update at which the weight has fallen to 0 (default: --max-update)

@@ -74,9 +74,10 @@ class AttentionOptions:
 
     Attributes:
         encoder_normaliser: normaliser of encoder self-attention
-        decoder_normaliser: normaliser of decoder self-attention; only softmax keeps the future
-            hidden
-        cross_normaliser: normaliser of encoder-decoder attention; only softmax works token by token
+        decoder_normaliser: normaliser of decoder self-attention; none that looks across queries
+            (doubly, hybrid, sinkhorn, sinkformer), which would see the future
+        cross_normaliser: normaliser of encoder-decoder attention; none that looks across queries,
+            since translations grow token by token
         encoder_scorer: scorer of encoder self-attention; dot is the scaled dot product,
             disentangled DeBERTa's
         decoder_scorer: scorer of decoder self-attention

@@ -23,8 +23,8 @@ sys.exit(sys.version_info[:2] == (3, 12) and platform.machine() == "x86_64")' ||
   local include
   include=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')
   { command -v c++ && [ -e "$include/Python.h" ]; } >/dev/null ||
-    die "fairseq has a wheel for Python 3.12 only and its source needs a C++ compiler and Python.h:" \
-      "use Python 3.12, or install g++ and python3-dev."
+    die "fairseq has a wheel for Python 3.12 on x86_64 only and its source needs a C++ compiler and" \
+      "Python.h: use these two, or install g++ and python3-dev."
   say "fairseq is built from source for $(python --version), which takes a few minutes."
 }
 
