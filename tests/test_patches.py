@@ -22,7 +22,7 @@ import pytest
 import torch
 from conftest import PLUGIN, train_in_two_processes
 from conftest import fairseq as run_fairseq
-from fairseq import file_utils, options
+from fairseq import checkpoint_utils, file_utils, options
 from fairseq.data import (
     BucketPadLengthDataset,
     ConcatDataset,
@@ -31,11 +31,12 @@ from fairseq.data import (
     data_utils,
 )
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.dataclass.configs import CommonConfig
+from fairseq.dataclass.configs import CheckpointConfig, CommonConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 from torch.multiprocessing import ProcessRaisedException
@@ -183,6 +184,37 @@ def test_every_sentence_is_in_a_batch_once(limit):
     assert np.concatenate(batches).tolist() == list(range(50))
 
 
+class Shuffled(FairseqDataset):
+    """Sentences in an order that is drawn when batches are made."""
+
+    can_reuse_epoch_itr_across_epochs = True
+
+    def __len__(self) -> int:
+        return 16
+
+    def collater(self, samples: list[int]) -> list[int]:
+        return samples
+
+    def ordered_indices(self) -> np.ndarray:
+        return np.random.permutation(16)  # noqa: NPY002  (whose seed fairseq sets)
+
+    def batch_by_size(self, indices: np.ndarray, **limits: int) -> np.ndarray:
+        return indices.reshape(-1, 2)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_batches_are_those_of_the_first_epoch_unless_made_anew(anew):
+    def batches(epoch):
+        iterator = FairseqTask(Namespace()).get_batch_iterator(
+            Shuffled(), epoch=epoch, update_epoch_batch_itr=anew
+        )
+        assert iterator.epoch == epoch
+        return np.array(iterator.frozen_batches)
+
+    assert (batches(2) == batches(2)).all()
+    assert (batches(1) == batches(2)).all() == (not anew)
+
+
 class Epochs(FairseqDataset):
     """Items are the epoch in which they were read."""
 
@@ -220,6 +252,33 @@ def test_processes_that_load_data_hear_of_new_epochs(workers, reuse):
     resumed = begun()
     resumed.load_state_dict(iterator.state_dict())
     assert [[*resumed.next_epoch_itr()] for _ in range(2)] == [[[3]] * 2, [[4]] * 3]
+
+
+@pytest.mark.parametrize(("best", "maximize"), [([-0.8, -0.7], False), ([-0.4, 0.1], True)])
+def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
+    tmp_path, monkeypatch, best, maximize
+):
+    monkeypatch.setattr(checkpoint_utils.save_checkpoint, "best", -0.4, raising=False)
+    cfg = CheckpointConfig(
+        save_dir=str(tmp_path),
+        keep_best_checkpoints=2,
+        maximize_best_checkpoint_metric=maximize,
+        no_epoch_checkpoints=True,
+    )
+    trainer = SimpleNamespace(
+        data_parallel_rank=0,
+        should_save_checkpoint_on_current_rank=True,
+        checkpoint_suffix="",
+        task=None,
+        consolidate_optimizer=lambda: None,
+        get_num_updates=lambda: 1,
+        save_checkpoint=lambda name, state: Path(name).touch(),
+    )
+    for epoch, score in enumerate([-0.4, -0.7, -0.6, -0.8, 0.1], 1):
+        done = SimpleNamespace(epoch=epoch, end_of_epoch=lambda: True, state_dict=dict)
+        checkpoint_utils.save_checkpoint(cfg, trainer, done, score)
+    kept = [path.stem.rsplit("_")[-1] for path in tmp_path.glob("checkpoint.best_*")]
+    assert sorted(round(float(score), 3) for score in kept) == best  # a further digit breaks ties
 
 
 def test_a_copy_that_is_cut_short_leaves_the_last_checkpoint_as_it_was(tmp_path, monkeypatch):

@@ -224,7 +224,7 @@ class Task:
 
 
 def setup(name, arch="roberta_una_tiny", **options):
-    task = Task(name.removesuffix("_ag").removesuffix("_rdrop"))
+    task = Task(name.removesuffix("_ag").removesuffix("_rdrop").removesuffix("_asa"))
     torch.manual_seed(1)
     config = {"_name": arch, "dropout": 0.0, "attention_dropout": 0.0}
     model = build_model(OmegaConf.create(config), task)
@@ -293,6 +293,32 @@ def test_r_drop_has_the_loss_of_pairs_in_both_passes(kind):
     model, criterion = setup(f"{name}_rdrop", rdrop_alpha=0.0)
     once = setup(name)[1](model, sample(name))[0]
     torch.testing.assert_close(criterion(model, sample(name))[0], 2 * once)
+
+
+def record(monkeypatch, owner, name, seen):
+    """Keep the losses that a method returns."""
+    original = getattr(owner, name)
+
+    def recorded(*args):
+        result = original(*args)
+        seen.append(result[0])
+        return result
+
+    monkeypatch.setattr(owner, name, recorded)
+
+
+def test_freelb_has_the_loss_of_pairs_in_all_passes(monkeypatch):
+    noise = {"asa_baseline": "freelb", "asa_steps": 3, "asa_radius": 2.0, "asa_step_size": 1.0}
+    model, criterion = setup("masked_lm_sop_asa", **noise)
+    [pairs] = (part for part in criterion.parts if part.in_evaluation)
+    words, orders = [], []
+    record(monkeypatch, criterion.base, "forward", words)
+    record(monkeypatch, pairs, "loss", orders)
+    loss = criterion(model, sample("masked_lm_sop"))[0]
+    # the first one is of the criterion, the second of the first pass of FreeLB
+    assert len(words) == 3 and len({round(x.item(), 4) for x in orders}) == 3
+    every = torch.stack(words) + torch.stack(list({x.item(): x for x in orders}.values()))
+    torch.testing.assert_close(loss, every.mean())
 
 
 def test_the_logistic_loss_over_all_real_tokens():

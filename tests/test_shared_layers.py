@@ -216,15 +216,9 @@ def test_data_parallelism(tmp_path, checkpointed):
         ({"quant_noise_scalar": 0.1}, "--quant-noise-scalar"),
         ({"encoder_gaussian_heads": "all"}, "hard-coded heads everywhere, and self_attn.q_proj"),
         ({"cross_gaussian_heads": "2"}, "hard-coded heads everywhere, and encoder_attn.q_proj"),
-        ({"base_layers": 1}, "--base-layers"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(options, said, monkeypatch):
-    if "base_layers" in options:  # these need several processes to be built at all
-        monkeypatch.setattr(
-            "fairseq.models.transformer.transformer_decoder.BaseLayer",
-            lambda cfg: torch.nn.Linear(2, 2),
-        )
+def test_what_cannot_be_shared_is_refused(options, said):
     with pytest.raises(UsageError, match=f"--share-encoder-decoder-layers .*{said}"):
         build(**options)
 

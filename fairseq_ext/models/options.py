@@ -256,7 +256,12 @@ def _known() -> list[Option]:
 
 update()
 
-UNSUPPORTED = ("cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
+UNSUPPORTED = (
+    "cross_self_attention",
+    "encoder_xformers_att_config",
+    "decoder_xformers_att_config",
+    "base_layers",
+)
 
 
 def check_supported(cfg: Any) -> None:

@@ -92,8 +92,8 @@ def _layers(side: Any, kind: type) -> list[Any]:
     layers = [*side.layers.children()]  # all of them, despite LayerDrop
     if not all(isinstance(layer, kind) for layer in layers):
         raise UsageError(
-            f"{FLAG} goes neither with --ddp-backend fully_sharded, which would part layers, nor "
-            "with --base-layers; leave one of them out"
+            f"{FLAG} does not go with --ddp-backend fully_sharded, which would part layers; leave "
+            "one of them out"
         )
     return layers
 

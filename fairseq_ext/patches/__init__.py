@@ -41,6 +41,7 @@ PATCHES = (
     batches.stop_reading_ahead,
     checkpoints.copy_whole,
     checkpoints.save_whole,
+    checkpoints.find_scores_below_zero,
     checkpoints.load_safely,
     checkpoints.parse_settings,
     checkpoints.unpack_safely,

@@ -51,7 +51,11 @@ def repeat_batches() -> None:
     def get_batch_iterator(
         original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        fresh = getattr(task.cfg, "rebuild_batches", False) or not task.can_reuse_epoch_itr(dataset)
+        fresh = (
+            getattr(task.cfg, "rebuild_batches", False)
+            or kwargs.get("update_epoch_batch_itr")
+            or not task.can_reuse_epoch_itr(dataset)
+        )
         if fresh or dataset in task.dataset_to_epoch_iter:
             return original(task, dataset, *args, **kwargs)
         iterator = original(task, dataset, *args, **kwargs | {"epoch": 1})

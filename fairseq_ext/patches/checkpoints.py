@@ -18,6 +18,8 @@ Examine = Callable[[str, dict[str, Any]], None]
 
 _examiners: list[Examine] = []
 
+SCORE = r"(\d+\.?\d*)"  # in the names of the best checkpoints
+
 
 def copy_whole() -> None:
     """Copy a checkpoint to a temporary name, then give it its final one.
@@ -58,6 +60,22 @@ def save_whole() -> None:
             torch.save(state, file)
 
     wrap("fairseq.checkpoint_utils", "torch_persistent_save", save)
+
+
+def find_scores_below_zero() -> None:
+    """Find the best checkpoints by their scores also where these are below 0.
+
+    Fault: --keep-best-checkpoints deletes none whose score is below 0, as the loss of Pearson's
+        correlation is, and keeps other ones than the best.
+    Since: fairseq 0.9.
+    Until: save_checkpoint looks for a minus sign too.
+    """
+
+    def checkpoint_paths(original: Callable, path: str, pattern: str = "", **how: Any) -> Any:
+        pattern = pattern.replace(SCORE, SCORE.replace("(", "(-?"))
+        return original(path, **({"pattern": pattern} if pattern else {}), **how)
+
+    wrap("fairseq.checkpoint_utils", "checkpoint_paths", checkpoint_paths)
 
 
 def load_safely() -> None:

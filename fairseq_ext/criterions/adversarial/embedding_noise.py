@@ -110,11 +110,12 @@ class FreeLB(NoiseTerm):
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return the difference of the mean loss of all passes and the loss of the first."""
-        noise, losses = self.noise, [step.loss]
+        noise, losses = self.noise, [step.loss + step.further_loss(step.output)]
         for _ in range(self.steps - 1):
             noise = noise.ascend(losses[-1], self.cfg.asa_step_size, keep_graph=True)
-            losses.append(step.rerun(noise=noise)[0])
-        gain = torch.stack(losses).mean() - step.loss
+            loss, output = step.rerun(noise=noise)
+            losses.append(loss + step.further_loss(output))
+        gain = torch.stack(losses).mean() - losses[0]
         return gain, {"asa_gain": gain.detach()}
 
 
