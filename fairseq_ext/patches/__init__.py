@@ -64,6 +64,7 @@ PATCHES = (
     trainer.restore_all,
     trainer.save_all,
     trainer.forget_validations,
+    trainer.average_last_norms,
     trainer.register_lamb,
     trainer.unscale_once,
     updates.count_real_batches,

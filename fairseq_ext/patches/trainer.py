@@ -79,9 +79,11 @@ def restore_all() -> None:
     """Check a checkpoint before it is restored; restore the states of task and metrics too.
 
     Fault: A resumed training loses what the task keeps and what metrics add up over a run, and
-        takes parameters of another mechanism for its own.
+        takes parameters of another mechanism for its own. With --store-ema a checkpoint without a
+        moving average ends in a traceback.
     Since: fairseq 0.12.
-    Until: Trainer.load_checkpoint calls task.load_state_dict and restores the default metrics.
+    Until: Trainer.load_checkpoint calls task.load_state_dict, restores the default metrics, and
+        begins an average from the parameters.
     """
     from fairseq_ext import resuming_checks, safe_loading
     from fairseq_ext.attention.model_report import get_model_report
@@ -96,6 +98,10 @@ def restore_all() -> None:
         def examine(filename: str, state: State) -> None:
             check_fingerprints(filename, state.get("extra_state"), trainer.task)
             resuming_checks.check_restored(filename, state, trainer, reset_optimizer)
+            if (
+                trainer.cfg.ema.store_ema
+            ):  # fairseq looks for the parameters where they no longer are
+                state["extra_state"].setdefault("ema", state["model"])
             task_state.update(state.get("task_state") or {})
             if hasattr(trainer.task, "check_state") and not reset_optimizer:
                 trainer.task.check_state(task_state)  # before parameters are found not to fit
@@ -149,6 +155,24 @@ def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
     if "default" in saved and not reset_meters:
         metrics.load_state_dict({"default": saved["default"]})
         metrics._active_aggregators["default"] = metrics._aggregators["default"]
+
+
+def average_last_norms() -> None:
+    """Keep the last layer norms of encoder and decoder in the moving average.
+
+    Fault: --store-ema drops them in models with --encoder-normalize-before or
+        --decoder-normalize-before, as language models are: it takes the average for one of a
+        version that had none.
+    Since: fairseq 0.12.
+    Until: EMA.restore keeps the versions of encoder and decoder.
+    """
+
+    def restore(original: Callable, average: Any, state: State, *args: Any, **how: Any) -> None:
+        own = average.model.state_dict().items()
+        versions = {name: value for name, value in own if "version" in name}
+        original(average, versions | state, *args, **how)
+
+    wrap("fairseq.models.ema.ema:EMA", "restore", restore)
 
 
 def register_lamb() -> None:
