@@ -192,6 +192,9 @@ class Shuffled(FairseqDataset):
     def __len__(self) -> int:
         return 16
 
+    def __getitem__(self, index: int) -> int:
+        return index
+
     def collater(self, samples: list[int]) -> list[int]:
         return samples
 
@@ -279,6 +282,25 @@ def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
         checkpoint_utils.save_checkpoint(cfg, trainer, done, score)
     kept = [path.stem.rsplit("_")[-1] for path in tmp_path.glob("checkpoint.best_*")]
     assert sorted(round(float(score), 3) for score in kept) == best  # a further digit breaks ties
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_batches_are_shuffled_after_a_curriculum_as_when_resumed(reuse):
+    def begun():
+        batches = [[n] for n in range(16)]
+        data = Shuffled()
+        return EpochBatchIterator(data, lambda x: x[0], batches, reuse_dataloader=reuse)
+
+    iterator, ordered = begun(), list(range(16))
+    first, second, third = ([*iterator.next_epoch_itr(shuffle=epoch > 1)] for epoch in (1, 2, 3))
+    assert (
+        first == ordered
+        and sorted(second) == ordered
+        and len({*map(str, (first, second, third))}) == 3
+    )
+    resumed = begun()
+    resumed.load_state_dict({"version": 2, "epoch": 3, "iterations_in_epoch": 0, "shuffle": True})
+    assert [*resumed.next_epoch_itr(shuffle=True)] == third
 
 
 def test_a_copy_that_is_cut_short_leaves_the_last_checkpoint_as_it_was(tmp_path, monkeypatch):

@@ -37,6 +37,7 @@ PATCHES = (
     batches.repeat_batches,
     batches.refresh_cached_items,
     batches.use_whole_parts,
+    batches.shuffle_after_curriculum,
     batches.restart_workers,
     batches.stop_reading_ahead,
     checkpoints.copy_whole,

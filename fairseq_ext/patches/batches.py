@@ -99,6 +99,25 @@ def use_whole_parts() -> None:
     wrap("fairseq.data:ConcatDataset", "__init__", init)
 
 
+def shuffle_after_curriculum() -> None:
+    """Shuffle batches from the first epoch on that is to be shuffled.
+
+    Fault: With --curriculum batches are shuffled in no later epoch either, but in a training that
+        is resumed.
+    Since: fairseq 0.12.2.
+    Until: EpochBatchIterator tells its batch sampler whether to shuffle.
+    """
+
+    def begin(
+        original: Callable, iterator: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        if iterator.dataloader is not None:
+            iterator.epoch_batch_sampler.shuffle = shuffle
+        return original(iterator, epoch, shuffle, *args, **kwargs)
+
+    wrap("fairseq.data.iterators:EpochBatchIterator", "_get_iterator_for_epoch", begin)
+
+
 def restart_workers() -> None:
     """Start new processes that load data in every epoch.
 

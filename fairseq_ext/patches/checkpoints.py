@@ -67,7 +67,7 @@ def find_scores_below_zero() -> None:
 
     Fault: --keep-best-checkpoints deletes none whose score is below 0, as the loss of Pearson's
         correlation is, and keeps other ones than the best.
-    Since: fairseq 0.9.
+    Since: fairseq 0.10.
     Until: save_checkpoint looks for a minus sign too.
     """
 
