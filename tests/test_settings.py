@@ -169,6 +169,19 @@ def test_layers_to_keep_as_text():
         option_pairs.check_pairs({"encoder_layers_to_keep": ("--keep", "(0,)"), **layers})
 
 
+@pytest.mark.parametrize("arch", ["transformer_una_tiny", "roberta_una_tiny", "transformer"])
+def test_noise_of_quantisation_needs_a_copy_of_the_weights(arch):
+    """fairseq writes the noise over the weights, which 16 bits' optimizer alone gives back."""
+    given = f"DATA --arch {arch} --optimizer adam --quant-noise-pq "
+    parse("training", f"{given} 0.1 --bf16".split())
+    parse("training", f"{given} 0".split())
+    for flags in ("", "--memory-efficient-fp16", "--bf16 --memory-efficient-bf16", "--amp"):
+        with pytest.raises(
+            UsageError, match="^--quant-noise-pq is 0.1 and .* stays in the weights"
+        ):
+            parse("training", f"{given} 0.1 {flags}".split())
+
+
 def test_shares_of_masked_tokens():
     rates = {name: (name, 0.6) for name in ("random_token_prob", "leave_unmasked_prob")}
     with pytest.raises(UsageError, match="^random_token_prob is 0.6 and leave_unmasked_prob is"):

@@ -62,6 +62,11 @@ def _refines(flag: str) -> Callable[[Values], bool]:
     return holds
 
 
+def _restores_weights(values: Values) -> bool:
+    saving = any(values[f"memory_efficient_{kind}"] for kind in ("fp16", "bf16"))
+    return not values["quant_noise_pq"] or ((values["fp16"] or values["bf16"]) and not saving)
+
+
 def _in_steps(values: Values) -> bool:
     named = values["lr_scheduler"] == "tri_stage" and values["phase_ratio"] is None
     return not named or values["decay_steps"] > 0
@@ -117,6 +122,12 @@ RULES = [
             "only models that refine a translation in steps have any; leave the flag out",
         )
         for flag in ("print_step", "retain_iter_history")
+    ),
+    Rule(
+        "quant_noise_pq fp16 bf16 memory_efficient_fp16 memory_efficient_bf16",
+        _restores_weights,
+        "the noise of each pass stays in the weights, unless --fp16 or --bf16 keeps a copy in "
+        "float32; give one of them, or leave the noise out",
     ),
     Rule("lr_scheduler decay_steps", _in_steps, "give --decay-steps, or --phase-ratio"),
     Rule(
