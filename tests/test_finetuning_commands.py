@@ -134,6 +134,18 @@ def trained(data, encoder, tmp_path_factory):
     return made
 
 
+@pytest.mark.parametrize("precision", [[], ["--bf16", "--ema-fp32"]], ids=["float32", "bf16"])
+def test_a_moving_average_has_the_new_head(data, encoder, tmp_path, precision):
+    name = "sentence_classification"
+    flags = ["--store-ema", "--ema-decay", 0, *precision, "--max-update", 2]
+    train(name, data / name, encoder, tmp_path, *flags)
+    state = saved(tmp_path)
+    average, last = state["extra_state"]["ema"], state["model"]
+    assert average.keys() == last.keys() and any("task_head" in key for key in last)
+    for key, value in last.items():
+        torch.testing.assert_close(average[key], value, msg=key)
+
+
 def logged(run, kind="valid"):
     return [record.values for record in read_log(run) if record.kind == kind]
 

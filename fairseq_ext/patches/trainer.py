@@ -108,7 +108,8 @@ def restore_all() -> None:
                 trainer.task.check_settings(to_dict((state.get("cfg") or {}).get("task") or {}))
 
         pretrained = trainer.cfg.checkpoint.finetune_from_model
-        get_model_report(trainer.task).new_task_head = filename == pretrained
+        report = get_model_report(trainer.task)
+        report.new_task_head = filename == pretrained
         all_read = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
         if trainer.data_parallel_rank > 0 and not all_read and zipfile.is_zipfile(filename):
             # the first process sends the checkpoint to the others, and each has to refuse it
@@ -116,6 +117,7 @@ def restore_all() -> None:
             examine(filename, state)
         with examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
             extra = original(trainer, filename, *args, **kwargs)
+        report.new_task_head = False  # a moving average loads its parameters at each step
         if extra is not None and not reset_optimizer:
             trainer.task.load_state_dict(task_state)
         _restore_metrics(trainer, extra or {}, given.get("reset_meters", False))
