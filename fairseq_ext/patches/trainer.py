@@ -98,9 +98,7 @@ def restore_all() -> None:
         def examine(filename: str, state: State) -> None:
             check_fingerprints(filename, state.get("extra_state"), trainer.task)
             resuming_checks.check_restored(filename, state, trainer, reset_optimizer)
-            if (
-                trainer.cfg.ema.store_ema
-            ):  # fairseq looks for the parameters where they no longer are
+            if trainer.cfg.ema.store_ema:  # fairseq would look for what it has deleted
                 state["extra_state"].setdefault("ema", state["model"])
             task_state.update(state.get("task_state") or {})
             if hasattr(trainer.task, "check_state") and not reset_optimizer:
