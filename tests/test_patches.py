@@ -257,11 +257,17 @@ def test_processes_that_load_data_hear_of_new_epochs(workers, reuse):
     assert [[*resumed.next_epoch_itr()] for _ in range(2)] == [[[3]] * 2, [[4]] * 3]
 
 
-@pytest.mark.parametrize(("best", "maximize"), [([-0.8, -0.7], False), ([-0.4, 0.1], True)])
+@pytest.mark.parametrize(
+    ("scores", "best", "maximize"),
+    [
+        ([-0.4, -0.7, -0.6, -0.8, 0.1], [-0.8, -0.7], False),
+        ([-0.8, -0.6, -0.7, 0.1, -0.9], [-0.6, 0.1], True),
+    ],
+)
 def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
-    tmp_path, monkeypatch, best, maximize
+    tmp_path, monkeypatch, scores, best, maximize
 ):
-    monkeypatch.setattr(checkpoint_utils.save_checkpoint, "best", -0.4, raising=False)
+    monkeypatch.setattr(checkpoint_utils.save_checkpoint, "best", scores[0], raising=False)
     cfg = CheckpointConfig(
         save_dir=str(tmp_path),
         keep_best_checkpoints=2,
@@ -277,7 +283,7 @@ def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
         get_num_updates=lambda: 1,
         save_checkpoint=lambda name, state: Path(name).touch(),
     )
-    for epoch, score in enumerate([-0.4, -0.7, -0.6, -0.8, 0.1], 1):
+    for epoch, score in enumerate(scores, 1):
         done = SimpleNamespace(epoch=epoch, end_of_epoch=lambda: True, state_dict=dict)
         checkpoint_utils.save_checkpoint(cfg, trainer, done, score)
     kept = [path.stem.rsplit("_")[-1] for path in tmp_path.glob("checkpoint.best_*")]
@@ -293,11 +299,8 @@ def test_batches_are_shuffled_after_a_curriculum_as_when_resumed(reuse):
 
     iterator, ordered = begun(), list(range(16))
     first, second, third = ([*iterator.next_epoch_itr(shuffle=epoch > 1)] for epoch in (1, 2, 3))
-    assert (
-        first == ordered
-        and sorted(second) == ordered
-        and len({*map(str, (first, second, third))}) == 3
-    )
+    assert first == ordered and sorted(second) == ordered
+    assert len({*map(str, (first, second, third))}) == 3
     resumed = begun()
     resumed.load_state_dict({"version": 2, "epoch": 3, "iterations_in_epoch": 0, "shuffle": True})
     assert [*resumed.next_epoch_itr(shuffle=True)] == third

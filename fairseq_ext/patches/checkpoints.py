@@ -71,9 +71,10 @@ def find_scores_below_zero() -> None:
     Until: save_checkpoint looks for a minus sign too.
     """
 
-    def checkpoint_paths(original: Callable, path: str, pattern: str = "", **how: Any) -> Any:
-        pattern = pattern.replace(SCORE, SCORE.replace("(", "(-?"))
-        return original(path, **({"pattern": pattern} if pattern else {}), **how)
+    def checkpoint_paths(original: Callable, *args: Any, **how: Any) -> Any:
+        if "pattern" in how:
+            how["pattern"] = how["pattern"].replace(SCORE, SCORE.replace("(", "(-?"))
+        return original(*args, **how)
 
     wrap("fairseq.checkpoint_utils", "checkpoint_paths", checkpoint_paths)
 

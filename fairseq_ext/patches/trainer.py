@@ -160,7 +160,7 @@ def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
 def average_last_norms() -> None:
     """Keep the last layer norms of encoder and decoder in the moving average.
 
-    Fault: --store-ema drops them in models with --encoder-normalize-before or
+    Fault: --store-ema drops the last layer norms of models with --encoder-normalize-before or
         --decoder-normalize-before, as language models are: it takes the average for one of a
         version that had none.
     Since: fairseq 0.12.
