@@ -15,30 +15,25 @@ BENCHMARKS = Path(__file__).parents[1]
 
 LENGTHS = "128 256 512 1024 2048 4096 8192"
 DNA = "doubly hybrid doubly-flex hybrid-flex"
-RUNS = {
-    **{
+RUNS = {}
+for precision, dtype in ("bf16", "bfloat16"), ("fp32", "float32"):
+    RUNS |= {
         f"attention, {dtype}": f"attention --lengths {LENGTHS} --memory-length 4096 --rounds 10 "
-        f"--dtype {dtype} --only softmax {DNA} gaussian"
-        for dtype in ("bfloat16", "float16", "float32")
-    },
-    **{
-        f"training and generation, {size}, {precision}": f"training --sizes {size} "
-        f"--max-tokens 4096 --precision {precision}"
-        for size in ("iwslt", "wmt")
-        for precision in ("fp32", "bf16")
-    },
-    **{
-        f"masked LM, base, {precision}{said}": f"pretraining --sizes base --lengths 128 512 "
-        f"--max-tokens 8192 --precision {precision} {flag}"
-        for precision in ("fp32", "bf16")
-        for flag, said in (("", ""), ("--dropout-free", ", no attention dropout"))
-    },
-    **{
-        f"ASA and baselines, base, {precision}": f"asa --max-tokens 4096 --precision {precision}"
-        for precision in ("fp32", "bf16")
-    },
-    "task attention, base, bf16": "finetuning --max-tokens 4096 --precision bf16",
-}
+        f"--dtype {dtype} --only softmax {DNA} gaussian",
+        **{
+            f"{part}, {size}, {precision}": f"training --sizes {size} --max-tokens 4096 "
+            f"--precision {precision} --parts {part}"
+            for part in ("training", "generation")
+            for size in ("iwslt", "wmt")
+        },
+        **{
+            f"masked LM, base, {precision}{said}": "pretraining --sizes base --lengths 128 512 "
+            f"--max-tokens 8192 --precision {precision} {flag}"
+            for flag, said in (("", ""), ("--dropout-free", ", no attention dropout"))
+        },
+        f"ASA and baselines, base, {precision}": f"asa --max-tokens 4096 --precision {precision}",
+    }
+RUNS["task attention, base, bf16"] = "finetuning --max-tokens 4096 --precision bf16"
 DRY = {
     "attention": f"attention --lengths 8 --memory-length 0 --scores 4096 --only {DNA}",
     "training and generation": "training --sizes tiny --max-tokens 128 --peers una "
