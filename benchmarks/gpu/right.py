@@ -51,6 +51,7 @@ MODES = {
     "memory-efficient-fp16": ["--memory-efficient-fp16", "--fp16-init-scale", "4"],
 }
 LOSSES = {"fp32": 1e-4, **dict.fromkeys(list(MODES)[1:], 3e-2)}
+NOISE = 3e-2  # for losses with noise, which a GPU draws in another way
 ON_CPU = ("fp32", "bf16")  # modes
 NO_DROPOUT = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
 
@@ -115,6 +116,7 @@ def check_kernel(
     options: Options, name: str, dtype: str, length: int, width: int
 ) -> dict[str, Any]:
     """Compare outputs and gradients, without padding and with it on both sides."""
+    torch._dynamo.config.recompile_limit = 256  # no fall-back to the plain form
     if options.dry:
         differentiate_flex_attention()
     worst: dict[str, float] = {}
@@ -235,7 +237,8 @@ def check_step(options: Options, family: str, mode: str) -> dict[str, Any]:
     reference, _ = step(line, Namespace(device="cpu"))
     loss, finite = step([*line, *MODES[mode]], Namespace(device=options.device))
     error = abs(loss - reference) / abs(reference)
-    if not (error <= LOSSES[mode] and finite):
+    bound = NOISE if family.startswith("freelb") else LOSSES[mode]
+    if not (error <= bound and finite):
         raise AssertionError(f"loss {loss}, on a CPU {reference}; parameters finite: {finite}")
     return {"loss": f"{loss:.4f}", "relative error": f"{error:.1e}"}
 

@@ -72,12 +72,13 @@ def _attend(
         return torch.where(keys[b, j], score - log_sums[b, h, j], -torch.inf)
 
     request = torch_flex.AuxRequest(lse=True)
-    columns = q[..., :MIN_WIDTH]  # values that nobody reads
-    _, aux = torch_flex.flex_attention(
+    columns = q[..., :MIN_WIDTH]  # any values will do
+    unread, aux = torch_flex.flex_attention(
         k, q, columns, of_real_queries, scale=scale, return_aux=request
     )
     assert aux.lse is not None  # as it was requested
-    log_sums = aux.lse.masked_fill(~queries.any(1)[:, None, None], 0)
+    lse = aux.lse + 0 * unread[..., 0].float()  # torch 2.11 cannot differentiate the lse alone
+    log_sums = lse.masked_fill(~queries.any(1)[:, None, None], 0)
     doubly = torch_flex.flex_attention(q, k, v, minus_log_sums, scale=scale)
     if u is None:
         return doubly
