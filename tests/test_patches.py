@@ -445,6 +445,7 @@ TORCHRUN = {**LAUNCHED, "LOCAL_RANK": "1"}
 NODES = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_NTASKS": "2"}
 SLURM = {**NODES, "SLURM_NTASKS": "4"}
 GPU = {"cpu": False, "gpus": 2}
+SHARDED = {**GPU, "ddp_backend": "fully_sharded"}
 
 
 @pytest.mark.parametrize(
@@ -477,6 +478,10 @@ GPU = {"cpu": False, "gpus": 2}
         ({**TWO, **GPU, "cpu": True}, {}, "or --distributed-world-size 1"),
         (GPU, TORCHRUN, "add --distributed-world-size 2$"),
         ({**TWO, **GPU, **TCP}, TORCHRUN, "leave that flag out"),
+        (SHARDED, {}, "several processes, and here is one"),
+        ({**SHARDED, **TCP}, {}, None),
+        ({**SHARDED, **TWO}, {}, None),
+        ({**SHARDED, "optimizer": None}, {}, None),
     ],
 )
 def test_process_flags(flags, env, message, monkeypatch):

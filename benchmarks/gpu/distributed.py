@@ -139,8 +139,8 @@ def shard(options: Options, family: str, count: int) -> dict[str, Any]:
     """Compare fully sharded data parallel training with the ordinary one."""
     if find_spec("fairscale") is None:
         raise Skipped("fairscale, which fairseq shards with, is not installed")
-    if options.dry:
-        raise Skipped("fairscale shards on GPUs only")
+    if options.dry or count < 2:
+        raise Skipped("fairscale shards over several GPUs only")
     how = f"--gpus {count}"
     flags = ("--ddp-backend", "fully_sharded")
     sharded = train(options, family, "sharded", UPDATES, *flags, launch=how)

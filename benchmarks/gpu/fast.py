@@ -13,13 +13,16 @@ from measure import TOO_NOISY
 WORKERS = 1  # nothing else runs beside a measurement
 BENCHMARKS = Path(__file__).parents[1]
 
-LENGTHS = "128 512 2048 8192"
+LENGTHS = (128, 512, 2048, 8192)
 DNA = "doubly hybrid doubly-flex hybrid-flex"
 RUNS = {}
 for precision, dtype in ("bf16", "bfloat16"), ("fp32", "float32"):
     RUNS |= {
-        f"attention, {dtype}": f"attention --lengths {LENGTHS} --memory-length 4096 --rounds 10 "
-        f"--dtype {dtype} --only softmax {DNA} gaussian",
+        **{
+            f"attention, length {length}, {dtype}": f"attention --lengths {length} "
+            f"--memory-length {length} --rounds 5 --dtype {dtype} --only softmax {DNA} gaussian"
+            for length in LENGTHS
+        },
         **{
             f"training, {size}, {precision}": f"training --sizes {size} --max-tokens 4096 "
             f"--precision {precision} --parts training"

@@ -151,9 +151,13 @@ def errors(
     fused = outcome(group, inputs, padding, observed=False)
     plain = outcome(group.double(), [x.double() for x in inputs], padding, observed=True)
     named = zip(("output", "dq", "dk", "dv", "du"), fused, plain, strict=False)
-    terms = (inputs[-1].double() * plain[0]).norm()  # of which du is a sum that may cancel
+    q, k, v, probe = (x.double() for x in inputs)
+    terms = {"du": (probe * plain[0]).norm()}  # of sums that may cancel
+    if length == 1:  # whose only weight is 1, so that dq and dk are 0
+        slope = (probe * v).sum(-1, keepdim=True) / width**0.5
+        terms |= {"dq": (slope * k).norm(), "dk": (slope * q).norm()}
     return {
-        part: distance(ours, theirs, terms if part == "du" else terms.new_tensor(1.0))
+        part: distance(ours, theirs, terms.get(part, q.new_tensor(1.0)))
         for part, ours, theirs in named
         if theirs is not None
     }

@@ -75,7 +75,10 @@ def check_processes(cfg: Any) -> None:
     launched = os.environ.keys() >= LAUNCHER
     if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         _check_torchrun(cfg.distributed_training, on_cpu)
-    if on_cpu and cfg.distributed_training.distributed_world_size > 1:
+    alone = cfg.distributed_training.distributed_world_size == 1
+    if alone and cfg.optimizer is not None:
+        _check_sharding(cfg.distributed_training)
+    if on_cpu and not alone:
         _check_cpu(cfg, started=launched or _slurm_starts() or torch.cuda.device_count() > 0)
 
 
@@ -104,6 +107,14 @@ def _check_torchrun(flags: Any, on_cpu: bool) -> None:
             f"torchrun started this process as rank {rank} of {world}, which fairseq ignores with "
             f"--distributed-init-method {flags.distributed_init_method}; leave that flag out, or "
             f"give this process --distributed-no-spawn --distributed-rank {rank} too"
+        )
+
+
+def _check_sharding(flags: Any) -> None:
+    if flags.ddp_backend == "fully_sharded" and not flags.distributed_init_method:
+        raise UsageError(
+            "--ddp-backend fully_sharded shards a model over several processes, and here is one; "
+            "leave it out, or start several by --distributed-world-size"
         )
 
 
