@@ -142,7 +142,7 @@ def test_doctor_lists_gpus(examine, monkeypatch):
     monkeypatch.setattr(doubly_triton, "find_problem", lambda device: problems[0])
     found, said = examine()
     assert found["GPU 0"] == ("", "Big, 80 GiB, compute capability 9.0")
-    problems[0] = "Triton before 3.7 can crash on this GPU"
+    problems[0] = "Triton before 3.6 can crash on this GPU"
     found, said = examine()
     assert found["GPU 0"][0] == "note" and problems[0] in found["GPU 0"][1]
     assert said == "Training can run."
