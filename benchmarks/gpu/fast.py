@@ -15,32 +15,39 @@ BENCHMARKS = Path(__file__).parents[1]
 
 LENGTHS = (128, 512, 2048, 8192)
 DNA = "doubly hybrid doubly-flex hybrid-flex"
-RUNS = {}
-for precision, dtype in ("bf16", "bfloat16"), ("fp32", "float32"):
-    RUNS |= {
+
+
+def benchmarks_in(precision: str, dtype: str) -> dict[str, str]:
+    """Return the command lines of a precision by name, those that say most first."""
+    sizes, training = ("iwslt", "wmt"), f"--max-tokens 4096 --precision {precision}"
+    masked_lm = f"--lengths 128 512 --max-tokens 8192 --precision {precision}"
+    return {
         **{
             f"attention, length {length}, {dtype}": f"attention --lengths {length} "
             f"--memory-length {length} --rounds 5 --dtype {dtype} --only softmax {DNA} gaussian"
             for length in LENGTHS
         },
         **{
-            f"training, {size}, {precision}": f"training --sizes {size} --max-tokens 4096 "
-            f"--precision {precision} --parts training"
-            for size in ("iwslt", "wmt")
+            f"training, {size}, {precision}": f"training --sizes {size} {training} --parts training"
+            for size in sizes
         },
+        f"masked LM, base, {precision}": f"pretraining --sizes base {masked_lm}",
+        f"masked LM, base, {precision}, no attention dropout": "pretraining --sizes base "
+        f"{masked_lm} --dropout-free",
+        f"ASA and baselines, base, {precision}": f"asa {training}",
         **{
-            f"masked LM, base, {precision}{said}": "pretraining --sizes base --lengths 128 512 "
-            f"--max-tokens 8192 --precision {precision} {flag}"
-            for flag, said in (("", ""), ("--dropout-free", ", no attention dropout"))
-        },
-        f"ASA and baselines, base, {precision}": f"asa --max-tokens 4096 --precision {precision}",
-        **{
-            f"generation, {size}, {precision}": f"training --sizes {size} --max-tokens 4096 "
-            f"--precision {precision} --parts generation"
-            for size in ("iwslt", "wmt")
+            f"generation, {size}, {precision}": f"training --sizes {size} {training} "
+            "--parts generation"
+            for size in sizes
         },
     }
-RUNS["task attention, base, bf16"] = "finetuning --max-tokens 4096 --precision bf16"
+
+
+RUNS = {
+    **benchmarks_in("bf16", "bfloat16"),
+    **benchmarks_in("fp32", "float32"),
+    "task attention, base, bf16": "finetuning --max-tokens 4096 --precision bf16",
+}
 DRY = {
     "attention": f"attention --lengths 8 --memory-length 0 --scores 4096 --only {DNA}",
     "training and generation": "training --sizes tiny --max-tokens 128 --peers una "
