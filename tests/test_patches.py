@@ -480,6 +480,8 @@ SHARDED = {**GPU, "ddp_backend": "fully_sharded"}
         ({**TWO, **GPU, **TCP}, TORCHRUN, "leave that flag out"),
         (SHARDED, {}, "several processes, and here is one"),
         ({**SHARDED, **TCP}, {}, None),
+        (SHARDED, {**LAUNCHED, "WORLD_SIZE": "1"}, None),
+        (SHARDED, NODES, None),
         ({**SHARDED, **TWO}, {}, None),
         ({**SHARDED, "optimizer": None}, {}, None),
     ],
