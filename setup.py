@@ -36,7 +36,7 @@ HDF5 = "h5py>=3.10"  # features of pictures, for scripts/prepare_vqa.sh
 DOCS = ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "pymdown-extensions>=10"]
 
 EXTRAS = {
-    # 3.2 and later crashed on H100 in kernels such as ours (flash-linear-attention #734), not 3.6
+    # others' kernels crash on H100 in 3.2 to 3.6 (flash-linear-attention #734), ours not in 3.6
     "gpu": ["triton>=3.6"],
     "test": [
         "fastBPE>=0.1; python_version < '3.12'",  # where fairseq needs a compiler, too

@@ -66,8 +66,8 @@ def _runs_on(device: torch.device) -> bool:
 def find_problem(device: torch.device) -> str:
     """Return why the kernels do not run on a GPU and what to do, or an empty text.
 
-    They run from Ampere on. Triton from 3.2 on crashes on Hopper in kernels that multiply with a
-    transposed block, as ours do (flash-linear-attention #734); with 3.6 ours are right on an H100.
+    They run from Ampere on. Triton 3.2 to 3.6 crashes on Hopper in others' kernels that multiply
+    with a transposed block, as ours do (flash-linear-attention #734); in 3.6 ours are right there.
     """
     if find_spec("triton") is None or torch.version.hip is not None:
         return "Triton for NVIDIA GPUs is not installed; pip install triton"
