@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 import pytest
 from conftest import ROOT
@@ -144,6 +145,13 @@ def test_the_slower_kernel_is_to_be_deleted(flex, loser):
     (line,) = fast.conclude({"x": {"data": {"tables": [table]}}})
     assert f"takes {flex:.2f} times" in line and f"delete {loser}" in line
     assert fast.conclude({}) == []
+
+
+@pytest.mark.parametrize("name", [*fast.RUNS])
+def test_benchmarks_take_their_flags(name, monkeypatch):
+    script, *flags = fast.RUNS[name].split()
+    monkeypatch.setattr(sys, "argv", [script, *flags, "--device", "cuda", "--threads", "1"])
+    assert import_module(script).parse().device == "cuda"
 
 
 def test_requirements_are_followed_to_the_end():

@@ -61,6 +61,13 @@ def device(monkeypatch):
     return "cuda" if GPU else "cpu"
 
 
+@pytest.fixture(autouse=True)
+def compiled_for_every_shape():
+    """On a GPU flex_attention would be tested in its plain form after eight shapes."""
+    with torch._dynamo.config.patch(recompile_limit=256):
+        yield
+
+
 @pytest.fixture(params=["triton", "flex"])
 def kernel(request, monkeypatch):
     """Each way to compute it on a GPU: its module, and the device it runs on."""
