@@ -76,7 +76,7 @@ def check_processes(cfg: Any) -> None:
     if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         _check_torchrun(cfg.distributed_training, on_cpu)
     alone = cfg.distributed_training.distributed_world_size == 1
-    if alone and cfg.optimizer is not None:  # fairseq makes no group, torchrun and Slurm or not
+    if alone and cfg.optimizer is not None:  # under torchrun and Slurm, too, it gets no group
         _check_sharding(cfg.distributed_training)
     if on_cpu and not alone:
         _check_cpu(cfg, started=launched or _slurm_starts() or torch.cuda.device_count() > 0)
