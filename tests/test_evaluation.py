@@ -205,6 +205,32 @@ def test_decoded_text_stays_as_it_is(generated):
     assert texts == ((LOWER, LOWER), None, False, False, None)
 
 
+@pytest.mark.parametrize("change", ["{} ", " {}", "\u00a0{}", None])
+def test_blanks_make_no_tokens(generated, change):
+    """Raw text may end in blanks, or have two or wide ones between words."""
+    raw = [line.replace(" ", "  ") if change is None else change.format(line) for line in RAW]
+    assert translation.detokenise_if_needed(raw, "de") == (raw, False)
+    found = pair_texts(
+        read_output(generated(output())), translation.Reference(raw, None, True), "de"
+    )
+    assert found.tokens == (WRONG, TOKENS) and found.raw
+
+
+@pytest.mark.parametrize("targets", [LOWER, None])
+def test_raw_hypotheses_are_no_tokens(generated, targets):
+    """A model of raw text has no tokens to compare with those of a reference."""
+    text = pair_texts(read_output(generated(output(LOWER, targets))), REFERENCE, "de")
+    assert text == ((LOWER, LOWER), None, False, True, None)
+
+
+def test_tokenised_targets_vouch_for_hypotheses_without_punctuation(generated):
+    poor = ["ein mann", "ein mann", "hunde"]
+    targets = [line.replace("mann", "<<unk>>") for line in TOKENS]
+    for given in (targets, TOKENS):
+        texts = pair_texts(read_output(generated(output(poor, given))), REFERENCE, "de")
+        assert texts.tokens == (poor, TOKENS)
+
+
 # What is computed.
 
 
