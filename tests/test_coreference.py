@@ -201,6 +201,10 @@ def test_phrases_of_one_head(tmp_path):
         ("DT NNS WDT VBP NN", 1),
         ("DT IN DT NN", 0),  # those in the room
         ("PRP WP VBD DT NN", 0),  # he who ate the cake
+        ("DT VBN NN", 2),  # the proposed plan
+        ("DT VBG JJ NN IN NN", 3),  # the growing private economy of China
+        ("DT VBN RB", 0),  # those left behind
+        ("DT VBN IN NN", 0),  # those made of wood
         ("JJR IN CD NNS", 3),  # more than 20 people
         ("CD TO CD", 2),
     ],

@@ -34,6 +34,8 @@ COLUMNS = 6  # at least
 BRACKETS = re.compile(r"-|(\(\d+\)?|\d+\))(\|(\(\d+\)?|\d+\)))*")
 HEADS_ALONE = {"DT", "PRP"}  # without a noun, as in "those in the room"
 AFTER_HEAD = {"IN", "TO", "WDT", "WP", "WP$", "WRB", "VBN", "VBG", "VBD", "VBZ", "VBP", ",", ":"}
+PARTICIPLES = {"VBN", "VBG"}
+INSIDE = ("NN", "JJ", "VBN", "VBG", "CD")  # what goes on between a participle and its noun
 
 EntityPhrase = tuple[int, int, str]
 """The first word and the last word of a phrase, and its entity."""
@@ -219,18 +221,25 @@ def find_head(first: int, last: int, tags: Sequence[str]) -> int:
     """Return the head word of the phrase from `first` to `last`.
 
     It is the last noun before a word that follows heads, or a pronoun or determiner that stands
-    alone before such a word, or the last word.
+    alone before such a word, or the last word. A participle between a determiner and its noun, as
+    in "the proposed plan", does not follow a head.
     """
     head, noun = last, False
     for word in range(first, last + 1):
         if tags[word] in AFTER_HEAD:
             if noun:
                 break
-            if word > first and tags[word - 1] in HEADS_ALONE:
+            if word > first and tags[word - 1] in HEADS_ALONE and not _modifies(word, last, tags):
                 return word - 1
         if tags[word].startswith("NN"):
             head, noun = word, True
     return head
+
+
+def _modifies(word: int, last: int, tags: Sequence[str]) -> bool:
+    """Return whether a word after a determiner is a participle that belongs to a noun after it."""
+    participle = tags[word - 1] == "DT" and tags[word] in PARTICIPLES
+    return participle and word < last and tags[word + 1].startswith(INSIDE)
 
 
 def classify_tag(tag: str) -> str:
