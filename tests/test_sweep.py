@@ -140,6 +140,8 @@ def test_labelled_text_is_answered_after_training(out):
         planned(out, "a=", options="--predict test --checkpoint checkpoint_best.pt")
     with pytest.raises(UsageError, match="--predict is '../x' and must be a name"):
         planned(out, "a=", options="--predict ../x")
+    for job in planned(out, "a=", options="--seeds 1 2 --predict 'x=x_$SEED.jsonl'"):
+        assert job.steps[1].reads == Path(f"x_{job.name[-1]}.jsonl")
 
 
 def test_answers_to_examples_that_changed_are_given_again(out, tmp_path):
@@ -433,6 +435,8 @@ def test_an_average_is_of_epochs_where_there_are_both(out, capsys):
         (["a="], "--average 3", "", "--average is 3"),
         (["a="], "--average 0 --generate ''", "", "--average is 0"),
         (["a="], "--average 2 --generate '' --checkpoint x.pt", "", "--checkpoint is x.pt and"),
+        (["a="], "--average 3 --generate ''", "--no-epoch-checkpoints", "leaves none to average"),
+        (["a="], "--predict tset", "", "--predict asks for answers to DATA/tset.jsonl"),
     ],
 )
 def test_bad_arguments(out, variants, options, flags, said):

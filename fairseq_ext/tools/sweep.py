@@ -22,7 +22,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> None:
     if args.dry_run:
         print("\n".join(step.command() for job in missing for step in job.missing()))
         return
+    _check_examples(missing)
     check_writable(args.out, 0)
     if len(missing) < len(jobs):
         print(f"{len(jobs) - len(missing)} of {len(jobs)} runs in {args.out} are done already")
@@ -116,6 +117,16 @@ def _check_arguments(args: argparse.Namespace) -> None:
         )
     if args.data.startswith("-"):
         raise UsageError(f"'{args.data}' stands where the data belong; give -- DATA FLAG ...")
+
+
+def _check_examples(jobs: list[Job]) -> None:
+    """Raise UsageError if examples are not there that a run is to answer when it is trained."""
+    for step in chain.from_iterable(job.missing() for job in jobs):
+        if step.reads is not None and not step.reads.is_file():
+            raise UsageError(
+                f"--predict asks for answers to {step.reads}, which is not there; name a SUBSET "
+                "with DATA/SUBSET.jsonl, or give SUBSET=FILE"
+            )
 
 
 def _make_repetitions(seeds: list[int], folds: int) -> dict[str, list[str]]:
@@ -171,7 +182,8 @@ def _plan_steps(
         model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
         name, flags = f"generate-{subset}", [*model, *generate]
         steps.append(Step(folder, name, "fairseq-generate", flags, keeps=True))
-    steps += [_plan_prediction(folder, subset, train) for subset in args.predict]
+    asked = _insert_seed(args.predict, seed)
+    steps += [_plan_prediction(folder, subset, train) for subset in asked]
     return steps
 
 
@@ -218,8 +230,15 @@ def choose_devices(jobs: int, options: Mapping[str, str]) -> dict[str, str]:
 
 def _plan_average(folder: Path, last: int, train: list[str]) -> Step:
     flags = ["$RUN", "--last", str(last), "--at-most", "--output", f"$RUN/{AVERAGED}", "--force"]
-    if "--no-epoch-checkpoints" not in train and parse_flags(train).get("--save-interval-updates"):
-        flags += ["--by", "epoch"]  # there are those of updates too
+    of_epochs = "--no-epoch-checkpoints" not in train
+    of_updates = parse_flags(train).get("--save-interval-updates", "0") != "0"
+    if not of_epochs and not of_updates:
+        raise UsageError(
+            f"--average is {last}, and --no-epoch-checkpoints leaves none to average; leave it "
+            "out, or give --save-interval-updates"
+        )
+    if of_epochs and of_updates:
+        flags += ["--by", "epoch"]
     return Step(folder, "average", "fairseq-ext average", flags)
 
 
