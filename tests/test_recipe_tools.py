@@ -133,19 +133,24 @@ def test_a_recipe_takes_the_place_of_the_command(monkeypatch, tmp_path):
 
 
 def test_training_times():
-    """Seeds and corpora are summed; what a corpus lacks is left out."""
+    """Seeds and corpora are summed; a variant that lacks a training is left out."""
     times = {
         "a/full/mean/seed-1": 1000.0,
         "a/full/mean/seed-2": 1500.0,
         "b/full/mean/seed-1": 500.0,
-        "a/full/attention/seed-1": 2700.0,
+        "a/full/attention/seed-1": 1200.0,
+        "a/full/attention/seed-2": 1500.0,
         "b/full/attention/seed-1": 600.0,
         "a/full/joint/seed-1": 9.0,
+        "a/full/norm/seed-1": 9.0,
+        "b/full/norm/seed-1": 9.0,
         "a/frozen/first/seed-1": 5.0,
     }
     runs = [(Path("/out", run), seconds) for run, seconds in times.items()]
     assert list(recipes.summarise_times(runs)) == [
         "full mean: 3,000 s of training over a, b, 1.000 of mean",
         "full attention: 3,300 s of training over a, b, 1.100 of mean",
+        "full joint: left out, without a/seed-2, b/seed-1",
+        "full norm: left out, without a/seed-2",
         "frozen first: 5 s of training over a",
     ]

@@ -439,6 +439,7 @@ def test_the_full_stop_of_a_byte_level_vocabulary(encoder_data, tmp_path):
         ("analyse", ["--sentence", "ein mann .", "--split", "dev"], "no subset dev"),
         ("analyse", ["--max-tokens", "8"], "--max-tokens is 8 and valid has sentences of "),
         ("analyse", ["--sentences", "-1"], "--sentences is -1"),
+        ("analyse", ["--sentences", "1000"], "--sentences is 1000 and valid has 100; give fewer"),
         ("analyse", ["--sentences", "2", "--sentence", "ein"], "--sentences 2 is of a split"),
         ("analyse", ["--tokens", "0"], "--tokens is 0"),
         ("analyse", ["--out", "/dev/null/x"], "/dev/null is a file"),
@@ -448,6 +449,16 @@ def test_what_cannot_be_analysed(streamed, tmp_path, verb, change, said):
     with pytest.raises(UsageError, match=said):
         streamed(verb, *change)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("verb", ["columns", "heads", "map", "probe"])
+def test_all_checkpoints_are_looked_for_before_one_is_read(tmp_path, verb):
+    (tmp_path / "none.pt").touch()
+    command = [verb, str(tmp_path / "none.pt"), str(tmp_path / "missing.pt")]
+    out = tmp_path / ("out.png" if verb == "map" else "out")
+    command += ["--out", str(out), *(["--coreference", "x"] if verb == "probe" else [])]
+    with pytest.raises(UsageError, match="missing.pt is not there; give the path of a checkpoint"):
+        cli.main(command)
 
 
 @pytest.mark.slow

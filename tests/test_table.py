@@ -17,7 +17,7 @@ from torch import nn
 
 from fairseq_ext import cli
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import runs
+from fairseq_ext.evaluation import metrics, runs
 from fairseq_ext.training_logs import is_finished, name_variants
 
 
@@ -269,6 +269,10 @@ def test_values_of_an_analysis_are_means_over_heads(tmp_path, table):
         UsageError, match=r"c has no analysis/column_sums.csv nor heads.csv; run 'fairseq-ext"
     ):
         table(make(tmp_path / "c"), "--metric", "analysis.encoder.entropy")
+    with (folders[0] / "analysis/heads.csv").open("a") as file:
+        file.write("b,encoder,0,9.0\n")
+    with pytest.raises(UsageError, match=r"heads.csv has heads of 2 models; give the folder that"):
+        table(*folders, "--metric", "analysis.encoder.entropy")
 
 
 def test_values_relative_to_the_run_of_the_same_number(tmp_path, table):
@@ -310,6 +314,21 @@ def test_updates_to_the_lowest_value_whichever_checkpoint_is_the_best(tmp_path, 
     folders = [make(tmp_path / f"{n}/seed-1", loss=loss, **best) for n, loss in losses.items()]
     rows, _ = table(*folders, "--metric", "updates-to.loss")
     assert [float(row["updates-to.loss"]) for row in rows] == [825, math.inf, 825]
+
+
+@pytest.mark.parametrize(("left", "expected"), [(1, [1650, 825]), (0, [math.nan, math.nan])])
+def test_a_loss_that_is_no_number_is_no_target(tmp_path, table, left, expected):
+    """The baseline's first loss is NaN, or both are; its accuracy chooses the checkpoint."""
+    best = {"checkpoint.best_checkpoint_metric": "accuracy"}
+    losses = {"una": 4.0, "fast": 4.5}
+    folders = [make(tmp_path / f"{n}/seed-1", loss=x, **best) for n, x in losses.items()]
+    text = (folders[0] / "train.log").read_text()
+    for loss in ("4.0", "5.0")[: 2 - left]:
+        text = text.replace(f"valid | epoch 001 | loss {loss}", "valid | epoch 001 | loss nan")
+    (folders[0] / "train.log").write_text(text)
+    rows, _ = table(*folders, "--metric", "updates-to.loss")
+    found = [float(row["updates-to.loss"]) for row in rows]
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 # The table.
@@ -673,6 +692,14 @@ def test_tests_that_cannot_be_made(study, tmp_path, reference, capsys):
     refused(capsys, "--baseline is for --test, --bars, and", *study, "--baseline", "una")
     refused(capsys, "--by is for --test", *study, "--by", "loss")
     refused(capsys, "give some of loss", *study, "--test", "t", "--by", "bleu")
+
+
+def test_names_are_refused_before_anything_is_scored(study, capsys, monkeypatch):
+    monkeypatch.setattr(metrics, "score_outputs", None)
+    refused(capsys, "has no acuracy", *study, "--metric", "bleu", "acuracy")
+    asked = ["--metric", "bleu", "chrf", "--test", "t", "--by", "chf"]
+    refused(capsys, "--by names chf, no metric of this table; give some of bleu", *study, *asked)
+    refused(capsys, "give some of bleu", *study, "--reference", __file__, *asked[3:])
 
 
 def test_what_else_is_refused(tmp_path, capsys):

@@ -21,6 +21,7 @@ from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows, list_sites
+from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import announce, remove, save
 
 
@@ -55,6 +56,8 @@ def run(args: Namespace) -> None:
 def read_sentences(inspector: ModelInspector, args: Namespace) -> list[SentenceMaps]:
     """Return the maps of each --sentence, or of the first sentences of the split."""
     choices: list[dict] = [{"sentence": text} for text in args.sentence or ()]
+    if args.sentences and args.sentences > (size := len(inspector.load_split(args.split))):
+        raise UsageError(f"--sentences is {args.sentences} and {args.split} has {size}; give fewer")
     first = range(1 if args.sentences is None else args.sentences)
     choices = choices or [{"sentence": None, "split": args.split, "index": i} for i in first]
     wanted = [Namespace(**each, tokens=args.tokens) for each in choices]

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_ext.analysis.heatmaps import LABELS
 from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
-from fairseq_ext.analysis.loading import short_name
+from fairseq_ext.analysis.loading import check_there, short_name
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
@@ -98,6 +98,7 @@ def open_inspectors(
     args: argparse.Namespace, open_one: Callable[[Path, Path | None], Any] = ModelInspector
 ) -> Iterator[Any]:
     """Yield the model of each checkpoint, one in memory at a time, with distinct titles."""
+    check_there(args.checkpoints)  # before a pass of the first one
     for checkpoint in args.checkpoints:
         yield title_distinctly(open_one(checkpoint, args.data), args.checkpoints)
 

@@ -1,6 +1,6 @@
 """Loading of checkpoints for analysis: the model with its parameters, its task and settings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ def short_name(checkpoint: Path) -> str:
     return "/".join([*parts, checkpoint.stem])
 
 
+def check_there(checkpoints: Iterable[Path]) -> None:
+    """Raise UsageError unless all of these are files."""
+    for checkpoint in checkpoints:
+        if not checkpoint.is_file():
+            problem = "is a folder" if checkpoint.is_dir() else "is not there"
+            raise UsageError(f"{checkpoint} {problem}; give the path of a checkpoint")
+
+
 def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
     """Return the architecture, the model in evaluation mode, its task and its configuration.
 
@@ -46,9 +54,7 @@ def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
         UsageError: there is no such file, it holds no model that can be analysed, or the folder of
             data lacks what the model needs.
     """
-    if not checkpoint.is_file():
-        problem = "is a folder" if checkpoint.is_dir() else "is not there"
-        raise UsageError(f"{checkpoint} {problem}; give the path of a checkpoint")
+    check_there([checkpoint])
     state = load_checkpoint_to_cpu(str(checkpoint))
     if state.get("args") is not None:  # from before fairseq 0.11
         state |= {"cfg": convert_namespace_to_omegaconf(state["args"]), "args": None}

@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 from fairseq_ext.analysis import arguments, sentence_maps
 from fairseq_ext.analysis.heatmaps import TitledMap, draw_beside, draw_grids, draw_map
 from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.loading import check_there
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps
 from fairseq_ext.errors import UsageError
@@ -89,6 +90,7 @@ def _check_columns(args: argparse.Namespace, page: bool) -> None:
 
 def open_inspectors(args: argparse.Namespace) -> Iterator[ModelInspector]:
     """Yield the models, with --initial after each training's model before training."""
+    check_there(args.checkpoints)
     runs = {path.parent: path for path in args.checkpoints if args.initial}
     for path in runs.values():
         inspector = ModelInspector(path, args.data, untrained=True)

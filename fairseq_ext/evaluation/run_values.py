@@ -72,7 +72,10 @@ def measure_named(
 
 
 def compare_run(name: str, run: Run, base: Run) -> float:
-    """Return a value of a run relative to another one: `time-ratio` or `updates-to.NAME`."""
+    """Return a value of a run relative to another one: `time-ratio` or `updates-to.NAME`.
+
+    It is NaN if the other run has had no loss that is a number.
+    """
     if name == TIME:
         return measure_speed(base) / measure_speed(run)
     loss = name.removeprefix(UPDATES)
@@ -90,7 +93,9 @@ def compare_run(name: str, run: Run, base: Run) -> float:
         {r.update: r.values.get(value, math.inf) for r in select_validations(one, subset)}
         for one in (base, run)
     ]
-    target = min(curves[0].values())
+    target = min((each for each in curves[0].values() if not math.isnan(each)), default=math.nan)
+    if math.isnan(target):
+        return target
     return next((update for update, each in curves[1].items() if each <= target), math.inf)
 
 
@@ -102,7 +107,7 @@ def find_analysed_value(run: Run, name: str) -> float:
         name: analysis.SITE.NAME, NAME being a column of a table for all heads.
 
     Raises:
-        UsageError: there is no such value.
+        UsageError: there is no such value, or there are several models.
     """
     _, site, value = [*name.split(".", 2), "", ""][:3]
     folder = run.folder / ANALYSIS[:-1]
@@ -115,7 +120,13 @@ def find_analysed_value(run: Run, name: str) -> float:
     rows = []
     for path in tables:
         with path.open(encoding="utf-8", newline="") as file:
-            rows += [row for row in csv.DictReader(file) if row["site"] == site]
+            found = list(csv.DictReader(file))
+        if len(models := {row["model"] for row in found}) > 1:
+            raise UsageError(
+                f"{path} has heads of {len(models)} models; give the folder that 'fairseq-ext "
+                f"analyse --out {folder}' writes for the checkpoint of this run alone"
+            )
+        rows += [row for row in found if row["site"] == site]
     columns = sorted({column for row in rows for column in row} - {"model", "site"})
     values = [float(row[value]) for row in rows if value in columns and row.get(value)]
     if not values:

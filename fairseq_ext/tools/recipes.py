@@ -20,6 +20,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -175,8 +176,8 @@ def compare_times(runs: Sequence[str]) -> Iterator[str]:
     """Print the training times of task-specific attention, as Jia 2024 compares them.
 
     A run is a folder CORPUS/MODE/VARIANT/seed-N. Printed are the seconds of each variant, summed
-    over corpora and seeds, and their ratio to the variant `mean`. A variant that some corpus lacks
-    is left out, since its sum would not compare.
+    over corpora and seeds, and their ratio to the variant `mean`. A variant that lacks a training
+    which others have is left out, since its sum would not compare; a line says which one it lacks.
     """
     folders = list(map(Path, runs))
     for run in folders:
@@ -189,16 +190,22 @@ def summarise_times(seconds: Iterable[tuple[Path, float]]) -> Iterator[str]:
     """Yield a line for each mode and variant, from runs with the seconds of their training."""
     modes: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for run, duration in seconds:
-        corpus, mode, variant, _ = run.parts[-4:]
-        variant_times = modes[mode][variant]
-        variant_times[corpus] = variant_times.get(corpus, 0) + duration
+        corpus, mode, variant, repetition = run.parts[-4:]
+        modes[mode][variant][f"{corpus}/{repetition}"] = duration
     for mode, variants in modes.items():
-        corpora = list(dict.fromkeys(corpus for times in variants.values() for corpus in times))
-        whole = {name: times for name, times in variants.items() if len(times) == len(corpora)}
-        totals = {name: sum(times.values()) for name, times in whole.items()}
-        for name, total in totals.items():
-            ratio = f", {total / totals[BASELINE]:.3f} of mean" if BASELINE in totals else ""
-            yield f"{mode} {name}: {total:,.0f} s of training over {', '.join(corpora)}{ratio}"
+        trainings = list(dict.fromkeys(chain.from_iterable(variants.values())))
+        corpora = ", ".join(dict.fromkeys(name.partition("/")[0] for name in trainings))
+        lacks = {
+            name: [training for training in trainings if training not in times]
+            for name, times in variants.items()
+        }
+        totals = {name: sum(variants[name].values()) for name in variants if not lacks[name]}
+        for name in variants:
+            if name not in totals:
+                yield f"{mode} {name}: left out, without {', '.join(lacks[name])}"
+                continue
+            ratio = f", {totals[name] / totals[BASELINE]:.3f} of mean" if BASELINE in totals else ""
+            yield f"{mode} {name}: {totals[name]:,.0f} s of training over {corpora}{ratio}"
 
 
 STEPS: dict[str, tuple[Callable, str | tuple[str, ...], str | int | None]] = {

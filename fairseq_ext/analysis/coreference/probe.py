@@ -46,6 +46,7 @@ from fairseq_ext.analysis.coreference.mentions import Mention, Text, with_distra
 from fairseq_ext.analysis.coreference.sieves import BASELINES
 from fairseq_ext.analysis.heatmaps import draw_numbers
 from fairseq_ext.analysis.inspector import ModelInspector
+from fairseq_ext.analysis.loading import check_there
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.layout import as_text, make_column, standard_error
 from fairseq_ext.evaluation.pictures import announce, new_figure, save, write_rows
@@ -87,6 +88,7 @@ def run(args: argparse.Namespace) -> None:
     """Probe all models on all corpora, write the results and print a table of each corpus."""
     arguments.check_at_least(args, limit=1, max_tokens=1, distractors=0, random=0)
     check_writable(args.out, 0)
+    check_there(args.checkpoints)
     corpora = [load_corpus(path, args) for path in args.coreference]
     if len({corpus.name for corpus in corpora}) < len(corpora):
         raise UsageError("--coreference has two corpora of one name; give each once")
