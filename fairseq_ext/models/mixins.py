@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from itertools import repeat
@@ -59,10 +60,13 @@ class AttentionModel(BaseFairseqModel):
     ) -> Any:
         """Load parameters; --encoder-layers-to-keep and --decoder-layers-to-keep are of model_cfg.
 
+        Without it they are those that the model was built with, as for a moving average.
         Our upgrade of a state dict needs the numbers that layers have after pruning, and fairseq
         calls it only before: it is called once more, when the pruned layers have been renumbered.
         A state dict that was saved after that is not pruned again.
         """
+        if model_cfg is None and hasattr(self, "adopted_options"):
+            model_cfg = Namespace(arch="", **self.adopted_options())
         kept = [getattr(model_cfg, f"{side}_layers_to_keep", None) for side in SIDES]
         if any(kept) and not any(map(_has_more_layers, kept, SIDES, repeat(state_dict))):
             return super().load_state_dict(state_dict, strict)

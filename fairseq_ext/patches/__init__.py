@@ -66,6 +66,7 @@ PATCHES = (
     trainer.save_all,
     trainer.forget_validations,
     trainer.average_last_norms,
+    trainer.average_shared_once,
     trainer.register_lamb,
     trainer.unscale_once,
     updates.count_real_batches,

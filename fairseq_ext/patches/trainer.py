@@ -7,6 +7,7 @@ patch that makes hydra's nodes lazily.
 import inspect
 import zipfile
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from fairseq_ext.patches.best_metric import check_metric
@@ -80,10 +81,10 @@ def restore_all() -> None:
 
     Fault: A resumed training loses what the task keeps and what metrics add up over a run, and
         takes parameters of another mechanism for its own. With --store-ema a checkpoint without a
-        moving average ends in a traceback.
+        moving average ends in a traceback, and --ema-update-freq counts from 0 again.
     Since: fairseq 0.12.
-    Until: Trainer.load_checkpoint calls task.load_state_dict, restores the default metrics, and
-        begins an average from the parameters.
+    Until: Trainer.load_checkpoint calls task.load_state_dict, restores the default metrics and the
+        count, and begins an average from the parameters.
     """
     from fairseq_ext import resuming_checks, safe_loading
     from fairseq_ext.attention.model_report import get_model_report
@@ -116,6 +117,9 @@ def restore_all() -> None:
         with examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
             extra = original(trainer, filename, *args, **kwargs)
         report.new_task_head = False  # a moving average loads its parameters at each step
+        if trainer.cfg.ema.store_ema:
+            passed = trainer.get_num_updates() % max(trainer.cfg.ema.ema_update_freq, 1)
+            trainer.ema.update_freq_counter = passed
         if extra is not None and not reset_optimizer:
             trainer.task.load_state_dict(task_state)
         _restore_metrics(trainer, extra or {}, given.get("reset_meters", False))
@@ -173,6 +177,32 @@ def average_last_norms() -> None:
         original(average, versions | state, *args, **how)
 
     wrap("fairseq.models.ema.ema:EMA", "restore", restore)
+
+
+def average_shared_once() -> None:
+    """Move the average of shared parameters once in an update.
+
+    Fault: --store-ema averages shared parameters, such as tied embeddings, once under each of their
+        names, so that their decay is a power of --ema-decay.
+    Since: fairseq 0.12.
+    Until: EMA.step keeps no tensor twice.
+    """
+
+    def step(original: Callable, average: Any, model: Any, *args: Any) -> None:
+        in_float32 = average.config.ema_fp32
+        tensors = average.fp32_params if in_float32 else average.model.state_dict()
+        names = {_place(tensors[name]) or name: name for name in reversed(tensors)}
+        parameters = model.state_dict()
+        again = tensors.keys() - names.values()
+        kept = {name: value for name, value in parameters.items() if name not in again}
+        original(average, SimpleNamespace(state_dict=lambda: kept), *args)
+
+    wrap("fairseq.models.ema.ema:EMA", "_step_internal", step)
+
+
+def _place(tensor: Any) -> tuple[int, ...]:
+    """Return where a tensor is in memory, and its shape; nothing if it has no elements."""
+    return (tensor.data_ptr(), *tensor.shape) if tensor.numel() else ()
 
 
 def register_lamb() -> None:
