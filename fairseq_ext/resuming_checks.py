@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options, origins
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.heads_left import list_heads_left
-from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTIONS
+from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTIONS, flag
 from fairseq_ext.models.pretrained import saved_options
 
 logger = logging.getLogger(__name__)
@@ -31,8 +34,17 @@ OTHERS = (
     "no_scale_embedding",
     "layer_norm_eps",
     "encoder_conv_activation_fn",
+    "encoder_normalize_before",
+    "decoder_normalize_before",
+    "no_decoder_final_norm",
+    "pooler_activation_fn",
 )
 """Options of fairseq that change what equal parameters compute."""
+
+TIES = ("untie_weights_roberta", "share_all_embeddings", "share_decoder_input_output_embed")
+"""Its options that share embeddings; all names are in a state dict, shared or not."""
+
+KEPT = ("encoder_layers_to_keep", "decoder_layers_to_keep")
 
 POSITIONS = ("no_token_positional_embeddings", "encoder_learned_pos", "decoder_learned_pos")
 """Its options of positions, for which there are ours too."""
@@ -47,6 +59,23 @@ def check_restored(filename: str, state: State, trainer: Any, reset_optimizer: b
     """Raise UsageError if the trainer's model cannot continue from a checkpoint."""
     options = {**to_dict(trainer.cfg.model), **adopted_options(trainer.get_model())}
     check_attention(filename, state, options, reset_optimizer)
+    check_shared(filename, state["model"], trainer.get_model())
+
+
+def check_shared(filename: str, parameters: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Raise UsageError if the model shares parameters of which a checkpoint has several values.
+
+    Each would overwrite the one before.
+    """
+    first: dict[int, str] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(value), name)
+        saved = [parameters[each] for each in (other, name) if each in parameters]
+        if len(saved) == 2 and not torch.equal(*saved):
+            raise UsageError(
+                f"{filename} has other values for {other} than for {name}, which this model "
+                f"shares; share what was shared in its training (see {', '.join(map(flag, TIES))})"
+            )
 
 
 def check_attention(filename: str, state: State, model: Any, reset_optimizer: bool) -> None:
@@ -68,7 +97,9 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
     differing = [name for name in names if _value(saved, name) != _value(current, name)]
     differing += [n for n in POSITIONS if bool(saved.get(n)) != bool(current.get(n))]
     sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
-    others = [n for n in OTHERS if n in saved and str(saved[n]) != str(sizes[n])]
+    compared = OTHERS if reset_optimizer else (*OTHERS, *TIES)
+    others = [n for n in compared if n in saved and str(saved[n]) != str(sizes[n])]
+    others += [n for n in KEPT if _numbers(n, saved, sizes) != _numbers(n, current, sizes)]
     if not others and (not differing or _describe(saved, sizes) == _describe(current, sizes)):
         return
     differing += others
@@ -89,6 +120,16 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
         filename,
         listed,
     )
+
+
+def _numbers(name: str, options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[int] | None:
+    """Return the numbers of a side's layers in training; None if no part depends on them."""
+    side = name.removesuffix("_layers_to_keep")
+    mixers = [_value(options, f"{site}_head_mixer") for site in SITES if SITES[site] == side]
+    if "differential" not in mixers:
+        return None
+    kept = options.get(name) or ",".join(map(str, range(sizes.get(f"{side}_layers") or 0)))
+    return sorted(int(number) for number in kept.split(",") if number)
 
 
 def _relative_to(*models: Mapping[str, Any]) -> set[str]:

@@ -12,6 +12,8 @@ from saved_state import save_state
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.pretrained import SIZES, adopt_options
+from fairseq_ext.resuming_checks import check_shared
+from fairseq_ext.testing.mechanisms import build_tiny_model
 
 
 def options(arch, **given):
@@ -89,6 +91,15 @@ def test_learned_alphas_relative_to_something_else_are_refused(tmp_path):
         ("transformer_una", {"encoder_positions": "none"}, {"encoder_positions": "sinusoidal"}),
         ("transformer_una", {"encoder_positions": "t5"}, {"t5_distance": 64}),
         ("roberta_una_12", {"encoder_roles": "rare"}, {"role_rare_min_count": 3}),
+        ("roberta_una_12", {}, {"pooler_activation_fn": "relu"}),
+        ("roberta_una_12", {}, {"untie_weights_roberta": True}),
+        ("transformer_una", {"decoder_normalize_before": True}, {"no_decoder_final_norm": True}),
+        ("transformer_una", {"no_decoder_final_norm": True}, {"decoder_normalize_before": True}),
+        (
+            "transformer_una",
+            {"encoder_head_mixer": "differential", "encoder_layers": 2},
+            {"encoder_layers_to_keep": "2,3"},
+        ),
     ],
 )
 def test_a_model_that_computes_something_else_is_refused(tmp_path, arch, before, now):
@@ -97,6 +108,44 @@ def test_a_model_that_computes_something_else_is_refused(tmp_path, arch, before,
     restore.check(path, options(arch, **before), False)
     with pytest.raises(UsageError, match=f"was trained with {next(iter(now))}"):
         restore.check(path, options(arch, **before | now), False)
+
+
+def test_layers_that_were_kept_are_the_same_by_number(tmp_path):
+    """λ of differential attention begins by the number of a layer; nothing else depends on it."""
+    mixer = {"encoder_head_mixer": "differential", "encoder_layers": 2}
+    path = saved(tmp_path, "transformer_una", encoder_layers_to_keep="1,0", **mixer)
+    restore.check(path, options("transformer_una", **mixer), False)
+    path = saved(tmp_path, "transformer_una", encoder_layers_to_keep="2,3", encoder_layers=2)
+    restore.check(path, options("transformer_una", encoder_layers=2), False)
+
+
+@pytest.mark.parametrize(
+    ("arch", "apart", "shared", "second"),
+    [
+        (
+            "roberta_una_tiny",
+            {"untie_weights_roberta": True},
+            {},
+            "encoder.lm_head.weight",
+        ),
+        (
+            "transformer_una_tiny",
+            {},
+            {"share_decoder_input_output_embed": True},
+            "decoder.output_projection.weight",
+        ),
+    ],
+)
+def test_embeddings_of_two_values_are_not_shared(arch, apart, shared, second):
+    """The value under the last name would overwrite the others in silence."""
+    model, other = build_tiny_model(arch, **shared), build_tiny_model(arch, **apart)
+    parameters = other.state_dict()
+    said = f"old.pt has other values for .*embed_tokens.weight than for {second}, which this model"
+    with pytest.raises(UsageError, match=said):
+        check_shared("old.pt", parameters, model)
+    check_shared("old.pt", parameters, other)
+    check_shared("old.pt", model.state_dict(), model)
+    check_shared("old.pt", {n: p for n, p in parameters.items() if n != second}, model)
 
 
 @pytest.mark.parametrize(
