@@ -13,6 +13,7 @@ from restore import configure_training
 from fairseq_ext.attention import InputGate, L0Gate
 from fairseq_ext.criterions.divergence import symmetric_kl
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models import task_heads
 from fairseq_ext.models.head_options import check_gate_sites, parse_gate
 from fairseq_ext.testing import check_head_gate, check_model, check_regulariser
 from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
@@ -108,6 +109,16 @@ def test_sites_that_a_model_does_not_have(name, options, missing):
         check_training(model, None, cfg)
     cfg.model.head_gate = "none"
     check_gate_sites(model, cfg.model)
+
+
+def test_the_head_of_a_task_has_no_gates():
+    """Its attention calls itself cross, and --head-gate-sites is not of it."""
+    options = {"head_gate": "static", "head_gate_sites": "encoder,cross"}
+    model = build_tiny_model("roberta_una_tiny", **options)
+    pooling = task_heads.TaskAttention(128, 4, layers=1, cross=False)
+    model.attach(task_heads.SentenceHead(pooling, torch.nn.Linear(128, 2)))
+    with pytest.raises(UsageError, match="no attention called cross; give some of encoder$"):
+        check_gate_sites(model, options)
 
 
 def test_gates_and_their_price_need_each_other():

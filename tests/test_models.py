@@ -270,6 +270,16 @@ def test_the_alignment_layer_is_one_that_layerdrop_left():
         assert all(weights is None for weights in made[:-1])
 
 
+def test_all_dropouts_stay_on():
+    """Those of relative embeddings and of DeBERTa's convolution, too."""
+    model = build(dropout=0.3, encoder_scorer="disentangled")
+    other = build_tiny_model("deberta_una_tiny", dropout=0.3, encoder_conv_kernel=3)
+    for each in (model, other):
+        each.make_generation_fast_(retain_dropout=True, retain_dropout_modules=None)
+        dropouts = [m for m in each.modules() if type(m).__name__.endswith("Dropout")]
+        assert dropouts and all(m.apply_during_inference for m in dropouts)
+
+
 @pytest.mark.parametrize("layer", ["Encoder", "Decoder"])
 def test_dropout_that_is_to_stay_is_known_by_fairseqs_names(layer):
     model = build(dropout=0.3)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall, Inputs, RelativeTables
@@ -203,7 +204,7 @@ class RelativeProjections(nn.Module):
         self.scorer = scorer
         self.key = nn.Linear(width, heads_width) if "c2p" in own else None
         self.query = nn.Linear(width, heads_width) if "p2c" in own else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FairseqDropout(dropout, "MultiheadAttention")  # see --retain-dropout-modules
 
     def forward(self, attention: Any, inputs: Inputs, length: int) -> RelativeTables:
         """Return the tables of T tokens for the scorer, divided by the square root of 3 D.

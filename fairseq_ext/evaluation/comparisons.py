@@ -1,7 +1,7 @@
 """Comparisons of variants with a baseline, by tests over matched runs or over their sentences."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import significance
-from fairseq_ext.evaluation.metrics import Scores
+from fairseq_ext.evaluation.metrics import Scores, expand_groups
 from fairseq_ext.evaluation.runs import Run
 from fairseq_ext.evaluation.significance import Comparison
 
@@ -87,6 +87,20 @@ def match_runs(tests: Sequence[str], runs: Mapping[str, Sequence[Run]], baseline
             "seeds or folds, or give --test bootstrap"
         )
     return {name: [(ours[n], base[n]) for n in base] for name, ours in numbered.items()}
+
+
+def choose_metrics(by: Sequence[str] | None, known: Collection[str]) -> list[str]:
+    """Return the metrics to test by: those of --by, or the first known one.
+
+    Raises:
+        UsageError: --by names another one than these.
+    """
+    names = expand_groups(by or [next(iter(known))])
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(
+            f"--by names {unknown[0]}, no metric of this table; give some of {', '.join(known)}"
+        )
+    return names
 
 
 def compare(test: str, pairs: Pairs, measure: Measure, size: int | None = None) -> list[str]:

@@ -30,7 +30,7 @@ Example:
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -207,11 +207,11 @@ def measure_runs(
         check_comparable(runs, names)
     scored = [name for name in names if name in metrics.METRICS]
     check_comet(args, scored)
-    check_by(args, names or metrics.DEFAULTS)
+    comparisons.choose_metrics(args.by, names or metrics.DEFAULTS)
     if args.gen_subset:  # also if nothing is scored
         find_outputs(args.gen_subset, runs)
-    others = [name for name in names if name not in scored]
-    named = {n: measure_named(n, runs, baseline, _may_differ(args)) for n in others}
+    mixed, others = _may_differ(args), [name for name in names if name not in scored]
+    named = {name: measure_named(name, runs, baseline, mixed) for name in others}
     measures: dict[str, Measure] = {}
     notes: list[str] = []
     if scored or not names:
@@ -226,14 +226,6 @@ def measure_runs(
     return {name: measures[name] for name in names or measures}, notes
 
 
-def check_by(args: argparse.Namespace, names: Collection[str]) -> None:
-    """Raise UsageError if --by names a metric that is none of these."""
-    if unknown := [name for name in metrics.expand_groups(args.by or []) if name not in names]:
-        raise UsageError(
-            f"--by names {unknown[0]}, no metric of this table; give some of {', '.join(names)}"
-        )
-
-
 def _may_differ(args: argparse.Namespace) -> bool:
     """Return whether runs may be tested on different sentences, which no test may resample."""
     return args.mixed and not set(args.test or ()).intersection(comparisons.OF_SENTENCES)
@@ -241,11 +233,9 @@ def _may_differ(args: argparse.Namespace) -> bool:
 
 def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures) -> list[str]:
     """Return the results of each --test, metric by metric, and at its end the meaning of p."""
-    names = metrics.expand_groups(args.by or [next(iter(measures))])
-    check_by(args, measures)
     lines = []
     for test in args.test:
-        for name in names:
+        for name in comparisons.choose_metrics(args.by, measures):
             *results, meaning = comparisons.compare(test, pairs, measures[name], args.resamples)
             lines += results
         lines.append(meaning)

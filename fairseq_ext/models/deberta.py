@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq import utils
-from fairseq.modules import LayerNorm
+from fairseq.modules import FairseqDropout, LayerNorm
 from torch import Tensor, nn
 
 from fairseq_ext.errors import UsageError
@@ -32,7 +32,8 @@ class Convolution(nn.Module):
         if kernel % 2 == 0:
             raise UsageError(f"--encoder-conv-kernel is {kernel}; give an odd number, such as 3")
         self.conv = nn.Conv1d(width, width, kernel, padding=kernel // 2)
-        self.activation, self.dropout = utils.get_activation_fn(activation), nn.Dropout(dropout)
+        self.activation = utils.get_activation_fn(activation)
+        self.dropout = FairseqDropout(dropout, "TransformerEncoderLayerBase")  # as in the layer
         self.layer_norm = LayerNorm(width)
 
     def forward(self, x: Tensor, hidden: Tensor) -> Tensor:

@@ -185,7 +185,9 @@ def parse_gate_sites(options: Mapping[str, Any]) -> list[str]:
 
 def check_gate_sites(model: nn.Module, options: Mapping[str, Any]) -> None:
     """Raise UsageError if heads are to have gates at a site where the model has no attention."""
-    present = {module.site for module in model.modules() if isinstance(module, Attention)}
+    sides = [module for name, module in model.named_modules() if name in ("encoder", "decoder")]
+    parts = [part for side in sides for part in side.modules() if isinstance(part, Attention)]
+    present = {part.site for part in parts}
     # a decoder alone has no such option, and gates at its only site
     named = parse_gate_sites(options) if "head_gate_sites" in options else []
     if missing := [site for site in named if site not in present]:
