@@ -39,8 +39,8 @@ refuse_conflicts() {
 
 corpus_recipe gigaword 30522 3000 "$@"
 require_positive --valid "$valid"
-[[ "$positions" =~ ^[1-9][0-9]*,[1-9][0-9]*$ ]] ||
-  die "--positions is '$positions' and must be two numbers, as in 128,64."
+[[ "$positions" =~ ^([2-9]|[1-9][0-9]+),([2-9]|[1-9][0-9]+)$ ]] ||
+  die "--positions is '$positions' and must be two numbers from 2 upwards, as in 128,64."
 [ -z "$wordpiece" ] || [ -f "$wordpiece" ] ||
   die "--wordpiece is '$wordpiece' and must be a file, as BERT's vocab.txt."
 FROM=${offline:-$(corpus_folder gigaword-headline)} SOURCE=article TARGET=title

@@ -27,7 +27,8 @@
 #   --valid N         documents held out for validation, the last ones (default: 1 % of them, at
 #                     least 2 of 4 or more; of a single document, the last 1 % of its sentences).
 #                     Not for a corpus that has a validation part: files of a FOLDER with the word
-#                     valid in their path (files with the word test become a test part).
+#                     valid, val or dev in their path (files with the word test become a test
+#                     part); it says which files these are.
 #
 # OUT also has the text (text/), one sentence a line, the BPE (bpe/), for fairseq's
 #   --bpe gpt2 --gpt2-encoder-json OUT/bpe/encoder.json --gpt2-vocab-bpe OUT/bpe/vocab.bpe
@@ -104,6 +105,8 @@ read_options 'WORD --vocabulary= --documents= --valid= --offline=' "$@"
 corpus=${WORDS[0]}
 [[ "$vocabulary" =~ ^(gpt2|[1-9][0-9]*)$ ]] ||
   die "--vocabulary is '$vocabulary' and must be a positive number or gpt2."
+[ "$vocabulary" = gpt2 ] || [ "${#vocabulary}" -gt 3 ] || [ "$vocabulary" -gt 256 ] ||
+  die "--vocabulary is $vocabulary and 256 tokens are the bytes: give a larger number."
 require_positive --valid "${valid:-1}"
 [ -z "$offline" ] || [[ " $corpus $vocabulary " =~ \ (wikitext-103|gpt2)\  ]] ||
   die "--offline is for wikitext-103 and --vocabulary gpt2, since nothing else is downloaded:" \

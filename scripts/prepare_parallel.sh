@@ -44,8 +44,8 @@ corpus_recipe parallel 10000 500 "$@"
 require_positive --longest "$longest"
 require_positive --every ${every:+"$every"}
 [ -z "$every" ] || [ -z "$valid" ] || die "--valid and --every are two ways to one part: give one."
-[[ "$ratio" =~ ^[0-9]+(\.[0-9]+)?$ ]] ||
-  die "--ratio is '$ratio' and must be a number, as 1.5."
+[[ "$ratio" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] ||
+  die "--ratio is '$ratio' and must be a number from 1 upwards, as 1.5."
 flags=(${tokenised:+--tokenised} ${hyphens:+--hyphens} ${lowercase:+--lowercase})
 [ -z "$tokenised" ] || [ ${#flags[@]} = 1 ] ||
   die "--tokenised text stays as it is: leave ${flags[*]:1} out."

@@ -129,6 +129,7 @@ train() {
 classify() {
   local corpus
   for corpus in "$@"; do set_task "$corpus"; done
+  for corpus in "$@"; do set_corpus "$corpus"; done # before models are trained
   for corpus in "$@"; do
     set_corpus "$corpus"
     # shellcheck disable=SC2086 # words

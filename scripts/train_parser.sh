@@ -46,6 +46,11 @@ is_by() {
 sys.exit(json.load(open(sys.argv[2]))["parser"] != sys.argv[1])' "$@"
 }
 
+# refuse_annotations FOLDER: end the script, since another parser made them.
+refuse_annotations() {
+  die "'$1' is not by this parser: delete it, or leave '$(dirname "$1")' out."
+}
+
 train_parser() {
   local work=$out.part
   [ -e "$work/spacy.log" ] || [ -z "$(ls -A "$work" 2>/dev/null)" ] ||
@@ -88,6 +93,12 @@ for data in "${WORDS[@]}"; do
   [ -e "$data/train.jsonl" ] ||
     die "'$data' has no train.jsonl: give folders of scripts/prepare_task.sh --words 0."
 done
+if [ ! -e "$out/model-best" ]; then # whose annotations none can be
+  for made in "${WORDS[@]}"; do
+    made=$(find "$made" -maxdepth 1 -name '*.annotations' | head -n 1)
+    [ -z "$made" ] || refuse_annotations "$made"
+  done
+fi
 setup_environment
 python -c 'import spacy' 2>/dev/null ||
   die "spaCy is not installed: pip install -e '.[spacy]' does it."
@@ -100,7 +111,7 @@ for data in "${WORDS[@]}"; do
     if [ ! -e "$made" ]; then
       fairseq-ext annotate "$data" --split "$split" --parser "spacy:$out/model-best"
     elif [ "$out/model-best" -nt "$made" ] || ! is_by "spacy:$out/model-best" "$made/about.json"; then
-      die "'$made' is not by this parser: delete it, or leave '$data' out."
+      refuse_annotations "$made"
     fi
   done
 done

@@ -170,6 +170,12 @@ def test_a_file_that_cannot_be_read(tmp_path, name, part):
         assert str(tmp_path / name) in str(error.value)
 
 
+def test_text_that_is_not_composed_is_warned_of(tmp_path, caplog):
+    a, b = written(tmp_path, a="caf\u00e9\ncafe\u0301\n".encode(), b=b"x\ny\n")
+    check.check_parallel(a, b)
+    assert "1 lines are not in Unicode's composed form (NFC), first line 2" in caplog.text
+
+
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     a, b = written(tmp_path, a=b"a line of a corpus\n" * 100_000, b=b"noch eine\n" * 100_000)
     tracemalloc.start()

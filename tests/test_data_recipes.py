@@ -278,6 +278,12 @@ def test_what_is_no_parallel_text(tmp_path, change, said):
         (["prepare_gigaword.sh", "--pieces", "x"], ["--pieces is 'x'", "wordpiece bpe"]),
         (["prepare_gigaword.sh", "--positions", "9"], ["--positions is '9'", "128,64"]),
         (["prepare_gigaword.sh", "--positions", "9,"], ["--positions is '9,'", "128,64"]),
+        (["prepare_gigaword.sh", "--positions", "1,64"], ["--positions is '1,64'", "from 2"]),
+        (
+            ["prepare_parallel.sh", *("en", "de", "/tmp/nowhere", "--offline", "/tmp")]
+            + ["--ratio", "0.5"],
+            ["--ratio is '0.5'", "from 1 upwards"],
+        ),
         (["prepare_parallel.sh", "en"], ["SOURCE, TARGET and OUT are needed"]),
         (
             ["prepare_parallel.sh", "en", "en", "/tmp/nowhere"],
@@ -296,3 +302,19 @@ def test_what_is_no_parallel_text(tmp_path, change, said):
 def test_bad_arguments(arguments, said):
     script, *rest = arguments
     assert_refused(bash(ROOT / "scripts" / script, *rest), *said)
+
+
+def test_work_from_text_that_changed_begins_again(tmp_path):
+    """Else old text would be prepared, and the manifest would name the new one."""
+    code = f'. "{ROOT}/scripts/lib/data.sh"; WORK=$1; open_work same; ls "$WORK"'
+    work, text = tmp_path / "out.partial", tmp_path / "train.en"
+    text.write_text("old")
+    work.mkdir()
+    inputs = f"{tmp_path / 'not there'}\n{text}\n"
+    for name, content in {"made": "of old text", "source": "same\n", "inputs": inputs}.items():
+        (work / name).write_text(content)
+    assert bash("-c", code, "-", work).stdout.split() == ["inputs", "made", "source"]
+    text.write_text("new")
+    done = bash("-c", code, "-", work)
+    said = f"{text} has changed since this was begun, so that it begins again."
+    assert done.stdout.split("\n") == [said, "source", ""]

@@ -288,6 +288,10 @@ def test_text_that_is_tokenised_already(tmp_path):
     write(tmp_path / "raw" / "train.xx", " a\u00a0b\u0085 , \tc. ")
     tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out"), "--tokenised"])
     assert list(read_lines(tmp_path / "out" / "train.xx")) == ["a b , c."]
+    assert tokenise.normalise_spaces(["a <unk> </s>."]) == ["a <unk> </s>."]
+    for word in ("<s>", "<pad>", "</s>"):  # which fairseq would take for its own
+        with pytest.raises(UsageError, match=f"has the word {word} .'b {word}'"):
+            tokenise.normalise_spaces(["a", f"b {word}"])
 
 
 def test_a_language_that_sacremoses_does_not_know(tmp_path, caplog):

@@ -75,6 +75,10 @@ def test_files_of_a_folder(tmp_path):
         "x/wiki.Valid.txt": "valid",
         "x/contest-invalid.txt": "train",
         "test_1/a.txt": "test",
+        "dev.txt": "valid",
+        "wiki.val.txt": "valid",
+        "development/a.txt": "valid",
+        "device-values.txt": "train",
     }
     for name in [*names, "c.md", ".d.txt", ".hidden/b-copy.txt", "b.txt.gz"]:  # b.txt, packed
         write_text(tmp_path / name, "text")

@@ -528,6 +528,14 @@ def test_recipes_take_over_the_attention_of_an_encoder(given, tmp_path):
     assert done.stdout.split("\n")[:-1] == expected, done.stderr
 
 
+def test_encoders_of_all_seeds_are_looked_for(tmp_path):
+    for seed in (1, 3):
+        save_state(tmp_path / f"seed-{seed}.pt", {"_name": "roberta_una_tiny"})
+    code = f'. "{ROOT}/scripts/lib/finetuning.sh"; seeds=3; set_encoder "$1"'
+    done = bash("-c", code, "-", tmp_path / "seed-$SEED.pt")
+    assert done.returncode and "seed-2.pt' is not there, with which seed 2 would" in done.stderr
+
+
 @pytest.mark.recipe
 def test_the_recipe_of_task_attention(encoder, tmp_path):
     """scripts/task_attention.sh: each variant with its own flags, and the sum of their times."""

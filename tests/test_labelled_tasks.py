@@ -403,6 +403,18 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
         ("sentence_classification", SENTENCES[:1], {}, "has only the label 'b'; give two"),
         (
             "sentence_classification",
+            [*SENTENCES, SENTENCES[0] | {"label": "b "}],
+            {},
+            r"train\.jsonl:\d+: the label 'b ' looks like 'b', which an example before it has",
+        ),
+        (
+            "sentence_classification",
+            [SENTENCES[0] | {"label": label} for label in ("caf\u00e9", "cafe\u0301")],
+            {},
+            r"2: the label 'cafe\\u0301' looks like 'caf\\xe9'",
+        ),
+        (
+            "sentence_classification",
             [*PAIRS, PAIRS[0] | {"label": "c"}],
             {"pairs": "apart"},
             "--pairs apart gives one score, for 2 classes, and there are 3; use --pairs joint",

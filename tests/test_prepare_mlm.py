@@ -155,6 +155,7 @@ def test_interrupted_at_every_step(prepared, texts, tmp_path):
         (["books"], ["'books'", "FAIRSEQ_EXT_CORPORA"]),
         (["wikitext-103", "--documents", "file"], ["--documents", "'wikitext-103'"]),
         ([".", "--vocabulary", "big"], ["--vocabulary is 'big'", "gpt2"]),
+        ([".", "--vocabulary", "256"], ["--vocabulary is 256", "larger number"]),
         ([".", "--valid", "0"], ["--valid is '0'"]),
         ([".", "--fast"], ["'--fast'", "--help"]),
     ],

@@ -77,6 +77,13 @@ def test_annotations_of_another_parser_are_refused(train, tmp_path):
     assert_refused(train("data"), "'data/train.annotations' is not by this parser: delete it")
 
 
+def test_annotations_are_refused_before_a_parser_is_trained(train, tmp_path):
+    (tmp_path / "data" / "train.annotations").mkdir(parents=True)
+    (tmp_path / "data" / "train.jsonl").touch()
+    assert_refused(train("data"), "'data/train.annotations' is not by this parser: delete it")
+    assert not (tmp_path / "calls").exists() and not (tmp_path / "parser").exists()
+
+
 def test_a_slash_at_the_end_of_the_folder_says_the_same(train, tmp_path):
     done = train("--out", "parser/")
     assert done.returncode == 0, done.stderr

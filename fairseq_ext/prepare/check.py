@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
+from unicodedata import is_normalized
 
 from tqdm import tqdm
 
@@ -56,16 +57,25 @@ def check_parallel(a: Path, b: Path) -> Counts:
         UsageError: the files have different numbers of lines, or none.
     """
     number, tokens, empty, first = 0, (0, 0), 0, 0
+    apart, first_apart = 0, 0
     pairs = tqdm(read_parallel([a, b]), f"checking {a.name}", unit=" lines")
     for number, (source, target) in enumerate(pairs, 1):
         sizes = len(source.split()), len(target.split())
         tokens = tokens[0] + sizes[0], tokens[1] + sizes[1]
         if 0 in sizes:
             empty, first = empty + 1, first or number
+        if not (is_normalized("NFC", source) and is_normalized("NFC", target)):
+            apart, first_apart = apart + 1, first_apart or number
     if not number:
         raise UsageError(f"{a} and {b} are empty; give a corpus of at least one line")
     if empty:
         logger.warning("%s, %s: %d lines have an empty side, first line %d", a, b, empty, first)
+    if apart:
+        logger.warning(
+            "%s, %s: %d lines are not in Unicode's composed form (NFC), first line %d; compose "
+            "them, or else accents become words of their own",
+            *(a, b, apart, first_apart),
+        )
     return Counts(number, tokens, empty)
 
 

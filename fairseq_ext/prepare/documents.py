@@ -27,7 +27,8 @@ LEARNED_FROM = 5_000_000  # characters of text from which the ends of sentences 
 
 # Python does not count a byte order mark as white space.
 BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ufeff]+")
-PART = re.compile(r"(?<![a-z])(train|valid|test)(?:ing|ation)?(?![a-z])")
+PART = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation|elopment)?(?![a-z])")
+OTHER_NAMES = {"val": "valid", "dev": "valid"}
 TITLE = re.compile(r"= (?!= ).*(?<! =) =")
 ESCAPED = re.compile(r" @([-,.])@ ")
 MARKER = re.compile(r"\*\*\* ?(START|END) OF")
@@ -134,7 +135,7 @@ def _list_texts(path: Path) -> list[str]:
 def part_of(name: str) -> str:
     """Return the part that a word in a path names, or "train"."""
     word = PART.search(name.lower())
-    return word[1] if word else "train"
+    return OTHER_NAMES.get(word[1], word[1]) if word else "train"
 
 
 def read_paragraphs(sources: Iterable[Source]) -> Iterator[str]:
@@ -261,6 +262,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if Path(path).resolve() in args.out.resolve().parents:
             raise UsageError(f"{args.out}: lies within the corpus {path}; give a folder elsewhere")
         corpus += find_sources(part, form, Path(path))
+    for part in ("valid", "test"):
+        if names := [str(source.path) for source in corpus if source.part == part]:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            logger.info("for %s: %s%s", part, ", ".join(names[:3]), more)
     prepare(args.out, corpus, args.valid)
 
 

@@ -220,11 +220,12 @@ def extract(
         files = find_all(folder, unpacked)
     for each in chain(*files.values()):
         _check_distinct(each)
+    read = (path for each in files.values() for path in chain(*zip(*each, strict=True)))
+    # before a part is written: what changes from now on is newer
+    record_inputs(out, [*archives, *(path for path in read if path.is_relative_to(folder))])
     for part, sources in files.items():
         if not all(path.exists() for path in paths[part]):
             _write_part(paths[part], sources, part)
-    read = (path for each in files.values() for path in chain(*zip(*each, strict=True)))
-    record_inputs(out, [*archives, *(path for path in read if path.is_relative_to(folder))])
 
 
 def check_patterns(languages: Sequence[str], parts: Mapping[str, str]) -> None:

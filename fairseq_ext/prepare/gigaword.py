@@ -69,13 +69,14 @@ def extract(folder: Path, out: Path, valid: int) -> None:
     """
     files = {part: find(names, [folder]) for part, names in FILES.items()}
     size = check_parallel(*files["valid"]).lines
+    # before a part is written: what changes from now on is newer
+    record_inputs(out, (path for paths in files.values() for path in paths))
     for part, paths in files.items():
         for side, path in zip(SIDES, paths, strict=True):
             if not (written := out / f"{part}.{side}").exists():
                 lines = sentences(path, side)
                 chosen = sample(lines, valid, size) if part == "valid" else lines
                 write_lines(written, tqdm(chosen, written.name, unit=" lines"))
-    record_inputs(out, (path for paths in files.values() for path in paths))
 
 
 def truncate(folder: Path, limits: dict[str, int]) -> None:

@@ -13,7 +13,11 @@ import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
+from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare.step import BatchFunction, logger, map_files, step_parser
+
+SYMBOLS = {"<s>", "<pad>", "</s>"}
+"""Words that would be read as the begin of a sentence, as padding and as its end."""
 
 UNPRINTED = regex.compile(r"\p{C}")
 """Control, format and unassigned characters, of any version of Python the same."""
@@ -56,8 +60,19 @@ class MosesPipeline:
 
 
 def normalise_spaces(lines: list[str]) -> list[str]:
-    """Return lines that are tokenised already, with words in single spaces."""
-    return [" ".join(line.split()) for line in lines]
+    """Return lines that are tokenised already, with words in single spaces.
+
+    Raises:
+        UsageError: a word is one of `SYMBOLS`.
+    """
+    words = [line.split() for line in lines]
+    for line, each in zip(lines, words, strict=True):
+        if symbols := SYMBOLS.intersection(each):
+            raise UsageError(
+                f"a line has the word {min(symbols)} ({line[:60]!r}), which fairseq's dictionaries "
+                "have for themselves; take it out of the text"
+            )
+    return [" ".join(each) for each in words]
 
 
 def choose_pipeline(language: str, tokenised: bool, **options: bool) -> BatchFunction:

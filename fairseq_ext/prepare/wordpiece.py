@@ -93,7 +93,7 @@ def learn(words: Counter[str], size: int) -> list[str]:
     alphabet = Alphabet(sorted(ranked[:ALPHABET]))
     least = len(HEADER) + 2 * len(alphabet.characters)
     if size < least:
-        raise UsageError(f"--size is {size} and characters alone need {least}; give a larger one")
+        raise UsageError(f"--merges is {size} and characters alone need {least}; give a larger one")
     pieces = map(alphabet.decode, _train(words, alphabet, size + SPARE))
     return [*HEADER, *filter(is_usable, pieces)][:size]
 

@@ -3,6 +3,7 @@
 # The values of choices are types for fairseq, made at run time.
 # mypy: disable-error-code="valid-type"
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,8 +190,21 @@ class SentenceClassificationTask(SentenceTask):
     inner, cross_layers = 1, 1
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
-        """Return the names of the classes; raise UsageError if there is only one."""
-        labels = sorted({example.values["label"] for example in examples})
+        """Return the names of the classes.
+
+        Raises:
+            UsageError: there is only one, or two look alike.
+        """
+        alike: dict[str, str] = {}
+        for example in examples:
+            label = example.values["label"]
+            other = alike.setdefault(unicodedata.normalize("NFC", label).strip(), label)
+            if label != other:
+                raise UsageError(
+                    f"{example.where}: the label {ascii(label)} looks like {ascii(other)}, which "
+                    "an example before it has; spell both alike"
+                )
+        labels = sorted(alike.values())
         if len(labels) < 2:
             raise UsageError(
                 f"{self.cfg.data}/train.jsonl has only the label '{labels[0]}'; give two or more"

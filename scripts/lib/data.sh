@@ -44,17 +44,31 @@ stop_if_made() {
 }
 
 # open_work SOURCE: lock WORK until this script ends, and empty it if it was begun from another
-# source. End the script if no data recipe made it.
+# source, or from text that has changed. End the script if no data recipe made it.
 open_work() {
   [ -e "$WORK/source" ] || [ -z "$(ls -A "$WORK" 2>/dev/null)" ] ||
     die "'$WORK', in which this works, is there and was not made by a data recipe: rename it or give" \
       "another folder."
   mkdir -p "$WORK"
   lock_work
-  [ "$(cat "$WORK/source" 2>/dev/null)" != "$1" ] || return 0
+  if [ "$(cat "$WORK/source" 2>/dev/null)" = "$1" ]; then
+    local changed
+    changed=$(changed_inputs)
+    [ -n "$changed" ] || return 0
+    say "${changed%%$'\n'*} has changed since this was begun, so that it begins again."
+  fi
   find "$WORK" -mindepth 1 -delete
   { printf '%s\n' "$1" >"$WORK/source"; } 2>/dev/null ||
     die "'$WORK' cannot be written: make room and run the same command again."
+}
+
+# changed_inputs: print the files that WORK was made from and that have changed since.
+changed_inputs() {
+  local path
+  [ -e "$WORK/inputs" ] || return 0
+  while IFS= read -r path; do
+    [ ! -e "$path" ] || find -L "$path" -maxdepth 0 -cnewer "$WORK/inputs"
+  done <"$WORK/inputs"
 }
 
 # lock_work: refuse to work beside another command. What a killed script has left running may end
@@ -160,6 +174,9 @@ fetch_archives() {
 begin() {
   open_work "${ARGUMENTS[*]} $1"
   setup_environment
+  [ "${bpe:-}" != fastbpe ] || python -c 'import fastBPE' 2>/dev/null ||
+    die "--bpe is fastbpe, which is not installed: pip install fastBPE (it needs a C++ compiler), or" \
+      "give subword-nmt, which splits words alike."
 }
 
 # check_parts: refuse a part whose two sides have different numbers of lines.

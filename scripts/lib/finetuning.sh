@@ -64,7 +64,12 @@ judge_last_epoch() {
 # its attention but without adversaries; the last one is the architecture. The path may have $SEED
 # in it.
 set_encoder() {
-  local flags
+  local flags seed
+  for ((seed = 2; seed <= ${seeds:-1}; seed++)); do
+    [ -f "${1//\$SEED/$seed}" ] ||
+      die "'${1//\$SEED/$seed}' is not there, with which seed $seed would begin: give a checkpoint" \
+        "for each of $seeds --seeds."
+  done
   flags=$(python -m fairseq_ext.tools.recipes encoder-flags "${1//\$SEED/1}") || exit 1
   mapfile -t ENCODER <<<"$flags"
   ENCODER=(--finetune-from-model "$1" "${ENCODER[@]}")
