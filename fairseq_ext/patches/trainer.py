@@ -191,18 +191,17 @@ def average_shared_once() -> None:
     def step(original: Callable, average: Any, model: Any, *args: Any) -> None:
         in_float32 = average.config.ema_fp32
         tensors = average.fp32_params if in_float32 else average.model.state_dict()
-        names = {_place(tensors[name]) or name: name for name in reversed(tensors)}
-        parameters = model.state_dict()
-        again = tensors.keys() - names.values()
-        kept = {name: value for name, value in parameters.items() if name not in again}
+        first = {_place(tensors[name]) or name: name for name in reversed(tensors)}
+        again = tensors.keys() - first.values()
+        kept = {name: x for name, x in model.state_dict().items() if name not in again}
         original(average, SimpleNamespace(state_dict=lambda: kept), *args)
 
     wrap("fairseq.models.ema.ema:EMA", "_step_internal", step)
 
 
-def _place(tensor: Any) -> tuple[int, ...]:
-    """Return where a tensor is in memory, and its shape; nothing if it has no elements."""
-    return (tensor.data_ptr(), *tensor.shape) if tensor.numel() else ()
+def _place(value: Any) -> tuple[int, ...]:
+    """Return where a tensor is in memory, and its shape; nothing of others, or without elements."""
+    return (value.data_ptr(), *value.shape) if hasattr(value, "numel") and value.numel() else ()
 
 
 def register_lamb() -> None:

@@ -4,7 +4,8 @@ fairseq's --sample-break-mode complete_doc and sentence-pair objectives read thi
 streamed as paragraphs; an empty paragraph stands for the end of a document.
 
 A --source is a file, or a folder of files; it may be repeated. PART is train, valid, test or named
-(by such a word in the path, else train), FORM one of file, blank, wikitext and gutenberg.
+(by such a word in the path, or val or dev for valid, else train), FORM one of file, blank, wikitext
+and gutenberg.
 """
 
 import re
