@@ -70,8 +70,10 @@ def check_shared(filename: str, parameters: Mapping[str, Tensor], model: nn.Modu
     first: dict[int, str] = {}
     for name, value in model.named_parameters(remove_duplicate=False):
         other = first.setdefault(id(value), name)
-        saved = [parameters[each] for each in (other, name) if each in parameters]
-        if len(saved) == 2 and not torch.equal(*saved):
+        if other == name or not {other, name} <= parameters.keys():
+            continue
+        one, two = map(torch.nan_to_num, (parameters[other], parameters[name]))
+        if not torch.equal(one, two):
             raise UsageError(
                 f"{filename} has other values for {other} than for {name}, which this model "
                 f"shares; share what was shared in its training (see {', '.join(map(flag, TIES))})"
@@ -98,7 +100,8 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
     differing += [n for n in POSITIONS if bool(saved.get(n)) != bool(current.get(n))]
     sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
     compared = OTHERS if reset_optimizer else (*OTHERS, *TIES)
-    others = [n for n in compared if n in saved and str(saved[n]) != str(sizes[n])]
+    before, now = map(_effective, (saved, sizes))
+    others = [n for n in compared if n in saved and before[n] != now[n]]
     others += [n for n in KEPT if _numbers(n, saved, sizes) != _numbers(n, current, sizes)]
     if not others and (not differing or _describe(saved, sizes) == _describe(current, sizes)):
         return
@@ -120,6 +123,16 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
         filename,
         listed,
     )
+
+
+def _effective(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as text, None as False, where another option decides as that one does."""
+    values = {name: str(options.get(name) or False) for name in (*OTHERS, *TIES)}
+    if values["share_all_embeddings"] == "True":
+        values["share_decoder_input_output_embed"] = "True"
+    if values["decoder_normalize_before"] == "False":
+        values["no_decoder_final_norm"] = "False"
+    return values
 
 
 def _numbers(name: str, options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[int] | None:

@@ -32,8 +32,8 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     """Raise UsageError if a training with this configuration has to be refused."""
     name = str(cfg.criterion._name)
     check_criterion(model, criterion, name, cfg.optimization.clip_norm)
-    if isinstance(unwrap(model), AttentionModel):
-        head_options.check_gate_sites(model, cfg.model)
+    if isinstance(plain := unwrap(model), AttentionModel):
+        head_options.check_gate_sites(plain, cfg.model)
         preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
         roberta = default_options(RobertaOptions)
         check_requirements(cfg.model, preset, DEFAULTS | roberta, OPTION_REQUIREMENTS)

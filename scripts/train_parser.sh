@@ -95,7 +95,7 @@ for data in "${WORDS[@]}"; do
 done
 if [ ! -e "$out/model-best" ]; then # whose annotations none can be
   for made in "${WORDS[@]}"; do
-    made=$(find "$made" -maxdepth 1 -name '*.annotations' | head -n 1)
+    made=$(find -L "$made" -maxdepth 1 -name '*.annotations' | head -n 1)
     [ -z "$made" ] || refuse_annotations "$made"
   done
 fi

@@ -201,16 +201,20 @@ def test_phrases_of_one_head(tmp_path):
         ("DT NNS WDT VBP NN", 1),
         ("DT IN DT NN", 0),  # those in the room
         ("PRP WP VBD DT NN", 0),  # he who ate the cake
-        ("DT VBN NN", 2),  # the proposed plan
-        ("DT VBG JJ NN IN NN", 3),  # the growing private economy of China
+        ("DT/The VBN NN", 2),  # the proposed plan
+        ("DT/a VBG JJ NN IN NN", 3),  # a growing private economy of China
         ("DT VBN RB", 0),  # those left behind
+        ("DT VBN NNP", 0),  # those killed Tuesday
         ("DT VBN IN NN", 0),  # those made of wood
         ("JJR IN CD NNS", 3),  # more than 20 people
         ("CD TO CD", 2),
     ],
 )
 def test_head_words(tags, expected):
-    found = find_head(2, 1 + len(tags.split()), ["NN", "IN", *tags.split(), "NN"])
+    """A determiner is "those" if the case does not say which one it is."""
+    pairs = [tag.partition("/") for tag in ("NN", "IN", *tags.split(), "NN")]
+    words = [word or "those" for _, _, word in pairs]
+    found = find_head(2, 1 + len(tags.split()), words, [tag for tag, _, _ in pairs])
     assert found == 2 + expected
 
 

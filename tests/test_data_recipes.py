@@ -304,17 +304,17 @@ def test_bad_arguments(arguments, said):
     assert_refused(bash(ROOT / "scripts" / script, *rest), *said)
 
 
-def test_work_from_text_that_changed_begins_again(tmp_path):
+@pytest.mark.parametrize("gone", [False, True])
+def test_work_from_text_that_changed_begins_again(tmp_path, gone):
     """Else old text would be prepared, and the manifest would name the new one."""
     code = f'. "{ROOT}/scripts/lib/data.sh"; WORK=$1; open_work same; ls "$WORK"'
     work, text = tmp_path / "out.partial", tmp_path / "train.en"
     text.write_text("old")
     work.mkdir()
-    inputs = f"{tmp_path / 'not there'}\n{text}\n"
-    for name, content in {"made": "of old text", "source": "same\n", "inputs": inputs}.items():
+    for name, content in {"made": "x", "source": "same\n", "inputs": f"{text}\n"}.items():
         (work / name).write_text(content)
     assert bash("-c", code, "-", work).stdout.split() == ["inputs", "made", "source"]
-    text.write_text("new")
+    text.unlink() if gone else text.write_text("new")
     done = bash("-c", code, "-", work)
     said = f"{text} has changed since this was begun, so that it begins again."
     assert done.stdout.split("\n") == [said, "source", ""]

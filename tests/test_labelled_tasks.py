@@ -405,7 +405,17 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
             "sentence_classification",
             [*SENTENCES, SENTENCES[0] | {"label": "b "}],
             {},
-            r"train\.jsonl:\d+: the label 'b ' looks like 'b', which an example before it has",
+            r"train\.jsonl:\d+: the label 'b ' looks like 'b', which stands before it",
+        ),
+        (
+            "sequence_tagging",
+            [
+                *TAGGED,
+                {"words": ["a"], "tags": ["B-Ca\u0301"]},
+                {"words": ["a"], "tags": ["B-C\u00e1"]},
+            ],
+            {},
+            r"the label 'B-C\\xe1' looks like 'B-Ca\\u0301'",
         ),
         (
             "sentence_classification",

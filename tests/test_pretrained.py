@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import pytest
 import restore
+import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from saved_state import save_state
@@ -110,6 +111,23 @@ def test_a_model_that_computes_something_else_is_refused(tmp_path, arch, before,
         restore.check(path, options(arch, **before | now), False)
 
 
+@pytest.mark.parametrize(
+    ("arch", "before", "now"),
+    [
+        (
+            "transformer_una",
+            {"share_all_embeddings": True, "share_decoder_input_output_embed": True},
+            {"share_decoder_input_output_embed": False},
+        ),
+        ("transformer_una", {}, {"no_decoder_final_norm": True}),
+        ("roberta_una_12", {"encoder_normalize_before": None}, {"encoder_normalize_before": False}),
+    ],
+)
+def test_options_that_change_nothing_are_no_difference(tmp_path, arch, before, now):
+    restore.check(saved(tmp_path, arch, **before), options(arch, **before | now), False)
+    restore.check(saved(tmp_path, arch, **before | now), options(arch, **before), False)
+
+
 def test_layers_that_were_kept_are_the_same_by_number(tmp_path):
     """λ of differential attention begins by the number of a layer; nothing else depends on it."""
     mixer = {"encoder_head_mixer": "differential", "encoder_layers": 2}
@@ -144,7 +162,10 @@ def test_embeddings_of_two_values_are_not_shared(arch, apart, shared, second):
     with pytest.raises(UsageError, match=said):
         check_shared("old.pt", parameters, model)
     check_shared("old.pt", parameters, other)
-    check_shared("old.pt", model.state_dict(), model)
+    for value in (0.5, float("nan")):  # of a training that diverged
+        with torch.no_grad():
+            next(model.parameters())[0, 0] = value
+        check_shared("old.pt", model.state_dict(), model)
     check_shared("old.pt", {n: p for n, p in parameters.items() if n != second}, model)
 
 

@@ -142,6 +142,8 @@ def test_labelled_text_is_answered_after_training(out):
         planned(out, "a=", options="--predict ../x")
     for job in planned(out, "a=", options="--seeds 1 2 --predict 'x=x_$SEED.jsonl'"):
         assert job.steps[1].reads == Path(f"x_{job.name[-1]}.jsonl")
+    (job,) = planned(out, "a=", options="--predict 'x=$RUN/mine.jsonl'")
+    assert job.steps[1].reads is None and f"--input {run}/mine.jsonl" in job.steps[1].command()
 
 
 def test_answers_to_examples_that_changed_are_given_again(out, tmp_path):

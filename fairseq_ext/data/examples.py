@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,23 @@ class Field(NamedTuple):
 def is_text(value: Any) -> bool:
     """Return whether a value is text without half of a surrogate pair, which only JSON can hold."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+
+
+def collect_labels(labelled: Iterable[tuple[str, Example]]) -> set[str]:
+    """Return the labels of examples.
+
+    Raises:
+        UsageError: two look alike: blanks stand at their ends, or characters are composed or not.
+    """
+    alike: dict[str, str] = {}
+    for label, example in labelled:
+        other = alike.setdefault(unicodedata.normalize("NFC", label).strip(), label)
+        if label != other:
+            raise UsageError(
+                f"{example.where}: the label {ascii(label)} looks like {ascii(other)}, which "
+                "stands before it; spell both alike"
+            )
+    return set(alike.values())
 
 
 def is_number(value: Any) -> bool:

@@ -117,7 +117,7 @@ def restore_all() -> None:
         with examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
             extra = original(trainer, filename, *args, **kwargs)
         report.new_task_head = False  # a moving average loads its parameters at each step
-        if trainer.cfg.ema.store_ema:
+        if trainer.cfg.ema.store_ema and extra is not None:
             passed = trainer.get_num_updates() % max(trainer.cfg.ema.ema_update_freq, 1)
             trainer.ema.update_freq_counter = passed
         if extra is not None and not reset_optimizer:

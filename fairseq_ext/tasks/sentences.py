@@ -3,7 +3,6 @@
 # The values of choices are types for fairseq, made at run time.
 # mypy: disable-error-code="valid-type"
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,15 @@ from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_ext.data.annotations import Annotated, Annotations
-from fairseq_ext.data.examples import PAIR, TEXT, Example, Field, is_number, is_text
+from fairseq_ext.data.examples import (
+    PAIR,
+    TEXT,
+    Example,
+    Field,
+    collect_labels,
+    is_number,
+    is_text,
+)
 from fairseq_ext.data.rows import Item, Rows
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import config, role_options, task_heads
@@ -195,16 +202,7 @@ class SentenceClassificationTask(SentenceTask):
         Raises:
             UsageError: there is only one, or two look alike.
         """
-        alike: dict[str, str] = {}
-        for example in examples:
-            label = example.values["label"]
-            other = alike.setdefault(unicodedata.normalize("NFC", label).strip(), label)
-            if label != other:
-                raise UsageError(
-                    f"{example.where}: the label {ascii(label)} looks like {ascii(other)}, which "
-                    "an example before it has; spell both alike"
-                )
-        labels = sorted(alike.values())
+        labels = sorted(collect_labels((example.values["label"], example) for example in examples))
         if len(labels) < 2:
             raise UsageError(
                 f"{self.cfg.data}/train.jsonl has only the label '{labels[0]}'; give two or more"

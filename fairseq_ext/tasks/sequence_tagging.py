@@ -12,7 +12,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_ext.data.examples import Example, Field, are_texts
+from fairseq_ext.data.examples import Example, Field, are_texts, collect_labels
 from fairseq_ext.data.rows import IGNORED, Item, Row, Rows
 from fairseq_ext.data.tags import SCHEMES, entities, first_fault
 from fairseq_ext.data.vocabulary import Pieces
@@ -52,8 +52,9 @@ class SequenceTaggingTask(LabelledTask):
     }
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
-        """Return the tags, O first."""
-        tags = {tag for example in examples for tag in self._read_tags(example)}
+        """Return the tags, O first; raise UsageError if two look alike."""
+        read = ((tag, example) for example in examples for tag in self._read_tags(example))
+        tags = collect_labels(read)
         return [OUTSIDE, *sorted(tags - {OUTSIDE})]
 
     def _read_tags(self, example: Example) -> list[str]:

@@ -195,7 +195,8 @@ def _plan_prediction(folder: Path, subset: str, train: list[str]) -> Step:
     user_dir = parse_flags(train)["--user-dir"]
     flags += ["--user-dir", user_dir] if user_dir != DEFAULTS["--user-dir"] else []
     name = f"predict-{check_subset(name, '--predict')}"
-    return Step(folder, name, "fairseq-ext predict", flags, keeps=True, reads=Path(examples))
+    reads = None if "$" in examples else Path(examples)  # in the folder of the run: made later
+    return Step(folder, name, "fairseq-ext predict", flags, keeps=True, reads=reads)
 
 
 def check_subset(name: str, flag: str = "--gen-subset") -> str:

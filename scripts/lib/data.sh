@@ -62,12 +62,16 @@ open_work() {
     die "'$WORK' cannot be written: make room and run the same command again."
 }
 
-# changed_inputs: print the files that WORK was made from and that have changed since.
+# changed_inputs: print the files that WORK was made from and that have changed since, or are gone.
 changed_inputs() {
   local path
   [ -e "$WORK/inputs" ] || return 0
   while IFS= read -r path; do
-    [ ! -e "$path" ] || find -L "$path" -maxdepth 0 -cnewer "$WORK/inputs"
+    if [ -e "$path" ]; then
+      find -L "$path" -maxdepth 0 -cnewer "$WORK/inputs"
+    else
+      say "$path"
+    fi
   done <"$WORK/inputs"
 }
 

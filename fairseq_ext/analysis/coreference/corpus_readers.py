@@ -34,8 +34,7 @@ COLUMNS = 6  # at least
 BRACKETS = re.compile(r"-|(\(\d+\)?|\d+\))(\|(\(\d+\)?|\d+\)))*")
 HEADS_ALONE = {"DT", "PRP"}  # without a noun, as in "those in the room"
 AFTER_HEAD = {"IN", "TO", "WDT", "WP", "WP$", "WRB", "VBN", "VBG", "VBD", "VBZ", "VBP", ",", ":"}
-PARTICIPLES = {"VBN", "VBG"}
-INSIDE = ("NN", "JJ", "VBN", "VBG", "CD")  # what goes on between a participle and its noun
+ARTICLES = {"a", "an", "the", "every", "no"}  # determiners that have a noun
 
 EntityPhrase = tuple[int, int, str]
 """The first word and the last word of a phrase, and its entity."""
@@ -194,10 +193,12 @@ class _PartReader:
                 _, line = beginnings[-1]
                 raise UsageError(f"{line}: '({entity}' has no '{entity})' before {where}")
         ends = sorted({*self.ends, len(self.words)} - {0})
-        return Text(self.words, ends, _find_mentions(self.phrases, self.tags))
+        return Text(self.words, ends, _find_mentions(self.phrases, self.words, self.tags))
 
 
-def _find_mentions(entity_phrases: Sequence[EntityPhrase], tags: Sequence[str]) -> list[Mention]:
+def _find_mentions(
+    entity_phrases: Sequence[EntityPhrase], words: Sequence[str], tags: Sequence[str]
+) -> list[Mention]:
     """Return the phrases that have an antecedent.
 
     Of two phrases that begin together the longer one is earlier. A phrase with the head of another
@@ -207,7 +208,7 @@ def _find_mentions(entity_phrases: Sequence[EntityPhrase], tags: Sequence[str]) 
     earlier: list[tuple[str, Phrase]] = []
     mentions = []
     for first, last, entity in ordered:
-        phrase = make_phrase(first, last, find_head(first, last, tags))
+        phrase = make_phrase(first, last, find_head(first, last, words, tags))
         antecedents = [p for e, p in earlier if e == entity and p.head != phrase.head]
         same = {phrase.head, *(p.head for p in antecedents)}
         others = [p for e, p in earlier if e != entity and p.head not in same]
@@ -217,29 +218,23 @@ def _find_mentions(entity_phrases: Sequence[EntityPhrase], tags: Sequence[str]) 
     return mentions
 
 
-def find_head(first: int, last: int, tags: Sequence[str]) -> int:
+def find_head(first: int, last: int, words: Sequence[str], tags: Sequence[str]) -> int:
     """Return the head word of the phrase from `first` to `last`.
 
     It is the last noun before a word that follows heads, or a pronoun or determiner that stands
-    alone before such a word, or the last word. A participle between a determiner and its noun, as
-    in "the proposed plan", does not follow a head.
+    alone before such a word, or the last word. Articles never stand alone: "the proposed plan".
     """
     head, noun = last, False
     for word in range(first, last + 1):
         if tags[word] in AFTER_HEAD:
             if noun:
                 break
-            if word > first and tags[word - 1] in HEADS_ALONE and not _modifies(word, last, tags):
+            alone = word > first and tags[word - 1] in HEADS_ALONE
+            if alone and words[word - 1].lower() not in ARTICLES:
                 return word - 1
         if tags[word].startswith("NN"):
             head, noun = word, True
     return head
-
-
-def _modifies(word: int, last: int, tags: Sequence[str]) -> bool:
-    """Return whether a word after a determiner is a participle that belongs to a noun after it."""
-    participle = tags[word - 1] == "DT" and tags[word] in PARTICIPLES
-    return participle and word < last and tags[word + 1].startswith(INSIDE)
 
 
 def classify_tag(tag: str) -> str:
