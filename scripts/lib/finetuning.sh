@@ -66,7 +66,7 @@ judge_last_epoch() {
 set_encoder() {
   local flags seed
   for ((seed = 2; seed <= ${seeds:-1}; seed++)); do
-    [ -f "${1//\$SEED/$seed}" ] ||
+    [ "${1//\$SEED/$seed}" = "$1" ] || [ -f "${1//\$SEED/$seed}" ] ||
       die "'${1//\$SEED/$seed}' is not there, with which seed $seed would begin: give a checkpoint" \
         "for each of $seeds --seeds."
   done
