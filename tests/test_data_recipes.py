@@ -306,7 +306,7 @@ def test_bad_arguments(arguments, said):
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_work_from_text_that_changed_begins_again(tmp_path, gone):
-    """Else old text would be prepared, and the manifest would name the new one."""
+    """Old text is not prepared under a manifest that names the new one."""
     code = f'. "{ROOT}/scripts/lib/data.sh"; WORK=$1; open_work same; ls "$WORK"'
     work, text = tmp_path / "out.partial", tmp_path / "train.en"
     text.write_text("old")

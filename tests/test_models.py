@@ -271,7 +271,7 @@ def test_the_alignment_layer_is_one_that_layerdrop_left():
 
 
 def test_all_dropouts_stay_on():
-    """Those of relative embeddings and of DeBERTa's convolution, too."""
+    """Relative embeddings and DeBERTa's convolution have dropouts that fairseq can retain."""
     model = build(dropout=0.3, encoder_scorer="disentangled")
     other = build_tiny_model("deberta_una_tiny", dropout=0.3, encoder_conv_kernel=3)
     for each in (model, other):
