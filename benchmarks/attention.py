@@ -185,8 +185,6 @@ CANDIDATES: dict[str, Callable[[Problem], Candidate]] = {
     AGAIN: sdpa,
     **{name: ours(name) for name in NORMALISERS if name != "sinkhorn"},
     **{f"sinkhorn {sweeps}": ours("sinkhorn", sinkhorn_sweeps=sweeps) for sweeps in (2, 5)},
-    # on a GPU; on a CPU both are the kernel for CPUs
-    **{f"{name}-flex": ours(name, doubly_kernel="flex") for name in ("doubly", "hybrid")},
     **{name: mixed(name) for name in MIXERS if name != "none"},
     "literal DNA": textbook(literal),
     "log DNA": textbook(log_form),

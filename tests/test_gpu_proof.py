@@ -136,17 +136,6 @@ def test_nothing_is_begun_after_the_deadline(options, tmp_path):
     assert proceed(Stage(("two", double, (2,))), late) == {}
 
 
-@pytest.mark.parametrize(
-    ("flex", "loser"), [(2.0, "`doubly_flex.py`"), (0.5, "`doubly_triton.py` and")]
-)
-def test_the_slower_kernel_is_to_be_deleted(flex, loser):
-    ratios = {"doubly": [1, 1.5, 2], "doubly-flex": [1, 1.5 * flex, 2]}
-    table = {"title": "Time of forward + backward, by length", "rows": [{"ratios": ratios}]}
-    (line,) = fast.conclude({"x": {"data": {"tables": [table]}}})
-    assert f"takes {flex:.2f} times" in line and f"delete {loser}" in line
-    assert fast.conclude({}) == []
-
-
 @pytest.mark.parametrize("name", [*fast.RUNS])
 def test_benchmarks_take_their_flags(name, monkeypatch):
     script, *flags = fast.RUNS[name].split()

@@ -1,8 +1,7 @@
 """The GPU kernels against the naive twin: on a GPU, or as far as a CPU can show.
 
 Without a GPU Triton's kernels run in its interpreter. It has to be switched on before anything
-imports Triton, so it gets a process of its own, in which this file runs again. torch's
-flex_attention has a plain form on CPUs, whose gradients it refuses there since they are slow.
+imports Triton, so it gets a process of its own, in which this file runs again.
 """
 
 import os
@@ -16,7 +15,7 @@ from cases import slow_but_first
 from naive import normalise
 
 from fairseq_ext.attention import build_normaliser
-from fairseq_ext.attention.kernels import doubly_flex, doubly_triton
+from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.attention.masks import Mask
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -61,26 +60,6 @@ def device(monkeypatch):
     return "cuda" if GPU else "cpu"
 
 
-@pytest.fixture(autouse=True)
-def compiled_for_every_shape():
-    """On a GPU flex_attention would be tested in its plain form after eight shapes."""
-    with torch._dynamo.config.patch(recompile_limit=256):
-        yield
-
-
-@pytest.fixture(params=["triton", "flex"])
-def kernel(request, monkeypatch):
-    """Each way to compute it on a GPU: its module, and the device it runs on."""
-    if request.param == "triton":
-        return doubly_triton, request.getfixturevalue("device")
-    if INTERPRETED and not GPU:
-        pytest.skip("the interpreter is Triton's; flex_attention runs outside it")
-    if not GPU:
-        monkeypatch.setattr(doubly_flex.torch_flex, "_validate_device", lambda *inputs: None)
-        monkeypatch.setattr(doubly_flex, "_compiled", lambda: doubly_flex._attend)
-    return doubly_flex, "cuda" if GPU else "cpu"
-
-
 def shares(hybrid, heads):
     return torch.linspace(0.3, 0.8, heads) if hybrid else None
 
@@ -97,12 +76,11 @@ def naive(q, k, v, keys, queries, u):
     return out
 
 
-def both(kernel, q, k, v, u=None, keys=None, queries=None):
+def both(device, q, k, v, u=None, keys=None, queries=None):
     """Output and gradients of q, k, v and u, of the kernels and, of the same numbers, of the twin.
 
     The loss sees padded queries as well: their output is a constant.
     """
-    module, device = kernel
     masks = [x if x is None else x.to(device) for x in (keys, queries)]
     masked = None if keys is None else masks[0][:, None, None]
     nothing = [torch.zeros(x.size(0), x.size(2), dtype=torch.bool) for x in (k, q)]
@@ -115,8 +93,8 @@ def both(kernel, q, k, v, u=None, keys=None, queries=None):
         return out, *torch.autograd.grad((out * probe).sum(), leaves)
 
     def kernels(q, k, v, u=None):
-        assert module.supports(q, k, Mask(masked)) or device == "cpu"
-        return module.attend(q, k, v, masked, masks[1], u)
+        assert doubly_triton.supports(q, k, Mask(masked))
+        return doubly_triton.attend(q, k, v, masked, masks[1], u)
 
     ours = run(kernels, [x.to(device).requires_grad_() for x in leaves], probe.to(device))
     twins = run(
@@ -141,39 +119,38 @@ def padded(lengths, size, side):
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize(("t", "s", "d"), [(37, 37, 24), (5, 50, 64), (40, 18, 16), (1, 9, 5)])
-def test_outputs_and_gradients(hybrid, t, s, d, kernel):
-    found, expected = both(kernel, *draw(2, 2, t, s, d), shares(hybrid, 2))
+def test_outputs_and_gradients(hybrid, t, s, d, device):
+    found, expected = both(device, *draw(2, 2, t, s, d), shares(hybrid, 2))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_with_the_usual_blocks(hybrid, device, monkeypatch):
     monkeypatch.setattr(doubly_triton, "BLOCKS", DEFAULT_MASKS)
-    found, expected = both((doubly_triton, device), *draw(1, 1, 70, 90, 64), shares(hybrid, 1))
+    found, expected = both(device, *draw(1, 1, 70, 90, 64), shares(hybrid, 1))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("side", slow_but_first(["holes", "left", "right"]))
-def test_padding(hybrid, side, kernel):
+def test_padding(hybrid, side, device):
     """Of both, of queries alone and of keys alone; one sentence is all padding."""
     q, k, v = draw(3, 2, 20, 20, 16)
     padding = padded([20, 9, 0], 20, side)
     padding[2] = True
     some = padding & ~padding.all(1, keepdim=True)
     for keys, queries in [(some, padding), (None, padding), (some, None)]:
-        found, expected = both(kernel, q, k, v, shares(hybrid, 2), keys, queries)
+        found, expected = both(device, q, k, v, shares(hybrid, 2), keys, queries)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("all_of", ["keys", "queries", "both"])
-def test_a_sentence_of_padding_gives_zeros(all_of, kernel):
-    module, device = kernel
+def test_a_sentence_of_padding_gives_zeros(all_of, device):
     padding = torch.ones(1, 20, dtype=torch.bool, device=device)
     keys, queries = (padding if all_of in (x, "both") else None for x in ("keys", "queries"))
     x = torch.randn(1, 2, 20, 16, device=device, requires_grad=True)
     u = torch.full((2,), 0.5, device=device, requires_grad=True)
-    out = module.attend(x, x, x, keys if keys is None else keys[:, None, None], queries, u)
+    out = doubly_triton.attend(x, x, x, keys if keys is None else keys[:, None, None], queries, u)
     grads = torch.autograd.grad(out.sum(), (x, u))
     assert not any(y.any() for y in (out, *grads))
 
@@ -192,14 +169,14 @@ def test_blocks_of_padding_are_not_read(side, device):
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
 @pytest.mark.parametrize("shift", slow_but_first([256, 0]))
-def test_16_bits(hybrid, dtype, shift, kernel):
+def test_16_bits(hybrid, dtype, shift, device):
     """Weights, slopes and results are rounded by eps / 2 at most, independently; nothing else is.
 
     Scores 256 nats above zero do no harm: only differences are exponentiated, made in float32.
     """
     q, k, v = draw(2, 2, 37, 45, 16, dtype)
     q[..., 0] = k[..., 0] = (shift * 4) ** 0.5  # q k / 4 is the shift
-    found, expected = both(kernel, q, k, v, shares(hybrid, 2))
+    found, expected = both(device, q, k, v, shares(hybrid, 2))
     for ours, twin in zip(found, expected, strict=True):
         if shift and ours.dim() == 4:  # in this column the sums cancel
             ours, twin = ours[..., 1:], twin[..., 1:]
@@ -208,13 +185,12 @@ def test_16_bits(hybrid, dtype, shift, kernel):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 @pytest.mark.parametrize("gap", slow_but_first([100, 20, 300]))
-def test_a_query_that_lost_every_key(gap, dtype, kernel):
+def test_a_query_that_lost_every_key(gap, dtype, device):
     """Its weights are softmax(0, 1, 2, 3), as exact as the scores; so are the slopes."""
-    module, device = kernel
     scores = torch.tensor([[0.0, 1, 2, 3], [gap] * 4], requires_grad=True)
     eye = torch.eye(4, dtype=dtype, device=device)[None, None]
     q = (2 * scores).to(device, dtype)[None, None]  # 2 = sqrt(D)
-    w = module.attend(q, eye, eye, None, None).float().cpu()
+    w = doubly_triton.attend(q, eye, eye, None, None).float().cpu()
     expected = build_normaliser("doubly", 1).weights(scores[None, None], None, None, slice(None))
     tol = {"atol": 2 * torch.finfo(dtype).eps, "rtol": 2e-7 * gap}
     torch.testing.assert_close(w[0, 0, 0], torch.tensor([0, 1, 2, 3.0]).softmax(0), **tol)
@@ -274,7 +250,7 @@ class Driver:
 @pytest.mark.parametrize(
     ("capability", "version", "trusted", "error", "said"),
     [
-        ((9, 0), "3.5.1", False, None, "give --doubly-kernel flex"),
+        ((9, 0), "3.5.1", False, None, "install torch with Triton 3.6"),
         ((9, 0), "3.5.1", True, None, ""),
         ((9, 0), "3.6.0", False, None, ""),
         ((8, 0), "3.4.0", False, None, ""),
@@ -301,11 +277,6 @@ def test_it_says_why_it_does_not_run(
     assert doubly_triton._runs_on(torch.device("cuda")) == (not said)
     doubly_triton._runs_on.cache_clear()
     assert said in caplog.text and bool(said) == bool(caplog.text)
-
-
-def test_flex_attention_declines_without_gpu():
-    x = torch.zeros(1, 1, 4, 16)
-    assert not doubly_flex.supports(x, x, Mask())
 
 
 def test_products_of_float32_are_rounded_only_if_the_user_says_so():

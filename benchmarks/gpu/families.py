@@ -19,7 +19,6 @@ FAMILIES = {  # data, flags
     "stock": (training, f"--arch transformer {' '.join(training.TINY)}"),
     "una": (training, "--arch transformer_una_tiny"),
     "dna": (training, "--arch transformer_dna_tiny"),
-    "dna, flex": (training, "--arch transformer_dna_tiny --doubly-kernel flex"),
     "hna": (training, "--arch transformer_hna_tiny"),
     "sinkhorn": (
         training,

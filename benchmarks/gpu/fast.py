@@ -3,18 +3,14 @@
 import json
 import subprocess
 import sys
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from items import Item, Options, Result, Unfinished
+from items import Item, Options, Unfinished
 from measure import TOO_NOISY
 
 WORKERS = 1  # nothing else runs beside a measurement
 BENCHMARKS = Path(__file__).parents[1]
-
-LENGTHS = (128, 512, 2048, 8192)
-DNA = "doubly hybrid doubly-flex hybrid-flex"
 
 
 def benchmarks_in(precision: str, dtype: str) -> dict[str, str]:
@@ -22,11 +18,8 @@ def benchmarks_in(precision: str, dtype: str) -> dict[str, str]:
     sizes, training = ("iwslt", "wmt"), f"--max-tokens 4096 --precision {precision}"
     masked_lm = f"--lengths 128 512 --max-tokens 8192 --precision {precision}"
     return {
-        **{
-            f"attention, length {length}, {dtype}": f"attention --lengths {length} "
-            f"--memory-length {length} --rounds 5 --dtype {dtype} --only softmax {DNA} gaussian"
-            for length in LENGTHS
-        },
+        f"attention, {dtype}": "attention --lengths 128 512 2048 8192 --rounds 5 "
+        f"--dtype {dtype} --only softmax doubly hybrid gaussian conv1d",
         **{
             f"training, {size}, {precision}": f"training --sizes {size} {training} --parts training"
             for size in sizes
@@ -49,7 +42,7 @@ RUNS = {
     "task attention, base, bf16": "finetuning --max-tokens 4096 --precision bf16",
 }
 DRY = {
-    "attention": f"attention --lengths 8 --memory-length 0 --scores 4096 --only {DNA}",
+    "attention": "attention --lengths 8 --memory-length 0 --scores 4096 --only doubly hybrid",
     "training and generation": "training --sizes tiny --max-tokens 128 --peers una "
     "--parts training",
 }
@@ -78,23 +71,3 @@ def measure(options: Options, name: str, line: str) -> dict[str, Any]:
         raise RuntimeError(done.stderr[-2000:])
     noisy = "too noisy for a verdict" if done.returncode else "quiet"
     return {"noise": noisy, "markdown": done.stdout.strip(), "data": json.loads(path.read_text())}
-
-
-def conclude(items: dict[str, Result]) -> list[str]:
-    """Return which way of computing DNA and HNA on a GPU to delete."""
-    ratios = []
-    for result in items.values():
-        for table in result.get("data", {}).get("tables", ()):
-            for row in table["rows"] if "by length" in table["title"] else ():
-                for kind in ("doubly", "hybrid"):
-                    ours, flex = (row["ratios"].get(name) for name in (kind, f"{kind}-flex"))
-                    if ours and flex:
-                        ratios.append(flex[1] / ours[1])
-    if not ratios:
-        return []
-    mean = prod(ratios) ** (1 / len(ratios))
-    loser = "`doubly_flex.py`" if mean > 1 else "`doubly_triton.py` and `doubly_triton_jit.py`"
-    return [
-        f"flex_attention takes {mean:.2f} times as long as the Triton kernels (geometric mean of "
-        f"{len(ratios)} medians): delete {loser}, unless stage 1 says that the other is wrong."
-    ]

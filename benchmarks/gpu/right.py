@@ -29,14 +29,14 @@ from torch import Tensor
 
 from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, build_gaussian_heads
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import doubly_flex, doubly_triton
+from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.attention.masks import Mask
 from fairseq_ext.attention.normalisers import GPU_KERNELS, build_normaliser
 
 WORKERS = min(14, max(1, (os.cpu_count() or 1) - 2))  # all of them on one GPU
 ROOT = Path(__file__).parents[2]
 
-KERNELS = ("doubly triton", "hybrid triton", "softmax", "gaussian", "doubly flex", "hybrid flex")
+KERNELS = ("doubly triton", "hybrid triton", "softmax", "gaussian")
 LENGTHS = (1, 2, 17, 64, 129, 512, 1000, 2048, 4096, 8192)
 WIDTHS = (32, 64, 128)
 DTYPES = ("float32", "float16", "bfloat16")
@@ -76,7 +76,7 @@ def plan(options: Options) -> list[Item]:
         Item(
             "kernels", f"{name}, {dtype}, length {n}, width {d}", check_kernel, (name, dtype, n, d)
         )
-        for name in KERNELS  # flex_attention last: it takes seconds to compile
+        for name in KERNELS
         for n, d in sizes
         for dtype in dtypes
     ]
@@ -118,9 +118,6 @@ def check_kernel(
     options: Options, name: str, dtype: str, length: int, width: int
 ) -> dict[str, Any]:
     """Compare outputs and gradients, without padding and with it on both sides."""
-    torch._dynamo.config.recompile_limit = 256  # no fall-back to the plain form
-    if options.dry:
-        differentiate_flex_attention()
     worst: dict[str, float] = {}
     for side in SIDES if length > 2 else SIDES[:1]:
         for part, error in errors(name, dtype, length, width, side, options).items():
@@ -129,13 +126,6 @@ def check_kernel(
     if wrong := {part: error for part, error in worst.items() if not error <= bound}:
         raise AssertionError(f"relative errors {wrong}, at most {bound}")
     return {part: f"{error:.1e}" for part, error in worst.items()}
-
-
-def differentiate_flex_attention() -> None:
-    """Let torch differentiate the plain form of flex_attention, which a CPU has no kernel for."""
-    doubly_flex.torch_flex._validate_device = lambda *inputs: None
-    doubly_flex._compiled = lambda: doubly_flex._attend
-    doubly_flex.supports = lambda q, k, mask: doubly_triton.fits(q, k, mask)
 
 
 def errors(

@@ -129,20 +129,19 @@ class Record:
             self.items[item.key] = {"table": item.table, "name": item.name, **result}
             self.write()
 
-    def write(self, conclusion: Sequence[str] = ()) -> None:
+    def write(self) -> None:
         with atomic_writer(self.path) as file:
             file.write(json.dumps(self.content, indent=1) + "\n")
         with atomic_writer(self.out / f"{self.stage}.md") as file:
-            file.write(page(self.stage, self.content, conclusion))
+            file.write(page(self.stage, self.content))
 
     def count(self, *statuses: str) -> int:
         return sum(result["status"] in statuses for result in self.items.values())
 
 
-def page(stage: str, content: Mapping[str, Any], conclusion: Sequence[str]) -> str:
+def page(stage: str, content: Mapping[str, Any]) -> str:
     """Return the results as Markdown."""
     blocks = [f"# {stage}", "\n".join(f"- {key}: {x}" for key, x in content["facts"].items())]
-    blocks += ["\n".join(conclusion)] * bool(conclusion)
     tables: dict[str, list[Result]] = {}
     for result in content["items"].values():
         tables.setdefault(result["table"], []).append(result)
@@ -197,7 +196,7 @@ def run(stage: Any, record: Record, options: Options) -> None:
     for thread in threads:
         thread.join()
     progress.close()
-    record.write(stage.conclude(record.items) if hasattr(stage, "conclude") else ())
+    record.write()
 
 
 def main() -> int:

@@ -13,12 +13,12 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import doubly_cpu, doubly_flex, doubly_triton
+from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.attention.softmax import NORMALISERS, Normaliser, Softmax
 from fairseq_ext.errors import UsageError
 
-GPU_KERNELS = {"triton": doubly_triton, "flex": doubly_flex, "none": None}
+GPU_KERNELS = {"triton": doubly_triton, "none": None}
 """Ways to compute DNAS and HNAS on a GPU, by name; none is the plain form, with maps in memory."""
 
 
@@ -170,8 +170,8 @@ class DoublyOptions:
     """Options of doubly-normalised attention.
 
     Attributes:
-        doubly_kernel: kernel of doubly-normalised and hybrid attention on GPUs: ours in Triton,
-            torch's flex_attention, or none (slower, and maps in memory)
+        doubly_kernel: kernel of doubly-normalised and hybrid attention on GPUs: ours in Triton, or
+            none (slower, and maps in memory)
     """
 
     doubly_kernel: Kernels = "triton"  # type: ignore[valid-type]

@@ -41,14 +41,9 @@ BLOCKS = {128: (64, 32, 4), 256: (64, 32, 8), 512: (32, 16, 8)}
 
 def supports(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Return whether the kernels take these [B, H, T, D] and [B, H, S, D] on their device."""
-    return _runs_on(q.device) and fits(q, k, mask)
-
-
-def fits(q: Tensor, k: Tensor, mask: Mask) -> bool:
-    """Return whether a kernel that sees whole columns takes inputs of this kind and size."""
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
     sized = q.numel() > 0 and k.numel() > 0 and q.dtype in DTYPES and _bytes(q) <= max(BLOCKS)
-    return sized and only_keys and not mask.causal
+    return _runs_on(q.device) and sized and only_keys and not mask.causal
 
 
 @cache
@@ -76,8 +71,8 @@ def find_problem(device: torch.device) -> str:
         return f"compute capability {capability[0]}.{capability[1]} is below 8.0 (Ampere)"
     if capability[0] == HOPPER and _triton_version() < HOPPER_NEEDS and TRUSTED not in os.environ:
         return (
-            "Triton before 3.6 can crash on this GPU; install torch with Triton 3.6, give "
-            f"--doubly-kernel flex, or set {TRUSTED}=1 to try it all the same"
+            "Triton before 3.6 can crash on this GPU; install torch with Triton 3.6, or set "
+            f"{TRUSTED}=1 to try it all the same"
         )
     from triton.runtime import driver
 
