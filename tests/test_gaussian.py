@@ -185,22 +185,28 @@ def test_the_fast_form_is_the_full_one(length, causal, numbers):
         torch.testing.assert_close(fast, full, atol=1e-6 * max(1, full.abs().max().item()), rtol=0)
 
 
-def test_the_fast_form_is_a_grouped_convolution():
+@pytest.mark.parametrize("length", [3, 64, 150])
+@pytest.mark.parametrize(("low", "high"), [(-7, 7), (-9, 2), (0, 70), (-5, 0)])
+def test_the_fast_form_is_a_grouped_convolution(length, low, high):
     torch.manual_seed(0)
-    heads, length, width, reach = 2, 150, 3, 7
-    v, taps = torch.randn(2, heads, length, width), torch.randn(heads, 2 * reach + 1)
-    channels = v.transpose(2, 3).reshape(2, heads * width, length)
+    heads, width = 2, 3
+    v = torch.randn(2, heads, length, width, dtype=torch.float64, requires_grad=True)
+    taps = torch.randn(heads, high - low + 1, dtype=torch.float64)
+    channels = F.pad(v.transpose(2, 3).reshape(2, heads * width, length), (-low, high))
     kernel = taps.repeat_interleave(width, 0)[:, None]
-    expected = F.conv1d(channels, kernel, padding=reach, groups=heads * width)
+    expected = F.conv1d(channels, kernel, groups=heads * width)
+    expected = expected.view(2, heads, width, length).transpose(2, 3)
 
-    def block(first, rows, keys):
-        away = torch.arange(keys) - first - torch.arange(rows)[:, None]
-        inside = away.abs() <= reach
-        return torch.where(inside, taps[:, away.clamp(-reach, reach) + reach], 0)
+    def weigh(distances):
+        inside = (distances >= low) & (distances <= high)
+        return torch.where(inside, taps[:, distances.long().clamp(low, high) - low], 0)
 
-    out = toeplitz.attend(v, block, -reach, reach)
-    shaped = expected.view(2, heads, width, length).transpose(2, 3)
-    torch.testing.assert_close(out, shaped, atol=1e-5, rtol=1e-5)
+    forward = weigh(toeplitz.distances(length, low, high, v.device))
+    backward = weigh(-toeplitz.distances(length, -high, -low, v.device))
+    out = toeplitz.attend(v, forward, backward, low, high)
+    probe = torch.randn_like(out)
+    slopes = [torch.autograd.grad(x, v, probe)[0] for x in (out, expected)]
+    torch.testing.assert_close([out, slopes[0]], [expected, slopes[1]])
 
 
 def test_what_else_is_blocked_is_honoured():

@@ -89,20 +89,21 @@ class Gaussian(nn.Module):
             return None
         if context.key_padding is not None:
             v = v.masked_fill(context.key_padding[:, None, :, None], 0)
-        causal = context.inputs.causal
-
-        def compute_block(first_row: int, rows: int, keys: int) -> Tensor:
-            i, j = (torch.arange(n, device=v.device, dtype=torch.float32) for n in (rows, keys))
-            distances = j - (i + first_row)[:, None]
-            weights = self._log_density(distances, heads).exp().to(v.dtype)
-            return weights.masked_fill(distances > 0, 0) if causal else weights
-
-        def block(*place: int) -> Tensor:
-            key = ("toeplitz", *self._numbers(heads), causal, v.dtype, *place)
-            return context.inputs.cached(key, lambda: compute_block(*place))
-
+        causal, length = context.inputs.causal, context.keys
         low, high = self._reach(heads)
-        return toeplitz.attend(v, block, low, 0 if causal else high)
+        low, high = min(low, 0), 0 if causal else max(high, 0)
+
+        def weigh(distances: Tensor) -> Tensor:
+            far = (distances < low) | (distances > high)
+            return self._log_density(distances, heads).exp().masked_fill(far, 0).to(v.dtype)
+
+        def compute() -> tuple[Tensor, Tensor]:
+            forward = toeplitz.distances(length, low, high, v.device)
+            backward = toeplitz.distances(length, -high, -low, v.device)
+            return weigh(forward), weigh(-backward)
+
+        key = ("toeplitz", *self._numbers(heads), causal, v.dtype, length)
+        return toeplitz.attend(v, *context.inputs.cached(key, compute), low, high)
 
     def window(self) -> int:
         """Return how many keys before a query a cache has to hold, at least one."""
