@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -196,25 +197,47 @@ def build_gaussian_heads(
     return HeadGroup(len(offsets), scorer=scorer, normaliser=Unnormalised(), masks=masks)
 
 
-def head_slices(
-    groups: Iterable[HeadGroup], observed: set[int]
-) -> Iterator[tuple[HeadGroup, slice, slice, slice, bool]]:
-    """Cut groups where observed heads meet unobserved ones, so that the latter stay fused.
+class HeadPart(NamedTuple):
+    """Neighbouring heads of a group.
 
-    Yields:
-        Neighbouring heads, all observed or all unobserved: their group, their places among all
-        heads of the layer, among its learned heads (none if they are hard-coded) and in the group,
-        and whether a recorder or the caller wants their maps.
+    Attributes:
+        group: theirs.
+        heads: their places among all heads of the layer.
+        learned: their places among its learned heads; none if they are hard-coded.
+        own: their places in the group.
+        observed: a recorder or the caller wants their maps.
     """
+
+    group: HeadGroup
+    heads: slice
+    learned: slice
+    own: slice
+    observed: bool
+
+
+def split_heads(
+    groups: Iterable[HeadGroup], observed: Iterable[int], q: Tensor, k: Tensor, v: Tensor
+) -> Iterator[tuple[HeadPart, tuple[Tensor, Tensor, Tensor]]]:
+    """Return neighbouring heads, all observed or all unobserved (fused), with their q, k and v."""
+    parts = list(_cut_groups(groups, set(observed)))
+    if len(parts) == 1:
+        return iter([(parts[0], (q, k, v))])
+    learned = [part.learned.stop - part.learned.start for part in parts]
+    split = (x.split(learned, 1) for x in (q, k))  # with one gradient together, unlike slices
+    values = v.split([part.heads.stop - part.heads.start for part in parts], 1)
+    return zip(parts, zip(*split, values, strict=True), strict=True)
+
+
+def _cut_groups(groups: Iterable[HeadGroup], observed: set[int]) -> Iterator[HeadPart]:
     first = hard_coded = 0  # heads before this group; those of them that have no projections
     for group in groups:
         heads = range(first, first + group.num_heads)
         for is_observed, neighbours in groupby(heads, observed.__contains__):
-            part = list(neighbours)
-            start, stop = part[0], part[-1] + 1
-            learned = slice(start - hard_coded, stop - hard_coded) if group.learned else slice(0)
-            in_group = slice(start - first, stop - first)
-            yield group, slice(start, stop), learned, in_group, is_observed
+            start, *more = neighbours
+            stop = start + len(more) + 1
+            learned = slice(start - hard_coded, stop - hard_coded) if group.learned else slice(0, 0)
+            own = slice(start - first, stop - first)
+            yield HeadPart(group, slice(start, stop), learned, own, is_observed)
         first = heads.stop
         hard_coded += 0 if group.learned else group.num_heads
 

@@ -19,7 +19,7 @@ from fairseq_ext.attention.context import (
 )
 from fairseq_ext.attention.disentangled import RelativeProjections, find_scorer
 from fairseq_ext.attention.gates import HeadGate, gate_heads
-from fairseq_ext.attention.head_groups import HeadGroup, check_groups, head_slices, regroup
+from fairseq_ext.attention.head_groups import HeadGroup, check_groups, regroup, split_heads
 from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
@@ -229,12 +229,12 @@ class Attention(CachedProjections):
         module = self.dropout_module
         dropout = module.p if self.training or module.apply_during_inference else 0.0
         results = []
-        for group, heads, learned, own, is_observed in head_slices(self.groups, set(observed)):
-            part = q[:, learned], k[:, learned], v[:, heads]
-            part_bias = None if bias is None else bias(heads)
-            tables = relative and relative.select(learned)
-            call = HeadCall(*part, context, own, dropout, part_bias, tables)
-            results.append(group.attend(call, is_observed, self.mixer if group.learned else None))
+        for part, qkv in split_heads(self.groups, observed, q, k, v):
+            part_bias = None if bias is None else bias(part.heads)
+            tables = relative and relative.select(part.learned)
+            call = HeadCall(*qkv, context, part.own, dropout, part_bias, tables)
+            mixer = self.mixer if part.group.learned else None
+            results.append(part.group.attend(call, part.observed, mixer))
         maps = [weights for _, weights in results if weights is not None]
         return _join([out for out, _ in results], 1), _join(maps, 1) if maps else None
 

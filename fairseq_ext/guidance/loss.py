@@ -7,22 +7,25 @@ sum h^2 + (1 - 2 s) / n if p is 1/n everywhere. s is 1 for softmax, and not afte
 sink, or where maps of heads are mixed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fairseq_ext.guidance.patterns import PATTERNS, View
-from fairseq_ext.guidance.plan import GuidedHeads
+from fairseq_ext.guidance.plan import GuidedHeads, PatternHeads
 
 REDUCTIONS = ("mean", "sum")
 
 EDGES = ("uniform", "zero")
 """Targets of the last row of next and the first one of prev: 1/n (paper), 0 (released code)."""
 
-Distance = Callable[[Tensor, Tensor], Tensor]
-"""(maps [B, k, T, S], their squares summed over keys [B, k, T]) -> ||h - p||^2, [B, k, T]."""
+Distance = Callable[[Tensor], Tensor]
+"""maps [B, k, T, S] -> ||h - p||^2, [B, k, T]; at padded rows it has no meaning."""
 
 
 def sentence_losses(
@@ -44,16 +47,24 @@ def sentence_losses(
         reduction: "mean", over rows, columns and the heads of a pattern, or "sum".
         edges: one of EDGES.
     """
-    distances = [distance_to(each.pattern, guided, view, edges) for each in guided.patterns]
-    over_heads = torch.mean if reduction == "mean" else torch.sum
+    distances = list(find_distances(guided, view, edges))
+    weights = head_weights(guided, reduction, view.tokens.device)
     rows = torch.zeros_like(view.queries, dtype=torch.float)
-    layers = [maps[site, layer] for layer in guided.layers if (site, layer) in maps]
-    for heads in layers:
-        squares = heads.square().sum(-1)
-        for (_, start, stop), distance in zip(guided.patterns, distances, strict=True):
-            part = slice(start, stop)
-            rows = rows + over_heads(distance(heads[:, part], squares[:, part]), 1)
+    for layer in guided.layers:
+        if (site, layer) in maps:
+            parts = [distance(maps[site, layer][:, part]) for part, distance in distances]
+            rows = rows + (weights * torch.cat(parts, 1)).sum(1)
     return (rows * row_weights(view, reduction)).sum(1)
+
+
+def head_weights(guided: GuidedHeads, reduction: str, device: torch.device) -> Tensor:
+    """Return the weight of each guided head, [heads, 1]: 1, or for "mean" a share of a pattern."""
+    counts = [each.stop - each.start for each in guided.patterns]
+    shares = [1 / n if reduction == "mean" else 1.0 for n in counts]
+    filled = (
+        torch.full((n, 1), share, device=device) for n, share in zip(counts, shares, strict=True)
+    )
+    return torch.cat([*filled])
 
 
 def row_weights(view: View, reduction: str) -> Tensor:
@@ -67,43 +78,78 @@ def row_weights(view: View, reduction: str) -> Tensor:
     return view.queries / real.clamp(min=1)
 
 
-def distance_to(pattern: str, guided: GuidedHeads, view: View, edges: str) -> Distance:
-    """Return the distance of maps to a pattern; at padded rows it has no meaning."""
-    rows = PATTERNS[pattern].rows(replace(view, marks=guided.symbol_ids[pattern]))
+def find_distances(guided: GuidedHeads, view: View, edges: str) -> Iterator[tuple[slice, Distance]]:
+    """Yield neighbouring guided heads and the distance of their maps to their patterns.
+
+    Heads that look at one key each are taken together, whatever their patterns are: a step on a GPU
+    waits for the operations to be issued, not for the numbers.
+    """
+    rows = [(each, _find_rows(each, guided, view)) for each in guided.patterns]
+    for dtype, neighbours in groupby(rows, lambda pair: pair[1].dtype):
+        if dtype.is_floating_point or dtype == torch.bool:
+            build = _distance_to_matrix if dtype.is_floating_point else _distance_to_keys
+            for (_, start, stop), target in neighbours:
+                yield slice(start, stop), build(target)
+        else:
+            parts = [(each, target) for each, target in neighbours]
+            index = [target[:, None].expand(-1, e.stop - e.start, -1) for e, target in parts]
+            heads = slice(parts[0][0].start, parts[-1][0].stop)
+            yield heads, _distance_to_index(torch.cat(index, 1), view, edges)
+
+
+def _find_rows(heads: PatternHeads, guided: GuidedHeads, view: View) -> Tensor:
+    """Return what a pattern says of real rows and keys: see `patterns`."""
+    symbols = guided.symbol_ids[heads.pattern]
+    rows = PATTERNS[heads.pattern].rows(replace(view, marks=symbols))
     if rows.is_floating_point():
-        return _distance_to_matrix(rows)
-    if rows.dtype == torch.bool:
-        return _distance_to_keys(rows & view.keys)
-    return _distance_to_index(rows.where(view.queries, -1), view, edges)
+        return rows
+    return rows & view.keys if rows.dtype == torch.bool else rows.where(view.queries, -1)
 
 
 def _distance_to_index(index: Tensor, view: View, edges: str) -> Distance:
-    has_target, target = (index >= 0)[:, None], index.clamp(min=0)[:, None, :, None]
-    share = 1 / view.visible.clamp(min=1)[:, None]
+    """Return the distance to 1 at an index [B, k, T], or where that is -1 to an edge."""
+    share = None if edges == "zero" else 1 / view.visible.clamp(min=1)[:, None]
+    target, has_target = index.clamp(min=0)[..., None], index >= 0
+    return lambda maps: _IndexDistance.apply(maps, target, has_target, share)
 
-    def distance(maps: Tensor, squares: Tensor) -> Tensor:
-        hit = maps.gather(-1, target.expand(-1, maps.size(1), -1, -1)).squeeze(-1)
-        edge = 0.0 if edges == "zero" else (1 - 2 * maps.sum(-1)) * share
-        return squares + torch.where(has_target, 1 - 2 * hit, edge)
 
-    return distance
+class _IndexDistance(torch.autograd.Function):
+    """The distance of maps [B, k, T, S] to their targets, with its gradient in few operations."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, maps: Tensor, target: Tensor, has_target: Tensor, share: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(maps, target, has_target, share)
+        hit = maps.gather(-1, target).squeeze(-1)
+        edge = 0.0 if share is None else (1 - 2 * maps.sum(-1)) * share
+        return maps.square().sum(-1) + torch.where(has_target, 1 - 2 * hit, edge)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        maps, target, has_target, share = ctx.saved_tensors
+        twice = 2 * gradient
+        slopes = maps * twice[..., None]
+        if share is not None:
+            slopes -= (twice * share).masked_fill(has_target, 0)[..., None]
+        slopes.scatter_add_(-1, target, -(twice * has_target)[..., None])
+        return slopes, None, None, None
 
 
 def _distance_to_keys(keys: Tensor) -> Distance:
+    """Return the distance to an equal share of each of some keys, [B, S] bool; 0 without one."""
     count = keys.sum(1, keepdim=True)[:, :, None]
     share = (keys / count[:, 0].clamp(min=1))[:, None, None]  # [B, 1, 1, S]
 
-    def distance(maps: Tensor, squares: Tensor) -> Tensor:
+    def distance(maps: Tensor) -> Tensor:
         hit = (maps * share).sum(-1)  # a matrix product would be in 16 bits under --amp
+        squares = maps.square().sum(-1)
         return torch.where(count > 0, squares - 2 * hit + 1 / count.clamp(min=1), 0)
 
     return distance
 
 
 def _distance_to_matrix(rows: Tensor) -> Distance:
-    rows = rows[:, None]
-
-    def distance(maps: Tensor, squares: Tensor) -> Tensor:
-        return squares - 2 * (maps * rows).sum(-1) + rows.square().sum(-1)
-
-    return distance
+    """Return the distance to rows [B, T, S]."""
+    return lambda maps: (maps - rows[:, None]).square().sum(-1)
