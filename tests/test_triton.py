@@ -14,7 +14,14 @@ import torch
 from cases import slow_but_first
 from naive import normalise
 
-from fairseq_ext.attention import build_normaliser
+from fairseq_ext.attention import (
+    AttentionContext,
+    HeadGroup,
+    Inputs,
+    build_normaliser,
+    head_groups,
+)
+from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.attention.masks import Mask
 
@@ -26,6 +33,7 @@ BFLOAT16 = pytest.param(
         INTERPRETED and not GPU, reason="Triton's interpreter multiplies bfloat16 wrongly"
     ),
 )
+OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "doubly_kernel": "triton"}
 DEFAULT_MASKS, SMALL = doubly_triton.BLOCKS, {512: (16, 16, 4)}
 # numpy's, of the branch that is not taken
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
@@ -64,19 +72,20 @@ def shares(hybrid, heads):
     return torch.linspace(0.3, 0.8, heads) if hybrid else None
 
 
-def naive(q, k, v, keys, queries, u):
-    """The twin, in float64; zero for padded queries."""
+def naive(q, k, v, keys, queries, u, factors):
+    """The twin, in float64; zero for padded queries. Weights are multiplied by factors."""
     out = torch.zeros_like(q)
     for b, h in ((b, h) for b in range(q.size(0)) for h in range(q.size(1))):
         if not queries[b].all():
             scores = q[b, h] @ k[b, h].T / q.size(-1) ** 0.5
             kind, share = ("doubly", 1) if u is None else ("hybrid", u[h])
             w = normalise(kind, scores, keys[b].expand_as(scores), queries[b], u=share)
+            w = w if factors is None else w * factors[b, h]
             out[b, h] = (w @ v[b, h]).masked_fill(queries[b, :, None], 0)
     return out
 
 
-def both(device, q, k, v, u=None, keys=None, queries=None):
+def both(device, q, k, v, u=None, keys=None, queries=None, dropout=0.0, factors=None):
     """Output and gradients of q, k, v and u, of the kernels and, of the same numbers, of the twin.
 
     The loss sees padded queries as well: their output is a constant.
@@ -94,11 +103,11 @@ def both(device, q, k, v, u=None, keys=None, queries=None):
 
     def kernels(q, k, v, u=None):
         assert doubly_triton.supports(q, k, Mask(masked))
-        return doubly_triton.attend(q, k, v, masked, masks[1], u)
+        return doubly_triton.attend(q, k, v, masked, masks[1], u, dropout)
 
     ours = run(kernels, [x.to(device).requires_grad_() for x in leaves], probe.to(device))
     twins = run(
-        lambda q, k, v, u=None: naive(q, k, v, *known, u),
+        lambda q, k, v, u=None: naive(q, k, v, *known, u, factors and factors()),
         [x.double().requires_grad_() for x in leaves],
         probe.double(),
     )
@@ -156,6 +165,72 @@ def test_a_sentence_of_padding_gives_zeros(all_of, device):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
+def murmur(x):
+    """The finaliser of MurmurHash3, of 32-bit numbers in int64."""
+    x = (x ^ (x >> 16)) * 0x85EBCA6B % 2**32
+    x = (x ^ (x >> 13)) * 0xC2B2AE35 % 2**32
+    return x ^ (x >> 16)
+
+
+def dropped(queries, keys, rate):
+    """Which weights are dropped, [.., T, S], by random numbers of queries and keys."""
+    return murmur(queries.long()[..., None] ^ keys.long()[..., None, :]) // 2 < rate * 2**31
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("side", slow_but_first(["left", "right"]))
+def test_dropout(hybrid, side, device, monkeypatch):
+    """Of the final weights; those that remain grow, and padding is in no sum."""
+    seeds, draw_seeds = [], doubly_triton._draw_seeds
+
+    def draw_and_keep(x):
+        seeds.append(draw_seeds(x))
+        return seeds[-1]
+
+    def factors():
+        of_queries, of_keys = (x.cpu().view(3, 2, -1) for x in seeds)
+        return 1 / 0.7 * ~dropped(of_queries, of_keys, 0.3)
+
+    monkeypatch.setattr(doubly_triton, "_draw_seeds", draw_and_keep)
+    q, k, v = draw(3, 2, 37, 37, 16)
+    padding = padded([37, 9, 20], 37, side)
+    both_ways = both(
+        device, q, k, v, shares(hybrid, 2), padding, padding, dropout=0.3, factors=factors
+    )
+    torch.testing.assert_close(*both_ways, atol=1e-5, rtol=1e-5)
+
+
+def test_hashes_drop_weights_as_if_by_independent_draws():
+    """The share is right, for each query and key too, and neighbours say nothing of each other."""
+    torch.manual_seed(0)
+    n, rate = 1500, 0.1
+    seeds = (torch.empty(n, dtype=torch.int32).random_() for _ in range(2))
+    away = (dropped(*seeds, rate).double() - rate) / (rate * (1 - rate)) ** 0.5
+    assert abs(away.mean()) < 4 / n
+    for axis in (0, 1):
+        sums = away.sum(axis) / n**0.5
+        assert abs(sums.square().mean() - 1) < 4 * (2 / n) ** 0.5 and sums.abs().max() < 5.5
+    products = away[:, 1:] * away[:, :-1]
+    assert abs(products.mean()) < 4 / n and abs((products[1:] * products[:-1]).mean()) < 4 / n
+
+
+@pytest.mark.parametrize("name", ["doubly", "hybrid"])
+def test_heads_with_dropout_stay_on_the_kernel(name, device, monkeypatch):
+    monkeypatch.setattr(head_groups, "drop_weights", None)
+    q, k, v = (x.to(device) for x in draw(1, 2, 20, 20, 16))
+    group = HeadGroup(2, normaliser=build_normaliser(name, 2, **OPTIONS)).to(device)
+    context = AttentionContext(Inputs(), 20, 20, 0, q.device)
+    call = HeadCall(q, k, v, context, slice(0, 2), 0.5)
+    out, again = (group.attend(call, observed=False)[0] for _ in range(2))
+    assert out.isfinite().all() and not torch.equal(out, again)
+
+
+def test_all_weights_can_be_dropped(device):
+    x = torch.randn(1, 2, 20, 16, device=device, requires_grad=True)
+    out = doubly_triton.attend(x, x, x, None, None, None, 1.0)
+    assert not any(y.any() for y in (out, *torch.autograd.grad(out.sum(), x)))
+
+
 def test_blocks_of_padding_are_not_read(side, device):
     padding = padded([32], 64, side)
     x = torch.randn(1, 1, 64, 16).masked_fill(padding[:, None, :, None], torch.nan)
@@ -290,12 +365,14 @@ def test_products_of_float32_are_rounded_only_if_the_user_says_so():
 
 
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the tests above compile, or cannot")
-@pytest.mark.parametrize("hybrid", slow_but_first([True, False]))
+@pytest.mark.parametrize(
+    ("hybrid", "dropout"), slow_but_first([(True, 0.1), (False, 0.1), (True, 0.0)])
+)
 @pytest.mark.parametrize(
     ("capability", "dtype", "d"),
     slow_but_first([(90, torch.bfloat16, 64), (80, torch.float32, 64), (80, torch.float16, 128)]),
 )
-def test_they_compile_without_a_gpu(hybrid, capability, dtype, d, monkeypatch, tmp_path):
+def test_they_compile_without_a_gpu(hybrid, dropout, capability, dtype, d, monkeypatch, tmp_path):
     """And leave enough shared memory on the smallest GPUs, which have 99 KiB for a program."""
     driver = pytest.importorskip("triton", reason="Triton is not installed").runtime.driver
     from triton.backends.compiler import GPUTarget
@@ -320,6 +397,7 @@ def test_they_compile_without_a_gpu(hybrid, capability, dtype, d, monkeypatch, t
             get_current_stream=lambda device=None: 0,
         )
     )
-    out = doubly_triton.attend(q.requires_grad_(), k, v, padding[:, None, None], padding, u)
+    masked = padding[:, None, None]
+    out = doubly_triton.attend(q.requires_grad_(), k, v, masked, padding, u, dropout)
     out.sum().backward()
     assert len(used) == 4 and max(used) <= 99 * 1024

@@ -71,7 +71,10 @@ def plan(options: Options) -> list[Item]:
         for family in FAMILIES
         if not options.dry or mode == "fp32" or family in ("dna", "masked_lm_ag", "asa")
     ]
-    items.append(Item("dropout", f"softmax, {DROPOUT}", check_dropout))
+    items += [
+        Item("dropout", f"{name}, {DROPOUT}", check_dropout, (name,))
+        for name in ("softmax", "doubly triton", "hybrid triton")
+    ]
     items += [
         Item(
             "kernels", f"{name}, {dtype}, length {n}, width {d}", check_kernel, (name, dtype, n, d)
@@ -205,16 +208,18 @@ def assert_fused(group: HeadGroup, call: HeadCall, padding: Tensor | None) -> No
         raise AssertionError(f"{kernel.__name__} declines")
 
 
-def check_dropout(options: Options) -> dict[str, Any]:
-    """Read the dropped weights of fused softmax attention off its output, with v = 1."""
+def check_dropout(options: Options, name: str) -> dict[str, Any]:
+    """Read the dropped weights of fused attention off its output, with v = 1."""
     length = 64
     q, k = (torch.randn(2, 4, length, length, device=options.device) for _ in range(2))
     v = torch.eye(length, device=options.device).expand_as(q)
     context = AttentionContext(Inputs(), length, length, 0, q.device)
     call = HeadCall(q, k, v, context, slice(0, 4), DROPOUT)
-    dropped = HeadGroup(4, normaliser=build_normaliser("softmax", 4)).attend(call, False)[0]
+    group = build_group(name, 4).to(options.device)
+    assert_fused(group, call, None)
+    dropped = group.attend(call, False)[0]
     kept = dropped != 0
-    weights = (q @ k.mT / length**0.5).softmax(-1) / (1 - DROPOUT)
+    weights = group.attend(call._replace(dropout=0.0), True)[0] / (1 - DROPOUT)
     torch.testing.assert_close(dropped[kept], weights[kept], atol=1e-5, rtol=1e-4)
     share, deviation = 1 - kept.double().mean().item(), (DROPOUT * 0.7 / kept.numel()) ** 0.5
     assert abs(share - DROPOUT) < 5 * deviation, f"{share} of the weights are dropped"

@@ -143,22 +143,18 @@ class Hybrid(Normaliser):
 def _fused_doubly(
     call: HeadCall, mask: Mask, gpu_kernel: str, u: Tensor | None = None
 ) -> Tensor | None:
-    """Return DNAS, or with u [h] HNAS, of the first kernel that supports the call.
-
-    No kernel supports dropout.
-    """
-    if call.dropout:
+    """Return DNAS, or with u [h] HNAS, of a kernel that supports the call, or None."""
+    asked = call.q, call.k, mask
+    given = call.q, call.k, call.v, mask.masked, call.context.query_padding, u
+    if not call.dropout and doubly_cpu.supports(*asked, u is not None):
+        try:
+            return doubly_cpu.attend(*given)
+        except doubly_cpu.Inexact:
+            return None
+    kernel = GPU_KERNELS[gpu_kernel]
+    if kernel is None or not kernel.supports(*asked):
         return None
-    given = call.q, call.k, mask
-    for kernel, asked in ((doubly_cpu, (*given, u is not None)), (GPU_KERNELS[gpu_kernel], given)):
-        if kernel and kernel.supports(*asked):
-            try:
-                return kernel.attend(
-                    call.q, call.k, call.v, mask.masked, call.context.query_padding, u
-                )
-            except doubly_cpu.Inexact:
-                return None
-    return None
+    return kernel.attend(*given, call.dropout)
 
 
 Weights = ChoiceEnum(list(Hybrid.WEIGHTS))

@@ -11,6 +11,9 @@ differences are in float32: nothing underflows, and a need not be centred for 16
 kernel computes a, one b, z and the output, one the gradients of keys and values, and one the
 gradient of queries. None of them adds atomically, so that two runs agree bit for bit.
 
+Dropout falls on the final weights. Every query and every key gets a random number from torch; a
+hash of both decides about their weight, so that each kernel makes the same decisions again.
+
 Tensors are [T, B * H, D] in memory, as fairseq's projections leave them, so that nothing is copied.
 """
 
@@ -32,6 +35,7 @@ logger = logging.getLogger(__name__)
 HOPPER, HOPPER_NEEDS = 9, (3, 6)  # major compute capability, and version of Triton
 TRUSTED = "FAIRSEQ_EXT_TRUST_TRITON"  # environment variable: use any version
 
+LEVELS = 2**31  # values of a hash, which drops a weight if it is low
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Bytes of a query, at most -> rows of a program, rows it takes at a time, warps. Chosen by the
 # compiler's reports for compute capability 8.0 to 12.0: a program fits into the 99 KiB of shared
@@ -96,8 +100,13 @@ def attend(
     masked: Tensor | None,
     query_padding: Tensor | None,
     u: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """Return what `doubly_cpu.attend` returns, for inputs of any floating type."""
+    """Return what `doubly_cpu.attend` returns, for inputs of any floating type.
+
+    Args:
+        dropout: the share of weights that are dropped.
+    """
     batch, heads = q.shape[:2]
     q, k, v = (_time_first(x) for x in (q, k, v))
     keys = None if masked is None else masked[:, 0, 0]
@@ -106,7 +115,7 @@ def attend(
         for x in (query_padding, keys)
     )
     share = None if u is None else u.float().contiguous()
-    out = _Doubly.apply(q, k, v, share, *masks, heads)
+    out = _Doubly.apply(q, k, v, share, *masks, heads, dropout)
     return out.unflatten(1, (batch, heads)).permute(1, 2, 0, 3)
 
 
@@ -128,23 +137,26 @@ class _Doubly(torch.autograd.Function):
         queries: Tensor | None,
         keys: Tensor | None,
         heads: int,
+        dropout: float,
     ) -> Tensor:
-        options = _options(q, k, heads)
+        options, dropping = _options(q, k, heads), _dropping(dropout)
+        seeds = [_draw_seeds(x) if dropout else None for x in (q, k)]
         a, b = (x.new_empty(x.size(1), x.size(0), dtype=torch.float32) for x in (k, q))
         out = torch.empty_like(q)
         # apart = DNAS - UNAS; the slopes of both follow from it and the output
         z, apart = (b, None) if u is None else (torch.empty_like(b), torch.empty_like(q))
         _run("columns", k, q, k, a, queries, keys, **options)
-        _run("outputs", q, q, k, v, u, a, b, z, out, apart, queries, keys, **options)
-        ctx.save_for_backward(q, k, v, u, queries, keys, a, b, z, out, apart)
-        ctx.heads = heads
+        shared = q, k, v, u, a, b, z, out, apart, queries, keys, *seeds
+        _run("outputs", q, *shared, **options, **dropping)
+        ctx.save_for_backward(q, k, v, u, queries, keys, a, b, z, out, apart, *seeds)
+        ctx.heads, ctx.dropping = heads, dropping
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, u, queries, keys, a, b, z, out, apart = ctx.saved_tensors
-        options = _options(q, k, ctx.heads)
+        q, k, v, u, queries, keys, a, b, z, out, apart, *seeds = ctx.saved_tensors
+        options = _options(q, k, ctx.heads) | ctx.dropping
         dout = dout.contiguous()
         dq, dk, dv, da = (torch.empty_like(x) for x in (q, k, v, a))
         delta = delta_u = _dot(dout, out)
@@ -155,9 +167,9 @@ class _Doubly(torch.autograd.Function):
             share = u.repeat(q.size(1) // ctx.heads)[:, None]
             delta, delta_u = delta + (1 - share) * slope, delta - share * slope
         shared = (q, k, v, u, dout, a, b, z, delta, delta_u, da)
-        _run("key_gradients", k, *shared, dk, dv, queries, keys, **options)  # computes da
-        _run("query_gradients", q, *shared, dq, queries, keys, **options)
-        return dq, dk, dv, du, None, None, None
+        _run("key_gradients", k, *shared, dk, dv, queries, keys, *seeds, **options)  # da
+        _run("query_gradients", q, *shared, dq, queries, keys, *seeds, **options)
+        return dq, dk, dv, du, *[None] * 4
 
 
 def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> None:
@@ -172,6 +184,19 @@ def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
     """Return the dot products of rows, in float32: [T, G, D], [T, G, D] -> [G, T]."""
     return (x.float() * y).sum(-1).T.contiguous()
+
+
+def _draw_seeds(x: Tensor) -> Tensor:
+    """Return a random number for each row of each group: [T, G, D] -> [G, T], int32."""
+    return torch.empty(x.size(1), x.size(0), dtype=torch.int32, device=x.device).random_()
+
+
+def _dropping(rate: float) -> dict[str, Any]:
+    """Return how many of LEVELS hashes drop a weight, None of none, and the factor of others."""
+    if not rate:
+        return {"dropped": None, "kept": 1.0}
+    dropped = min(round(rate * LEVELS), LEVELS - 1)
+    return {"dropped": dropped, "kept": LEVELS / (LEVELS - dropped) if rate < 1 else 0.0}
 
 
 def _options(q: Tensor, k: Tensor, heads: int) -> dict[str, Any]:

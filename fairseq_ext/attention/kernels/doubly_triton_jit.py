@@ -3,13 +3,13 @@
 
 A program holds all of its rows `here`; the rows `there` pass by, a few at a time. Pointers to
 padding may be None, as may u, without which nothing of HNAS is compiled and z and delta_u are not
-read.
+read, and seeds, without which no weight is dropped.
 """
 
 import triton
 import triton.language as tl
 
-SIZES = ("groups", "heads", "T", "S")  # one compiled kernel for all values of them
+SIZES = ("groups", "heads", "T", "S", "dropped")  # one compiled kernel for all values of them
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -34,8 +34,8 @@ def columns(
 
 @triton.jit(do_not_specialize=SIZES)
 def outputs(
-    q, k, v, u, a, b, z, out, apart, queries, keys,
-    groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
+    q, k, v, u, a, b, z, out, apart, queries, keys, query_seeds, key_seeds,
+    groups, heads, T, S, scale, dropped, kept, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute b, z, the output, and DNAS - UNAS."""
@@ -45,17 +45,19 @@ def outputs(
     total = tl.zeros([ROWS], tl.float32)
     mix = tl.zeros([ROWS, D], tl.float32)
     top_u, total_u, mix_u = top, total, mix
+    seeds_here = _seeds(query_seeds, i, T, group)[:, None]
     for start in range(first, last, STEP):
         j = start + tl.arange(0, STEP)
         v_there = _load(v, j, S, group, groups, WIDTH, D)
         a_there = _potentials(a, j, S, group)[None, :]
         s = _scores(q_here, _load(k, j, S, group, groups, WIDTH, D), scale, PRECISION)
+        factor = _factor(seeds_here, _seeds(key_seeds, j, S, group)[None, :], dropped, kept)
         top, total, w, shrink = _add(s - a_there, top, total)
-        mix = _plus_product(mix * shrink[:, None], w, v_there, PRECISION)
+        mix = _plus_product(mix * shrink[:, None], w * factor, v_there, PRECISION)
         if u is not None:
             s = tl.where(a_there < float("inf"), s, float("-inf"))
             top_u, total_u, w, shrink = _add(s, top_u, total_u)
-            mix_u = _plus_product(mix_u * shrink[:, None], w, v_there, PRECISION)
+            mix_u = _plus_product(mix_u * shrink[:, None], w * factor, v_there, PRECISION)
     hidden = _hidden(queries, i, T, group // heads)
     b_here = hidden + _log(top, total)
     tl.store(b + group * T + i, b_here, mask=i < T)
@@ -70,8 +72,8 @@ def outputs(
 
 @triton.jit(do_not_specialize=SIZES)
 def key_gradients(
-    q, k, v, u, dout, a, b, z, delta, delta_u, da, dk, dv, queries, keys,
-    groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
+    q, k, v, u, dout, a, b, z, delta, delta_u, da, dk, dv, queries, keys, query_seeds, key_seeds,
+    groups, heads, T, S, scale, dropped, kept, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dv, da and dk; a adds da C^T q to dk, and da is known at the end."""
@@ -82,6 +84,7 @@ def key_gradients(
     da_here = tl.zeros([ROWS], tl.float32)
     dv_here = tl.zeros([ROWS, D], tl.float32)
     dk_here, cq = dv_here, dv_here
+    seeds_here = _seeds(key_seeds, j, S, group)[:, None]
     for start in range(first, last, STEP):
         i = start + tl.arange(0, STEP)
         q_there = _load(q, i, T, group, groups, WIDTH, D)
@@ -93,11 +96,13 @@ def key_gradients(
         delta_u_there = tl.load(delta_u + at, mask=real, other=0.0)[None, :]
         s = _scores(k_here, q_there, scale, PRECISION)
         gain = tl.dot(v_here, tl.trans(dout_there), input_precision=PRECISION)
+        factor = _factor(seeds_here, _seeds(query_seeds, i, T, group)[None, :], dropped, kept)
+        gain *= factor
         c, w, dt, ds = _slopes(
             s, gain, a_here, b_there, z_there, delta_there, delta_u_there, u, group % heads
         )
         da_here -= tl.sum(dt, 1)
-        dv_here = _plus_product(dv_here, w, dout_there, PRECISION)
+        dv_here = _plus_product(dv_here, w * factor, dout_there, PRECISION)
         dk_here = _plus_product(dk_here, ds, q_there, PRECISION)
         cq = _plus_product(cq, c, q_there, PRECISION)
     dk_here += da_here[:, None] * cq
@@ -108,8 +113,8 @@ def key_gradients(
 
 @triton.jit(do_not_specialize=SIZES)
 def query_gradients(
-    q, k, v, u, dout, a, b, z, delta, delta_u, da, dq, queries, keys,
-    groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
+    q, k, v, u, dout, a, b, z, delta, delta_u, da, dq, queries, keys, query_seeds, key_seeds,
+    groups, heads, T, S, scale, dropped, kept, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dq."""
@@ -122,6 +127,7 @@ def query_gradients(
     delta_here = tl.load(delta + at, mask=real, other=0.0)[:, None]
     delta_u_here = tl.load(delta_u + at, mask=real, other=0.0)[:, None]
     dq_here = tl.zeros([ROWS, D], tl.float32)
+    seeds_here = _seeds(query_seeds, i, T, group)[:, None]
     for start in range(first, last, STEP):
         j = start + tl.arange(0, STEP)
         k_there = _load(k, j, S, group, groups, WIDTH, D)
@@ -130,6 +136,7 @@ def query_gradients(
         da_there = tl.load(da + group * S + j, mask=j < S, other=0.0)[None, :]
         s = _scores(q_here, k_there, scale, PRECISION)
         gain = tl.dot(dout_here, tl.trans(v_there), input_precision=PRECISION)
+        gain *= _factor(seeds_here, _seeds(key_seeds, j, S, group)[None, :], dropped, kept)
         c, _, _, ds = _slopes(
             s, gain, a_there, b_here, z_here, delta_here, delta_u_here, u, group % heads
         )
@@ -169,6 +176,32 @@ def _hidden(padding, at, size, sentence):
     if padding is not None:
         real &= tl.load(padding + sentence * size + at, mask=real, other=1) == 0
     return tl.where(real, 0.0, float("inf"))
+
+
+@triton.jit
+def _seeds(x, at, size, group):
+    """Return the random numbers of queries or keys; zeros without dropout."""
+    seeds = at * 0
+    if x is not None:
+        seeds = tl.load(x + group * size + at, mask=at < size, other=0)
+    return seeds.to(tl.uint32)
+
+
+@triton.jit
+def _factor(x, y, dropped, kept):
+    """Return the factor of weights by the random numbers x and y of their queries and keys.
+
+    It is 0 if a hash of both is below `dropped` of 2^31, and else `kept`. The hash is the finaliser
+    of MurmurHash3. Without dropout, `dropped` is None.
+    """
+    factor = 1.0
+    if dropped is not None:
+        x = x ^ y
+        x = (x ^ (x >> 16)) * 0x85EBCA6B
+        x = (x ^ (x >> 13)) * 0xC2B2AE35
+        x = (x ^ (x >> 16)) >> 1
+        factor = tl.where(x.to(tl.int32) < dropped, 0.0, kept)
+    return factor
 
 
 @triton.jit
