@@ -201,7 +201,6 @@ class HeadPart(NamedTuple):
     """Neighbouring heads of a group.
 
     Attributes:
-        group: theirs.
         heads: their places among all heads of the layer.
         learned: their places among its learned heads; none if they are hard-coded.
         own: their places in the group.
@@ -223,7 +222,8 @@ def split_heads(
     if len(parts) == 1:
         return iter([(parts[0], (q, k, v))])
     learned = [part.learned.stop - part.learned.start for part in parts]
-    split = (x.split(learned, 1) for x in (q, k))  # with one gradient together, unlike slices
+    # unlike slices, with one gradient together; scorers of positions alone leave out q and k
+    split = (x.split(learned, 1) if x.size(1) else [x] * len(parts) for x in (q, k))
     values = v.split([part.heads.stop - part.heads.start for part in parts], 1)
     return zip(parts, zip(*split, values, strict=True), strict=True)
 
