@@ -1,6 +1,9 @@
 """Mechanisms together, two at a time and all: from flags, through a step of training, and what must
 hold then; what is refused."""
 
+import gc
+import weakref
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
 from itertools import combinations, permutations
@@ -244,6 +247,25 @@ def texts(family):
     return (sources, written) if family == "transformer" else (sources,)  # read, too
 
 
+@contextmanager
+def nothing_left_to_collect(model):
+    """What a model returned is freed at once, with its graph, and not when Python next collects."""
+    returned = []
+
+    def keep(module, args, output):
+        returned.append(weakref.ref(output[0]))
+
+    hook = model.register_forward_hook(keep)
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        assert returned and not any(output() is not None for output in returned)
+    finally:
+        gc.enable()
+        hook.remove()
+
+
 @EVERY
 def test_a_step_of_training_and_what_holds_after_it(data, tmp_path, family, chosen):
     """With a checkpoint, read again."""
@@ -251,7 +273,8 @@ def test_a_step_of_training_and_what_holds_after_it(data, tmp_path, family, chos
     trainer = Trainer(made.cfg, made.task, made.model, made.criterion)
     before = {name: p.detach().clone() for name, p in made.model.named_parameters()}
     trainer.begin_epoch(1)
-    log = trainer.train_step([sample(made.task, ROWS)])
+    with nothing_left_to_collect(made.model):
+        log = trainer.train_step([sample(made.task, ROWS)])
     assert torch.tensor(log["loss"]).isfinite()
     for name, parameter in made.model.named_parameters():
         assert parameter.isfinite().all() and not torch.equal(parameter, before[name]), name

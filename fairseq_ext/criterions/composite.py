@@ -126,10 +126,6 @@ class CompositeCriterion(criterions.FairseqCriterion):
             again = TappedModel(model, {**unrecorded, **more}, True, parameters)
             return self.base(again, sample, reduce)[0], again.output
 
-        def further_loss(output: Any) -> Tensor | float:
-            own = (part for part in parts if part.in_evaluation)
-            return sum(part.loss(step._replace(output=output))[0] for part in own)
-
         step = TrainingStep(
             sample=sample,
             model=model,
@@ -140,7 +136,7 @@ class CompositeCriterion(criterions.FairseqCriterion):
             updates=updates,
             select_predictions=partial(self.objective.select_predictions, self.base, sample),
             rerun=rerun,
-            further_loss=further_loss,
+            task_terms=[part for part in parts if part.in_evaluation],
         )
         for part in parts:
             term_loss, term_log = part.loss(step)

@@ -1,6 +1,6 @@
 """The interface between a composite criterion and its terms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fairseq.dataclass import FairseqDataclass
@@ -25,7 +25,7 @@ class TrainingStep(NamedTuple):
             the model or from the output of its second pass.
         rerun: computes the objective again, with further arguments of the model or with other
             `parameters`; returns its loss and the output of the model.
-        further_loss: returns the loss of the terms that belong to the task, of an output.
+        task_terms: the terms that belong to the task.
     """
 
     sample: Sample
@@ -37,7 +37,11 @@ class TrainingStep(NamedTuple):
     updates: int
     select_predictions: Callable[[Any], list[Predictions]]
     rerun: Callable[..., tuple[Tensor, Any]]
-    further_loss: Callable[[Any], Tensor | float]
+    task_terms: Sequence["Term"]
+
+    def further_loss(self, output: Any) -> Tensor | float:
+        """Return the loss of the terms that belong to the task, of an output."""
+        return sum(part.loss(self._replace(output=output))[0] for part in self.task_terms)
 
 
 class Term:
