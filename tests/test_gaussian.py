@@ -185,6 +185,20 @@ def test_the_fast_form_is_the_full_one(length, causal, numbers):
         torch.testing.assert_close(fast, full, atol=1e-6 * max(1, full.abs().max().item()), rtol=0)
 
 
+def test_wide_heads_see_no_more_than_the_sentence(monkeypatch):
+    """Neither time nor memory grow with sigma and offset beyond the length."""
+    sizes, attend = [], toeplitz.attend
+
+    def watch(v, weights, *rest):
+        sizes.append(weights.size(-1))
+        return attend(v, weights, *rest)
+
+    monkeypatch.setattr(toeplitz, "attend", watch)
+    module, x = attention([-1e6, 0.5], [1.0, 1e5]), torch.randn(20, 1, 4)
+    module(x, x, x, need_weights=False)
+    assert sizes == [3 * 20 - 2]
+
+
 @pytest.mark.parametrize("length", [3, 64, 150])
 @pytest.mark.parametrize(("low", "high"), [(-7, 7), (-9, 2), (0, 70), (-5, 0)])
 def test_the_fast_form_is_a_grouped_convolution(length, low, high):

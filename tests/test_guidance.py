@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance import PATTERNS, View, pattern
-from fairseq_ext.guidance.loss import sentence_losses
+from fairseq_ext.guidance.loss import EDGES, sentence_losses
 from fairseq_ext.guidance.plan import (
     DEFAULT_PERIODS,
     GuidedHeads,
@@ -519,3 +519,16 @@ def test_alpha_that_is_no_weight(alpha):
 def test_schedules_that_cannot_be(decay, hold, max_update, says):
     with pytest.raises(UsageError, match=says):
         build_schedule(decay, hold, max_update)
+
+
+@pytest.mark.parametrize("edges", EDGES)
+def test_the_written_gradient_is_that_of_the_loss(edges):
+    """And has one of its own."""
+    tokens = batch([[5, 6, 5, 8, 9], [7, 5, 5]])
+    view = View(tokens, tokens.ne(PAD), tokens.ne(PAD))
+
+    def loss(maps):
+        return losses(maps, "next:1,prev:2,first:1", view, edges=edges)
+
+    maps = torch.rand(2, 4, 5, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(loss, maps) and torch.autograd.gradgradcheck(loss, maps)

@@ -164,7 +164,6 @@ def test_a_sentence_of_padding_gives_zeros(all_of, device):
     assert not any(y.any() for y in (out, *grads))
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
 def murmur(x):
     """The finaliser of MurmurHash3, of 32-bit numbers in int64."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B % 2**32
@@ -231,6 +230,7 @@ def test_all_weights_can_be_dropped(device):
     assert not any(y.any() for y in (out, *torch.autograd.grad(out.sum(), x)))
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 def test_blocks_of_padding_are_not_read(side, device):
     padding = padded([32], 64, side)
     x = torch.randn(1, 1, 64, 16).masked_fill(padding[:, None, :, None], torch.nan)

@@ -35,7 +35,7 @@ class Sinkhorn(Normaliser):
         kernel: a name of GPU_KERNELS, for one sweep.
 
     Raises:
-        UsageError: k < 1.
+        UsageError: k < 1, or an unknown kernel.
     """
 
     across_queries = True
@@ -44,6 +44,8 @@ class Sinkhorn(Normaliser):
         super().__init__()
         if sweeps < 1:
             raise UsageError(f"--sinkhorn-sweeps is {sweeps}; give a whole number from 1 (DNA) on")
+        if kernel not in GPU_KERNELS:
+            raise UsageError(f"--doubly-kernel is {kernel!r}; choose from {', '.join(GPU_KERNELS)}")
         self.sweeps, self.kernel = sweeps, kernel
 
     def weights(

@@ -198,7 +198,7 @@ def build_gaussian_heads(
 
 
 class HeadPart(NamedTuple):
-    """Neighbouring heads of a group.
+    """Neighbouring heads of a `group`.
 
     Attributes:
         heads: their places among all heads of the layer.

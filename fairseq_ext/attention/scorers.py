@@ -91,7 +91,8 @@ class Gaussian(nn.Module):
             v = v.masked_fill(context.key_padding[:, None, :, None], 0)
         causal, length = context.inputs.causal, context.keys
         low, high = self._reach(heads)
-        low, high = min(low, 0), 0 if causal else max(high, 0)
+        low = max(min(low, 0), 1 - length)
+        high = 0 if causal else min(max(high, 0), length - 1)
 
         def weigh(distances: Tensor) -> Tensor:
             far = (distances < low) | (distances > high)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fairseq_ext.guidance.patterns import PATTERNS, View
 from fairseq_ext.guidance.plan import GuidedHeads, PatternHeads
@@ -126,7 +125,6 @@ class _IndexDistance(torch.autograd.Function):
         return maps.square().sum(-1) + torch.where(has_target, 1 - 2 * hit, edge)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         maps, target, has_target, share = ctx.saved_tensors
         twice = 2 * gradient
