@@ -262,7 +262,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--memory-length",
-        type=int,
+        type=measure.not_negative,
         default=2048,
         metavar="T",
         help="where memory is measured; 0: nowhere (default: %(default)s)",

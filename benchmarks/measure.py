@@ -183,15 +183,19 @@ def build_parser(text: str, example: str) -> ArgumentParser:
         "with one thread); wall: elapsed time (default with more, and on a GPU)",
     )
     parser.add_argument("--rounds", type=positive, default=15, help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--seed", type=not_negative, default=1, help="(default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     return parser
 
 
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a whole number from 1 upwards")
+def not_negative(text: str, least: int = 0) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from {least} upwards")
     return int(text)
+
+
+def positive(text: str) -> int:
+    return not_negative(text, 1)
 
 
 def prepare(args: Namespace) -> None:

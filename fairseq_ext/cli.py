@@ -119,14 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     refuse = vars(args).pop("refuse")  # with the usage of the verb
     if unknown:
         refuse(f"unrecognized arguments: {' '.join(unknown)}")
-    if user_dir := vars(args).pop("user_dir", None):
+    user_dir = vars(args).pop("user_dir", None)
+    if user_dir is not None:
         import_user_dir(user_dir)
     args.run(args)
 
 
 def import_user_dir(folder: str) -> None:
     """Import a user's package as fairseq's commands do; raise UsageError if there is none."""
-    if not Path(folder).is_dir():
+    if folder and not Path(folder).is_dir():
         raise UsageError(f"--user-dir is {folder}, and there is no such folder; give a package's")
     module = import_module("fairseq.utils")
     module.import_user_module(argparse.Namespace(user_dir=folder))

@@ -32,13 +32,18 @@ from fairseq_ext.attention.gates import HeadGate  # noqa: E402
 from fairseq_ext.attention.head_mixers import HeadMixer  # noqa: E402
 from fairseq_ext.attention.masks import MaskFunction  # noqa: E402
 from fairseq_ext.attention.normalisers import Normaliser  # noqa: E402
-from fairseq_ext.attention.parts import Parts, find_package, read_options  # noqa: E402
+from fairseq_ext.attention.parts import (  # noqa: E402
+    Parts,
+    check_name,
+    find_package,
+    read_options,
+)
 from fairseq_ext.attention.scorers import Scorer  # noqa: E402
 from fairseq_ext.criterions import composite  # noqa: E402
 from fairseq_ext.criterions.terms import Term  # noqa: E402
 from fairseq_ext.data import wordpiece_bpe  # noqa: E402, F401
 from fairseq_ext.evaluation import rouge_scorer  # noqa: E402, F401
-from fairseq_ext.guidance.patterns import View, pattern  # noqa: E402
+from fairseq_ext.guidance.patterns import PATTERNS, View, pattern  # noqa: E402
 from fairseq_ext.models import architectures, options, origins  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -133,6 +138,7 @@ def register_pattern(
         symbols: of the dictionary, whose occurrences are `View.marked`.
         looks_ahead: a row may have to look at keys after it, which a decoder refuses.
     """
+    check_name("pattern", name, PATTERNS)
     return pattern(name, symbols=symbols, looks_ahead=looks_ahead)  # type: ignore[return-value]
 
 

@@ -230,7 +230,7 @@ def test_all_layers_share_the_embeddings_and_positions_matter():
 
 
 REFUSED = [
-    ({"decoder_scorer": "disentangled"}, "decoder attention cannot use the disentangled scorer"),
+    ({"decoder_scorer": "disentangled"}, "decoder attention cannot use a scorer of encoders alone"),
     ({"cross_scorer": "disentangled"}, "use --cross-scorer dot"),
     ({"disentangled_terms": "p2p"}, "--disentangled-terms is 'p2p'; give c2p, p2c, or c2p,p2c"),
     ({"disentangled_terms": ""}, "--disentangled-terms is ''"),

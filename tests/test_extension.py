@@ -20,6 +20,7 @@ from fairseq_ext.attention.head_mixers import HeadMixer
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
 from fairseq_ext.criterions.terms import Term
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.architectures import FAMILIES
 from fairseq_ext.models.options import SLOTS
 from fairseq_ext.models.origins import check_origins
 from fairseq_ext.testing.invariants import assert_decoding_is_teacher_forcing
@@ -122,6 +123,28 @@ def test_verbs_take_a_user_directory(data_bin, checkpoint, tmp_path):
     assert list(tmp_path.iterdir())
     done = fairseq("ext", *verb, "--user-dir", tmp_path / "none", check=False)
     assert "there is no such folder" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_user_directory_that_cannot_be_imported_is_told(data_bin, tmp_path):
+    package = tmp_path / "broken"
+    package.mkdir()
+    (package / "__init__.py").write_text("\nimport nothing_here\n")
+    verb = ["columns", "x.pt", "--data", data_bin, "--split", "valid", "--out", tmp_path / "c"]
+    for command in (["ext", *verb], ["train", data_bin, "--arch", "transformer_una_tiny"]):
+        done = fairseq(*command, "--user-dir", package, check=False)
+        assert done.returncode and "Traceback" not in done.stderr
+        last = done.stderr.rstrip().split("\n")[-1]
+        assert "its package cannot be imported: ModuleNotFoundError" in last
+        assert last.endswith(f"({package}/__init__.py, line 2); mend it")
+    done = fairseq("ext", *verb, "--user-dir", "", check=False)
+    assert done.returncode == 1 and "--user-dir is empty" in done.stderr
+
+
+def test_help_lists_the_flags_of_an_architecture(capsys):
+    with pytest.raises(SystemExit):
+        parse_args_and_arch(get_training_parser(), ["--arch", "transformer_una_tiny", "--help"])
+    said = capsys.readouterr().out
+    assert "--encoder-normaliser" in said and "--encoder-layers" in said
 
 
 def test_it_is_resumed_and_not_with_another_option(data_bin, checkpoint, tmp_path):
@@ -315,6 +338,17 @@ class Required:
     own: int
 
 
+@dataclass
+class Seeded:
+    """Options.
+
+    Attributes:
+        seed: which fairseq's would replace
+    """
+
+    seed: int = 7
+
+
 class Own(Normaliser):
     def __init__(self, heads, other):
         super().__init__(heads)
@@ -326,6 +360,7 @@ class Own(Normaliser):
         (("softmax",), {}, Softmax, "there is a normaliser 'softmax' already"),
         (("My-Own",), {}, Softmax, "is 'My-Own'; give small letters, digits and _"),
         (("own",), {"options": Documented}, Softmax, "an option hna_init already, another one"),
+        (("own",), {"options": Seeded}, Softmax, "an option seed already, another one"),
         (("own",), {"options": Undocumented}, Softmax, "own of Undocumented lacks a default or"),
         (("own",), {"options": Required}, Softmax, "own of Required lacks a default or a help"),
         (("own",), {"options": dict}, Softmax, "give a class decorated with @dataclass"),
@@ -439,8 +474,18 @@ def test_what_else_is_refused():
         registry.register_regulariser("ag")(Term)
     with pytest.raises(UsageError, match="register a subclass of"):
         registry.register_regulariser("own")(dict)
-    with pytest.raises(ValueError, match="there is a pattern 'next' already"):
+    with pytest.raises(UsageError, match="there is a pattern 'next' already"):
         registry.register_pattern("next")(lambda view: view.centre)
+    with pytest.raises(UsageError, match="the name of a pattern is 'a:b'"):
+        registry.register_pattern("a:b")
+
+
+@pytest.mark.parametrize("name", ["una_tiny", "align", "base"])
+def test_a_mechanism_replaces_no_architecture(name):
+    mechanisms = {kind: dict(family.mechanisms) for kind, family in FAMILIES.items()}
+    with pytest.raises(UsageError, match="an architecture that is there already"):
+        registry.register_mechanism(name, encoder_normaliser="doubly")
+    assert mechanisms == {kind: family.mechanisms for kind, family in FAMILIES.items()}
 
 
 def test_what_fills_the_table_itself_is_a_choice(monkeypatch):

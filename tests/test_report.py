@@ -124,11 +124,12 @@ def test_models_of_one_name_on_other_data(runs, tmp_path):
     assert row in differing
 
 
-def test_a_page_without_maps_says_why(runs, tmp_path):
+def test_a_page_without_maps_says_why(runs, tmp_path, capsys):
     out = tmp_path / "report.html"
     cli.main(["report", str(runs[0]), "--split", "dev", "--out", str(out)])
     text = out.read_text("utf-8")
     assert "No maps of hna: there is no subset dev of" in text and "data-maps>" not in text
+    assert "No maps of hna: there is no subset dev of" in capsys.readouterr().err
 
 
 def test_a_package_on_the_path_alone_has_no_version():

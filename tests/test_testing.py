@@ -126,6 +126,7 @@ class FromTheLeft(Nearby):
 
 def test_scorers(monkeypatch):
     testing.check_scorer(registered(monkeypatch, SCORERS, Nearby, "nearby"), naive_nearby)
+    testing.check_scorer("disentangled")  # of encoders alone
     with pytest.raises(AssertionError):
         testing.check_scorer("dot", lambda q, k, scorer, head: q @ k.T)
     with pytest.raises(AssertionError):
@@ -217,6 +218,7 @@ def criterions_as_before():
 
 
 def test_regularisers(criterions_as_before, monkeypatch):
+    testing.check_regulariser("ag", ag_alpha="1")  # reads the state of its task
     assert registry.register_regulariser("large")(Large) is Large
     testing.check_regulariser("large")
     monkeypatch.setattr(Large, "mean", True)

@@ -140,6 +140,7 @@ def attention_part(args: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) 
             inspector = title_distinctly(ModelInspector(file, args.data), files.values())
             maps.append(read_maps(inspector, args))
         except UsageError as error:  # a page without maps is better than none
+            print(f"No maps of {variant}: {error}.", file=sys.stderr)
             yield f"<p>No maps of {escape(variant)}: {escape(str(error))}.</p>"
     if maps:
         yield maps_part(maps)

@@ -250,8 +250,8 @@ def check_groups(groups: Iterable[HeadGroup], num_heads: int, site: str) -> None
     encoders = [group for group in groups if getattr(group.scorer, "encoder_only", False)]
     if site in ("decoder", "cross") and encoders:
         raise UsageError(
-            f"{site} attention cannot use the disentangled scorer, whose relative embeddings an "
-            f"encoder has; use --{site}-scorer dot"
+            f"{site} attention cannot use a scorer of encoders alone, such as disentangled, whose "
+            f"relative embeddings an encoder has; use --{site}-scorer dot"
         )
     if site == "cross" and any(getattr(group.scorer, "in_sequence", False) for group in groups):
         raise UsageError(

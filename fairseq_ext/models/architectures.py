@@ -7,7 +7,12 @@ and would build the base size.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+    register_model,
+)
 from fairseq.models import transformer_lm as stock_lm
 from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
@@ -235,6 +240,12 @@ def add_mechanism(name: str, options: dict[str, Any]) -> list[str]:
         raise UsageError(
             f"the mechanism {name!r} presets {', '.join(sorted(unknown))}, which no --arch of ours "
             "has; give names of options with _ in the place of -, as in encoder_normaliser"
+        )
+    made = [f"{kind}_{name}{size}" for kind in fitting for size in FAMILIES[kind].sizes]
+    if taken := [each for each in made if each in MODEL_REGISTRY or each in ARCH_MODEL_REGISTRY]:
+        raise UsageError(
+            f"the mechanism {name!r} would make {taken[0]}, an architecture that is there already; "
+            "choose another name"
         )
     for kind in fitting:
         FAMILIES[kind].mechanisms[name] = options

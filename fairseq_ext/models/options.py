@@ -4,10 +4,11 @@
 # mypy: disable-error-code="valid-type"
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass.configs import FairseqConfig
 
 from fairseq_ext.attention import GATES, MASKS, MIXERS, NORMALISERS, POSITIONS, SCORERS
 from fairseq_ext.attention.parts import Part, Parts
@@ -26,6 +27,14 @@ from fairseq_ext.models.roberta_options import ROBERTA_SHARED, RobertaOptions
 from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 
 Definitions = ChoiceEnum(list(DEFINITIONS))
+
+TRAINING_OPTIONS = frozenset(
+    option.name
+    for section in fields(FairseqConfig)
+    if is_dataclass(section.type)
+    for option in fields(section.type)
+)
+"""Options of fairseq's commands, whose values would take the place of a part's own."""
 
 SLOTS: dict[str, Parts] = {
     **{f"{site}_normaliser": NORMALISERS for site in SITES},
@@ -243,7 +252,11 @@ def check_part_options(options: Mapping[str, Any]) -> None:
     """Raise UsageError if options of a new part are taken by something else."""
     for name, option in options.items():
         taken = [kind for known, kind, _ in _known() if known == name]
-        if taken and not any(part.options.get(name) == option for _, part in list_parts()):
+        if (
+            name in TRAINING_OPTIONS
+            or taken
+            and not any(part.options.get(name) == option for _, part in list_parts())
+        ):
             raise UsageError(
                 f"there is an option {name} already, another one; choose a name that begins with "
                 "that of the part"

@@ -3,7 +3,7 @@
 import ast
 import sys
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -22,9 +22,10 @@ def check_ranges() -> None:
     `add_defaults`.
 
     Fault: Numbers and names that mean nothing end in a traceback, or train all the same; a reader
-        of standard output that goes away ends in a traceback.
+        of standard output that goes away ends in a traceback; --help lists only the flags that all
+        trainings have, whatever --arch is.
     Since: always.
-    Until: fairseq checks ranges and names.
+    Until: fairseq checks ranges and names, and leaves --help out of its first pass over the flags.
     """
     from fairseq import utils
 
@@ -37,7 +38,11 @@ def check_ranges() -> None:
         utils.import_user_module(cfg.common)  # fairseq-hydra-train does it later
         check_configuration(cfg)
 
-    wrap("fairseq.options", "parse_args_and_arch", _parse)
+    def parse(original: Callable, parser: ArgumentParser, given: Any = None, **kwargs: Any) -> Any:
+        _answer_help_last(parser, sys.argv[1:] if given is None else given)
+        return _parse(original, parser, given, **kwargs)
+
+    wrap("fairseq.options", "parse_args_and_arch", parse)
     wrap("fairseq.options", "add_preprocess_args", add_arguments)
     wrap("fairseq.dataclass.utils", "eval_str_list", _read_list)
     wrap("fairseq.dataclass.utils", "_override_attr", _read_literals)
@@ -45,6 +50,18 @@ def check_ranges() -> None:
     loaded = [name for name in sys.modules if name.startswith("fairseq_cli.")]
     readers = [name for name in loaded if hasattr(sys.modules[name], "add_defaults")]
     replace(readers, "add_defaults", find_owner("fairseq.dataclass.initialize").add_defaults)
+
+
+def _answer_help_last(parser: ArgumentParser, words: Sequence[str]) -> None:
+    """Leave --help out of the next pass over the flags, after which others are added."""
+    asked = {"-h", "--help"}.intersection(words)
+
+    def parse_without_help(*_: Any, **__: Any) -> tuple[Namespace, list[str]]:
+        del parser.parse_known_args
+        return parser.parse_known_args([word for word in words if word not in asked])
+
+    if asked:
+        parser.parse_known_args = parse_without_help  # type: ignore[assignment, method-assign]
 
 
 def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:

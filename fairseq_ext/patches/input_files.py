@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from fairseq_ext.errors import UsageError
@@ -24,6 +25,8 @@ def check_user_dir() -> None:
 
     def import_module(original: Callable, args: Any) -> None:
         given = getattr(args, "user_dir", None)
+        if given == "":
+            raise UsageError("--user-dir is empty; give the folder of a package, or leave it out")
         if given is not None:
             library = Path(fairseq.utils.__file__).parent
             tried = [Path(given).absolute(), library / given, library.parent / given]
@@ -38,7 +41,16 @@ def check_user_dir() -> None:
                 raise UsageError(
                     f"--user-dir is {given}, a file; give the folder of a package, such as {PLUGIN}"
                 )
-        original(args)
+        try:
+            original(args)
+        except UsageError:
+            raise
+        except Exception as error:
+            *_, (code, line) = walk_tb(error.__traceback__)
+            raise UsageError(
+                f"--user-dir is {given}, and its package cannot be imported: "
+                f"{type(error).__name__}: {error} ({code.f_code.co_filename}, line {line}); mend it"
+            ) from error
 
     wrap("fairseq.utils", "import_user_module", import_module)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
+from fairseq.tasks.fairseq_task import StatefulContainer
 from torch import Tensor
 
 from fairseq_ext.attention.model_report import get_model_report
@@ -51,7 +52,7 @@ class _Task:
 
     def __init__(self, words: Any) -> None:
         self.source_dictionary = self.target_dictionary = words
-        self.cfg = None
+        self.cfg, self.state = None, StatefulContainer()
 
 
 def check_regulariser(name: str, **options: Any) -> None:

@@ -215,8 +215,9 @@ def check_scorer(name: str, twin: ScorerTwin | None = None, **options: Any) -> N
             if one is not None:
                 torch.testing.assert_close(one, other, **EXACT)
     for site in ("encoder", "decoder", "cross"):
-        if site == "cross" and getattr(module, "in_sequence", False):
-            _check_refused("cross_scorer", name, options)
+        one_sequence = site == "cross" and getattr(module, "in_sequence", False)
+        if one_sequence or site != "encoder" and getattr(module, "encoder_only", False):
+            _check_refused(f"{site}_scorer", name, options)
         else:
             check_model(**{f"{site}_scorer": name}, **options)
 
