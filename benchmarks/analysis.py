@@ -85,7 +85,7 @@ def time_row(args: Namespace) -> Row:
 
 
 def parse() -> Namespace:
-    parser = measure.build_parser(__doc__ or "", EXAMPLE)
+    parser = measure.build_parser(__doc__ or "", EXAMPLE, ["cpu"])
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     parser.add_argument("--data", type=Path, metavar="DATA_BIN")
     parser.add_argument("--split", default="train", help="(default: train)")

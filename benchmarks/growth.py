@@ -204,7 +204,7 @@ def draw(costs: Mapping[str, list[Cost]], out: Path) -> None:
 
 def parse() -> argparse.Namespace:
     example = "python benchmarks/growth.py --threads 1 --rounds 5 --picture growth.png"
-    parser = measure.build_parser(__doc__ or "", example)
+    parser = measure.build_parser(__doc__ or "", example, ["cpu"])
     smallest = (
         "sentences of analyse; a batch has 8 times as many tokens, and there are 100 times as many "
         "lines and sentences of data (default: %(default)s)"

@@ -165,7 +165,9 @@ def _resident(field: str) -> float:
 # Command line.
 
 
-def build_parser(text: str, example: str) -> ArgumentParser:
+def build_parser(
+    text: str, example: str, devices: Sequence[str] = ("cpu", "cuda")
+) -> ArgumentParser:
     """Return a parser with the options that all benchmarks have."""
     parser = ArgumentParser(
         description=text,
@@ -174,7 +176,7 @@ def build_parser(text: str, example: str) -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=devices, default="cpu")
     parser.add_argument("--threads", type=positive, help="of torch (default: as it is set up)")
     parser.add_argument(
         "--clock",

@@ -7,6 +7,7 @@ compared line by line: the tokens, then the pieces of the lines that have the sa
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def chain(moses: Path, languages: list[str], merges: int) -> dict[str, str]:
         scripts[1] = "tokenizer-v1.1.perl"
     if missing := [name for name in scripts if not (moses / name).is_file()]:
         raise UsageError(f"--moses is {moses}, which has no {missing[0]}; give Moses' scripts")
-    normalise, tokenise = (f"perl {moses / name}" for name in scripts)
+    normalise, tokenise = (f"perl {shlex.quote(str(moses / name))}" for name in scripts)
     tokens = [
         f"{normalise} -l {each} <raw/train.{each} | {tokenise} -q -threads {cores()} -l {each} "
         f">theirs/train.{each}"
@@ -170,7 +171,7 @@ def count(paths: Iterable[Path]) -> int:
 
 
 def main() -> int:
-    parser = measure.build_parser(__doc__ or "", EXAMPLE)
+    parser = measure.build_parser(__doc__ or "", EXAMPLE, ["cpu"])
     parser.add_argument("--text", type=Path, nargs=2, required=True, metavar="FILE.LANGUAGE")
     parser.add_argument("--moses", type=Path, required=True, metavar="FOLDER", help="its scripts")
     parser.add_argument("--merges", type=measure.positive, default=10_000)
