@@ -167,7 +167,8 @@ class _Doubly(torch.autograd.Function):
             share = u.repeat(q.size(1) // ctx.heads)[:, None]
             delta, delta_u = delta + (1 - share) * slope, delta - share * slope
         shared = (q, k, v, u, dout, a, b, z, delta, delta_u, da)
-        _run("key_gradients", k, *shared, dk, dv, queries, keys, *seeds, **options)  # da
+        # the first kernel computes da, which the second one reads
+        _run("key_gradients", k, *shared, dk, dv, queries, keys, *seeds, **options)
         _run("query_gradients", q, *shared, dq, queries, keys, *seeds, **options)
         return dq, dk, dv, du, *[None] * 4
 
