@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from fairseq.models import build_model
 from measure import AGAIN, Aim, Quiet, Row, Table, Work
 from omegaconf import OmegaConf
-from steps import dictionary
+from steps import check_lengths, dictionary
 from stock import as_released
 from torch import Tensor, nn
 
@@ -104,7 +104,7 @@ def build_step(kind: str, name: str, size: str, length: int, args: argparse.Name
     model = model.to(args.device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     chance = torch.Generator().manual_seed(args.seed)
-    batch = max(1, args.max_tokens // length)
+    batch = args.max_tokens // length
     tokens = torch.randint(4, SYMBOLS, (batch, length), generator=chance).to(args.device)
     masked = (torch.rand(batch, length, generator=chance) < MASKED).to(args.device)
 
@@ -139,9 +139,10 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     args = parse()
     measure.prepare(args)
+    check_lengths(args)
     import_transformers()
     rows = [row(k, size, n, args) for k in args.kinds for size in args.sizes for n in args.lengths]
-    facts = {"batches": f"{args.max_tokens} tokens, fp32, dropout 0.1, {SYMBOLS:,} symbols"}
+    facts = {"batches": f"at most {args.max_tokens} tokens, fp32, dropout 0.1, {SYMBOLS:,} symbols"}
     return measure.report(args, facts, [Table("Time of a step", PEER, "ms", rows)], AIMS, QUIET)
 
 
