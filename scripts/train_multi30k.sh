@@ -25,8 +25,9 @@
 #
 # Expected: 41.02 tokenised, lower-cased BLEU on test_2016_flickr in the literature (Transformer of
 # 4 + 4 layers, width 128; 4096 tokens a batch, dropout .3, 2,000 updates of warm-up to .005). Ours,
-# one seed: una 40.84, dna 41.11 (docs/results/).
-# Cost: 3.5 to 5 hours on one core for each training.
+# one seed: una 40.84, dna 41.11, ag+gate 41.00; after 4,000 updates, three seeds: una 39.53, ag+gate
+# 40.15 (docs/results/).
+# Cost: 2.5 to 5 hours on one core for each training.
 
 . "$(dirname "$0")/lib/study.sh"
 
