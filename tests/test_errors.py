@@ -204,10 +204,14 @@ def test_a_dictionary_that_is_there_already(end, tmp_path, monkeypatch):
 
 
 def test_a_command_ends_so(tmp_path):
-    """A user directory that fails when it is imported."""
+    """A user directory that makes fairseq fail later on."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").write_text("import fairseq_ext.registry\nlen(5)\n")
-    done = run_fairseq("preprocess", "--user-dir", tmp_path / "mine", check=False)
+    (tmp_path / "mine" / "__init__.py").write_text(
+        "import fairseq_ext.registry\n"
+        "from fairseq import tasks\n"
+        "tasks.get_task = lambda name: len(5)\n"
+    )
+    done = run_fairseq("preprocess", "--user-dir", tmp_path / "mine", cwd=tmp_path, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("unexpected error: TypeError: object of type 'int' has no len() at ")
