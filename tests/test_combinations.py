@@ -249,7 +249,7 @@ def texts(family):
 
 @contextmanager
 def nothing_left_to_collect(model):
-    """What a model returned is freed at once, with its graph, and not when Python next collects."""
+    """Check that what a model returned is freed with its graph, before Python collects cycles."""
     returned = []
 
     def keep(module, args, output):

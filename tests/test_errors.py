@@ -204,7 +204,7 @@ def test_a_dictionary_that_is_there_already(end, tmp_path, monkeypatch):
 
 
 def test_a_command_ends_so(tmp_path):
-    """A user directory that makes fairseq fail later on."""
+    """The user directory makes fairseq fail later on."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text(
         "import fairseq_ext.registry\n"

@@ -523,7 +523,7 @@ def test_schedules_that_cannot_be(decay, hold, max_update, says):
 
 @pytest.mark.parametrize("edges", EDGES)
 def test_the_written_gradient_is_that_of_the_loss(edges):
-    """And has one of its own."""
+    """It can be differentiated again, too."""
     tokens = batch([[5, 6, 5, 8, 9], [7, 5, 5]])
     view = View(tokens, tokens.ne(PAD), tokens.ne(PAD))
 

@@ -73,7 +73,7 @@ def shares(hybrid, heads):
 
 
 def naive(q, k, v, keys, queries, u, factors):
-    """The twin, in float64; zero for padded queries. Weights are multiplied by factors."""
+    """Return the twin's output in float64, zero for padded queries; factors multiply weights."""
     out = torch.zeros_like(q)
     for b, h in ((b, h) for b in range(q.size(0)) for h in range(q.size(1))):
         if not queries[b].all():
@@ -165,21 +165,21 @@ def test_a_sentence_of_padding_gives_zeros(all_of, device):
 
 
 def murmur(x):
-    """The finaliser of MurmurHash3, of 32-bit numbers in int64."""
+    """Return the finaliser of MurmurHash3 of 32-bit numbers in int64."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B % 2**32
     x = (x ^ (x >> 13)) * 0xC2B2AE35 % 2**32
     return x ^ (x >> 16)
 
 
 def dropped(queries, keys, rate):
-    """Which weights are dropped, [.., T, S], by random numbers of queries and keys."""
+    """Return which weights are dropped, [.., T, S], by random numbers of queries and keys."""
     return murmur(queries.long()[..., None] ^ keys.long()[..., None, :]) // 2 < rate * 2**31
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("side", slow_but_first(["left", "right"]))
 def test_dropout(hybrid, side, device, monkeypatch):
-    """Of the final weights; those that remain grow, and padding is in no sum."""
+    """Final weights are dropped; those that remain grow, and padding is in no sum."""
     seeds, draw_seeds = [], doubly_triton._draw_seeds
 
     def draw_and_keep(x):

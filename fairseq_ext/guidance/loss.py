@@ -90,7 +90,7 @@ def find_distances(guided: GuidedHeads, view: View, edges: str) -> Iterator[tupl
             for (_, start, stop), target in neighbours:
                 yield slice(start, stop), build(target)
         else:
-            parts = [(each, target) for each, target in neighbours]
+            parts = [*neighbours]
             index = [target[:, None].expand(-1, e.stop - e.start, -1) for e, target in parts]
             heads = slice(parts[0][0].start, parts[-1][0].stop)
             yield heads, _distance_to_index(torch.cat(index, 1), view, edges)

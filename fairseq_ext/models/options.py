@@ -252,11 +252,8 @@ def check_part_options(options: Mapping[str, Any]) -> None:
     """Raise UsageError if options of a new part are taken by something else."""
     for name, option in options.items():
         taken = [kind for known, kind, _ in _known() if known == name]
-        if (
-            name in TRAINING_OPTIONS
-            or taken
-            and not any(part.options.get(name) == option for _, part in list_parts())
-        ):
+        shared = any(part.options.get(name) == option for _, part in list_parts())
+        if name in TRAINING_OPTIONS or taken and not shared:
             raise UsageError(
                 f"there is an option {name} already, another one; choose a name that begins with "
                 "that of the part"

@@ -46,10 +46,11 @@ def check_user_dir() -> None:
         except UsageError:
             raise
         except Exception as error:
-            *_, (code, line) = walk_tb(error.__traceback__)
+            *_, (frame, line) = walk_tb(error.__traceback__)
+            file = frame.f_code.co_filename
             raise UsageError(
                 f"--user-dir is {given}, and its package cannot be imported: "
-                f"{type(error).__name__}: {error} ({code.f_code.co_filename}, line {line}); mend it"
+                f"{type(error).__name__}: {error} ({file}, line {line}); mend it"
             ) from error
 
     wrap("fairseq.utils", "import_user_module", import_module)
