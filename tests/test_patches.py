@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import re
 import runpy
 import shutil
@@ -20,6 +21,7 @@ import fairseq_cli.train
 import numpy as np
 import pytest
 import torch
+from commands import find_free_port
 from conftest import PLUGIN, train_in_two_processes
 from conftest import fairseq as run_fairseq
 from fairseq import checkpoint_utils, file_utils, options
@@ -430,7 +432,7 @@ def config(cpu=True, tpu=False, optimizer="adam", **flags):
     training |= {"distributed_world_size": 1, "distributed_rank": 0}
     training |= {"distributed_init_method": None, "distributed_no_spawn": False, **flags}
     return SimpleNamespace(
-        common=SimpleNamespace(cpu=cpu, tpu=tpu, fp16=False, bf16=False),
+        common=SimpleNamespace(cpu=cpu, tpu=tpu, fp16=False, bf16=False, model_parallel_size=1),
         distributed_training=SimpleNamespace(**training),
         optimizer=optimizer,
     )
@@ -507,6 +509,22 @@ def test_the_trainer_checks_too(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="torchrun started 2 processes"):
         Trainer(config(), None, None, None)
+
+
+def test_the_group_of_processes_ends_with_the_command():
+    """Where it does not, a thread of the group may abort a process that is done."""
+    meet = f"tcp://127.0.0.1:{find_free_port()}"
+    flags = {**GLOO, **ALONE, "distributed_init_method": meet, "device_id": 0}
+    groups = []
+
+    def main(cfg):
+        groups.append(distributed_utils.get_global_group())
+        assert torch.distributed.is_initialized()
+
+    distributed_utils.call_main(config(**flags), main)
+    assert not torch.distributed.is_initialized()
+    distributed_utils.call_main(config(**flags), main)  # in a group of its own
+    assert len(groups) == 2 and groups[0] is not groups[1]
 
 
 @pytest.mark.parametrize(("ratios", "sizes"), [([-1, 1], [2, 5]), ([2, 1], [4, 7]), (1, [2, 5])])
@@ -652,7 +670,8 @@ def test_attention_is_not_run_by_cudnn():
 def test_a_refusal_of_a_process_that_was_started_is_one_sentence(monkeypatch):
     text = "-- Process 1 terminated:\nTraceback\nfairseq_ext.errors.UsageError: --x is 1; give 2\n"
 
-    def spawn(*args, **kwargs):
+    def spawn(*, args, **kwargs):
+        pickle.dumps(args)  # it goes to another process
         raise ProcessRaisedException(text, 1, 2)
 
     line = [*"data --arch transformer --optimizer adam --distributed-world-size 2".split()]

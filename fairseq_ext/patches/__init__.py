@@ -58,7 +58,7 @@ PATCHES = (
     outputs.write_data_whole,
     outputs.say_once_that_a_log_is_cut,
     flags.check_ranges,
-    processes.check_every_start,
+    processes.run_processes,
     processes.gather_objects,
     processes.run_torchrun_on_cpu,
     trainer.check_before_training,
