@@ -139,6 +139,8 @@ def test_every_stock_option_is_there():
         ({"cross_self_attention": True}, "--cross-self-attention is not supported"),
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config is not supported"),
         ({"base_layers": 1}, "--base-layers is not supported"),
+        ({"adaptive_input": True}, "--adaptive-input is for language models"),
+        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights is for language models"),
         ({"decoder_normaliser": "doubly"}, "see the future"),
         ({"cross_normaliser": "hybrid"}, "needs all queries"),
         ({"encoder_attention_heads": 3}, "^--encoder-attention-heads is 3, and 3 heads do not"),

@@ -273,9 +273,21 @@ UNSUPPORTED = (
     "base_layers",
 )
 
+EMBEDDINGS = ("adaptive_input", "char_inputs", "tie_adaptive_weights", "tie_adaptive_proj")
+"""Options of fairseq's language models, which its translation models have flags of, too."""
+
 
 def check_supported(cfg: Any) -> None:
     """Raise UsageError for an option of fairseq's own Transformer that ours does not have."""
     for name in UNSUPPORTED:
         if getattr(cfg, name):
-            raise UsageError(f"{flag(name)} is not supported here; use fairseq's own --arch.")
+            raise UsageError(f"{flag(name)} is not supported here; use fairseq's own --arch")
+
+
+def check_embeddings(cfg: Any) -> None:
+    """Raise UsageError for an option of embeddings that no translation model has."""
+    for name in EMBEDDINGS:
+        if getattr(cfg, name):
+            raise UsageError(
+                f"{flag(name)} is for language models, and this one translates; leave it out"
+            )

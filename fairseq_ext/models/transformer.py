@@ -192,6 +192,7 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
         """
         config = to_transformer_config(cfg)
         options.check_supported(config)
+        options.check_embeddings(config)
         if config.share_encoder_decoder_layers:
             shared_layers.check_shareable(config)
         model = super().build_model(config, task)  # which counts the layers that are kept
