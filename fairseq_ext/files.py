@@ -188,7 +188,11 @@ def _put(part: Path, target: Path) -> None:
     old = target.with_name(f".{target.name}.old")
     remove(old)
     target.replace(old)
-    part.replace(target)
+    try:
+        part.replace(target)
+    except OSError:
+        old.replace(target)
+        raise
     remove(old)
 
 

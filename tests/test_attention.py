@@ -34,6 +34,13 @@ def attend(module, x, padding=None, **kw):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_without_a_sentence(kind):
+    out = attend(make(kind), torch.zeros(0, 64, 16, requires_grad=True))
+    out.sum().backward()
+    assert out.shape == (0, 64, 16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 0.06)]

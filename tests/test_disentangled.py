@@ -95,6 +95,20 @@ def test_twin(name, kind):
     torch.testing.assert_close(*grads, atol=1e-9, rtol=1e-6)
 
 
+@pytest.mark.parametrize("normaliser", ["softmax", "sink"])
+def test_positions_are_trained_where_queries_are_not(normaliser, monkeypatch):
+    monkeypatch.setattr(softmax, "MIN_SCORES", 0)
+    module, relative = attention(OPTIONS["v3"], normaliser)
+    x, relative = torch.randn(T, 2, H * D).double(), relative.requires_grad_()
+    grads = []
+    for trained in (True, False):
+        module.q_proj.requires_grad_(trained)
+        out = module(x, x, x, Inputs(relative=relative), need_weights=False)[0]
+        grads += torch.autograd.grad(out.square().sum(), relative)
+    assert grads[0].abs().max() > 0
+    torch.testing.assert_close(*grads)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("normaliser", ["softmax", "sink"])

@@ -9,8 +9,10 @@ from commands import generate, read_hypotheses
 from conftest import train
 from fairseq.criterions import CRITERION_REGISTRY
 from restore import configure_training
+from torch import nn
 
 from fairseq_ext.attention import InputGate, L0Gate
+from fairseq_ext.attention.gates import gate_heads
 from fairseq_ext.criterions.divergence import symmetric_kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import task_heads
@@ -45,6 +47,14 @@ def test_gates_begin_as_they_should():
     out, x = torch.randn(2, 3, 5, 4), torch.randn(5, 2, 12)
     torch.testing.assert_close(InputGate(3, 12)(out, x), out / 2)
     assert L0Gate(3).eval().gate().min() > 0.9
+
+
+def test_a_small_step_of_a_static_gate_is_not_rounded_away_in_16_bits():
+    out, gate = torch.randn(1, 2, 500, 4).bfloat16(), torch.full((2,), 0.003).bfloat16()
+    gated = gate_heads(nn.Parameter(gate), out, None)
+    exact = out.double() * (1 + gate.double())[:, None, None]
+    assert (gated != out).float().mean() > 0.3
+    torch.testing.assert_close(gated.double(), exact, atol=0, rtol=2**-8)
 
 
 def test_samples_of_gates_that_close():

@@ -146,6 +146,8 @@ def test_a_mixer_draws_nothing_from_the_seed_of_the_others():
     assert torch.equal(*drawn)
     same, other = (Differential(2, 4, layer).vectors for layer in (0, 1))
     assert torch.equal(same, Differential(2, 4, 0).vectors) and not torch.equal(same, other)
+    torch.manual_seed(6)  # of another training
+    assert not any(torch.equal(Differential(2, 4, 0).vectors, first) for first in (same, other))
 
 
 def test_differential_attention_is_fused_where_nothing_asks_for_maps(monkeypatch):

@@ -105,6 +105,21 @@ def test_what_could_not_be_completed_has_no_name(kind, before, tmp_path):
     assert (path / "one" if kind == "folder" else path).read_bytes() == b"half"
 
 
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_one_before(tmp_path, monkeypatch):
+    folder, replace = tmp_path / "x", Path.replace
+    folder.mkdir()
+    (folder / "one").write_bytes(b"before")
+
+    def replace_or_fail(source, target):
+        return full() if source.name.endswith(".part") else replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", replace_or_fail)
+    refused = pytest.raises(Unfinished, match="what was there before is kept")
+    with refused, new_folder(folder, replace=True) as part:
+        (part / "one").write_bytes(b"new")
+    assert [*tmp_path.iterdir()] == [folder] and (folder / "one").read_bytes() == b"before"
+
+
 def test_results_cannot_go_below_a_file(data_bin, hybrid_run, tmp_path):
     (tmp_path / "file").write_text("")
     line = [data_bin, "--user-dir", PLUGIN, "--path", hybrid_run / "checkpoint_last.pt", "--cpu"]

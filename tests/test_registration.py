@@ -56,6 +56,11 @@ except ModuleNotFoundError:
 }
 
 
+def test_what_follows_a_seed_is_drawn_the_same_after_an_import():
+    seeded = "import torch, fairseq; torch.manual_seed(1); {} print(torch.rand(1).item())"
+    assert python(seeded.format("")) == python(seeded.format("import fairseq_ext.registry;"))
+
+
 @pytest.mark.parametrize("first", slow_but_first(FIRST))
 def test_order_of_imports(first):
     assert python(FIRST[first] + "\n" + ASK) == REGISTERED

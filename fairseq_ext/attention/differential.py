@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
+from fairseq_ext.attention.parts import SEED_STEP
 from fairseq_ext.errors import UsageError
 
 EPSILON = 1e-5  # of the norm, as in the authors' code
@@ -48,7 +49,7 @@ class Differential(HeadMixer):
             )
         self.first = 0.8 - 0.6 * math.exp(-0.3 * layer)
         # drawn apart: with one seed, other parameters are those of a model without a mixer
-        generator = torch.Generator().manual_seed(torch.initial_seed() + layer)
+        generator = torch.Generator().manual_seed(torch.initial_seed() + SEED_STEP * (layer + 1))
         self.vectors = nn.Parameter(STD * torch.randn(2, 2, width // 2, generator=generator))
         self.gain_offset = nn.Parameter(torch.zeros(width))
 

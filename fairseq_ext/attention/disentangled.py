@@ -118,6 +118,12 @@ class Disentangled(nn.Module):
         q, length = call.q * self.factor() ** -0.5, call.q.size(2)
         return q, self._add_positions(q.new_zeros(*q.shape[:2], length, length), call)
 
+    def trains_bias(self, call: HeadCall) -> bool:
+        """Return whether that bias will need a gradient."""
+        sources = [call.q, call.k, *(call.relative or ())]
+        needed = any(source is not None and source.requires_grad for source in sources)
+        return needed and torch.is_grad_enabled()
+
     def factor(self) -> int:
         """Return by how much the variance of scores grows: the number of terms, with content's."""
         return 1 + len(self.terms)

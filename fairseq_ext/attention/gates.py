@@ -59,5 +59,6 @@ def gate_heads(gate: HeadGate | nn.Parameter | None, out: Tensor, x: Tensor) -> 
     if gate is None:
         return out
     if isinstance(gate, nn.Parameter):
-        return out * (1 + gate)[:, None, None]
+        offset = gate.to(out.dtype)[:, None, None]
+        return torch.addcmul(out, out, offset)  # 1 + offset would be rounded in 16 bits
     return gate(out, x)

@@ -132,8 +132,8 @@ class HeadGroup(nn.Module):
 
     def _fused_with_positions(self, scorer: Disentangled, call: HeadCall) -> Tensor | None:
         """Return the output of disentangled attention, whose positions are a bias of scores."""
-        differentiable = torch.is_grad_enabled() and call.q.requires_grad
-        declined = differentiable and call.q.device.type == "cpu" or not is_fused(call)
+        # torch's attention on CPUs has no gradient of a bias
+        declined = scorer.trains_bias(call) and call.q.device.type == "cpu" or not is_fused(call)
         if declined or not self.normaliser.fuses_bias or self.positions is not None:
             return None
         q, bias = scorer.bias(call)

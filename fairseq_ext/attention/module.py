@@ -158,9 +158,9 @@ class Attention(CachedProjections):
                 of the future does not hide it from normalisers that look across queries.
 
         Returns:
-            output [T, B, C] and, if asked for, the weights before dropout, in float32 or wider:
-            [B, T, S] averaged over heads, or [H, B, T, S] with `need_head_weights`; None without
-            heads.
+            output [T, B, C] and, if asked for, the weights before dropout (after it, if the
+            recorder wants dropped ones), in float32 or wider: [B, T, S] averaged over heads, or
+            [H, B, T, S] with `need_head_weights`; None without heads.
 
         Raises:
             UsageError: the arguments ask for something that is not supported.

@@ -11,12 +11,17 @@ from collections.abc import Callable, Mapping
 from inspect import getdoc, signature
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
+
 from fairseq_ext.errors import UsageError
 
 T = TypeVar("T")
 
 OWN = __name__.partition(".")[0]
 """The name of this package."""
+
+SEED_STEP = 1_000_003
+"""Between the seeds of what layers draw apart; more than between the seeds of trainings."""
 
 
 class Option(NamedTuple):
@@ -101,7 +106,8 @@ class Part(NamedTuple, Generic[T]):
     def default(self) -> T:
         """Build the part for one head of width 8, with the default value of each option."""
         defaults = {name: option.default for name, option in self.options.items()}
-        return self(1, **defaults, **dict.fromkeys(self.sizes, 8))
+        with torch.random.fork_rng(devices=[]):  # an import may follow a seed
+            return self(1, **defaults, **dict.fromkeys(self.sizes, 8))
 
 
 class Parts(dict[str, Callable[..., T]]):

@@ -62,7 +62,7 @@ class CachedProjections(MultiheadAttention):
         if k is None or v is None or not static_kv:
             k = _append(k, self._split_heads(self.k_proj, key))
             v = _append(v, self._split_heads(self.v_proj, value))
-        beam = query.size(1) // v.size(0)
+        beam = query.size(1) // len(v) if len(v) else 1
         if beam > 1 and not (inputs.masked is None and inputs.query_padding is None):
             raise UsageError("Hypotheses share keys: masks are not supported; repeat the keys.")
         q = self._split_heads(self.q_proj, query)
@@ -88,8 +88,7 @@ class CachedProjections(MultiheadAttention):
         """Return the h heads, maybe none, of a projection: [T, B, C] -> [B, h, T, D]."""
         if projection is None:
             return x.new_empty(x.size(1), 0, x.size(0), self.head_dim)
-        x = projection(x)
-        return x.view(x.size(0), x.size(1), -1, self.head_dim).permute(1, 2, 0, 3)
+        return projection(x).unflatten(-1, (-1, self.head_dim)).permute(1, 2, 0, 3)
 
     def _store(self, state: State, k: Tensor, v: Tensor, padding: Tensor | None, beam: int) -> None:
         """Cache keys and values [B, h, S, D] and padding [B, S] for the next step."""

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
 from fairseq_ext.attention.disentangled import RelativeEmbeddings
+from fairseq_ext.attention.parts import SEED_STEP
 from fairseq_ext.attention.positions import share_parameters
 from fairseq_ext.attention.synthesizer import find_length
 from fairseq_ext.errors import UsageError
@@ -22,8 +23,6 @@ from fairseq_ext.models import head_options, mixer_options
 from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
 from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
-
-SEED_STEP = 1_000_003  # between the seeds of the adversaries of layers
 
 
 def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:

@@ -46,7 +46,8 @@ class Inexact(ArithmeticError):
 def supports(q: Tensor, k: Tensor, mask: Mask, hybrid: bool = False) -> bool:
     """Return whether the kernel takes these [B, H, T, D] and [B, H, S, D] and is worth its cost."""
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
-    large = q.size(2) * k.size(2) * (HYBRID_PASSES if hybrid else 1) > MIN_SCORES
+    scores = q.size(2) * k.size(2) if len(q) else 0
+    large = scores * (HYBRID_PASSES if hybrid else 1) > MIN_SCORES
     exact = q.dtype in (torch.float32, torch.float64)
     return q.device.type == "cpu" and exact and large and only_keys and not mask.causal
 
