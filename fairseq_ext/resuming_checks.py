@@ -102,7 +102,7 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
     compared = OTHERS if reset_optimizer else (*OTHERS, *TIES)
     before, now = map(_effective, (saved, sizes))
     others = [n for n in compared if n in saved and before[n] != now[n]]
-    others += [n for n in KEPT if _numbers(n, saved, sizes) != _numbers(n, current, sizes)]
+    others += [n for n in KEPT if _has_other_numbers(n, saved, current, sizes)]
     if not others and (not differing or _describe(saved, sizes) == _describe(current, sizes)):
         return
     differing += others
@@ -133,6 +133,12 @@ def _effective(options: Mapping[str, Any]) -> dict[str, str]:
     if values["decoder_normalize_before"] == "False":
         values["no_decoder_final_norm"] = "False"
     return values
+
+
+def _has_other_numbers(name: str, saved: Any, current: Any, sizes: Mapping[str, Any]) -> bool:
+    """Return whether parts of both models depend on the numbers of layers, which differ."""
+    one, two = (_numbers(name, options, sizes) for options in (saved, current))
+    return one is not None and two is not None and one != two
 
 
 def _numbers(name: str, options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[int] | None:

@@ -173,6 +173,25 @@ def test_smart_of_shared_embeddings():
     compare_smart("label_smoothed_cross_entropy", 1, PLAIN | {"share_all_embeddings": True})
 
 
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"head_gate": "static"},
+        {"head_gate": "input"},
+        {"encoder_normaliser": "hybrid"},
+        {"encoder_normaliser": "sink"},
+        {"encoder_positions": "t5"},
+        {"encoder_head_mixer": "talking"},
+        {"encoder_head_mixer": "differential"},
+        {"encoder_scorer": "random"},
+    ],
+    ids=lambda mechanism: str(*mechanism.values()),
+)
+def test_smart_of_mechanisms_with_parameters(mechanism):
+    """The mean is of all parameters, also of those that are used as they are."""
+    compare_smart("masked_lm", 1, PLAIN | mechanism)
+
+
 def compare_smart(name, steps, model):
     """Over three updates of two batches each, from the second of which the mean lags behind."""
     options = {"asa_radius": 0.4, "asa_step_size": 0.3, "smart_beta": 0.7, "smart_mu": 2.0}
@@ -429,6 +448,10 @@ def begin(name, criterion=None, **options):
             "--smart-beta .* no effect with --smart-mu 0.0; leave it out, or give --smart-mu$",
         ),
         ({"asa_baseline": "freelb", "smart_mu": 2.0}, "--smart-mu .* give --asa-baseline smart"),
+        (
+            {"asa_baseline": "freelb", "asa_steps": 1, "asa_step_size": 0.5},
+            "--asa-step-size 0.5 has no effect with --asa-steps 1",
+        ),
         (
             {"asa_baseline": "bernoulli", "asa_steps": 2},
             "--asa-steps .* give --asa-baseline freelb or",

@@ -3,6 +3,7 @@
 import math
 import zlib
 from argparse import Namespace
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fairseq_ext.attention.second_pass import SecondPass
 from fairseq_ext.criterions.adversarial.asa_options import RELEASED, resolve_options
 from fairseq_ext.data.rows import IGNORED, pad_batch
 from fairseq_ext.errors import UsageError
+from fairseq_ext.training_checks import check_criterion
 
 
 def formula(name, shape):
@@ -156,6 +158,26 @@ def test_what_the_preset_sets():
     for segments, rows in ((2, "uniform"), (0, "scores")):
         cfg = Namespace(asa_preset="released", asa_empty_rows=None)
         assert resolve_options(cfg, Namespace(segments=segments)).asa_empty_rows == rows
+
+
+@pytest.mark.parametrize("baseline", ["two_pass", "bernoulli", "magnitude"])
+def test_a_baseline_pads_rows_to_the_length_that_is_given(baseline):
+    lengths = []
+    for given in ({}, {"asa_padded_length": 100}):
+        options = {"asa_baseline": baseline, **given}
+        case = build_released("sequence_tagging", True, {"asa_layers": "none"}, **options)
+        sample = case.criterion.parts[0].prepare(case.sample(PLACES))
+        lengths.append(sample["net_input"]["src_tokens"].size(1))
+    assert lengths == [128, 100]
+
+
+def test_the_control_goes_with_roles_since_it_masks_nothing():
+    mixed = {"asa_layers": "none", "encoder_roles": "relative"}
+    for baseline in ("two_pass", "bernoulli"):
+        case = build_released("sequence_tagging", True, mixed, asa_baseline=baseline)
+        refused = pytest.raises(UsageError, match="given or of a preset")
+        with nullcontext() if baseline == "two_pass" else refused:
+            check_criterion(case.model, case.criterion, "sequence_tagging_asa", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -426,6 +426,14 @@ def test_what_options_make_is_compared(before, now, refused, tmp_path):
         restore.check(str(path), now, False)
 
 
+def test_a_refusal_names_what_differs_alone(tmp_path):
+    before, path = options() | SIZES, tmp_path / "checkpoint.pt"
+    save_state(path, before)
+    now = before | {"encoder_head_mixer": "differential"}
+    with pytest.raises(UsageError, match="with encoder_head_mixer none .now differential.; give"):
+        restore.check(str(path), now, False)
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_every_parameter_has_a_gradient(before):
     """DDP wants one of the layer norm before heads that read no query, too."""

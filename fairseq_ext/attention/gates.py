@@ -54,11 +54,11 @@ def build_static_gate(heads: int, width: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(heads))
 
 
-def gate_heads(gate: HeadGate | nn.Parameter | None, out: Tensor, x: Tensor) -> Tensor:
+def gate_heads(gate: HeadGate | Tensor | None, out: Tensor, x: Tensor) -> Tensor:
     """Return the output [B, H, T, D] of heads times their gates; x is [T, B, C]."""
     if gate is None:
         return out
-    if isinstance(gate, nn.Parameter):
+    if isinstance(gate, Tensor):  # a parameter, or what torch's functional_call puts there
         offset = gate.to(out.dtype)[:, None, None]
         return torch.addcmul(out, out, offset)  # 1 + offset would be rounded in 16 bits
     return gate(out, x)

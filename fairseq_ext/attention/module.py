@@ -246,7 +246,7 @@ class Attention(CachedProjections):
         }
         if self.mixer is not None:
             statistics |= self.mixer.statistics()
-        if isinstance(self.gate, nn.Parameter):
+        if isinstance(self.gate, Tensor):
             statistics |= {f"gate{h}": partial(_gate_weight, x) for h, x in enumerate(self.gate)}
         elif self.gate is not None:
             statistics |= self.gate.statistics()

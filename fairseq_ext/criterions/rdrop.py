@@ -33,7 +33,8 @@ class RDrop(Term):
     L_1 (the objective, with the loss of pairs where there is one) and L_2 their losses. Adversarial
     self-attention (the term "asa") has the loss of one pass and the KL from it to the other, whose
     attention an adversary masks; both share embeddings and their dropout. Its control `two_pass` is
-    R-Drop without L_2 and one of the KLs.
+    R-Drop without L_2 and one of the KLs. Predictions that are numbers have their squared
+    difference in the place of KLs.
     """
 
     config = RDropConfig

@@ -35,15 +35,21 @@ class TwoPass(Term):
     """alpha D(clean, masked) + penalty, where nothing is masked yet: the control.
 
     D is the divergence of the predictions of both passes, on which the model descends.
+
+    Attributes:
+        masks: whether the second pass is masked, so that a row may have no key left.
     """
+
+    masks = False
 
     def __init__(self, cfg: Any, task: Any) -> None:
         cfg = asa_options.resolve_options(cfg, task)
         super().__init__(cfg, task)
-        self.penalty_kind, self.empty_rows = str(cfg.asa_penalty), str(cfg.asa_empty_rows)
+        self.penalty_kind, rows = str(cfg.asa_penalty), str(cfg.asa_empty_rows)
+        self.empty_rows = rows if self.masks else "unmasked"
         self.divergence = Divergence.build(str(cfg.asa_divergence), str(cfg.asa_regression))
         self.all_tokens = str(cfg.asa_tagging) == "tokens" and task.cfg._name == TAGGING_TASK
-        embedded = "roberta" if self.empty_rows == "scores" else "bert"
+        embedded = "roberta" if rows == "scores" else "bert"
         self.options: Any = {
             "one_batch": not cfg.asa_in_sequence,
             "empty_rows": self.empty_rows,
@@ -109,7 +115,7 @@ class Adversaries(TwoPass):
     sample size. Adversaries stand behind a reversed gradient: they ascend on both parts.
     """
 
-    uses_adversaries = True
+    uses_adversaries = masks = True
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
@@ -149,6 +155,8 @@ class NaiveMasks(TwoPass):
         per_head: heads have masks of their own.
     """
 
+    masks = True
+
     def __init__(self, kind: Callable[..., second_pass.SecondPass], cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
         self.kind, self.per_head = kind, kind is second_pass.MagnitudePass
@@ -160,6 +168,8 @@ class NaiveMasks(TwoPass):
 
 class ScheduledMasks(TwoPass):
     """A second pass with Bernoulli masks, at the rate that adversaries had learned by then."""
+
+    masks = True
 
     @cached_property
     def rates(self) -> tuple[list[int], list[float]]:

@@ -144,9 +144,7 @@ RANGES = {
 
 BASELINE_REQUIREMENTS = {
     **dict.fromkeys(("asa_tau", "asa_tau_squared", "asa_penalty", "asa_sample"), [ADVERSARIES]),
-    "asa_padded_length": [ADVERSARIES],
-    "asa_preset": PASSES,
-    "asa_tagging": PASSES,
+    **dict.fromkeys(("asa_padded_length", "asa_preset", "asa_tagging"), PASSES),
     "asa_alpha": [*PASSES, "smart"],
     **dict.fromkeys(("asa_divergence", "asa_regression", "asa_in_sequence"), PASSES),
     "asa_empty_rows": MASKS,
@@ -214,6 +212,11 @@ def check_options(cfg: Any, baseline: str, task: Any) -> None:
     preset = PRESETS[str(cfg.asa_preset)]
     for requirements in _list_requirements(name):
         check_requirements(values, usual | unchanged | preset, {"smart_mu": 0.0}, requirements)
+    if (baseline, cfg.asa_steps) == ("freelb", 1) and cfg.asa_step_size != usual["asa_step_size"]:
+        raise UsageError(
+            f"--asa-step-size {cfg.asa_step_size:g} has no effect with --asa-steps 1, whose one "
+            "pass has the noise as it is drawn; leave it out, or give 2 steps or more"
+        )
     _check_padded_length(resolved["asa_padded_length"], task)
 
 
