@@ -158,15 +158,16 @@ def check_empty_rows(model: nn.Module, empty_rows: str) -> None:
     encoder = _list_encoder_attention(model)
     if any(attention.mixer for attention in encoder):
         raise UsageError(
-            f"--asa-empty-rows {empty_rows} (given or of a preset) looks at all positions by "
-            "softmax, and --encoder-head-mixer changes its weights; leave one of both out"
+            f"--asa-empty-rows {empty_rows} looks at all positions by softmax, and "
+            "--encoder-head-mixer changes its weights; leave one of both out, or the preset that "
+            "sets the rows"
         )
     groups = [group for attention in encoder for group in attention.groups]
     for reason, differs in OTHER_ROWS.items():
         if any(differs(group) for group in groups):
             raise UsageError(
-                f"--asa-empty-rows {empty_rows} (given or of a preset) looks at all positions by "
-                f"softmax, and {reason}; leave one of both out"
+                f"--asa-empty-rows {empty_rows} looks at all positions by softmax, and {reason}; "
+                "leave one of both out, or the preset that sets the rows"
             )
 
 

@@ -175,7 +175,7 @@ def test_the_control_goes_with_roles_since_it_masks_nothing():
     mixed = {"asa_layers": "none", "encoder_roles": "relative"}
     for baseline in ("two_pass", "bernoulli"):
         case = build_released("sequence_tagging", True, mixed, asa_baseline=baseline)
-        refused = pytest.raises(UsageError, match="given or of a preset")
+        refused = pytest.raises(UsageError, match="or the preset that sets the rows")
         with nullcontext() if baseline == "two_pass" else refused:
             check_criterion(case.model, case.criterion, "sequence_tagging_asa", 0.0)
 
