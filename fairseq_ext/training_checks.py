@@ -20,8 +20,9 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.models import head_options
 from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.models.mixins import AttentionModel
-from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
+from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS, check_embeddings
 from fairseq_ext.models.roberta_options import RobertaOptions
+from fairseq_ext.models.transformer import TransformerModel
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +38,28 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
         preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
         roberta = default_options(RobertaOptions)
         check_requirements(cfg.model, preset, DEFAULTS | roberta, OPTION_REQUIREMENTS)
+        check_effects(plain, cfg.model)
     check_needs(cfg, name)
     init = str(getattr(cfg.task, "task_init", ""))
     if init.startswith("uniform") and (cfg.common.fp16 or cfg.common.amp):
         flag = "--fp16" if cfg.common.fp16 else "--amp"
         raise UsageError(
             f"--task-init {init} makes numbers too large for {flag}; give --bf16, or neither"
+        )
+
+
+def check_effects(model: nn.Module, options: Any) -> None:
+    """Raise UsageError for options without effect that no table of requirements has.
+
+    A checkpoint with them can be loaded all the same.
+    """
+    if isinstance(model, TransformerModel):
+        check_embeddings(options)
+    detached = getattr(options, "sinkformer_detach", False)
+    if detached and options.sinkformer_iterations == 1:
+        raise UsageError(
+            "--sinkformer-detach has no effect with --sinkformer-iterations 1, which sums no "
+            "columns; leave it out, or give 3 iterations or more"
         )
 
 

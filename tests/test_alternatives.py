@@ -241,11 +241,6 @@ def test_heads_with_a_sink_are_fused_where_nothing_asks_for_maps(monkeypatch):
     [
         ("sinkformer", {"sinkformer_iterations": 2}, "iterations is 2.*give an odd number"),
         ("sinkformer", {"sinkformer_iterations": -1}, "iterations is -1"),
-        (
-            "sinkformer",
-            {"sinkformer_iterations": 1, "sinkformer_detach": True},
-            "--sinkformer-detach has no effect with --sinkformer-iterations 1",
-        ),
         ("entmax", {"entmax_alpha": 1.0}, "alpha is 1; give a number above 1"),
         ("entmax", {"entmax_alpha": 2.5}, "alpha is 2.5"),
         ("entmax", {"entmax_alpha": float("nan")}, "alpha is nan"),

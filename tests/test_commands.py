@@ -265,6 +265,15 @@ def test_evaluation_in_training_and_a_moving_average(data_bin, tmp_path):
         ),
         (["--arch", "transformer_dna_tiny", "--decoder-normaliser", "doubly"], "see the future"),
         (["--arch", "transformer_dna_tiny", "--cross-self-attention"], "is not supported"),
+        (
+            ["--arch", "transformer_dna_tiny", "--adaptive-input"],
+            "--adaptive-input is for language models",
+        ),
+        (
+            "--arch transformer_sinkformer_tiny --sinkformer-detach "
+            "--sinkformer-iterations 1".split(),
+            "--sinkformer-detach has no effect with --sinkformer-iterations 1",
+        ),
     ],
 )
 def test_bad_flags_end_in_one_sentence(args, said, data_bin, tmp_path):

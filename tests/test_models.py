@@ -139,8 +139,10 @@ def test_every_stock_option_is_there():
         ({"cross_self_attention": True}, "--cross-self-attention is not supported"),
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config is not supported"),
         ({"base_layers": 1}, "--base-layers is not supported"),
-        ({"adaptive_input": True}, "--adaptive-input is for language models"),
-        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights is for language models"),
+        (
+            {"tie_adaptive_weights": True, "adaptive_softmax_cutoff": [10]},
+            "--tie-adaptive-weights is for language models",
+        ),
         ({"decoder_normaliser": "doubly"}, "see the future"),
         ({"cross_normaliser": "hybrid"}, "needs all queries"),
         ({"encoder_attention_heads": 3}, "^--encoder-attention-heads is 3, and 3 heads do not"),
@@ -152,6 +154,16 @@ def test_every_stock_option_is_there():
 def test_bad_options_are_refused_in_a_sentence(options, said):
     with pytest.raises(UsageError, match=said):
         build(**options)
+
+
+def test_checkpoints_may_have_options_without_effect():
+    """A training refuses them, which was not always so."""
+    build(
+        adaptive_input=True,
+        encoder_normaliser="sinkformer",
+        sinkformer_iterations=1,
+        sinkformer_detach=True,
+    )
 
 
 def test_options_whose_defaults_are_lists_have_one_each():

@@ -39,7 +39,7 @@ class Sinkformer(Normaliser):
         sinkformer_detach: take the sums of columns as constants in the gradient.
 
     Raises:
-        UsageError: n is not an odd number from 1 on, or it is 1 and there are no columns to detach.
+        UsageError: n is not an odd number from 1 on.
     """
 
     across_queries = True
@@ -52,11 +52,6 @@ class Sinkformer(Normaliser):
             raise UsageError(
                 f"--sinkformer-iterations is {sinkformer_iterations}, and the last of them has to "
                 "normalise rows; give an odd number, 1 (softmax), 3, 5, ..."
-            )
-        if sinkformer_detach and sinkformer_iterations == 1:
-            raise UsageError(
-                "--sinkformer-detach has no effect with --sinkformer-iterations 1, which sums no "
-                "columns; leave it out, or give 3 iterations or more"
             )
         self.iterations, self.detach = sinkformer_iterations, sinkformer_detach
 

@@ -284,10 +284,10 @@ def check_supported(cfg: Any) -> None:
             raise UsageError(f"{flag(name)} is not supported here; use fairseq's own --arch")
 
 
-def check_embeddings(cfg: Any) -> None:
-    """Raise UsageError for an option of embeddings that no translation model has."""
-    for name in EMBEDDINGS:
-        if getattr(cfg, name):
+def check_embeddings(cfg: Any, names: Iterable[str] = EMBEDDINGS) -> None:
+    """Raise UsageError for one of these options, of embeddings that no translation model has."""
+    for name in names:
+        if getattr(cfg, name, False):
             raise UsageError(
                 f"{flag(name)} is for language models, and this one translates; leave it out"
             )

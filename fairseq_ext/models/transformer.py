@@ -192,7 +192,8 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
         """
         config = to_transformer_config(cfg)
         options.check_supported(config)
-        options.check_embeddings(config)
+        if config.adaptive_softmax_cutoff:  # else it does nothing, and a checkpoint may have it
+            options.check_embeddings(config, ["tie_adaptive_weights"])
         if config.share_encoder_decoder_layers:
             shared_layers.check_shareable(config)
         model = super().build_model(config, task)  # which counts the layers that are kept
