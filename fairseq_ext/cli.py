@@ -21,8 +21,8 @@ from fairseq_ext.permissions import add_permissions
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
-    "tools": "doctor recipe launch sweep average prune predict annotate import-hf export-hf "
-    "export-vectors",
+    "tools": "doctor recipe launch sweep average prune predict annotate",
+    "interchange": "import-hf export-hf export-vectors",
     "evaluation": "score table",
     "analysis": "curves masking map analyse report columns heads weights align",
     "analysis.coreference": "probe",

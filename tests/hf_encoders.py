@@ -21,9 +21,9 @@ from fairseq_ext.cli import main
 from fairseq_ext.data.tokenisers import OF_BERT, SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
+from fairseq_ext.interchange import hf_format
 from fairseq_ext.models.pretrained import FIRST_POSITION
 from fairseq_ext.prepare.toy.corpus import corpus
-from fairseq_ext.tools import hf_format
 
 NEAR = {"rtol": 0, "atol": 1e-4}
 

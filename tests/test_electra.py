@@ -15,10 +15,10 @@ from omegaconf import OmegaConf
 from fairseq_ext.attention import Attention
 from fairseq_ext.criterions.tokens_and_spans import ReplacedTokenDetection
 from fairseq_ext.errors import UsageError
+from fairseq_ext.interchange import export_hf
 from fairseq_ext.models.generator import Generator
 from fairseq_ext.safe_loading import load_checkpoint
 from fairseq_ext.tasks.plain_text import REPLACED
-from fairseq_ext.tools import export_hf
 from fairseq_ext.training_checks import check_criterion
 
 PAD, MASK = 1, 24

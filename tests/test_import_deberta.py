@@ -27,7 +27,7 @@ from torch import nn
 
 from fairseq_ext.cli import main
 from fairseq_ext.data.vocabulary import Vocabulary
-from fairseq_ext.tools.sentence_pieces import read_sentence_pieces
+from fairseq_ext.interchange.sentence_pieces import read_sentence_pieces
 
 NEAR = {"rtol": 0, "atol": 1e-5}
 CASES = {

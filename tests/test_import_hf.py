@@ -43,10 +43,10 @@ from fairseq_ext.cli import main
 from fairseq_ext.data.tokenisers import load_bpe
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
+from fairseq_ext.interchange import export_hf, hf_vocabulary, import_hf
 from fairseq_ext.models.config import default_options
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.tasks.sentences import SentenceClassificationTask, SentenceConfig
-from fairseq_ext.tools import export_hf, hf_vocabulary, import_hf
 
 TYPES, POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("token_type", "position"))
 

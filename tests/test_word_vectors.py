@@ -22,10 +22,10 @@ from saved_state import save_state
 
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
+from fairseq_ext.interchange import hf_format
+from fairseq_ext.interchange.export_vectors import project
 from fairseq_ext.models.word_vectors import read_vectors
 from fairseq_ext.prepare import byte_bpe
-from fairseq_ext.tools import hf_format
-from fairseq_ext.tools.export_vectors import project
 
 NUMBERS = {"the": 4, "cat": 5, ". . .": 6, "at name@x.org": 7, "<unk>": 3}
 SIZES = {"encoder_layers": 1, "encoder_ffn_embed_dim": 8, "encoder_attention_heads": 2}

@@ -23,12 +23,12 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.files import new_folder
+from fairseq_ext.interchange import hf_deberta, hf_deberta_first
+from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.interchange.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
-from fairseq_ext.tools import hf_deberta, hf_deberta_first
-from fairseq_ext.tools import hf_format as hf
-from fairseq_ext.tools.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
 
 DISENTANGLED = "disentangled"
 

@@ -34,9 +34,9 @@ from fairseq_ext.data.fingerprints import FINGERPRINTS
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder
+from fairseq_ext.interchange import hf_deberta, hf_deberta_first, hf_vocabulary
+from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
-from fairseq_ext.tools import hf_deberta, hf_deberta_first, hf_vocabulary
-from fairseq_ext.tools import hf_format as hf
 
 ARCHITECTURE = "roberta_una_12"
 

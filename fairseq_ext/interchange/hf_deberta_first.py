@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.tools.hf_deberta import read_form
+from fairseq_ext.interchange.hf_deberta import read_form
 
 FIRST_NAMES = {
     "q_bias": "query_proj.bias",

@@ -23,10 +23,10 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_place, write_lines
+from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.interchange.export_hf import find_vocabulary
 from fairseq_ext.models.word_vectors import find_width, read_vectors
 from fairseq_ext.safe_loading import read_checkpoint
-from fairseq_ext.tools import hf_format as hf
-from fairseq_ext.tools.export_hf import find_vocabulary
 
 TEXTS = (".txt", ".vec", ".gz")  # endings of vectors
 

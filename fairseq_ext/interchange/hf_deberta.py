@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fairseq_ext.attention.disentangled import TERMS
 from fairseq_ext.errors import UsageError
+from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.models.pretrained import DEBERTA
-from fairseq_ext.tools import hf_format as hf
 
 FIRST_VERSION, LATER_VERSIONS = KINDS = "deberta", "deberta-v2"
 PREFIX = "deberta"  # of parameters of both

@@ -14,8 +14,8 @@ from tokenizers.processors import BertProcessing, RobertaProcessing
 from fairseq_ext.data.tokenisers import OF_BERT, SPECIAL, SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.tools.hf_format import read_json, write_json
-from fairseq_ext.tools.sentence_pieces import read_sentence_pieces
+from fairseq_ext.interchange.hf_format import read_json, write_json
+from fairseq_ext.interchange.sentence_pieces import read_sentence_pieces
 
 FIRST = {name: i for i, name in enumerate(SYMBOLS[:4])}  # of every dictionary of fairseq
 ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # of SYMBOLS
