@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
-from fairseq_ext import resuming_checks, safe_loading
+from fairseq_ext import safe_loading
+from fairseq_ext.training import resuming_checks
 
 
 def check(path, model, reset_optimizer: bool) -> None:

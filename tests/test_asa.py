@@ -29,7 +29,7 @@ from fairseq_ext.criterions.divergence import (
 )
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.head_options import parse_adversary_layers
-from fairseq_ext.training_checks import check_adversaries
+from fairseq_ext.training.training_checks import check_adversaries
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}

@@ -21,7 +21,7 @@ from fairseq_ext.criterions.adversarial.adversarial_attention import TwoPass
 from fairseq_ext.criterions.adversarial.embedding_noise import Noise
 from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
-from fairseq_ext.training_checks import check_criterion as check
+from fairseq_ext.training.training_checks import check_criterion as check
 
 PLAIN = {"asa_layers": "none"}
 STEPS = pytest.mark.parametrize("steps", [1, 2, 3])

@@ -14,7 +14,7 @@ from fairseq_ext.attention.second_pass import SecondPass
 from fairseq_ext.criterions.adversarial.asa_options import RELEASED, resolve_options
 from fairseq_ext.data.rows import IGNORED, pad_batch
 from fairseq_ext.errors import UsageError
-from fairseq_ext.training_checks import check_criterion
+from fairseq_ext.training.training_checks import check_criterion
 
 
 def formula(name, shape):

@@ -12,12 +12,12 @@ from omegaconf import OmegaConf
 from restore import configure_training
 from torch.nn import functional as F
 
-from fairseq_ext import training_checks
 from fairseq_ext.attention.second_pass import AdversarialPass, SecondPass
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.deberta import Convolution
 from fairseq_ext.testing import check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
+from fairseq_ext.training import training_checks
 
 TOKENS = torch.tensor([[0, 5, 6, 7, 8, 9, 2], [0, 10, 11, 2, 1, 1, 1]])
 REAL = TOKENS.ne(1)

@@ -19,7 +19,7 @@ from fairseq_ext.interchange import export_hf
 from fairseq_ext.models.generator import Generator
 from fairseq_ext.safe_loading import load_checkpoint
 from fairseq_ext.tasks.plain_text import REPLACED
-from fairseq_ext.training_checks import check_criterion
+from fairseq_ext.training.training_checks import check_criterion
 
 PAD, MASK = 1, 24
 

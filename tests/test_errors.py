@@ -19,10 +19,10 @@ from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq_cli import preprocess
 from omegaconf import OmegaConf
 
-from fairseq_ext import training_checks
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.patches import option_pairs
+from fairseq_ext.training import training_checks
 
 
 class PanicException(BaseException):

@@ -20,7 +20,7 @@ from fairseq_ext.models.head_options import check_gate_sites, parse_gate
 from fairseq_ext.testing import check_head_gate, check_model, check_regulariser
 from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
 from fairseq_ext.testing.mechanisms import build_tiny_model
-from fairseq_ext.training_checks import check_gates, check_training
+from fairseq_ext.training.training_checks import check_gates, check_training
 
 
 def naive_input_gate(out, x, gate):

@@ -30,7 +30,7 @@ from fairseq_ext.attention.second_pass import MagnitudePass
 from fairseq_ext.errors import UsageError
 from fairseq_ext.testing import check_head_mixer, check_mechanism, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
-from fairseq_ext.training_checks import check_empty_rows, check_mixed_heads
+from fairseq_ext.training.training_checks import check_empty_rows, check_mixed_heads
 
 H, D, T = 4, 4, 7
 UNA = "transformer_una_tiny"

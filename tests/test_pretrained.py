@@ -13,8 +13,8 @@ from saved_state import save_state
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.pretrained import SIZES, adopt_options
-from fairseq_ext.resuming_checks import check_shared
 from fairseq_ext.testing.mechanisms import build_tiny_model
+from fairseq_ext.training.resuming_checks import check_shared
 
 
 def options(arch, **given):

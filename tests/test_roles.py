@@ -35,7 +35,7 @@ from fairseq_ext.roles.role_masks import (
     allowed_keys,
 )
 from fairseq_ext.roles.symbols import SymbolTable
-from fairseq_ext.training_checks import check_empty_rows
+from fairseq_ext.training.training_checks import check_empty_rows
 
 PAIR = "rare", "separator", "relative"
 

@@ -34,7 +34,7 @@ def check_before_training() -> None:
     Since: always.
     Until: fairseq refuses them before it reads data.
     """
-    from fairseq_ext import training_checks
+    from fairseq_ext.training import training_checks
 
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         check_precision(cfg)
@@ -54,12 +54,12 @@ def save_all() -> None:
     Since: always.
     Until: Trainer.state_dict has all three.
     """
-    from fairseq_ext import resuming_checks
     from fairseq_ext.data.fingerprints import FINGERPRINTS, take_fingerprints
     from fairseq_ext.data.vocabulary import digest
     from fairseq_ext.models.config import to_dict
     from fairseq_ext.models.origins import KEY, find_origins
     from fairseq_ext.models.pretrained import DIGEST
+    from fairseq_ext.training import resuming_checks
 
     def state_dict(original: Callable, trainer: Any) -> State:
         state = original(trainer)
@@ -86,10 +86,11 @@ def restore_all() -> None:
     Until: Trainer.load_checkpoint calls task.load_state_dict, restores the default metrics and the
         count, and begins an average from the parameters.
     """
-    from fairseq_ext import resuming_checks, safe_loading
+    from fairseq_ext import safe_loading
     from fairseq_ext.attention.model_report import get_model_report
     from fairseq_ext.data.fingerprints import check_fingerprints
     from fairseq_ext.models.config import to_dict
+    from fairseq_ext.training import resuming_checks
 
     def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(original).bind(trainer, filename, *args, **kwargs).arguments

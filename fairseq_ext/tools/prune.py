@@ -37,9 +37,9 @@ from fairseq_ext.models.layers import build_attention
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.options import DEFAULTS
 from fairseq_ext.models.pretrained import saved_options
-from fairseq_ext.resuming_checks import SITES
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tools.average import check_output, leave_training_out, write_checkpoint
+from fairseq_ext.training.resuming_checks import SITES
 
 GATE = ".gate.offset"
 TOLERANCE = 1e-9  # of outputs in float64

@@ -55,7 +55,7 @@ def check_variants(words: Sequence[str]) -> list[str]:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     import fairseq_ext.registry  # noqa: F401
-    from fairseq_ext.training_checks import check_training
+    from fairseq_ext.training.training_checks import check_training
 
     end = words.index("--")
     for variant in words[1:end]:
