@@ -12,9 +12,9 @@ from subword_nmt.apply_bpe import BPE
 from torch import Tensor
 
 from fairseq_ext.data import wordpiece
+from fairseq_ext.data.pieces import PIECE_READERS, are_numeric, detect_mark
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.pieces import PIECE_READERS, are_numeric, detect_mark
 
 BYTE_SPACE = "\u0120"  # how a byte-level BPE writes the space before a word
 SHOWN_SPACE = "\u2581"

@@ -5,10 +5,10 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_ext.data.symbols import SymbolTable, check_symbols
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import config
 from fairseq_ext.roles.role_masks import DEFINITIONS, NO_ROLE, PARSED_ROLES, ROLES
-from fairseq_ext.roles.symbols import SymbolTable, check_symbols
 
 ROLES_FLAG = "--encoder-roles"
 

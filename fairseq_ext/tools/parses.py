@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from fairseq_ext.data.annotations import MOST
 from fairseq_ext.data.conllu import NONE, Sentence, read
+from fairseq_ext.data.word_alignment import Token, align_tokens, group_words
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import batched
-from fairseq_ext.roles.word_alignment import Token, align_tokens, group_words
 from fairseq_ext.tools.prepared_text import PreparedText
 
 BATCH = 256  # sentences that are parsed together

@@ -9,11 +9,11 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import load_indexed_dataset
 
 from fairseq_ext.data.examples import TEXT, Example, parse
+from fairseq_ext.data.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.data.vocabulary import Vocabulary
+from fairseq_ext.data.word_alignment import Token
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import batched, numbered_lines, read_lines
-from fairseq_ext.roles.pieces import Piece, are_numeric, read_pieces
-from fairseq_ext.roles.word_alignment import Token
 
 BATCH = 1000  # texts that are tokenised together
 

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 
-from fairseq_ext.roles.pieces import Piece
+from fairseq_ext.data.pieces import Piece
 
 Token = Piece | None
 """A token's piece; None is an unknown token, which is a whole word."""

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from fairseq.data import Dictionary
 from torch import Tensor, nn
 
+from fairseq_ext.data.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.roles.role_masks import DEFINITIONS, NEVER_RARE, Definitions, TokenFeatures
 
 MASK = "<mask>"
