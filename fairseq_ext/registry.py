@@ -43,7 +43,7 @@ from fairseq_ext.criterions import composite  # noqa: E402
 from fairseq_ext.criterions.terms import Term  # noqa: E402
 from fairseq_ext.data import wordpiece_bpe  # noqa: E402, F401
 from fairseq_ext.evaluation import rouge_scorer  # noqa: E402, F401
-from fairseq_ext.guidance.patterns import PATTERNS, View, pattern  # noqa: E402
+from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, View, pattern  # noqa: E402
 from fairseq_ext.models import architectures, options, origins  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def register_pattern(
 ) -> Callable[[Rows], Rows]:
     """Return a decorator that registers a pattern of guidance: `--ag-encoder-heads NAME:1`.
 
-    Decorated is a function of a `fairseq_ext.guidance.patterns.View`; see that module.
+    Decorated is a function of a `fairseq_ext.mechanisms.guidance.patterns.View`; see that module.
 
     Args:
         symbols: of the dictionary, whose occurrences are `View.marked`.

@@ -16,7 +16,7 @@ import warm
 
 import fairseq_ext.registry  # noqa: F401
 from fairseq_ext.attention import softmax
-from fairseq_ext.attention.kernels import doubly_cpu
+from fairseq_ext.mechanisms.kernels import doubly_cpu
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.prepare.toy.corpus import corpus
 

@@ -14,7 +14,7 @@ from fairseq_ext.data.annotations import bits, record
 from fairseq_ext.data.conllu import Sentence, read
 from fairseq_ext.data.pieces import MARKS, PIECE_READERS, Piece
 from fairseq_ext.data.word_alignment import align_tokens, group_words
-from fairseq_ext.roles.role_masks import EXACT, MAJOR
+from fairseq_ext.mechanisms.roles.role_masks import EXACT, MAJOR
 from fairseq_ext.tools.prepared_text import split_tokens
 
 DASHED, HASHED, BARRED, BYTES = MARKS

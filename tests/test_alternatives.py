@@ -8,10 +8,10 @@ from torch.autograd import gradcheck
 
 from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, build_normaliser, softmax
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.entmax import Entmax, entmax
-from fairseq_ext.attention.kernels import sink_sdpa
 from fairseq_ext.attention.masks import Mask
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.entmax import Entmax, entmax
+from fairseq_ext.mechanisms.kernels import sink_sdpa
 from fairseq_ext.testing import check_mechanism, check_normaliser
 
 ALL = slice(None)

@@ -13,7 +13,7 @@ from fairseq.data import (
 )
 
 from fairseq_ext.data.annotations import Annotated
-from fairseq_ext.roles.role_masks import NO_PARSE
+from fairseq_ext.mechanisms.roles.role_masks import NO_PARSE
 
 LENGTHS = [3, 7, 1, 5, 6, 2]
 

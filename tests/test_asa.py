@@ -12,13 +12,6 @@ from torch import nn
 
 from fairseq_ext.attention import Adversary, Attention, HeadGroup, Inputs
 from fairseq_ext.attention.normalisers import Softmax
-from fairseq_ext.attention.second_pass import (
-    EMPTY_ROWS,
-    AdversarialPass,
-    BernoulliPass,
-    MagnitudePass,
-    straight_through_step,
-)
 from fairseq_ext.criterions.divergence import (
     Divergence,
     Predictions,
@@ -28,6 +21,13 @@ from fairseq_ext.criterions.divergence import (
     symmetric_kl,
 )
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.second_pass import (
+    EMPTY_ROWS,
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+    straight_through_step,
+)
 from fairseq_ext.models.head_options import parse_adversary_layers
 from fairseq_ext.training.training_checks import check_adversaries
 

@@ -16,14 +16,14 @@ from omegaconf import OmegaConf
 from saved_state import save_state
 
 from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
-from fairseq_ext.attention.second_pass import (
+from fairseq_ext.criterions.divergence import Divergence, Predictions, kl
+from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.second_pass import (
     EMPTY_ROWS,
     AdversarialPass,
     BernoulliPass,
     MagnitudePass,
 )
-from fairseq_ext.criterions.divergence import Divergence, Predictions, kl
-from fairseq_ext.errors import UsageError
 from fairseq_ext.models.mixins import find_adversary_layers
 
 PAD, EOS = 1, 2

@@ -16,8 +16,14 @@ from fairseq_ext.attention import (
     build_normaliser,
 )
 from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.attention.second_pass import MASK_SCALE, AdversarialPass
-from fairseq_ext.roles.role_masks import NEVER_RARE, NO_WORD, RoleMask, TokenFeatures, allowed_keys
+from fairseq_ext.mechanisms.roles.role_masks import (
+    NEVER_RARE,
+    NO_WORD,
+    RoleMask,
+    TokenFeatures,
+    allowed_keys,
+)
+from fairseq_ext.mechanisms.second_pass import MASK_SCALE, AdversarialPass
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}

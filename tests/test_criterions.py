@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from fairseq_ext.attention import softmax as softmax_module
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.loss import sentence_losses
+from fairseq_ext.mechanisms.guidance.loss import sentence_losses
 from fairseq_ext.training_logs import parse_line
 
 PAD, EOS = 1, 2

@@ -8,9 +8,9 @@ from cases import slow_but_first
 from naive import normalise
 
 from fairseq_ext.attention import SCORERS, Attention, HeadGroup, Inputs, build_normaliser, softmax
-from fairseq_ext.attention.disentangled import Disentangled, RelativeEmbeddings
-from fairseq_ext.attention.kernels import distances
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.disentangled import Disentangled, RelativeEmbeddings
+from fairseq_ext.mechanisms.kernels import distances
 from fairseq_ext.models.config import check_requirements
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS
 from fairseq_ext.testing import check_model

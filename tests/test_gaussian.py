@@ -22,8 +22,8 @@ from fairseq_ext.attention import (
     build_gaussian_heads,
     build_normaliser,
 )
-from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import toeplitz
 from fairseq_ext.models import head_options
 from fairseq_ext.models.options import DEFAULTS, OPTIONS
 from fairseq_ext.testing.mechanisms import build_tiny_model

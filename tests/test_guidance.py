@@ -9,8 +9,8 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.guidance import PATTERNS, View, pattern
-from fairseq_ext.guidance.loss import EDGES, sentence_losses
-from fairseq_ext.guidance.plan import (
+from fairseq_ext.mechanisms.guidance.loss import EDGES, sentence_losses
+from fairseq_ext.mechanisms.guidance.plan import (
     DEFAULT_PERIODS,
     GuidedHeads,
     PatternHeads,
@@ -18,7 +18,7 @@ from fairseq_ext.guidance.plan import (
     plan_guidance,
     split_fraction,
 )
-from fairseq_ext.guidance.schedule import build_schedule, choose_alpha, parse_alpha
+from fairseq_ext.mechanisms.guidance.schedule import build_schedule, choose_alpha, parse_alpha
 
 PAD, EOS, PERIOD = 1, 2, 7
 MARKS = {"delim": [0, EOS], "period": [PERIOD]}

@@ -26,8 +26,8 @@ from fairseq_ext.attention import (
     softmax,
 )
 from fairseq_ext.attention.scorers import dot_product
-from fairseq_ext.attention.second_pass import MagnitudePass
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.second_pass import MagnitudePass
 from fairseq_ext.testing import check_head_mixer, check_mechanism, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.training.training_checks import check_empty_rows, check_mixed_heads

@@ -6,8 +6,8 @@ from torch.autograd import gradcheck
 
 from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.context import AttentionContext, HeadCall
-from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
 from fairseq_ext.attention.masks import Mask, mask_to_bias
+from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
 
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 1}
 KINDS = ("doubly", "hybrid", "sinkhorn")

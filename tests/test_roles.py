@@ -20,14 +20,13 @@ from fairseq_ext.attention import (
 )
 from fairseq_ext.attention import softmax as softmax_module
 from fairseq_ext.attention.gates import build_static_gate
-from fairseq_ext.attention.kernels import doubly_cpu
 from fairseq_ext.attention.masks import DEFAULT_MASKS
-from fairseq_ext.attention.second_pass import MagnitudePass, SecondPass
 from fairseq_ext.data.pieces import read_pieces
 from fairseq_ext.data.symbols import SymbolTable
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.plan import find_guidable_heads
-from fairseq_ext.roles.role_masks import (
+from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
+from fairseq_ext.mechanisms.kernels import doubly_cpu
+from fairseq_ext.mechanisms.roles.role_masks import (
     NEVER_RARE,
     NO_WORD,
     ROLES,
@@ -35,6 +34,7 @@ from fairseq_ext.roles.role_masks import (
     TokenFeatures,
     allowed_keys,
 )
+from fairseq_ext.mechanisms.second_pass import MagnitudePass, SecondPass
 from fairseq_ext.training.training_checks import check_empty_rows
 
 PAIR = "rare", "separator", "relative"

@@ -18,7 +18,7 @@ from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
 from fairseq_ext.attention import build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import save
-from fairseq_ext.guidance.patterns import PATTERNS, View
+from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, View
 
 B, H, T = 3, 4, 6
 LENGTHS = (6, 4, 2)

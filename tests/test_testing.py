@@ -12,7 +12,7 @@ from fairseq_ext.attention.normalisers import Normaliser, Softmax
 from fairseq_ext.attention.scorers import dot_product
 from fairseq_ext.criterions import composite
 from fairseq_ext.criterions.terms import Term
-from fairseq_ext.guidance import patterns
+from fairseq_ext.mechanisms.guidance import patterns
 
 
 def naive_softmax(scores, masked, absent, part, head):

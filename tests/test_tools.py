@@ -16,9 +16,9 @@ import torch
 from commands import generate, read_hypotheses
 from conftest import PLUGIN, train
 
-from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import doubly_triton
 from fairseq_ext.tools import doctor
 from fairseq_ext.tools.average import average_checkpoints, select_checkpoints
 

@@ -22,8 +22,8 @@ from fairseq_ext.attention import (
     head_groups,
 )
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import doubly_triton
 from fairseq_ext.attention.masks import Mask
+from fairseq_ext.mechanisms.kernels import doubly_triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 GPU = torch.cuda.is_available()
@@ -377,7 +377,7 @@ def test_they_compile_without_a_gpu(hybrid, dropout, capability, dtype, d, monke
     driver = pytest.importorskip("triton", reason="Triton is not installed").runtime.driver
     from triton.backends.compiler import GPUTarget
 
-    from fairseq_ext.attention.kernels import doubly_triton_jit
+    from fairseq_ext.mechanisms.kernels import doubly_triton_jit
 
     target, used = GPUTarget("cuda", capability, 32), []
 

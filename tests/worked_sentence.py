@@ -2,7 +2,7 @@
 
 import torch
 
-from fairseq_ext.roles.role_masks import EXACT, MAJOR, NEVER_RARE, NO_WORD, TokenFeatures
+from fairseq_ext.mechanisms.roles.role_masks import EXACT, MAJOR, NEVER_RARE, NO_WORD, TokenFeatures
 
 # The quick fox never chased dogs !, between START and END
 HEADS = [3, 3, 5, 5, 0, 5, 5]  # from 1, 0: the root

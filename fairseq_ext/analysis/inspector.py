@@ -24,7 +24,7 @@ from fairseq_ext.analysis.recording import SITES, LayerRecorder, Receiver
 from fairseq_ext.analysis.tokens import TokenCodec, TokenisedWords
 from fairseq_ext.attention import Attention
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.patterns import View
+from fairseq_ext.mechanisms.guidance.patterns import View
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.transformer import TransformerModel
 from fairseq_ext.tasks.plain_text import ReplacedTokenDetectionTask

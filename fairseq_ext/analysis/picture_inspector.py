@@ -15,7 +15,7 @@ from fairseq_ext.analysis.recording import LayerAttention, Receiver
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.attention.multi_view import SITE
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.patterns import View
+from fairseq_ext.mechanisms.guidance.patterns import View
 from fairseq_ext.tasks.vqa import VqaTask, is_vqa
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.guidance.patterns import View
+from fairseq_ext.mechanisms.guidance.patterns import View
 
 SITES = {
     "encoder": "encoder self-attention",

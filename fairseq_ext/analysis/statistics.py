@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_ext.analysis.picture_inspector import Inspector
 from fairseq_ext.analysis.recording import SITES, LayerAttention
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.patterns import PATTERNS, Pattern, View
+from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, Pattern, View
 
 Place = tuple[str, int]
 """Site and layer."""

@@ -11,20 +11,20 @@ import warnings
 from typing import Any
 
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
-from fairseq_ext.attention.differential import Differential
-from fairseq_ext.attention.disentangled import Disentangled
 from fairseq_ext.attention.gates import GATES, HeadGate
 from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
 from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
-from fairseq_ext.attention.learned_gates import InputGate, L0Gate
 from fairseq_ext.attention.masks import MASKS
 from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
 from fairseq_ext.attention.positions import POSITIONS
 from fairseq_ext.attention.scorers import SCORERS
-from fairseq_ext.attention.second_pass import Adversary, SecondPass
-from fairseq_ext.attention.synthesizer import Synthesizer
-from fairseq_ext.attention.talking_heads import TalkingHeads
+from fairseq_ext.mechanisms.differential import Differential
+from fairseq_ext.mechanisms.disentangled import Disentangled
+from fairseq_ext.mechanisms.learned_gates import InputGate, L0Gate
+from fairseq_ext.mechanisms.second_pass import Adversary, SecondPass
+from fairseq_ext.mechanisms.synthesizer import Synthesizer
+from fairseq_ext.mechanisms.talking_heads import TalkingHeads
 
 __all__ = [
     "GATES",

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
-from fairseq_ext.attention.disentangled import Disentangled
 from fairseq_ext.attention.head_mixers import HeadMixer, check_shared_mask
 from fairseq_ext.attention.masks import (
     DEFAULT_MASKS,
@@ -25,6 +24,7 @@ from fairseq_ext.attention.positions import Positions
 from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
 from fairseq_ext.attention.softmax import is_fused
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.disentangled import Disentangled
 
 RANDOM_LEVELS = 2**15  # values of a non-negative 16-bit integer
 

@@ -17,7 +17,6 @@ from fairseq_ext.attention.context import (
     RelativeTables,
     as_inputs,
 )
-from fairseq_ext.attention.disentangled import RelativeProjections, find_scorer
 from fairseq_ext.attention.gates import HeadGate, gate_heads
 from fairseq_ext.attention.head_groups import HeadGroup, check_groups, regroup, split_heads
 from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
@@ -26,6 +25,7 @@ from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
 from fairseq_ext.attention.scorers import uses_keys, uses_queries
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.disentangled import RelativeProjections, find_scorer
 
 OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.|mixer\.)"
 

@@ -5,11 +5,11 @@ Each stands in a module of its own; all names are importable from here.
 
 from typing import Any
 
-from fairseq_ext.attention.doubly import GPU_KERNELS, Hybrid, Sinkhorn
-from fairseq_ext.attention.entmax import Entmax
-from fairseq_ext.attention.sink import Sink
-from fairseq_ext.attention.sinkformer import Sinkformer
 from fairseq_ext.attention.softmax import NORMALISERS, Normaliser, Softmax, Unnormalised
+from fairseq_ext.mechanisms.doubly import GPU_KERNELS, Hybrid, Sinkhorn
+from fairseq_ext.mechanisms.entmax import Entmax
+from fairseq_ext.mechanisms.sink import Sink
+from fairseq_ext.mechanisms.sinkformer import Sinkformer
 
 __all__ = [
     "GPU_KERNELS",

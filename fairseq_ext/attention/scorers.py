@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import toeplitz
 from fairseq_ext.attention.parts import Parts
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import toeplitz
 
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 MAX_SIGMAS = 5.33  # 1e-7 of a normal distribution lies further from its mean

@@ -18,10 +18,10 @@ from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.loss import EDGES, REDUCTIONS, sentence_losses
-from fairseq_ext.guidance.patterns import View
-from fairseq_ext.guidance.plan import DEFAULT_PERIODS, plan_guidance
-from fairseq_ext.guidance.schedule import (
+from fairseq_ext.mechanisms.guidance.loss import EDGES, REDUCTIONS, sentence_losses
+from fairseq_ext.mechanisms.guidance.patterns import View
+from fairseq_ext.mechanisms.guidance.plan import DEFAULT_PERIODS, plan_guidance
+from fairseq_ext.mechanisms.guidance.schedule import (
     ALPHA_CHOICES,
     RELEASED_HOLD,
     build_schedule,

@@ -25,7 +25,7 @@ from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import ARRAY_ERRORS, new_folder
-from fairseq_ext.roles.role_masks import EXACT, MAJOR, NO_PARSE, NO_WORD
+from fairseq_ext.mechanisms.roles.role_masks import EXACT, MAJOR, NO_PARSE, NO_WORD
 
 logger = logging.getLogger(__name__)
 

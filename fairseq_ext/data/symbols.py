@@ -9,7 +9,12 @@ from torch import Tensor, nn
 
 from fairseq_ext.data.pieces import Piece, are_numeric, read_pieces
 from fairseq_ext.errors import UsageError
-from fairseq_ext.roles.role_masks import DEFINITIONS, NEVER_RARE, Definitions, TokenFeatures
+from fairseq_ext.mechanisms.roles.role_masks import (
+    DEFINITIONS,
+    NEVER_RARE,
+    Definitions,
+    TokenFeatures,
+)
 
 MASK = "<mask>"
 LANGUAGE_TAG = re.compile(r"__\w+__|\[\w+\]")  # as multilingual tasks add it, counted once

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fairseq_ext.attention.disentangled import TERMS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.mechanisms.disentangled import TERMS
 from fairseq_ext.models.pretrained import DEBERTA
 
 FIRST_VERSION, LATER_VERSIONS = KINDS = "deberta", "deberta-v2"

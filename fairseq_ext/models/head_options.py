@@ -27,10 +27,10 @@ from fairseq_ext.attention.gates import FORMER_VALUES
 from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
 from fairseq_ext.attention.positions import EMBEDDED, Positions
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.plan import ALL_LAYERS, SITES, choose_layers
+from fairseq_ext.mechanisms.guidance.plan import ALL_LAYERS, SITES, choose_layers
+from fairseq_ext.mechanisms.roles.role_masks import RoleMask
 from fairseq_ext.models import config
 from fairseq_ext.models.role_options import check_role_heads, parse_roles, scale_queries
-from fairseq_ext.roles.role_masks import RoleMask
 
 NOT_OF_HARD_CODED_HEADS: dict[str, tuple[tuple[str | None, ...], str]] = {
     "normaliser": (("softmax",), "are not normalised"),

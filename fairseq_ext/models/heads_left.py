@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.roles.role_masks import NO_ROLE
 from fairseq_ext.models.config import flag
 from fairseq_ext.models.head_options import build_positions
-from fairseq_ext.roles.role_masks import NO_ROLE
 
 ALL = "all"
 

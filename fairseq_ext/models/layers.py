@@ -14,11 +14,11 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
-from fairseq_ext.attention.disentangled import RelativeEmbeddings
 from fairseq_ext.attention.parts import SEED_STEP
 from fairseq_ext.attention.positions import share_parameters
-from fairseq_ext.attention.synthesizer import find_length
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.disentangled import RelativeEmbeddings
+from fairseq_ext.mechanisms.synthesizer import find_length
 from fairseq_ext.models import head_options, mixer_options
 from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
 from fairseq_ext.models.heads_left import list_heads_left

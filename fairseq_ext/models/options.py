@@ -13,7 +13,8 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq_ext.attention import GATES, MASKS, MIXERS, NORMALISERS, POSITIONS, SCORERS
 from fairseq_ext.attention.parts import Part, Parts
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.plan import SITES
+from fairseq_ext.mechanisms.guidance.plan import SITES
+from fairseq_ext.mechanisms.roles.role_masks import DEFINITIONS, ROLES
 from fairseq_ext.models.config import (
     Option,
     Requirements,
@@ -24,7 +25,6 @@ from fairseq_ext.models.config import (
     stock_options,
 )
 from fairseq_ext.models.roberta_options import ROBERTA_SHARED, RobertaOptions
-from fairseq_ext.roles.role_masks import DEFINITIONS, ROLES
 
 Definitions = ChoiceEnum(list(DEFINITIONS))
 

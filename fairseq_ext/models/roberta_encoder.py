@@ -7,7 +7,8 @@ from fairseq.models.roberta import model as stock
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, second_pass
+from fairseq_ext.attention import Attention
+from fairseq_ext.mechanisms import second_pass
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.deberta import NarrowLMHead, build_mask_positions
 from fairseq_ext.models.transformer_encoder import TransformerEncoder

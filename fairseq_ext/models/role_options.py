@@ -7,8 +7,8 @@ from fairseq.data import Dictionary
 
 from fairseq_ext.data.symbols import SymbolTable, check_symbols
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.roles.role_masks import DEFINITIONS, NO_ROLE, PARSED_ROLES, ROLES
 from fairseq_ext.models import config
-from fairseq_ext.roles.role_masks import DEFINITIONS, NO_ROLE, PARSED_ROLES, ROLES
 
 ROLES_FLAG = "--encoder-roles"
 

@@ -15,9 +15,9 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.doubly import Weights
 from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.doubly import Weights
 from fairseq_ext.models.config import (
     check_positive,
     check_requirements,

@@ -160,7 +160,7 @@ def _find_slow_attention(index: int) -> str:
     try:
         import torch
 
-        from fairseq_ext.attention.kernels.doubly_triton import find_problem
+        from fairseq_ext.mechanisms.kernels.doubly_triton import find_problem
     except ImportError:  # which another check reports
         return ""
     problem = find_problem(torch.device("cuda", index))

@@ -25,11 +25,11 @@ from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from torch import Tensor
 
 from fairseq_ext.attention import Attention, Inputs
-from fairseq_ext.attention.learned_gates import L0Gate
 from fairseq_ext.criterions.composite import ALIASES, AliasCriterion, CompositeCriterion
 from fairseq_ext.criterions.objectives import OBJECTIVES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
+from fairseq_ext.mechanisms.learned_gates import L0Gate
 from fairseq_ext.models.config import default_options, flag, to_transformer_config
 from fairseq_ext.models.head_options import count_heads, parse_gate, parse_gate_sites
 from fairseq_ext.models.heads_left import name_places

@@ -12,9 +12,9 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.attention.model_report import get_model_report
-from fairseq_ext.attention.second_pass import EMPTY_ROWS
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.second_pass import EMPTY_ROWS
 from fairseq_ext.models.config import (
     Requirements,
     check_requirements,

@@ -12,7 +12,7 @@ from torch import nn
 from fairseq_ext.attention import Attention
 from fairseq_ext.attention.model_report import HeadsBySite, get_model_report
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance.patterns import PATTERNS, PERIOD_FLAG
+from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, PERIOD_FLAG
 
 SITES = ("encoder", "decoder", "cross")
 ALL_LAYERS = {"all": slice(None)}

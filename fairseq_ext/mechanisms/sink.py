@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import softmax
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import sink_sdpa
 from fairseq_ext.attention.masks import Mask, add_bias
 from fairseq_ext.attention.softmax import NORMALISERS, Normaliser
+from fairseq_ext.mechanisms.kernels import sink_sdpa
 
 LEARNED, FIXED = "learned", "off-by-one"
 Sinks = ChoiceEnum([LEARNED, FIXED])

@@ -13,10 +13,10 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.kernels import doubly_cpu, doubly_triton
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.attention.softmax import NORMALISERS, Normaliser, Softmax
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
 
 GPU_KERNELS = {"triton": doubly_triton, "none": None}
 """Ways to compute DNAS and HNAS on a GPU, by name; none is the plain form, with maps in memory."""

@@ -12,9 +12,9 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall, Inputs, RelativeTables
-from fairseq_ext.attention.kernels.distances import add_distances
 from fairseq_ext.attention.scorers import SCORERS
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels.distances import add_distances
 
 TERMS = ("c2p", "p2c")
 INIT_STD = 0.02  # of relative embeddings, as of BERT's others

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.guidance.patterns import PATTERNS, View
-from fairseq_ext.guidance.plan import GuidedHeads, PatternHeads
+from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, View
+from fairseq_ext.mechanisms.guidance.plan import GuidedHeads, PatternHeads
 
 REDUCTIONS = ("mean", "sum")
 

@@ -175,7 +175,7 @@ class _Doubly(torch.autograd.Function):
 
 def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> None:
     """Run a program for every block of rows of every group of `rows` [T, G, D]."""
-    from fairseq_ext.attention.kernels import doubly_triton_jit  # Triton may be missing
+    from fairseq_ext.mechanisms.kernels import doubly_triton_jit  # Triton may be missing
 
     programs = rows.size(1) * math.ceil(rows.size(0) / options["ROWS"])
     with torch.cuda.device_of(rows):
