@@ -29,10 +29,10 @@ from fairseq import tasks
 from measure import AGAIN, Aim, Quiet, Row, Table
 from tqdm import tqdm
 
-from fairseq_ext.data.picture_features import FeatureWriter
-from fairseq_ext.data.question_batches import QuestionDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable, write_lines
+from fairseq_ext.vqa.picture_features import FeatureWriter
+from fairseq_ext.vqa.question_batches import QuestionDataset
 
 T = TypeVar("T")
 

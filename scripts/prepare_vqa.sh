@@ -66,9 +66,9 @@ data_recipe data-bin/vqa "${WORDS[0]:-}" 1000 "$offline"
 
 begin "$offline"
 chosen=("${FEATURES[@]/#/--features=}" --boxes ${boxes//,/ } ${strict:+--strict})
-step looked "Looking for features" unless_refused vqa_features check "$WORK" "${chosen[@]}"
+step looked "Looking for features" unless_refused fairseq_ext.vqa.prepare.features check "$WORK" "${chosen[@]}"
 fetch_archives "$offline" vqa-v2 vqa-v2-{questions-{train,val,test},annotations-{train,val}}
-step raw "Reading questions and answers" unless_refused vqa_questions "$FROM" "$WORK" \
+step raw "Reading questions and answers" unless_refused fairseq_ext.vqa.prepare.question_files "$FROM" "$WORK" \
   --minival "$minival" --answer-min-count "$answer_min_count"
-step features "Writing features" unless_refused vqa_features convert "$WORK" "${chosen[@]}"
+step features "Writing features" unless_refused fairseq_ext.vqa.prepare.features convert "$WORK" "${chosen[@]}"
 complete "$WORK/pieces"

@@ -4,7 +4,7 @@
 #
 # Paper: Ding et al. 2020, Section 6.1, Tables 1 and 4, Figure 3, whose features are not public. Here
 # pictures, detectors and questions are generated: nothing of them is real.
-# `python -m fairseq_ext.prepare.picture_world.generate --help` says what is assumed of them.
+# `python -m fairseq_ext.vqa.world.generate --help` says what is assumed of them.
 #
 # Usage: bash scripts/vqa_world.sh [OPTION...] [-- FLAG...]
 #
@@ -55,7 +55,7 @@ make_world() {
   check_world world-seed "$world_seed"
   [ ! -e "$data/rare.jsonl" ] || return 0
   if [ ! -e "$world" ]; then
-    foreground python -m fairseq_ext.prepare.picture_world.generate "$world" \
+    foreground python -m fairseq_ext.vqa.world.generate "$world" \
       --pictures "$pictures" --seed "$world_seed"
     say "$pictures" >"$world/pictures"
     say "$world_seed" >"$world/world-seed"
@@ -63,7 +63,7 @@ make_world() {
   for name in shape colour size; do features+=(--features "$name=$world/$name"); done
   bash "$SCRIPTS/prepare_vqa.sh" "$data" "${features[@]}" --offline "$world" --minival all
   for name in pictures world-seed; do [ ! -e "$world/$name" ] || cp "$world/$name" "$data"; done
-  python -m fairseq_ext.prepare.picture_world.rare_part "$data"
+  python -m fairseq_ext.vqa.world.rare_part "$data"
 }
 
 variants='concat una dna hna' pictures=10000 world_seed=2 data='' updates=8000 seeds=3 jobs=1 out=''

@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_ext.data.picture_features import FeatureWriter
+from fairseq_ext.vqa.picture_features import FeatureWriter
 
 WIDTH = 6
 VIEWS = ("first", "second", "third")

@@ -5,8 +5,8 @@ import torch
 from naive import normalise
 from torch import nn
 
-from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.errors import UsageError
+from fairseq_ext.vqa.multi_view import MultiView
 
 WIDTH = 4
 SIZES = (3, 5, 2)  # boxes of each view

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_ext.data.picture_features import BATCH, FeatureWriter, PictureFeatures
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, write_lines
-from fairseq_ext.prepare import vqa_features
-from fairseq_ext.prepare.feature_sources import NumpySource
-from fairseq_ext.prepare.vqa_features import Limits
+from fairseq_ext.vqa.picture_features import BATCH, FeatureWriter, PictureFeatures
+from fairseq_ext.vqa.prepare import features as vqa_features
+from fairseq_ext.vqa.prepare.feature_sources import NumpySource
+from fairseq_ext.vqa.prepare.features import Limits
 
 WIDTH = 3
 HEADER = b"{'descr': '<f2', 'fortran_order': False, 'shape': (9, 3), }".ljust(60_000)

@@ -9,17 +9,11 @@ from conftest import ROOT
 from PIL import Image
 from shell import assert_refused, bash
 
-from fairseq_ext.data.vqa_answers import normalise_answer, score_answers
 from fairseq_ext.errors import UsageError
-from fairseq_ext.prepare.picture_world import (
-    annotators,
-    detectors,
-    generate,
-    question_kinds,
-    rare_part,
-)
-from fairseq_ext.prepare.picture_world.detectors import COLOUR, DETECTORS, PLACE, SHAPE, SIZE
-from fairseq_ext.prepare.picture_world.scenes import (
+from fairseq_ext.vqa.answers import normalise_answer, score_answers
+from fairseq_ext.vqa.world import annotators, detectors, generate, question_kinds, rare_part
+from fairseq_ext.vqa.world.detectors import COLOUR, DETECTORS, PLACE, SHAPE, SIZE
+from fairseq_ext.vqa.world.scenes import (
     APART,
     COLOURS,
     RADII,

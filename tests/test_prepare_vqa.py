@@ -31,13 +31,14 @@ from vqa_files import (
     write_tsv,
 )
 
-from fairseq_ext.data.picture_features import FeatureWriter, PictureFeatures
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines, write_lines
-from fairseq_ext.prepare import vqa_features, vqa_questions
-from fairseq_ext.prepare.feature_views import open_source, parse_views
-from fairseq_ext.prepare.vqa_features import Limits
-from fairseq_ext.prepare.vqa_release import tokenise_question
+from fairseq_ext.vqa.picture_features import FeatureWriter, PictureFeatures
+from fairseq_ext.vqa.prepare import features as vqa_features
+from fairseq_ext.vqa.prepare import question_files as vqa_questions
+from fairseq_ext.vqa.prepare.feature_views import open_source, parse_views
+from fairseq_ext.vqa.prepare.features import Limits
+from fairseq_ext.vqa.prepare.release import tokenise_question
 
 LEAST = 4  # occurrences of an answer of the vocabulary
 LIMITS = Limits(1, 100)

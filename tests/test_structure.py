@@ -19,7 +19,6 @@ TWO_LEVELS = {  # one thing as a task and as a criterion, as a library and as a 
     "sentences",
     "sequence_tagging",
     "span_extraction",
-    "vqa",
     "wordpiece",
 }
 

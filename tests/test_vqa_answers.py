@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_ext.data.vqa_answers import CONTRACTIONS, normalise_answer, score_answers
+from fairseq_ext.vqa.answers import CONTRACTIONS, normalise_answer, score_answers
 
 TEN = 10
 

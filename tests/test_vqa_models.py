@@ -14,8 +14,8 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.vqa_parts import WeightNormLinear, mask_softmax
-from fairseq_ext.tasks.vqa import VqaConfig
+from fairseq_ext.vqa.model_parts import WeightNormLinear, mask_softmax
+from fairseq_ext.vqa.task import VqaConfig
 
 MULTI_VIEW = [f"vqa_multi_view_{kind}" for kind in ("una", "dna", "hna")]
 EVERY_ARCH = pytest.mark.parametrize("arch", ["vqa_pythia", "vqa_concat", *MULTI_VIEW])

@@ -25,8 +25,8 @@ from pictures_asked import (
     write_lines,
 )
 
-from fairseq_ext.data.picture_features import PictureFeatures
 from fairseq_ext.errors import UsageError
+from fairseq_ext.vqa.picture_features import PictureFeatures
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.picture_inspector import open_inspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
@@ -33,6 +32,7 @@ from fairseq_ext.evaluation.pictures import (
     style_axes,
     write_rows,
 )
+from fairseq_ext.vqa.picture_inspector import open_inspector
 
 NAME = "column_sums"
 

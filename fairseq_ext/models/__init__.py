@@ -1,3 +1,3 @@
 """fairseq models; importing this package registers the architectures."""
 
-from fairseq_ext.models import architectures, sentence_baselines, vqa  # noqa: F401
+from fairseq_ext.models import architectures, sentence_baselines  # noqa: F401

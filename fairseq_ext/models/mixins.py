@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass
 from fairseq_ext.attention.model_report import ModelReport, get_model_report
-from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.options import LISTS, SLOTS
 from fairseq_ext.models.products import choose_library
+from fairseq_ext.vqa.multi_view import MultiView
 
 SIDES = ("encoder", "decoder")
 

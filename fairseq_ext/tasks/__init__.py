@@ -7,5 +7,4 @@ from fairseq_ext.tasks import (  # noqa: F401
     sequence_tagging,
     span_extraction,
     translation_roles,
-    vqa,
 )

@@ -48,8 +48,8 @@ from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
 from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
 from fairseq_ext.tasks.span_extraction import SpanExtractionTask
-from fairseq_ext.tasks.vqa import is_vqa
-from fairseq_ext.tools.predict_answers import predict_lines
+from fairseq_ext.vqa.predict_answers import predict_lines
+from fairseq_ext.vqa.task import is_vqa
 
 SORTED = 32  # batches whose lines are sorted by length before they are batched
 

@@ -131,14 +131,17 @@ step() {
   touch "$WORK/.$1"
 }
 
-# prepare_step NAME ARGUMENT...: run a step of fairseq_ext.prepare.
-prepare_step() { foreground python -m "fairseq_ext.prepare.$1" "${@:2}"; }
+# name_module NAME: print the module of a step: of fairseq_ext.prepare, unless NAME has dots.
+name_module() { case $1 in *.*) echo "$1" ;; *) echo "fairseq_ext.prepare.$1" ;; esac; }
+
+# prepare_step NAME ARGUMENT...: run a step.
+prepare_step() { foreground python -m "$(name_module "$1")" "${@:2}"; }
 
 # unless_refused NAME ARGUMENT...: run a step that may refuse text. Refused text leaves no work, so
 # that corrected text is read next; any other failure leaves the work, to continue from.
 unless_refused() {
   local status=0
-  prepare_step step "fairseq_ext.prepare.$1" "${@:2}" || status=$?
+  prepare_step step "$(name_module "$1")" "${@:2}" || status=$?
   [ "$status" != 65 ] || { rm -r "$WORK" && exit 1; }
   return "$status"
 }

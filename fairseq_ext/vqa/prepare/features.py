@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_ext.data.picture_features import FeatureWriter, PictureFeatures
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, check_writable, list_files, read_lines, write_lines
-from fairseq_ext.prepare.feature_sources import FeatureSource
-from fairseq_ext.prepare.feature_views import check_files, open_source, parse_views
 from fairseq_ext.prepare.step import number_from, step_parser
+from fairseq_ext.vqa.picture_features import FeatureWriter, PictureFeatures
+from fairseq_ext.vqa.prepare.feature_sources import FeatureSource
+from fairseq_ext.vqa.prepare.feature_views import check_files, open_source, parse_views
 
 NAMED = 5  # pictures that a message names
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from fairseq_ext.prepare.picture_world.scenes import (
+from fairseq_ext.vqa.world.scenes import (
     COLOURS,
     RADII,
     SHAPES,

@@ -13,10 +13,10 @@ from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
 from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.recording import LayerAttention, Receiver
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.multi_view import SITE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.patterns import View
-from fairseq_ext.tasks.vqa import VqaTask, is_vqa
+from fairseq_ext.vqa.multi_view import SITE
+from fairseq_ext.vqa.task import VqaTask, is_vqa
 
 
 class PictureInspector:

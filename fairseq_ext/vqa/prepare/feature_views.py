@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.prepare.feature_sources import FeatureSource, NumpySource, TsvSource
-from fairseq_ext.prepare.hdf5_source import Hdf5Source
+from fairseq_ext.vqa.prepare.feature_sources import FeatureSource, NumpySource, TsvSource
+from fairseq_ext.vqa.prepare.hdf5_source import Hdf5Source
 
 KINDS: dict[str, Callable[[Sequence[Path]], FeatureSource]] = {
     ".npy": NumpySource,

@@ -10,8 +10,8 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_ext.criterions.logging_outputs import Log, Sample, log_entry, sum_entries
-from fairseq_ext.data.questions import name_kind
 from fairseq_ext.errors import UsageError
+from fairseq_ext.vqa.questions import name_kind
 
 KIND = "of_kind_"  # before the name of a kind of answer, in logging outputs
 

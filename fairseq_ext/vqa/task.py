@@ -11,17 +11,17 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 
-from fairseq_ext.data.picture_features import PictureFeatures
-from fairseq_ext.data.question_batches import QuestionDataset
-from fairseq_ext.data.questions import AGAIN, Questions, read_names
 from fairseq_ext.data.vocabulary import build_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import word_vectors
 from fairseq_ext.models.config import check_positive, help_from_docstring
 from fairseq_ext.models.pretrained import saved_options
-from fairseq_ext.models.vqa import VqaModel
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tasks.kept_state import KeptConfig, KeptTask
+from fairseq_ext.vqa.models import VqaModel
+from fairseq_ext.vqa.picture_features import PictureFeatures
+from fairseq_ext.vqa.question_batches import QuestionDataset
+from fairseq_ext.vqa.questions import AGAIN, Questions, read_names
 
 logger = logging.getLogger(__name__)
 

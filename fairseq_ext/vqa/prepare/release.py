@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_ext.data.vqa_answers import normalise_answer, score_answers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import open_binary
 from fairseq_ext.prepare.extract import find, unpack
+from fairseq_ext.vqa.answers import normalise_answer, score_answers
 
 QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
 ANNOTATIONS = "v2_mscoco_{}_annotations.json"

@@ -15,7 +15,6 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.multi_view import MultiView
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.doubly import Weights
 from fairseq_ext.models.config import (
@@ -30,13 +29,14 @@ from fairseq_ext.models.config import (
 )
 from fairseq_ext.models.mixins import log_average, log_statistics, record_attention
 from fairseq_ext.models.products import choose_library
-from fairseq_ext.models.vqa_parts import (
+from fairseq_ext.vqa.model_parts import (
     LAYERS,
     RNNS,
     AnswerClassifier,
     QuestionEncoder,
     TopDownAttention,
 )
+from fairseq_ext.vqa.multi_view import MultiView
 
 # The values of choices are types for fairseq, made at run time.
 # mypy: disable-error-code="valid-type"

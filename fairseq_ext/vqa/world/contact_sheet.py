@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from fairseq_ext.prepare.picture_world.detectors import DETECTORS, Box
-from fairseq_ext.prepare.picture_world.question_kinds import Question
-from fairseq_ext.prepare.picture_world.scenes import SIDE, Scene
+from fairseq_ext.vqa.world.detectors import DETECTORS, Box
+from fairseq_ext.vqa.world.question_kinds import Question
+from fairseq_ext.vqa.world.scenes import SIDE, Scene
 
 ZOOM = 2
 EDGE = 10

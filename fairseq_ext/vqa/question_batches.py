@@ -8,10 +8,10 @@ import torch
 from fairseq.data import data_utils
 from torch import Tensor
 
-from fairseq_ext.data.picture_features import PictureFeatures
-from fairseq_ext.data.questions import Questions
 from fairseq_ext.data.reordered import ReorderedDataset
 from fairseq_ext.errors import UsageError
+from fairseq_ext.vqa.picture_features import PictureFeatures
+from fairseq_ext.vqa.questions import Questions
 
 
 class QuestionDataset(ReorderedDataset):

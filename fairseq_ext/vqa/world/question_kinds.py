@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_ext.prepare.picture_world.scenes import COLOURS, RARE, SIDE, THINGS, Thing
+from fairseq_ext.vqa.world.scenes import COLOURS, RARE, SIDE, THINGS, Thing
 
 SIDES: dict[str, Callable[[Thing], float]] = {
     "on the left": lambda thing: SIDE / 2 - thing.x,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.files import atomic_writer
-from fairseq_ext.prepare.picture_world.question_kinds import ANSWERS, Question
-from fairseq_ext.prepare.vqa_release import ANNOTATIONS, QUESTIONS
+from fairseq_ext.vqa.prepare.release import ANNOTATIONS, QUESTIONS
+from fairseq_ext.vqa.world.question_kinds import ANSWERS, Question
 
 ANNOTATORS = 10
 ERRORS = 0.08  # share of wrong answers

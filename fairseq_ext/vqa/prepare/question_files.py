@@ -14,7 +14,7 @@ from pathlib import Path
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines, write_lines
 from fairseq_ext.prepare.step import number_from, record_inputs, step_parser
-from fairseq_ext.prepare.vqa_release import (
+from fairseq_ext.vqa.prepare.release import (
     LABELLED,
     Item,
     Part,

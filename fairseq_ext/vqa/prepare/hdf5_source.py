@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.prepare.feature_sources import AGAIN, FeatureSource, Shape, find_number
+from fairseq_ext.vqa.prepare.feature_sources import AGAIN, FeatureSource, Shape, find_number
 
 TABLES = ("image_features", "features")  # data sets that hold all pictures
 NUMBERS = ("image_ids", "image_id", "ids")

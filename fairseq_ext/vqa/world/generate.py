@@ -31,12 +31,12 @@ import numpy as np
 from tqdm import tqdm
 
 from fairseq_ext.files import check_writable, new_folder
-from fairseq_ext.prepare.picture_world import annotators
-from fairseq_ext.prepare.picture_world.contact_sheet import Shot, draw_sheet
-from fairseq_ext.prepare.picture_world.detectors import DETECTORS, describe_boxes, find_boxes
-from fairseq_ext.prepare.picture_world.question_kinds import Question, sample_question
-from fairseq_ext.prepare.picture_world.scenes import sample_scene
 from fairseq_ext.prepare.step import number_from, step_parser
+from fairseq_ext.vqa.world import annotators
+from fairseq_ext.vqa.world.contact_sheet import Shot, draw_sheet
+from fairseq_ext.vqa.world.detectors import DETECTORS, describe_boxes, find_boxes
+from fairseq_ext.vqa.world.question_kinds import Question, sample_question
+from fairseq_ext.vqa.world.scenes import sample_scene
 
 PARTS = {"train2014": 0.75, "val2014": 0.2, "test2015": 0.05}
 """Shares of the pictures."""

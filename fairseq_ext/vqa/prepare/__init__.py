@@ -1,0 +1,1 @@
+"""Steps of the data recipe of questions about pictures."""
