@@ -6,7 +6,8 @@ import torch
 from cases import slow_but_first
 from torch.autograd import gradcheck
 
-from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, build_normaliser, softmax
+from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask
 from fairseq_ext.errors import UsageError

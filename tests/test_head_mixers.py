@@ -13,21 +13,20 @@ from torch import nn
 
 from fairseq_ext.attention import (
     MIXERS,
-    Adversary,
     Attention,
     AttentionRecorder,
-    Differential,
     HeadGroup,
     HeadMixer,
     Inputs,
-    TalkingHeads,
-    build_gaussian_heads,
     build_normaliser,
-    softmax,
 )
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.scorers import dot_product
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import MagnitudePass
+from fairseq_ext.mechanisms.differential import Differential
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
+from fairseq_ext.mechanisms.second_pass import Adversary, MagnitudePass
+from fairseq_ext.mechanisms.talking_heads import TalkingHeads
 from fairseq_ext.testing import check_head_mixer, check_mechanism, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.training.training_checks import check_empty_rows, check_mixed_heads
@@ -224,7 +223,10 @@ def test_half_precision_keeps_small_steps():
     [
         ({"encoder_head_mixer": "bogus"}, "encoder-head-mixer is 'bogus'; choose from none, diff"),
         ({"cross_head_mixer": "talking", "cross_gaussian_heads": "2"}, "--cross-head-mixer mixes"),
-        ({"encoder_head_mixer": "talking", "encoder_roles": "rare"}, "a role have maps of another"),
+        (
+            {"encoder_head_mixer": "talking", "encoder_roles": "rare"},
+            "roles gives some of them maps of",
+        ),
         (
             {"decoder_head_mixer": "differential", "decoder_gaussian_heads": "all"},
             "--decoder-head-mixer is given, and all heads are hard-coded",

@@ -18,7 +18,7 @@ from invariants import (
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser
-from fairseq_ext.attention.normalisers import Hybrid, Sinkhorn
+from fairseq_ext.mechanisms.doubly import Hybrid, Sinkhorn
 
 pytestmark = pytest.mark.usefixtures("every_form")
 
