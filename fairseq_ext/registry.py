@@ -33,12 +33,8 @@ from fairseq_ext.attention.gates import HeadGate  # noqa: E402
 from fairseq_ext.attention.head_mixers import HeadMixer  # noqa: E402
 from fairseq_ext.attention.masks import MaskFunction  # noqa: E402
 from fairseq_ext.attention.normalisers import Normaliser  # noqa: E402
-from fairseq_ext.attention.parts import (  # noqa: E402
-    Parts,
-    check_name,
-    find_package,
-    read_options,
-)
+from fairseq_ext.attention.options import read_options  # noqa: E402
+from fairseq_ext.attention.parts import Parts, check_name, find_package  # noqa: E402
 from fairseq_ext.attention.scorers import Scorer  # noqa: E402
 from fairseq_ext.criterions import composite  # noqa: E402
 from fairseq_ext.criterions.terms import Term  # noqa: E402

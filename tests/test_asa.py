@@ -27,9 +27,9 @@ from fairseq_ext.mechanisms.second_pass import (
     Adversary,
     BernoulliPass,
     MagnitudePass,
+    parse_adversary_layers,
     straight_through_step,
 )
-from fairseq_ext.models.head_options import parse_adversary_layers
 from fairseq_ext.training.training_checks import check_adversaries
 
 EXACT = {"rtol": 0, "atol": 1e-12}

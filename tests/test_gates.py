@@ -16,7 +16,7 @@ from fairseq_ext.criterions.divergence import symmetric_kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.head_gates import InputGate, L0Gate
 from fairseq_ext.models import task_heads
-from fairseq_ext.models.head_options import check_gate_sites, parse_gate
+from fairseq_ext.models.model_options import check_gate_sites
 from fairseq_ext.testing import check_head_gate, check_model, check_regulariser
 from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
 from fairseq_ext.testing.mechanisms import build_tiny_model

@@ -16,11 +16,11 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder
+from fairseq_ext.attention.slots import map_options
 from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
 from fairseq_ext.mechanisms.second_pass import SecondPass
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.model_report import ModelReport, get_model_report
-from fairseq_ext.models.options import LISTS, SLOTS
 from fairseq_ext.models.products import choose_library
 from fairseq_ext.vqa.multi_view import MultiView
 
@@ -45,9 +45,10 @@ class AttentionModel(BaseFairseqModel):
         config = getattr(cls, "__dataclass")
         gen_parser_from_dataclass(parser, config(), delete_default=True)
         keep_true_flags(parser._actions, config)
+        slots = map_options()
         for action in parser._actions:
-            if action.dest in SLOTS and action.dest not in LISTS:
-                action.choices = SLOTS[action.dest]
+            if action.dest in slots and not slots[action.dest].several:
+                action.choices = slots[action.dest].parts
 
     def set_num_updates(self, num_updates: int) -> None:
         """Log the statistics; fairseq calls this before each training step."""

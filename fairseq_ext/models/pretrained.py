@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
-from fairseq_ext.models.options import HYBRID, OPTIONS, ROBERTA_OPTIONS
+from fairseq_ext.models.options import FACTS, OPTIONS, ROBERTA_OPTIONS
 from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
@@ -27,7 +27,7 @@ DEBERTA = {
 DEFAULTS = {
     **FORM,
     **DEBERTA,
-    **{name: field.default for name, _, field in OPTIONS if name in HYBRID},
+    **{name: field.default for name, _, field in OPTIONS if FACTS[name].relative is True},
     "layer_norm_eps": 1e-5,
     "pooler_dropout": 0.0,
     "pretrained_pooler": False,

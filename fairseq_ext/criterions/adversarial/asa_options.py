@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.attention.options import flag
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass import EMPTY_ROWS
@@ -18,7 +19,6 @@ from fairseq_ext.models.config import (
     Requirements,
     check_requirements,
     default_options,
-    flag,
     help_from_docstring,
     to_dict,
 )
