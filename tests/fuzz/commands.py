@@ -335,7 +335,12 @@ STEPS = [
     step("fetch own iwslt14 --check"),
     step("gigaword extract gigaword made/out --valid 2", "gigaword/*", "made/out/"),
     step("manifest translation text --about x", writes="translation/manifest.json"),
-    step("picture_world.generate made/out --pictures 3", writes="made/out/"),
+    Command(
+        "vqa.world.generate",
+        "fairseq_ext.vqa.world.generate",
+        "made/out --pictures 3",
+        writes="made/out/",
+    ),
     step("subwords text made/codes made/out --merges 20", "?text/train.*", "made/codes made/out/"),
     step("tokenise text made/out --lowercase", "?text/*", "made/out/"),
     step(
