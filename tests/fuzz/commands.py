@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from conftest import PLUGIN, ROOT
 
-from .world import BASE, GENERATE, PREFIXES, TRAININGS
+from .world import BASE, GENERATE, PREFIXES, TRAININGS, VQA
 
 BOTH = "translation/dict.*.txt translation/train.*.idx translation/train.*.bin"
 VALID = "translation/valid.*.idx translation/valid.*.bin"
@@ -405,4 +405,8 @@ SCRIPTS = [
     script("vqa_world.sh --variants nothing", works=False),
     script("quickstart.sh --corpus nothing", works=False),
 ]
-COMMANDS = [*FAIRSEQ, *VERBS, *STEPS, *SCRIPTS]
+COMMANDS = [
+    command
+    for command in (*FAIRSEQ, *VERBS, *STEPS, *SCRIPTS)
+    if VQA or "vqa" not in command.name + command.arguments
+]
