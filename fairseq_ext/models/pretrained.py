@@ -40,6 +40,15 @@ def saved_options(state: Mapping[str, Any], part: str = "model") -> dict[str, An
     return to_dict((state.get("cfg") or {}).get(part) or state.get("args") or {})
 
 
+def read_task_name(checkpoint: Path) -> str | None:
+    """Return the name of the task that a checkpoint was trained on, if it has one.
+
+    Raises:
+        UsageError: the file cannot be read, or is no checkpoint of fairseq's.
+    """
+    return saved_options(read_checkpoint(checkpoint), "task").get("_name")
+
+
 def computing_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a model's options that decide what equal parameters compute."""
     begin = ("encoder_", "decoder_", "activation_fn", *(name for name, *_ in OPTIONS))
