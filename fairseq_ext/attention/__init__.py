@@ -7,9 +7,6 @@ Shapes are written with fixed letters: B batch, H heads (h: heads of a group or 
 queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *may not be attended*.
 """
 
-import warnings
-from typing import Any
-
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
 from fairseq_ext.attention.gates import GATES, HeadGate
 from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
@@ -51,20 +48,3 @@ __all__ = [
     "build_gaussian_heads",
     "build_normaliser",
 ]
-
-DEPRECATED_NAMES = {
-    "Frame": "AttentionContext",
-    "Heads": "HeadGroup",
-    "Listener": "AttentionRecorder",
-    "gaussian_heads": "build_gaussian_heads",
-}
-"""old -> new; the old names go in the next version."""
-
-
-def __getattr__(name: str) -> Any:
-    """Return the object that a deprecated name stands for, with a warning."""
-    if name not in DEPRECATED_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = DEPRECATED_NAMES[name]
-    warnings.warn(f"{__name__}.{name} is now {__name__}.{new}", DeprecationWarning, stacklevel=2)
-    return globals()[new]
