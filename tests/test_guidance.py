@@ -8,7 +8,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.guidance import PATTERNS, View, pattern
+from fairseq_ext.mechanisms.guidance import PATTERNS, View, pattern
 from fairseq_ext.mechanisms.guidance.loss import EDGES, sentence_losses
 from fairseq_ext.mechanisms.guidance.plan import (
     DEFAULT_PERIODS,
