@@ -11,6 +11,7 @@ from omegaconf import II, DictConfig, OmegaConf
 
 from fairseq_ext.attention.parts import read_help
 from fairseq_ext.errors import UsageError
+from fairseq_ext.old_settings import upgrade_settings
 
 T = TypeVar("T")
 
@@ -32,11 +33,14 @@ def list_options(config: type) -> list[Option]:
     return [(field.name, field.type, field) for field in fields(config)]
 
 
-def to_dict(options: Any) -> dict[str, Any]:
-    """Return options of a DictConfig (interpolations resolved), a mapping or a namespace."""
+def to_dict(options: Any, warn: bool = False) -> dict[str, Any]:
+    """Return options of a DictConfig (interpolations resolved), a mapping or a namespace.
+
+    Those of an early version are upgraded; `warn` says so for names that a user has given.
+    """
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True)
-    return dict(options if isinstance(options, Mapping) else vars(options))
+    return upgrade_settings(options if isinstance(options, Mapping) else vars(options), warn)
 
 
 class TaskFacts(NamedTuple):

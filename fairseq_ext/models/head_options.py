@@ -23,7 +23,6 @@ from fairseq_ext.attention import (
     build_gaussian_heads,
     build_normaliser,
 )
-from fairseq_ext.attention.gates import FORMER_VALUES
 from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
 from fairseq_ext.attention.positions import EMBEDDED, Positions
 from fairseq_ext.errors import UsageError
@@ -167,11 +166,6 @@ def build_masks(site: str, heads: int, options: Mapping[str, Any]) -> list[MaskF
     return [MASKS.build(name, heads, **options) for name in names if name in MASKS]
 
 
-def parse_gate(value: Any) -> str:
-    """Return the name of a gate; checkpoints from when --head-gate took no value have a bool."""
-    return FORMER_VALUES.get(str(value), str(value))
-
-
 def parse_gate_sites(options: Mapping[str, Any]) -> list[str]:
     """Return the sites of heads with gates; raise UsageError for other words."""
     text = options.get("head_gate_sites", "encoder")
@@ -180,7 +174,7 @@ def parse_gate_sites(options: Mapping[str, Any]) -> list[str]:
         raise UsageError(
             f"--head-gate-sites is '{text}'; give some of {', '.join(SITES)}, as in encoder,decoder"
         )
-    return [] if parse_gate(options["head_gate"]) == "none" else sites
+    return [] if options["head_gate"] == "none" else sites
 
 
 def check_gate_sites(model: nn.Module, options: Mapping[str, Any]) -> None:
@@ -203,7 +197,7 @@ def build_gate(
     """Build the gate of a layer's heads, or return None if they have none."""
     if site not in parse_gate_sites(options) or not heads:
         return None
-    return GATES.build(parse_gate(options["head_gate"]), heads, width=width, **options)
+    return GATES.build(options["head_gate"], heads, width=width, **options)
 
 
 def build_hard_coded_heads(

@@ -31,7 +31,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
 from fairseq_ext.mechanisms.learned_gates import L0Gate
 from fairseq_ext.models.config import default_options, flag, to_transformer_config
-from fairseq_ext.models.head_options import count_heads, parse_gate, parse_gate_sites
+from fairseq_ext.models.head_options import count_heads, parse_gate_sites
 from fairseq_ext.models.heads_left import name_places
 from fairseq_ext.models.layers import build_attention
 from fairseq_ext.models.mixins import drop_adversaries
@@ -120,7 +120,7 @@ def prune_checkpoint(state: dict[str, Any], path: Path) -> Pruned:
 
 def check_prunable(options: Mapping[str, Any], path: Path) -> None:
     """Raise UsageError for a model without gates that close heads, or whose heads have places."""
-    name = parse_gate(options["head_gate"])
+    name = options["head_gate"]
     if name != "l0":
         raise UsageError(
             f"{path} has --head-gate {name}, which closes no heads; give a checkpoint of a "

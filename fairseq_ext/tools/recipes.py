@@ -140,7 +140,6 @@ def read_encoder_flags(path: str) -> list[str]:
         UsageError: there is no such checkpoint, or it cannot be read.
     """
     from fairseq_ext.models.architectures import MECHANISMS
-    from fairseq_ext.models.head_options import parse_gate
     from fairseq_ext.models.options import DEFAULTS, ENCODER_OPTIONS
     from fairseq_ext.models.pretrained import saved_options
     from fairseq_ext.safe_loading import read_checkpoint
@@ -152,7 +151,6 @@ def read_encoder_flags(path: str) -> list[str]:
     flags = []
     for name, *_ in ENCODER_OPTIONS:
         value, flag = options.get(name, preset[name]), "--" + name.replace("_", "-")
-        value = parse_gate(value) if name == "head_gate" else value
         if str(value) != str(preset[name]) and not name.startswith(UNLIKE + TAKEN_OVER):
             flags.append(flag if value is True else f"{flag}={value}")
     return [*flags, "--arch", f"roberta_{mechanism}"]

@@ -163,8 +163,6 @@ def _relative_to(*models: Mapping[str, Any]) -> set[str]:
 def _value(options: Mapping[str, Any], name: str) -> Any:
     """Return an option as text or number; its default if the checkpoint is older, or fairseq's."""
     value = options.get(name, DEFAULTS.get(name))
-    if name == "head_gate":
-        return head_options.parse_gate(value)
     return value if isinstance(value, int | float | None) else str(value)
 
 
