@@ -72,14 +72,6 @@ def test_samples_of_gates_that_close():
     assert gate.offset.grad.min() > 0
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [(True, "static"), (False, "none"), ("True", "static"), ("False", "none"), ("l0", "l0")],
-)
-def test_former_values(value, name):
-    assert parse_gate(value) == name
-
-
 def test_a_former_checkpoint_says_true():
     model = build_tiny_model("transformer_una_tiny", head_gate=True)
     assert isinstance(model.encoder.layers[0].self_attn.gate, torch.nn.Parameter)

@@ -264,7 +264,7 @@ def test_heads_of_layers():
     ("options", "said"),
     [
         ({"head_gate": "none"}, "x.pt has --head-gate none, which closes no heads; give"),
-        ({"head_gate": "True"}, "--head-gate static, which closes no heads"),
+        ({"head_gate": "static"}, "--head-gate static, which closes no heads"),
         ({"encoder_roles": "rare"}, "has --encoder-roles rare, which says by their place"),
         ({"encoder_gaussian_heads": "2"}, "has --encoder-gaussian-heads 2, which says"),
         ({"encoder_positions": "t5"}, "--encoder-positions t5, which .* is shared by all layers"),

@@ -21,6 +21,7 @@ from fairseq_ext.attention.options import (
     record_ranges,
 )
 from fairseq_ext.errors import UsageError
+from fairseq_ext.old_settings import upgrade_settings
 
 T = TypeVar("T")
 
@@ -54,15 +55,17 @@ def to_field(name: str, option: PartOption, **metadata: Any) -> Option:
     return name, kind, field(default=option.default, metadata=metadata)
 
 
-def to_dict(options: Any) -> dict[str, Any]:
+def to_dict(options: Any, warn: bool = False) -> dict[str, Any]:
     """Return options of a DictConfig (interpolations resolved), a mapping or a namespace.
 
-    Members of enumerations become their values, as checkpoints hold them.
+    Those of an early version are upgraded; `warn` says so for names that a user has given. Members
+    of enumerations become their values, as checkpoints hold them.
     """
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True)
-    options = options if isinstance(options, Mapping) else vars(options)
-    return {name: v.value if isinstance(v, Enum) else v for name, v in options.items()}
+    values = options if isinstance(options, Mapping) else vars(options)
+    plain = {name: v.value if isinstance(v, Enum) else v for name, v in values.items()}
+    return upgrade_settings(plain, warn)
 
 
 @cache

@@ -120,7 +120,7 @@ def prune_checkpoint(state: dict[str, Any], path: Path) -> Pruned:
 
 def check_prunable(options: Mapping[str, Any], path: Path) -> None:
     """Raise UsageError for a model without gates that close heads, or whose heads have places."""
-    name = str(options["head_gate"])
+    name = options["head_gate"]
     if name != "l0":
         raise UsageError(
             f"{path} has --head-gate {name}, which closes no heads; give a checkpoint of a "

@@ -19,6 +19,7 @@ from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means, sum_e
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.data.rows import pad_batch
 from fairseq_ext.mechanisms import second_pass
+from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.model_report import get_model_report
 from fairseq_ext.training_logs import MASKED_SHARE
 
@@ -206,7 +207,7 @@ class AdversarialSelfAttention(Term):
     @classmethod
     def build(cls, cfg: Any, task: Any) -> Term:
         """Return the term; raise UsageError for an option that has no meaning or no effect."""
-        baseline = asa_options.read_baseline(cfg)
+        baseline = str(to_dict(cfg, warn=True)["asa_baseline"])
         asa_options.check_options(cfg, baseline, task)
         return BASELINES[baseline](cfg, task)
 
