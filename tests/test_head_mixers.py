@@ -25,7 +25,8 @@ from fairseq_ext.attention.scorers import dot_product
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.differential import Differential
 from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
-from fairseq_ext.mechanisms.second_pass import Adversary, MagnitudePass
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
+from fairseq_ext.mechanisms.second_pass.passes import MagnitudePass
 from fairseq_ext.mechanisms.talking_heads import TalkingHeads
 from fairseq_ext.testing import check_head_mixer, check_mechanism, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model

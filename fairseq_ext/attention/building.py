@@ -209,7 +209,7 @@ def build_positions(
         heads: those that have positions there.
         own: those of them that are built.
     """
-    if site not in (slot := SLOTS["positions"]).helps:
+    if site not in (slot := SLOTS["positions"]).sites:
         return None
     positions = next(iter(slot.build(site, heads, options)), None)
     if positions is not None:

@@ -7,7 +7,7 @@ from fairseq_ext.attention.gates import GATES
 from fairseq_ext.attention.head_mixers import MIXERS
 from fairseq_ext.attention.masks import MASKS
 from fairseq_ext.attention.normalisers import NORMALISERS
-from fairseq_ext.attention.options import Facts, Option, flag
+from fairseq_ext.attention.options import Option, flag, read_help
 from fairseq_ext.attention.parts import Part, Parts
 from fairseq_ext.attention.positions import POSITIONS
 from fairseq_ext.attention.scorers import SCORERS
@@ -22,7 +22,7 @@ class Slot(NamedTuple):
         name: an option is called SITE_NAME, or NAME if all sites have one option.
         parts: the table of parts.
         off: the default of the options.
-        helps: site, or "" if all sites have one option -> help.
+        sites: of attention that has an option of its own; none: all have one together.
         several: an option names several parts, separated by commas, or none.
         bare: the part that the flag means without a value.
     """
@@ -30,20 +30,20 @@ class Slot(NamedTuple):
     name: str
     parts: Parts
     off: str | None
-    helps: Mapping[str, str]
+    sites: tuple[str, ...] = SITES
     several: bool = False
     bare: str | None = None
 
     def name_option(self, site: str) -> str:
         """Return the option that names the part at a site."""
-        return f"{site}_{self.name}" if site and site in self.helps else self.name
+        return f"{site}_{self.name}" if site in self.sites else self.name
 
     def list_options(self) -> Iterator[tuple[str, Option]]:
         """Yield the name of each option and what it is."""
         kind = str if self.off is not None else Optional[str]
-        lists = self._list_names()
-        for site, text in self.helps.items():
-            yield self.name_option(site), Option(kind, self.off, text.format(**lists), Facts())
+        lists, helps = self._list_names(), read_help(Helps)
+        for name in map(self.name_option, self.sites or [""]):
+            yield name, Option(kind, self.off, helps[name].format(**lists))
 
     def _list_names(self) -> dict[str, str]:
         """Return what helps name: parts with their summaries, and parts of some kinds."""
@@ -98,70 +98,40 @@ class Slot(NamedTuple):
         return [self.parts.build(name, heads, **values) for name in names]
 
 
+class Helps:
+    """Helps of the options that name parts.
+
+    Attributes:
+        encoder_normaliser: normaliser of encoder self-attention
+        decoder_normaliser: normaliser of decoder self-attention; none that looks across queries
+            ({across}), which would see the future
+        cross_normaliser: normaliser of encoder-decoder attention; none that looks across queries,
+            since translations grow token by token
+        encoder_scorer: scorer of encoder self-attention: {parts}
+        decoder_scorer: scorer of decoder self-attention
+        cross_scorer: scorer of encoder-decoder attention
+        encoder_positions: positions of the encoder: embedded (sinusoidal, learned), in its
+            self-attention ({built}) or none (default: embedded, as fairseq's flags say)
+        decoder_positions: positions of the decoder
+        encoder_masks: masks of encoder self-attention beside padding, as in NAME,NAME, or none
+        decoder_masks: masks of decoder self-attention beside padding and the future
+        cross_masks: masks of encoder-decoder attention beside padding
+        encoder_head_mixer: mixer of the maps of heads in encoder self-attention: {parts}, or none
+        decoder_head_mixer: mixer of the maps of heads in decoder self-attention
+        cross_head_mixer: mixer of the maps of heads in encoder-decoder attention
+        head_gate: gates of heads: {parts}, or none
+    """
+
+
 SLOTS = {
     slot.name: slot
     for slot in (
-        Slot(
-            "normaliser",
-            NORMALISERS,
-            "softmax",
-            {
-                "encoder": "normaliser of encoder self-attention",
-                "decoder": "normaliser of decoder self-attention; none that looks across queries "
-                "({across}), which would see the future",
-                "cross": "normaliser of encoder-decoder attention; none that looks across queries, "
-                "since translations grow token by token",
-            },
-        ),
-        Slot(
-            "scorer",
-            SCORERS,
-            "dot",
-            {
-                "encoder": "scorer of encoder self-attention: {parts}",
-                "decoder": "scorer of decoder self-attention",
-                "cross": "scorer of encoder-decoder attention",
-            },
-        ),
-        Slot(
-            "positions",
-            POSITIONS,
-            None,
-            {
-                "encoder": "positions of the encoder: embedded (sinusoidal, learned), in its "
-                "self-attention ({built}) or none (default: embedded, as fairseq's flags say)",
-                "decoder": "positions of the decoder",
-            },
-        ),
-        Slot(
-            "masks",
-            MASKS,
-            "none",
-            {
-                "encoder": "masks of encoder self-attention beside padding, as in NAME,NAME, or "
-                "none",
-                "decoder": "masks of decoder self-attention beside padding and the future",
-                "cross": "masks of encoder-decoder attention beside padding",
-            },
-            several=True,
-        ),
-        Slot(
-            "head_mixer",
-            MIXERS,
-            "none",
-            {
-                "encoder": "mixer of the maps of heads in encoder self-attention: {parts}, or none",
-                "decoder": "mixer of the maps of heads in decoder self-attention",
-                "cross": "mixer of the maps of heads in encoder-decoder attention",
-            },
-        ),
-        Slot(
-            "head_gate",
-            GATES,
-            "none",
-            {"": "gates of heads: {parts}, or none"},
-            bare="static",
-        ),
+        Slot("normaliser", NORMALISERS, "softmax"),
+        Slot("scorer", SCORERS, "dot"),
+        Slot("positions", POSITIONS, None, SITES[:2]),
+        Slot("masks", MASKS, "none", several=True),
+        Slot("head_mixer", MIXERS, "none"),
+        Slot("head_gate", GATES, "none", (), bare="static"),
     )
 }
 """Name -> slot, in the order in which options are listed."""
@@ -183,8 +153,10 @@ def find_needs() -> dict[str, tuple[list[str], list[str]]]:
     needs: dict[str, tuple[list[str], list[str]]] = {}
     for slot, part in list_parts():
         kind = part.default()
-        sites = [site for site in slot.helps if not (site == "cross" and _is_in_sequence(kind))]
-        if _is_of_encoders(kind):
+        sites = slot.sites or ("",)
+        if getattr(kind, "in_sequence", False):
+            sites = sites[:2]
+        if getattr(kind, "across_queries", False) or getattr(kind, "encoder_only", False):
             sites = sites[:1]
         for name in part.options:
             options, names = needs.setdefault(name, ([], []))
@@ -192,14 +164,3 @@ def find_needs() -> dict[str, tuple[list[str], list[str]]]:
             options += [option for option in asked if option not in options]
             names += [] if slot.several else [part.name]
     return needs
-
-
-def _is_in_sequence(part: Any) -> bool:
-    return getattr(part, "in_sequence", False)
-
-
-def _is_of_encoders(part: Any) -> bool:
-    return getattr(part, "across_queries", False) or getattr(part, "encoder_only", False)
-
-
-assert {site for slot in SLOTS.values() for site in slot.helps} <= {*SITES, ""}

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_ext.attention import Attention, Inputs, building
 from fairseq_ext.attention.positions import share_parameters
 from fairseq_ext.mechanisms.disentangled import RelativeEmbeddings
-from fairseq_ext.mechanisms.second_pass import SecondPass, build_adversary
+from fairseq_ext.mechanisms.second_pass.adversary import build_adversary
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 

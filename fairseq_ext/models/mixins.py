@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Attention, AttentionRecorder
 from fairseq_ext.attention.slots import map_options
 from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
-from fairseq_ext.mechanisms.second_pass import SecondPass
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.model_report import ModelReport, get_model_report
 from fairseq_ext.models.products import choose_library

@@ -16,7 +16,7 @@ from fairseq_ext.attention.options import Facts, flag, get_facts, option, whole
 from fairseq_ext.attention.options import Option as PartOption
 from fairseq_ext.attention.slots import SLOTS, find_needs, list_parts
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import AdversaryOptions
+from fairseq_ext.mechanisms.second_pass.adversary import AdversaryOptions
 from fairseq_ext.models.config import (
     Option,
     list_options,

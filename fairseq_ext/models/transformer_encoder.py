@@ -8,7 +8,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs
-from fairseq_ext.mechanisms.second_pass import SecondPass
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.layers import (
     EncoderLayer,
     build_relative_embeddings,

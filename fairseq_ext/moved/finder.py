@@ -40,7 +40,7 @@ class MovedFinder(MetaPathFinder):
         An old folder without code is no module, though Python would take it for a namespace.
         """
         old = _shorten(name)
-        if old not in MOVED and old not in PARENTS or not name.startswith(f"{PACKAGE}."):
+        if not name.startswith(f"{PACKAGE}.") or old not in MOVED.keys() | PARENTS:
             return None
         spec = None if old in MOVED else PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None or not spec.has_location:

@@ -17,7 +17,7 @@ from fairseq_ext.attention import MIXERS, building
 from fairseq_ext.attention.options import flag
 from fairseq_ext.attention.slots import list_parts
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import parse_adversary_layers
+from fairseq_ext.mechanisms.second_pass.adversary import parse_adversary_layers
 from fairseq_ext.models import model_options, origins
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.options import DEFAULTS, FACTS, OPTIONS
@@ -164,7 +164,7 @@ def _relative_to(*models: Mapping[str, Any]) -> set[str]:
         if (by := FACTS[name].relative)
         and any(
             {_value(options, slot.name_option(site)) for options in models} == {part.name}
-            for site in slot.helps
+            for site in slot.sites
         )
         and (by is True or all(_value(options, str(by)) for options in models))
     }

@@ -17,7 +17,7 @@ from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import Term, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import Adversary
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
 from fairseq_ext.models import model_options
 from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.models.mixins import AttentionModel

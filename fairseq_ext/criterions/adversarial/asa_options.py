@@ -13,7 +13,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq_ext.attention.options import flag
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import EMPTY_ROWS
+from fairseq_ext.mechanisms.second_pass.passes import EMPTY_ROWS
 from fairseq_ext.models.config import (
     Requirements,
     check_requirements,
