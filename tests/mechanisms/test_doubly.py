@@ -1,10 +1,11 @@
-"""Normalisers against the naive twin, worked numbers and the theorem; bad input."""
+"""DNA, HNA and Sinkhorn sweeps: twins, worked numbers, the theorem; bad input."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive import normalise
+from mechanism_cases import Case
+from naive import normalise, rows
 from torch.autograd import gradcheck
 
 from fairseq_ext.attention import NORMALISERS, build_normaliser
@@ -12,6 +13,58 @@ from fairseq_ext.attention.masks import mask_to_bias
 from fairseq_ext.attention.normalisers import Hybrid, Sinkhorn
 from fairseq_ext.errors import UsageError
 
+
+def column_sweep(e, absent):
+    """Divide each column by its sum over the queries that are there."""
+    columns = []
+    for j in range(e.size(1)):
+        total = sum(e[i, j] for i in range(e.size(0)) if not absent[i])
+        columns.append(e[:, j] / total if total.item() > 0 else e[:, j])
+    return torch.stack(columns, 1)
+
+
+def sinkhorn(scores, masked, absent, normaliser, head, sweeps=None):
+    e = torch.where(masked, 0, scores.exp())
+    for _ in range(sweeps or normaliser.sweeps):
+        e = rows(column_sweep(e, absent))
+    return e
+
+
+def doubly(*problem):
+    return sinkhorn(*problem, sweeps=1)
+
+
+def hybrid(scores, masked, absent, normaliser, head):
+    u = normaliser.u()[head]
+    softmax = rows(torch.where(masked, 0, scores.exp()))
+    return u * doubly(scores, masked, absent, normaliser, head) + (1 - u) * softmax
+
+
+CASES = [
+    Case(
+        "dna",
+        "normaliser",
+        part="doubly",
+        twin=doubly,
+        flags="--encoder-normaliser doubly",
+        paper=True,
+        encoder_only=True,
+        ignores="keys",
+    ),
+    Case(
+        "hna",
+        "normaliser",
+        part="hybrid",
+        twin=hybrid,
+        options=({"hna_init": 0.3}, {"hna_weight": "raw"}, {"hna_weight": "clamp"}),
+        flags="--encoder-normaliser hybrid",
+        paper=True,
+        own="normaliser.offset",
+        encoder_only=True,
+        ignores=None,
+    ),
+    Case("sinkhorn", "normaliser", twin=sinkhorn, options=({"sinkhorn_sweeps": 3},)),
+]
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 ALL = slice(None)
