@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import sys
+from itertools import chain
 
 import pytest
 from conftest import ROOT
@@ -12,6 +14,9 @@ from variants import PAPER_PAIRS as PAIRS
 from variants import PAPERS as MECHANISMS
 
 from fairseq_ext.safe_loading import load_checkpoint
+
+sys.path.append(str(ROOT / "docs"))
+from print_mechanisms import read_rows  # noqa: E402
 
 pytestmark = pytest.mark.recipe
 
@@ -95,9 +100,9 @@ def test_alternatives_are_those_that_can_be_combined():
         "-c", f'. "{ROOT}/scripts/lib/study.sh"; say "$ALTERNATIVES"; say "${{CLOSEST[*]}}"'
     )
     names, closest = (set(line.split()) for line in said.stdout.splitlines())
-    assert names >= ALTERNATIVES.keys() and names - ALTERNATIVES.keys() <= {
-        *("sparsemax", "entmax-learned", "off-by-one")
-    }
+    rows = [row["variants"] for row in read_rows(ROOT) if "alternative_to" in row]
+    assert names == {*chain(*rows)} >= ALTERNATIVES.keys()
+    assert all(ALTERNATIVES.keys() & row for row in rows)
     assert closest == (names | PAPERS.keys()) - {"hna"} - in_slot("scorer") - in_slot("head mixer")
 
 
