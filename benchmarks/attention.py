@@ -26,11 +26,11 @@ from fairseq_ext.attention import (
     AttentionContext,
     HeadGroup,
     Inputs,
-    build_gaussian_heads,
     build_normaliser,
 )
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.models.options import OPTIONS
 
 SDPA = "SDPA"

@@ -15,7 +15,7 @@ import torch
 import warm
 
 import fairseq_ext.registry  # noqa: F401
-from fairseq_ext.attention import softmax
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.mechanisms.kernels import doubly_cpu
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.prepare.toy.corpus import corpus

@@ -15,14 +15,16 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 from saved_state import save_state
 
-from fairseq_ext.attention import Adversary, AttentionRecorder, SecondPass
+from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.criterions.divergence import Divergence, Predictions, kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass import (
     EMPTY_ROWS,
     AdversarialPass,
+    Adversary,
     BernoulliPass,
     MagnitudePass,
+    SecondPass,
 )
 from fairseq_ext.models.mixins import find_adversary_layers
 

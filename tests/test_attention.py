@@ -294,7 +294,6 @@ def test_cross_attention_projects_its_keys_once():
             "repeat the keys",
         ),
         (lambda: Inputs(masked=torch.zeros(2, dtype=torch.bool)), "or .B, 1, T, S."),
-        (lambda: Attention(16, 4, site="encoder", add_zero_attn=True), "add_zero_attn is not"),
         (lambda: attend(make(), torch.randn(1, 2, 16), before_softmax=True), "AttentionRecorder"),
         (lambda: attend(make(), torch.randn(1, 2, 16), attn_mask=torch.randn(2, 2)), "a bool"),
         (

@@ -7,14 +7,8 @@ import pytest
 import torch
 
 from fairseq_ext import attention
-from fairseq_ext.attention import (
-    Attention,
-    AttentionContext,
-    AttentionRecorder,
-    HeadGroup,
-    Inputs,
-    build_gaussian_heads,
-)
+from fairseq_ext.attention import Attention, AttentionContext, AttentionRecorder, HeadGroup, Inputs
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 
 
 @pytest.mark.parametrize(

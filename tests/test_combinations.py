@@ -424,10 +424,10 @@ def test_the_matrix_of_the_documentation():
     lines = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
     names, _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
     found = {
-        (row[0].lower(), name.lower()): cell[0]
+        frozenset((row[0].lower(), name.lower())): cell[0]
         for row in rows
         for name, cell in zip(names[1:], row[1:], strict=True)
         if cell
     }
-    every = combinations(PAPERS, 2)
-    assert found == {pair: "✓" if pair in PAPER_PAIRS else "–" for pair in every}
+    expected = {frozenset(pair): "–" for pair in combinations(PAPERS, 2)}
+    assert found == expected | {frozenset(pair): "✓" for pair in PAPER_PAIRS}

@@ -7,16 +7,9 @@ from naive import normalise
 from torch import nn
 from worked_sentence import make_sentence
 
-from fairseq_ext.attention import (
-    Adversary,
-    Attention,
-    AttentionRecorder,
-    HeadGroup,
-    Inputs,
-    build_gaussian_heads,
-    build_normaliser,
-)
+from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.masks import DEFAULT_MASKS
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.roles.role_masks import (
     NEVER_RARE,
     NO_WORD,
@@ -24,7 +17,7 @@ from fairseq_ext.mechanisms.roles.role_masks import (
     TokenFeatures,
     allowed_keys,
 )
-from fairseq_ext.mechanisms.second_pass import MASK_SCALE, AdversarialPass
+from fairseq_ext.mechanisms.second_pass import MASK_SCALE, AdversarialPass, Adversary
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}

@@ -14,7 +14,7 @@ from fairseq.models import build_model
 from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import softmax as softmax_module
+from fairseq_ext.attention import normalisers as softmax_module
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.loss import sentence_losses
@@ -355,7 +355,7 @@ def test_a_user_s_own_pattern(data_bin, tmp_path):
     package.mkdir()
     (package / "__init__.py").write_text(
         "import fairseq_ext\n"
-        "from fairseq_ext.guidance import pattern\n\n\n"
+        "from fairseq_ext.mechanisms.guidance import pattern\n\n\n"
         "@pattern('last')\n"
         "def last(view):\n"
         "    return view.last[:, None].expand_as(view.position)\n"

@@ -13,19 +13,18 @@ from mixed_layer import D, H, T, attention
 
 from fairseq_ext.attention import (
     MIXERS,
-    Adversary,
     Attention,
     AttentionRecorder,
     HeadGroup,
     HeadMixer,
     Inputs,
-    TalkingHeads,
     build_normaliser,
-    softmax,
 )
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.scorers import dot_product
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import MagnitudePass
+from fairseq_ext.mechanisms.second_pass import Adversary, MagnitudePass
+from fairseq_ext.mechanisms.talking_heads import TalkingHeads
 from fairseq_ext.testing import check_head_mixer, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.training.training_checks import check_empty_rows, check_mixed_heads
@@ -117,7 +116,10 @@ def test_largest_scores_of_each_map_are_masked_and_counted_once(kind):
     [
         ({"encoder_head_mixer": "bogus"}, "encoder-head-mixer is 'bogus'; choose from none, diff"),
         ({"cross_head_mixer": "talking", "cross_gaussian_heads": "2"}, "--cross-head-mixer mixes"),
-        ({"encoder_head_mixer": "talking", "encoder_roles": "rare"}, "a role have maps of another"),
+        (
+            {"encoder_head_mixer": "talking", "encoder_roles": "rare"},
+            "roles gives some of them maps of",
+        ),
         (
             {"decoder_head_mixer": "differential", "decoder_gaussian_heads": "all"},
             "--decoder-head-mixer is given, and all heads are hard-coded",

@@ -26,8 +26,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_ext.attention import Attention, AttentionRecorder
-from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.doubly import Hybrid
 from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
 from fairseq_ext.models.config import check_requirements, joined_config, to_transformer_config
 from fairseq_ext.models.layers import Checkpointed

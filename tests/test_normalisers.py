@@ -5,7 +5,8 @@ from collections import Counter
 import torch
 from mechanism_cases import list_cases
 
-from fairseq_ext.attention import AttentionContext, Inputs, softmax
+from fairseq_ext.attention import AttentionContext, Inputs
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.context import HeadCall
 
 ALL = slice(None)

@@ -11,7 +11,7 @@ from fairseq_ext import cli
 from fairseq_ext.attention import SCORERS, Attention, HeadGroup, build_normaliser
 from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.learned_gates import L0Gate
+from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.safe_loading import load_checkpoint
 from fairseq_ext.testing.mechanisms import build_tiny_model

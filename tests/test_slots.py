@@ -5,7 +5,7 @@ from cases import slow_but_first
 from mechanism_cases import TABLES, find_case, list_cases, list_parts
 
 from fairseq_ext import testing
-from fairseq_ext.attention import softmax
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.normalisers import Normaliser
 from fairseq_ext.mechanisms.kernels import doubly_cpu
 from fairseq_ext.models.architectures import FAMILIES

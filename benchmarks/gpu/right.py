@@ -27,10 +27,12 @@ from families import FAMILIES
 from items import Item, Options
 from torch import Tensor
 
-from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, build_gaussian_heads
+from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask
-from fairseq_ext.attention.normalisers import GPU_KERNELS, build_normaliser
+from fairseq_ext.attention.normalisers import build_normaliser
+from fairseq_ext.mechanisms.doubly import GPU_KERNELS
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.kernels import doubly_triton
 
 WORKERS = min(14, max(1, (os.cpu_count() or 1) - 2))  # all of them on one GPU

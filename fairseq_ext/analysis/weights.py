@@ -28,11 +28,11 @@ from fairseq_ext.analysis.inspector import list_own_modules
 from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.attention import Attention
-from fairseq_ext.attention.normalisers import Hybrid
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
+from fairseq_ext.mechanisms.doubly import Hybrid
 from fairseq_ext.training_logs import LOG, name_variants, read_log
 from fairseq_ext.vqa.multi_view import MultiView
 from fairseq_ext.vqa.picture_inspector import Inspector, open_inspector

@@ -5,26 +5,19 @@
 
 Shapes are written with fixed letters: B batch, H heads (h: heads of a group or of a part of it), T
 queries, S keys, D width of a head, C = H * D. Masks are boolean; True means *may not be attended*.
-"""
 
-import warnings
-from typing import Any
+Here are softmax and the slots; `import fairseq_ext.mechanisms` fills them. Neither needs fairseq.
+"""
 
 from fairseq_ext.attention.context import AttentionContext, AttentionRecorder, Inputs
 from fairseq_ext.attention.gates import GATES, HeadGate
-from fairseq_ext.attention.head_groups import HeadGroup, build_gaussian_heads
+from fairseq_ext.attention.head_groups import HeadGroup
 from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
 from fairseq_ext.attention.masks import MASKS
 from fairseq_ext.attention.module import Attention
-from fairseq_ext.attention.normalisers import NORMALISERS, build_normaliser
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, build_normaliser
 from fairseq_ext.attention.positions import POSITIONS
-from fairseq_ext.attention.scorers import SCORERS
-from fairseq_ext.mechanisms.differential import Differential
-from fairseq_ext.mechanisms.disentangled import Disentangled
-from fairseq_ext.mechanisms.learned_gates import InputGate, L0Gate
-from fairseq_ext.mechanisms.second_pass import Adversary, SecondPass
-from fairseq_ext.mechanisms.synthesizer import Synthesizer
-from fairseq_ext.mechanisms.talking_heads import TalkingHeads
+from fairseq_ext.attention.scorers import SCORERS, Scorer
 
 __all__ = [
     "GATES",
@@ -33,38 +26,14 @@ __all__ = [
     "NORMALISERS",
     "POSITIONS",
     "SCORERS",
-    "Adversary",
     "Attention",
     "AttentionContext",
     "AttentionRecorder",
-    "Differential",
-    "Disentangled",
     "HeadGate",
     "HeadGroup",
     "HeadMixer",
-    "InputGate",
     "Inputs",
-    "L0Gate",
-    "SecondPass",
-    "Synthesizer",
-    "TalkingHeads",
-    "build_gaussian_heads",
+    "Normaliser",
+    "Scorer",
     "build_normaliser",
 ]
-
-DEPRECATED_NAMES = {
-    "Frame": "AttentionContext",
-    "Heads": "HeadGroup",
-    "Listener": "AttentionRecorder",
-    "gaussian_heads": "build_gaussian_heads",
-}
-"""old -> new; the old names go in the next version."""
-
-
-def __getattr__(name: str) -> Any:
-    """Return the object that a deprecated name stands for, with a warning."""
-    if name not in DEPRECATED_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = DEPRECATED_NAMES[name]
-    warnings.warn(f"{__name__}.{name} is now {__name__}.{new}", DeprecationWarning, stacklevel=2)
-    return globals()[new]

@@ -21,7 +21,7 @@ LayerBias = Callable[[slice], Bias]
 
 
 class ExtraPass(Protocol):
-    """A pass over the sentences of a batch in which attention differs, such as a `SecondPass`."""
+    """A pass over the sentences of a batch in which attention differs, from outside of it."""
 
     def bias(self, attention: Any, x: Tensor, context: "AttentionContext") -> LayerBias | None:
         """Return the bias of a layer whose input is x [T, B, C], or None to change nothing."""
@@ -93,10 +93,8 @@ class Inputs:
         query_padding: [B, T] bool, padding among such queries; None if none stands before a token.
         passes: the keys belong to several passes over the same B sentences, all rows of one pass
             after all rows of the other. Each pass has an entry: its `ExtraPass`, or None.
-        token_features: features of the keys for masks that need more than padding, such as
-            `TokenFeatures` in `roles.role_masks`.
-        relative: [2 K, C], embeddings of relative positions that all layers share, for
-            disentangled attention.
+        token_features: features of the keys, for masks that need more than padding.
+        relative: [2 K, C], embeddings of relative positions that all layers share.
         keys: [S, B, C], what keys and values of self-attention are made of, where queries attend
             to other states of the same tokens than their own.
 
@@ -215,22 +213,6 @@ def count_leading(padding: Tensor) -> Tensor:
     return padding.long().cumprod(1).sum(1, keepdim=True)
 
 
-class RelativeTables(NamedTuple):
-    """Projected embeddings of the 2T - 1 distances between T tokens, for the scores of h heads.
-
-    Attributes:
-        keys: [h, D, 2T - 1], which queries are compared with, i - j from T - 1 down; or None.
-        queries: [h, D, 2T - 1], which keys are compared with, i - j from 1 - T up; or None.
-    """
-
-    keys: Tensor | None
-    queries: Tensor | None
-
-    def select(self, heads: slice) -> "RelativeTables":
-        """Return the tables of some heads."""
-        return RelativeTables(*(table if table is None else table[heads] for table in self))
-
-
 class HeadCall(NamedTuple):
     """One attention call of some heads of a group.
 
@@ -242,7 +224,7 @@ class HeadCall(NamedTuple):
         heads: which heads of the group these are.
         dropout: probability that a learned weight is dropped.
         bias: what an extra pass changes, or None.
-        relative: what disentangled scores need, or None.
+        relative: what a layer's `Scorer.build_projections` made of shared embeddings, or None.
     """
 
     q: Tensor
@@ -252,4 +234,4 @@ class HeadCall(NamedTuple):
     heads: slice
     dropout: float = 0.0
     bias: Bias | None = None
-    relative: RelativeTables | None = None
+    relative: Any = None

@@ -45,15 +45,6 @@ def build_no_gate(heads: int, width: int) -> None:
     """Return no gate."""
 
 
-@GATES.register("static")
-def build_static_gate(heads: int, width: int) -> nn.Parameter:
-    """Return a trained weight for each head, g = 1 + offset (Wang et al. 2020, without a formula).
-
-    It is an offset from 1: in 16 bits a weight near 1 would hardly move.
-    """
-    return nn.Parameter(torch.zeros(heads))
-
-
 def gate_heads(gate: HeadGate | Tensor | None, out: Tensor, x: Tensor) -> Tensor:
     """Return the output [B, H, T, D] of heads times their gates; x is [T, B, C]."""
     if gate is None:

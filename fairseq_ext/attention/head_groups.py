@@ -1,7 +1,7 @@
 """Groups of heads: a layer's heads are contiguous groups, each with its own slots."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -19,18 +19,19 @@ from fairseq_ext.attention.masks import (
     combined_bias,
     combined_mask,
 )
-from fairseq_ext.attention.normalisers import Normaliser, Unnormalised
+from fairseq_ext.attention.normalisers import Normaliser
 from fairseq_ext.attention.positions import Positions
-from fairseq_ext.attention.scorers import Gaussian, Scorer, dot_product
-from fairseq_ext.attention.softmax import is_fused
+from fairseq_ext.attention.scorers import DotProduct, Scorer, as_scorer
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.disentangled import Disentangled
 
 RANDOM_LEVELS = 2**15  # values of a non-negative 16-bit integer
 
 
 class HeadGroup(nn.Module):
     """A contiguous group of heads that share what is in their slots.
+
+    Args:
+        made_by: the flag that makes these heads differ from others of the layer, for errors.
 
     Attributes:
         num_heads: how many.
@@ -44,17 +45,17 @@ class HeadGroup(nn.Module):
         num_heads: int,
         *,
         normaliser: Normaliser,
-        scorer: Scorer = dot_product,
+        scorer: Scorer | None = None,
         masks: Masks = DEFAULT_MASKS,
         positions: Positions | None = None,
         query_factor: float = 1.0,
+        made_by: str = "",
     ) -> None:
         super().__init__()
-        self.query_factor = query_factor
+        self.query_factor, self.made_by = query_factor, made_by
         self.num_heads, self.normaliser, self.positions = num_heads, normaliser, positions
-        self.scorer, self.masks = scorer, masks
-        self.window = scorer.window() if isinstance(scorer, Gaussian) else None
-        self.learned = self.window is None
+        self.scorer, self.masks = DotProduct() if scorer is None else as_scorer(scorer), masks
+        self.window, self.learned = self.scorer.window, self.scorer.learned
 
     def extra_repr(self) -> str:
         """Return the number of heads, and masks other than the default ones, for printing."""
@@ -113,32 +114,24 @@ class HeadGroup(nn.Module):
 
     def _fused(self, call: HeadCall) -> Tensor | None:
         """Return the output without a map in memory, or None if no kernel computes it."""
-        if isinstance(self.scorer, Gaussian):
+        if not self.learned:
             plain = self.masks == DEFAULT_MASKS and call.context.inputs.masked is None
             return self.scorer.fused(call) if plain else None
-        if isinstance(self.scorer, Disentangled):
-            return self._fused_with_positions(self.scorer, call)
-        if self.scorer is not dot_product:
+        if not self.scorer.multiplies and not (self.normaliser.fuses_bias and not self.positions):
             return None
-        call = widen(call)
+        if (product := self.scorer.as_product(call)) is None:
+            return None
+        call, bias = widen(call._replace(q=product[0])), product[1]
         context, heads, dtype = call.context, call.heads, call.q.dtype
-        if self.positions is None or (bias := self.positions.bias(context, heads, dtype)) is None:
+        if bias is None and self.positions is not None:
+            bias = self.positions.bias(context, heads, dtype)
+        if bias is None:
             return self.normaliser.fused(call, combined_mask(self.masks, context, heads))
         # torch's attention on CPUs has no gradient of a bias
         declined = bias.requires_grad and bias.device.type == "cpu"
         if declined or not self.normaliser.fuses_bias:
             return None
         return self.normaliser.fused(call, Mask(bias=self._add_masks(bias, context, heads)))
-
-    def _fused_with_positions(self, scorer: Disentangled, call: HeadCall) -> Tensor | None:
-        """Return the output of disentangled attention, whose positions are a bias of scores."""
-        # torch's attention on CPUs has no gradient of a bias
-        declined = scorer.trains_bias(call) and call.q.device.type == "cpu" or not is_fused(call)
-        if declined or not self.normaliser.fuses_bias or self.positions is not None:
-            return None
-        q, bias = scorer.bias(call)
-        masks = combined_bias(self.masks, call.context, call.heads, bias.dtype)
-        return self.normaliser.fused(call._replace(q=q), Mask(bias=add_bias(bias, masks)))
 
     def _add_masks(self, bias: Tensor, context: AttentionContext, heads: slice) -> Tensor:
         """Return a bias with all masks in it; of one that all layers share, once for them all."""
@@ -179,22 +172,6 @@ def drop_weights(weights: Tensor, rate: float) -> Tensor:
     kept = (random >= dropped).to(weights.dtype)
     scale = RANDOM_LEVELS / (RANDOM_LEVELS - dropped) if dropped < RANDOM_LEVELS else 0.0
     return weights * kept.mul_(scale)
-
-
-def build_gaussian_heads(
-    offsets: Sequence[float],
-    sigmas: Sequence[float],
-    ratio: float = 1.0,
-    masks: Masks = (),
-) -> HeadGroup:
-    """Build a group of hard-coded heads (You et al. 2020), one for each offset.
-
-    Args:
-        masks: masks beside the default ones.
-    """
-    scorer = Gaussian(offsets, sigmas, ratio)
-    masks = (*DEFAULT_MASKS, *masks)
-    return HeadGroup(len(offsets), scorer=scorer, normaliser=Unnormalised(), masks=masks)
 
 
 class HeadPart(NamedTuple):
@@ -247,13 +224,13 @@ def check_groups(groups: Iterable[HeadGroup], num_heads: int, site: str) -> None
     total = sum(group.num_heads for group in groups)
     if total != num_heads:
         raise UsageError(f"{site} attention: groups of {total} heads in all for {num_heads} heads.")
-    encoders = [group for group in groups if getattr(group.scorer, "encoder_only", False)]
+    encoders = [group for group in groups if group.scorer.encoder_only]
     if site in ("decoder", "cross") and encoders:
         raise UsageError(
             f"{site} attention cannot use a scorer of encoders alone, such as disentangled, whose "
             f"relative embeddings an encoder has; use --{site}-scorer dot"
         )
-    if site == "cross" and any(getattr(group.scorer, "in_sequence", False) for group in groups):
+    if site == "cross" and any(group.scorer.in_sequence for group in groups):
         raise UsageError(
             "cross attention cannot use a scorer without content: scores of positions are those of "
             "one sequence; use --cross-scorer dot"

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask
 from fairseq_ext.attention.parts import Parts
-from fairseq_ext.attention.scorers import dot_product
 from fairseq_ext.errors import UsageError
 
 
@@ -91,24 +90,27 @@ def check_mixer(mixer: HeadMixer, groups: Sequence[Any], adversary: Any, site: s
     if not learned:
         raise UsageError(
             f"{flag} is given, and all heads are hard-coded, whose maps are not mixed; give fewer "
-            f"--{site}-gaussian-heads, or {flag} none"
+            f"{_name_makers(groups)}, or {flag} none"
         )
-    if mixer.parts > 1 and any(group.scorer is not dot_product for group in learned):
+    if mixer.parts > 1 and not all(group.scorer.multiplies for group in learned):
         raise UsageError(
             f"{flag} makes {mixer.parts} maps of parts of queries and keys, which only "
             f"--{site}-scorer dot compares; give that, or {flag} none"
         )
     if mixer.mixes_heads and len(groups) > 1:
         raise UsageError(
-            f"{flag} mixes the maps of all heads of a layer, and hard-coded heads and those with a "
-            f"role have maps of another kind; leave out --{site}-gaussian-heads and "
-            f"--encoder-roles, or give {flag} none or differential"
+            f"{flag} mixes the maps of all heads of a layer, and {_name_makers(groups)} gives some "
+            f"of them maps of another kind; leave that out, or give another {flag}, such as none"
         )
     if mixer.mixes_heads and adversary is not None and adversary.heads > 1:
         raise UsageError(
-            f"--asa-per-head masks a unit in one head, which with {flag} gets weights of the "
-            f"others; leave out --asa-per-head, or give {flag} none or differential"
+            f"{adversary.per_head_flag} masks a unit in one head, which with {flag} gets weights "
+            f"of the others; leave that out, or give another {flag}, such as none"
         )
+
+
+def _name_makers(groups: Sequence[Any]) -> str:
+    return " and ".join(dict.fromkeys(group.made_by for group in groups if group.made_by))
 
 
 def check_shared_mask(mask: Mask) -> None:

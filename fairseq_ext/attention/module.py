@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import (
@@ -14,7 +13,6 @@ from fairseq_ext.attention.context import (
     ExtraPass,
     HeadCall,
     Inputs,
-    RelativeTables,
     as_inputs,
 )
 from fairseq_ext.attention.gates import HeadGate, gate_heads
@@ -23,9 +21,7 @@ from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
-from fairseq_ext.attention.scorers import uses_keys, uses_queries
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.disentangled import RelativeProjections, find_scorer
 
 OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.|mixer\.)"
 
@@ -48,13 +44,13 @@ class Attention(CachedProjections):
             the output is the bias of the output projection.
         site: "encoder", "decoder" (self-attention) or "cross".
         layer: index of the layer in its stack, from 0, fixed when the model is built.
-        groups: the heads, in order; all softmax by default. Hard-coded heads have no part in the
-            query and key projections, which are absent (None) if all heads are hard-coded.
-        adversary: what an adversarial second pass asks for masks (self-attention).
+        groups: the heads, in order; all softmax by default. Heads that are not learned have no part
+            in the query and key projections, which are absent (None) if no head is.
+        adversary: what an extra pass asks for masks (self-attention).
         gate: of the heads' outputs: a module, or a weight for each head, as an offset from 1.
         mixer: of the maps of learned heads.
-        relative_dropout: of the relative embeddings of disentangled attention.
-        stock: further arguments of fairseq's MultiheadAttention.
+        relative_dropout: of embeddings of relative positions, for scorers that have them.
+        projections: further arguments of `CachedProjections`.
 
     Attributes:
         learned_heads: heads that learn what they look at.
@@ -64,8 +60,8 @@ class Attention(CachedProjections):
 
     Raises:
         UsageError: H does not divide C, the groups do not add up to H, a normaliser that looks
-            across queries stands where queries must not see each other, a mixer has no meaning for
-            the heads, or an argument of fairseq's is not supported.
+            across queries stands where queries must not see each other, or a mixer has no meaning
+            for the heads.
     """
 
     renames_only = False
@@ -83,23 +79,17 @@ class Attention(CachedProjections):
         gate: HeadGate | nn.Parameter | None = None,
         mixer: HeadMixer | None = None,
         relative_dropout: float = 0.0,
-        **stock: Any,
+        **projections: Any,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
             raise UsageError(
                 f"{HEADS_FLAGS.get(site, site)} is {num_heads}, and {num_heads} heads do not "
                 f"divide the width {embed_dim}; choose a number of heads that does"
             )
-        for name in ("add_bias_kv", "add_zero_attn", "xformers_att_config"):
-            if stock.get(name):
-                raise UsageError(f"{name} is not supported; leave it out.")
-        kind = {"encoder_decoder_attention" if site == "cross" else "self_attention": True}
-        super().__init__(embed_dim, num_heads, **kind, **stock)
+        super().__init__(embed_dim, num_heads, cross=site == "cross", **projections)
         self.site, self.layer, self.adversary = site, layer, adversary
         self.num_heads = num_heads if heads_left is None else heads_left
         self.gate, self.mixer = gate, mixer
-        # the name that --retain-dropout-modules knows
-        self.dropout_module.module_name = MultiheadAttention.__name__
         if groups is None:
             groups = [HeadGroup(self.num_heads, normaliser=Softmax())]
         check_groups(groups, self.num_heads, site)
@@ -123,16 +113,15 @@ class Attention(CachedProjections):
         self.cache_start = -max(windows) if windowed else None
         learned = [group.scorer for group in groups if group.learned]
         widths = [
-            len(self.learned_heads) * self.head_dim * any(map(uses, learned))
-            for uses in (uses_queries, uses_keys)
+            len(self.learned_heads) * self.head_dim * any(uses)
+            for uses in ([s.uses_queries for s in learned], [s.uses_keys for s in learned])
         ]
         widths.append(self.num_heads * self.head_dim)
         if min(widths) < embed_dim:
             self.narrow(*widths)
-        scorer = find_scorer(groups)
-        self.relative: RelativeProjections | None = None
-        if scorer is not None:
-            self.relative = RelativeProjections(scorer, embed_dim, widths[0], relative_dropout)
+        sizes = embed_dim, widths[0], relative_dropout
+        built = (scorer.build_projections(*sizes) for scorer in learned)
+        self.relative: Any = next((module for module in built if module is not None), None)
 
     def forward(
         self,
@@ -216,7 +205,7 @@ class Attention(CachedProjections):
         v: Tensor,
         context: AttentionContext,
         observed: list[int],
-        relative: RelativeTables | None,
+        relative: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend in one pass, whose input is x [T, B, C]: from scores to mixed values.
 
@@ -226,9 +215,7 @@ class Attention(CachedProjections):
         bias = None
         if extra is not None:
             bias, observed = extra.bias(self, x, context), []
-        module = self.dropout_module
-        dropout = module.p if self.training or module.apply_during_inference else 0.0
-        results = []
+        dropout, results = self.dropout_module.rate(), []
         for part, qkv in split_heads(self.groups, observed, q, k, v):
             part_bias = None if bias is None else bias(part.heads)
             tables = relative and relative.select(part.learned)

@@ -1,29 +1,60 @@
-"""Normalisers: functions from scores to attention weights, registered in one table.
+"""Normalisers: from scores to attention weights; their base, their table, and softmax."""
 
-Each stands in a module of its own; all names are importable from here.
-"""
-
+from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.attention.softmax import NORMALISERS, Normaliser, Softmax, Unnormalised
-from fairseq_ext.mechanisms.doubly import GPU_KERNELS, Hybrid, Sinkhorn
-from fairseq_ext.mechanisms.entmax import Entmax
-from fairseq_ext.mechanisms.sink import Sink
-from fairseq_ext.mechanisms.sinkformer import Sinkformer
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-__all__ = [
-    "GPU_KERNELS",
-    "NORMALISERS",
-    "Entmax",
-    "Hybrid",
-    "Normaliser",
-    "Sink",
-    "Sinkformer",
-    "Sinkhorn",
-    "Softmax",
-    "Unnormalised",
-    "build_normaliser",
-]
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.masks import Mask, add_bias
+from fairseq_ext.attention.parts import Parts
+
+MIN_SCORES = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
+
+
+class Normaliser(nn.Module):
+    """Base of the normalisers of a group of h heads.
+
+    Attributes:
+        across_queries: a row depends on the other queries. Such a normaliser is refused where
+            queries must not see each other.
+        fuses_bias: `fused` takes a mask with a bias of the scores.
+    """
+
+    across_queries = False
+    fuses_bias = False
+
+    def __init__(self, heads: int = 1) -> None:
+        super().__init__()
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return the attention weights, with the shape and dtype of `scores`.
+
+        Args:
+            scores: [B, heads, T, S], float32 or float64.
+            bias: the mask, to be added to the scores; see `masks.combined_bias`.
+            query_padding: [B, T] bool, queries that do not exist; None if all do.
+            heads: which heads of the group these are.
+        """
+        raise NotImplementedError
+
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return dropout(weights) @ v, [B, h, T, D], without a map in memory, or None to decline.
+
+        The scores are q k^T / sqrt(D).
+        """
+        return None
+
+    def statistics(self) -> dict[str, Callable[[], float]]:
+        """Return what a training log shows, by name; called when a line is written."""
+        return {}
+
+
+NORMALISERS: Parts[Normaliser] = Parts("normaliser", Normaliser)
+"""Normalisers by name; see `fairseq_ext.registry.register_normaliser`."""
 
 
 def build_normaliser(name: str, heads: int, **options: Any) -> Normaliser:
@@ -36,3 +67,34 @@ def build_normaliser(name: str, heads: int, **options: Any) -> Normaliser:
         UsageError: the name is unknown or an option has no meaning.
     """
     return NORMALISERS.build(name, heads, **options)
+
+
+def is_fused(call: HeadCall) -> bool:
+    """Tell whether torch's fused attention is the faster one for a call."""
+    if call.q.device.type != "cpu":
+        return True
+    # torch draws random numbers slowly there
+    return call.q.size(2) * call.k.size(2) > MIN_SCORES and not call.dropout
+
+
+@NORMALISERS.register("softmax")
+class Softmax(Normaliser):
+    """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
+
+    fuses_bias = True
+
+    def weights(
+        self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
+    ) -> Tensor:
+        """Return the softmax of each row."""
+        return add_bias(scores, bias).softmax(-1)
+
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of torch's fused attention, or None where that is slower."""
+        if not is_fused(call):
+            return None
+        q, k, v, dropout = call.q, call.k, call.v, call.dropout
+        allowed = mask.bias if mask.masked is None else ~mask.masked
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
+        )

@@ -1,27 +1,127 @@
-"""Projections of attention to queries, keys and values, with fairseq's incremental cache."""
+"""Projections of attention to queries, keys and values, with the cache of incremental decoding.
+
+Names of parameters, the form of the cache and the methods that fairseq calls are those of its
+MultiheadAttention, so that its checkpoints load, and its layers and its beam search run with ours.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
 
 import torch
-from fairseq.modules import MultiheadAttention
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, Inputs
 from fairseq_ext.errors import UsageError
 
+logger = logging.getLogger(__name__)
+
 State = dict[str, dict[str, Tensor | None]]
 
+STOCK_NAME = "MultiheadAttention"
+"""The name by which fairseq's --retain-dropout-modules knows attention."""
 
-class CachedProjections(MultiheadAttention):
-    """The projections and incremental cache of fairseq's MultiheadAttention, in shape [B, H, T, D].
+
+class Dropout(nn.Module):
+    """Dropout that --retain-dropout can keep in generation, as it keeps fairseq's.
+
+    Args:
+        p: the probability that an element is dropped.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p, self.module_name, self.apply_during_inference = p, STOCK_NAME, False
+
+    def rate(self) -> float:
+        """Return the probability that an element is dropped now."""
+        return self.p if self.training or self.apply_during_inference else 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x with some elements dropped, and the others divided by 1 - p."""
+        rate = self.rate()
+        return F.dropout(x, rate) if rate else x
+
+    def make_generation_fast_(
+        self,
+        name: str,
+        retain_dropout: bool = False,
+        retain_dropout_modules: Sequence[str] | None = None,
+        **unused: Any,
+    ) -> None:
+        """Keep dropout in generation, if it is asked for; fairseq calls this."""
+        if not retain_dropout:
+            return
+        named = retain_dropout_modules
+        self.apply_during_inference = named is None or self.module_name in named
+        if self.apply_during_inference:
+            logger.info("Enabling dropout during inference for module: %s", name)
+        else:
+            logger.info("Disabling dropout for module: %s", name)
+
+
+class CachedProjections(nn.Module):
+    """The projections and incremental cache of attention, in shape [B, H, T, D].
 
     Hypotheses of a sentence may share its keys: they then become further queries of it, B counts
     sentences, and T is `beam` times as large.
+
+    Args:
+        embed_dim: C.
+        num_heads: H before any was pruned; the width of a head is D = C / H.
+        cross: attention is from one sequence to another.
+        kdim, vdim: the widths of what keys and values are made of (default: C).
+        dropout: the probability that a weight is dropped.
+        bias: projections have one.
+        wrap: applied to each projection when it is built, for quantisation noise.
 
     Attributes:
         cache_start: first position that a cache must keep, counted from the end; None keeps all.
     """
 
     cache_start: int | None = None
-    v_proj: nn.Linear | None
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    out_proj: nn.Linear
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        cross: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        wrap: Callable[[nn.Linear], nn.Linear] = lambda linear: linear,
+    ) -> None:
+        super().__init__()
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.head_dim, self.self_attention = embed_dim // num_heads, not cross
+        self.encoder_decoder_attention = cross
+        self.dropout_module = Dropout(dropout)
+        # in fairseq's order, so that one seed gives the same parameters
+        self.k_proj = wrap(nn.Linear(self.kdim, embed_dim, bias))
+        self.v_proj = wrap(nn.Linear(self.vdim, embed_dim, bias))
+        self.q_proj = wrap(nn.Linear(embed_dim, embed_dim, bias))
+        self.out_proj = wrap(nn.Linear(embed_dim, embed_dim, bias))
+        self.reset_parameters()
+        self._state_key = f"{uuid4()}.attn_state"
+
+    def reset_parameters(self) -> None:
+        """Initialise the projections as fairseq does."""
+        alike = self.kdim == self.vdim == self.embed_dim
+        for projection in (self.k_proj, self.v_proj, self.q_proj):
+            nn.init.xavier_uniform_(projection.weight, 1 / math.sqrt(2) if alike else 1)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
 
     def narrow(self, queries: int, keys: int, values: int) -> None:
         """Cut the projections to widths, after their initialisation.
@@ -38,8 +138,8 @@ class CachedProjections(MultiheadAttention):
         output = self.out_proj
         output.in_features = values
         output.weight = nn.Parameter(output.weight.detach()[:, :values].clone())
-        if not queries and not keys and self.v_proj is not None:
-            nn.init.xavier_uniform_(self.v_proj.weight)  # fairseq's gain is for q, k and v in one
+        if not queries and not keys and values:
+            nn.init.xavier_uniform_(self.v_proj.weight)  # the gain is for q, k and v in one
 
     def project(
         self,
@@ -70,10 +170,9 @@ class CachedProjections(MultiheadAttention):
             q = q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
         padding = inputs.padding
         if state is not None:
-            padding = self._append_prev_key_padding_mask(
-                padding, cached.get("prev_key_padding_mask"), v.size(0), v.size(2), static_kv
+            padding = _append_padding(
+                cached.get("prev_key_padding_mask"), padding, v.size(0), v.size(2), static_kv
             )
-            padding = None if padding is None else padding.bool()
             self._store(state, k, v, padding, beam)
         queries, keys, cross = query.size(0) * beam, v.size(2), not self.self_attention
         first_query = inputs.first_query if cross else keys - queries
@@ -90,6 +189,15 @@ class CachedProjections(MultiheadAttention):
             return x.new_empty(x.size(1), 0, x.size(0), self.head_dim)
         return projection(x).unflatten(-1, (-1, self.head_dim)).permute(1, 2, 0, 3)
 
+    def _get_input_buffer(self, state: State | None) -> dict[str, Tensor | None]:
+        """Return the cache: keys and values [B, h, S, D], and padding [B, S] or None."""
+        return (state or {}).get(self._state_key) or {}
+
+    def _set_input_buffer(self, state: State, buffer: dict[str, Tensor | None]) -> State:
+        """Replace the cache."""
+        state[self._state_key] = buffer
+        return state
+
     def _store(self, state: State, k: Tensor, v: Tensor, padding: Tensor | None, beam: int) -> None:
         """Cache keys and values [B, h, S, D] and padding [B, S] for the next step."""
         start = self.cache_start
@@ -105,7 +213,7 @@ class CachedProjections(MultiheadAttention):
     def share(self, state: State | None, beam: int) -> None:
         """Let each row of the cache belong to a number of hypotheses, which it was computed for."""
         cached = {} if state is None else self._get_input_buffer(state)
-        if not cached:
+        if state is None or not cached:
             return
         if self.self_attention:  # they will differ from now on
             for name, x in cached.items():
@@ -115,15 +223,28 @@ class CachedProjections(MultiheadAttention):
         self._set_input_buffer(state, cached)
 
     def reorder_incremental_state(self, incremental_state: State, new_order: Tensor) -> State:
-        """Reorder the cache as fairseq does, also where hypotheses share keys."""
-        cached = self._get_input_buffer(incremental_state)
-        if "beam" not in cached:
-            return super().reorder_incremental_state(incremental_state, new_order)
-        beam = int(cached.pop("beam"))
-        if cached["prev_value"].size(0) * beam != new_order.numel():
-            sentences = new_order.view(-1, beam)[:, 0] // beam
-            cached = {name: None if x is None else x[sentences] for name, x in cached.items()}
-        return self._set_input_buffer(incremental_state, cached | {"beam": torch.tensor(beam)})
+        """Reorder the cache by hypotheses [B * beam], also where these share keys."""
+        cached = dict(self._get_input_buffer(incremental_state))
+        if (values := cached.get("prev_value")) is None:
+            return incremental_state
+        shared = cached.pop("beam", None)
+        beam = 1 if shared is None else int(shared)
+        if self.encoder_decoder_attention and len(values) * beam == new_order.numel():
+            return incremental_state  # hypotheses of a sentence have the same keys
+        rows = new_order if beam == 1 else new_order.view(-1, beam)[:, 0] // beam
+        cached = {n: None if x is None else x.index_select(0, rows) for n, x in cached.items()}
+        return self._set_input_buffer(
+            incremental_state, cached | ({} if shared is None else {"beam": shared})
+        )
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Part the projection to queries, keys and values that early versions of fairseq have."""
+        prefix = f"{name}." if name else ""
+        for kind in ("weight", "bias"):
+            joint = state_dict.pop(f"{prefix}in_proj_{kind}", None)
+            parts = () if joint is None else joint.chunk(3)
+            for projection, part in zip("qkv", parts, strict=bool(parts)):
+                state_dict[f"{prefix}{projection}_proj.{kind}"] = part
 
 
 def split_beam(x: Tensor, beam: int) -> Tensor:
@@ -134,3 +255,17 @@ def split_beam(x: Tensor, beam: int) -> Tensor:
 def _append(cached: Tensor | None, new: Tensor) -> Tensor:
     """Return the cached keys or values [B, h, S, D] followed by the new ones."""
     return new if cached is None else torch.cat([cached, new], 2)
+
+
+def _append_padding(
+    cached: Tensor | None, new: Tensor | None, sentences: int, keys: int, static: bool
+) -> Tensor | None:
+    """Return the padding [B, S] of cached and new keys, or None; what is not said is none."""
+    if cached is None and new is None or static and cached is not None:
+        return cached
+    parts = [x.bool() for x in (cached, new) if x is not None]
+    rest = keys - sum(x.size(1) for x in parts)
+    if rest > 0:
+        filler = parts[0].new_zeros(sentences, rest)
+        parts.insert(1 if cached is not None else 0, filler)
+    return torch.cat(parts, 1)

@@ -1,132 +1,117 @@
 """Scorers: how well a query and a key match, before masking and normalising."""
 
-import math
-from collections.abc import Callable, Sequence
-from operator import add, sub
+import sys
+import warnings
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.parts import Parts
-from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.kernels import toeplitz
-
-HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
-MAX_SIGMAS = 5.33  # 1e-7 of a normal distribution lies further from its mean
-
-Scorer = Callable[[HeadCall], Tensor]
-"""HeadCall -> scores, broadcastable to [B, h, T, S]."""
 
 
-def dot_product(call: HeadCall) -> Tensor:
-    """Return q k^T / sqrt(D) (Vaswani et al. 2017, Eq. 1), which the fused kernels compute too."""
-    return (call.q * call.q.size(-1) ** -0.5) @ call.k.transpose(-1, -2)
+class Scorer(nn.Module):
+    """Base of the scorers of a group of h heads.
+
+    Attributes:
+        uses_queries: it reads queries; a layer in which no scorer does has no projection to them.
+        uses_keys: it reads keys; likewise.
+        encoder_only: it stands in encoders alone.
+        in_sequence: it has no meaning between two sequences.
+        multiplies: it compares rotated queries and keys, or parts of them, as it does whole ones.
+        learned: what its heads look at is learned; else they have neither queries nor keys.
+        window: how many keys before a query heads that are not learned have to see, at least 1.
+        length: how many tokens it takes.
+    """
+
+    uses_queries = uses_keys = learned = True
+    encoder_only = in_sequence = multiplies = False
+    window: int | None = None
+    length: int = sys.maxsize
+
+    def __init__(self, heads: int = 1) -> None:
+        super().__init__()
+
+    def forward(self, call: HeadCall) -> Tensor:
+        """Return scores, broadcastable to [B, h, T, S]."""
+        raise NotImplementedError
+
+    def as_product(self, call: HeadCall) -> tuple[Tensor, Tensor | None] | None:
+        """Return q' [B, h, T, D] and b of scores q' k^T / sqrt(D) + b, or None if there are none.
+
+        Fused kernels compute such scores. b may be None.
+        """
+        return None
+
+    def fused(self, call: HeadCall) -> Tensor | None:
+        """Return the output [B, h, T, D] of heads that are not learned, or None to decline."""
+        return None
+
+    def build_projections(self, width: int, queries: int, dropout: float) -> nn.Module | None:
+        """Build the module of a layer that makes `HeadCall.relative`, or return None.
+
+        It is called with the attention, its `Inputs` and the number of keys.
+
+        Args:
+            width: C.
+            queries: h D, the width of the queries of learned heads.
+            dropout: of the relative embeddings.
+        """
+        return None
 
 
 SCORERS: Parts[Scorer] = Parts("scorer", None, optional=("width",))
-"""Scorers of heads that are not hard-coded, by name; see `registry.register_scorer`."""
+"""Scorers by name; see `registry.register_scorer`."""
 
 
-def uses_queries(scorer: Scorer) -> bool:
-    """Return whether a scorer reads queries; without them a layer has no projection to them."""
-    return getattr(scorer, "uses_queries", True)
-
-
-def uses_keys(scorer: Scorer) -> bool:
-    """Return whether a scorer reads keys; without them a layer has no projection to them."""
-    return getattr(scorer, "uses_keys", True)
+def dot_product(call: HeadCall) -> Tensor:
+    """Return q k^T / sqrt(D) (Vaswani et al. 2017, Eq. 1), [B, h, T, S]."""
+    return (call.q * call.q.size(-1) ** -0.5) @ call.k.transpose(-1, -2)
 
 
 @SCORERS.register("dot")
-def build_dot_product(heads: int) -> Scorer:
-    """Return the scaled dot product."""
-    return dot_product
+class DotProduct(Scorer):
+    """The scaled dot product, which the fused kernels compute too."""
 
-
-class Gaussian(nn.Module):
-    """The logarithm of a normal density, from positions alone (You et al. 2020, Section 3).
-
-    Head h gives key j, seen from query i, the density of N(ratio * i + offset_h, sigma_h^2) at j,
-    both counted from 0 among the real tokens. Densities are not made to sum to one; the fused form
-    and a cache leave out keys that are more than MAX_SIGMAS sigmas away.
-
-    Args:
-        offsets: of each head.
-        sigmas: of each head.
-        ratio: source tokens for each target token; 1 in self-attention.
-
-    Raises:
-        UsageError: a sigma or the ratio is not above 0.
-    """
-
-    def __init__(
-        self, offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0
-    ) -> None:
-        super().__init__()
-        for flag, number in (("--gaussian-sigma", min(sigmas)), ("--gaussian-ratio", ratio)):
-            if not 0 < number < math.inf:
-                raise UsageError(f"{flag} is {number:g}; give a number above 0, such as 1")
-        self.offsets, self.sigmas, self.ratio = tuple(offsets), tuple(sigmas), ratio
+    multiplies = True
 
     def forward(self, call: HeadCall) -> Tensor:
-        """Return scores [1 or B, h, T, S], float32.
+        """Return scores [B, h, T, S]."""
+        return dot_product(call)
 
-        They differ between sentences (B) if the padding on the left of these differs.
-        """
-        context, heads = call.context, call.heads
-        key = (*self._numbers(heads), self.ratio, context.queries, context.keys)
+    def as_product(self, call: HeadCall) -> tuple[Tensor, None]:
+        """Return the queries as they are."""
+        return call.q, None
 
-        def compute() -> Tensor:
-            return self._log_density(context.distances(self.ratio)[:, None], heads)
 
-        return context.inputs.cached(("gaussian", *key), compute)
+class _Function(Scorer):
+    """A function of a `HeadCall` as a scorer, with its attributes."""
 
-    def fused(self, call: HeadCall) -> Tensor | None:
-        """Return the output [B, h, T, D] of self-attention, or None for other attention."""
-        v, context, heads = call.v, call.context, call.heads
-        if context.cross or context.queries != context.keys:
-            return None
-        if context.key_padding is not None:
-            v = v.masked_fill(context.key_padding[:, None, :, None], 0)
-        causal, length = context.inputs.causal, context.keys
-        low, high = self._reach(heads)
-        low = max(min(low, 0), 1 - length)
-        high = 0 if causal else min(max(high, 0), length - 1)
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name in set(vars(Scorer)).intersection(dir(function)) - set(dir(nn.Module)):
+            setattr(self, name, getattr(function, name))
 
-        def weigh(distances: Tensor) -> Tensor:
-            far = (distances < low) | (distances > high)
-            return self._log_density(distances, heads).exp().masked_fill(far, 0).to(v.dtype)
+    def forward(self, call: HeadCall) -> Tensor:
+        """Return the function's scores."""
+        return self.function(call)
 
-        def compute() -> tuple[Tensor, Tensor]:
-            forward = toeplitz.distances(length, low, high, v.device)
-            backward = toeplitz.distances(length, -high, -low, v.device)
-            return weigh(forward), weigh(-backward)
 
-        key = ("toeplitz", *self._numbers(heads), causal, v.dtype, length)
-        return toeplitz.attend(v, *context.inputs.cached(key, compute), low, high)
+def as_scorer(scorer: Any) -> Scorer:
+    """Return a scorer; a function, or a module with another base, becomes one, with a warning.
 
-    def window(self) -> int:
-        """Return how many keys before a query a cache has to hold, at least one."""
-        return max(1, -self._reach(slice(None))[0])
-
-    def _numbers(self, heads: slice) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return self.offsets[heads], self.sigmas[heads]
-
-    def _log_density(self, distances: Tensor, heads: slice) -> Tensor:
-        """Return the log-density at distances [..., T, S]: [..., h, T, S]."""
-        offsets, sigmas = (
-            torch.tensor(numbers).to(distances.device, non_blocking=True)[:, None, None]
-            for numbers in self._numbers(heads)
-        )
-        return -0.5 * ((distances - offsets) / sigmas).square() - sigmas.log() - HALF_LOG_2_PI
-
-    def _reach(self, heads: slice) -> tuple[int, int]:
-        """Return the lowest and highest j - i within MAX_SIGMAS sigmas of a head's mean."""
-        offsets, sigmas = self._numbers(heads)
-        reach = [math.ceil(MAX_SIGMAS * sigma - 0.5) for sigma in sigmas]
-        return math.floor(min(map(sub, offsets, reach))), math.ceil(max(map(add, offsets, reach)))
-
-    def extra_repr(self) -> str:
-        """Return the parameters for the printed module."""
-        return f"offsets={self.offsets}, sigmas={self.sigmas}, ratio={self.ratio}"
+    A module keeps the names of its parameters.
+    """
+    if isinstance(scorer, Scorer):
+        return scorer
+    message = (
+        f"{type(scorer).__name__} is no fairseq_ext.attention.scorers.Scorer; derive it from that"
+    )
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    if not isinstance(scorer, nn.Module):
+        return _Function(scorer)
+    kind = type(scorer)
+    own = type(kind.__name__, (kind, Scorer), {"__module__": kind.__module__})
+    scorer.__class__ = own
+    return scorer  # type: ignore[return-value]

@@ -29,6 +29,7 @@ from fairseq_ext.mechanisms.guidance.schedule import (
     parse_alpha,
 )
 from fairseq_ext.models.config import flag, help_from_docstring, to_dict
+from fairseq_ext.models.model_report import get_model_report
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class AttentionGuidance(Term):
         if str(cfg.ag_preset) == "released":  # there, a shorter training holds to its end
             hold = max(0, min(hold, end))
         self.schedule = build_schedule(cfg.ag_decay_updates, hold, cfg.max_update)
-        self.guided = plan_guidance(cfg, task)
+        self.guided = plan_guidance(cfg, task, get_model_report(task).guidable)
         for site, guided in self.guided.items():
             logger.info("attention guidance, %s: %s", site, guided)
 

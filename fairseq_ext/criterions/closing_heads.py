@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_ext.criterions.logging_outputs import Log, log_percentage, log_sums
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.learned_gates import L0Gate
+from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.models.config import help_from_docstring
 
 

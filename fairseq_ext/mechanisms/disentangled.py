@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from fairseq_ext.attention.context import HeadCall, Inputs, RelativeTables
-from fairseq_ext.attention.scorers import SCORERS
+from fairseq_ext.attention.context import HeadCall, Inputs
+from fairseq_ext.attention.normalisers import is_fused
+from fairseq_ext.attention.projections import Dropout
+from fairseq_ext.attention.scorers import SCORERS, Scorer
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.kernels.distances import add_distances
 
@@ -48,6 +49,22 @@ class DisentangledOptions:
     disentangled_raw_embeddings: bool = False
 
 
+class RelativeTables(NamedTuple):
+    """Projected embeddings of the 2T - 1 distances between T tokens, for the scores of h heads.
+
+    Attributes:
+        keys: [h, D, 2T - 1], which queries are compared with, i - j from T - 1 down; or None.
+        queries: [h, D, 2T - 1], which keys are compared with, i - j from 1 - T up; or None.
+    """
+
+    keys: Tensor | None
+    queries: Tensor | None
+
+    def select(self, heads: slice) -> "RelativeTables":
+        """Return the tables of some heads."""
+        return RelativeTables(*(table if table is None else table[heads] for table in self))
+
+
 class Rows(NamedTuple):
     """The relative embeddings that sentences of some length need.
 
@@ -61,7 +78,7 @@ class Rows(NamedTuple):
 
 
 @SCORERS.register("disentangled", options=DisentangledOptions)
-class Disentangled(nn.Module):
+class Disentangled(Scorer):
     """s_ij = (q_i k_j + q_i kr_d + k_j qr_d) / sqrt(3 D), d = bucket(i - j).
 
     This is Eq. 4 of He et al. 2021. kr and qr are relative embeddings, projected as keys and as
@@ -113,16 +130,25 @@ class Disentangled(nn.Module):
         scores = (call.q * scale) @ call.k.transpose(-1, -2)
         return self._add_positions(scores, call)
 
-    def bias(self, call: HeadCall) -> tuple[Tensor, Tensor]:
-        """Return queries q' [B, h, T, D] and a bias b [B, h, T, T]: s = q' k^T / sqrt(D) + b."""
+    def as_product(self, call: HeadCall) -> tuple[Tensor, Tensor] | None:
+        """Return queries q' [B, h, T, D] and a bias b [B, h, T, T]: s = q' k^T / sqrt(D) + b.
+
+        None where that is slower, or on CPUs, where torch's attention has no gradient of a bias.
+        """
+        if not is_fused(call) or call.q.device.type == "cpu" and self._is_trained(call):
+            return None
         q, length = call.q * self.factor() ** -0.5, call.q.size(2)
         return q, self._add_positions(q.new_zeros(*q.shape[:2], length, length), call)
 
-    def trains_bias(self, call: HeadCall) -> bool:
-        """Return whether that bias will need a gradient."""
+    def _is_trained(self, call: HeadCall) -> bool:
+        """Return whether the bias will need a gradient."""
         sources = [call.q, call.k, *(call.relative or ())]
         needed = any(source is not None and source.requires_grad for source in sources)
         return needed and torch.is_grad_enabled()
+
+    def build_projections(self, width: int, queries: int, dropout: float) -> nn.Module:
+        """Build the projections of relative embeddings in a layer."""
+        return RelativeProjections(self, width, queries, dropout)
 
     def factor(self) -> int:
         """Return by how much the variance of scores grows: the number of terms, with content's."""
@@ -210,7 +236,7 @@ class RelativeProjections(nn.Module):
         self.scorer = scorer
         self.key = nn.Linear(width, heads_width) if "c2p" in own else None
         self.query = nn.Linear(width, heads_width) if "p2c" in own else None
-        self.dropout = FairseqDropout(dropout, "MultiheadAttention")  # see --retain-dropout-modules
+        self.dropout = Dropout(dropout)
 
     def forward(self, attention: Any, inputs: Inputs, length: int) -> RelativeTables:
         """Return the tables of T tokens for the scorer, divided by the square root of 3 D.
@@ -235,9 +261,3 @@ class RelativeProjections(nn.Module):
         if "p2c" in scorer.terms:  # k_j with i - j: the distances of its row go up
             queries = project(self.query or attention.q_proj, places.flip(0))
         return RelativeTables(keys, queries)
-
-
-def find_scorer(groups: Any) -> Disentangled | None:
-    """Return the first disentangled scorer among groups of heads, or None."""
-    scorers = (group.scorer for group in groups)
-    return next((scorer for scorer in scorers if isinstance(scorer, Disentangled)), None)

@@ -7,14 +7,14 @@ attention UNAS, DNAS and HNAS.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
-from fairseq_ext.attention.softmax import NORMALISERS, Normaliser, Softmax
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
 
@@ -159,10 +159,6 @@ def _fused_doubly(
     return kernel.attend(*given, call.dropout)
 
 
-Weights = ChoiceEnum(list(Hybrid.WEIGHTS))
-Kernels = ChoiceEnum(list(GPU_KERNELS))
-
-
 @dataclass
 class DoublyOptions:
     """Options of doubly-normalised attention.
@@ -172,7 +168,7 @@ class DoublyOptions:
             none (slower, and maps in memory)
     """
 
-    doubly_kernel: Kernels = "triton"  # type: ignore[valid-type]
+    doubly_kernel: Literal["triton", "none"] = "triton"
 
 
 @dataclass
@@ -187,7 +183,7 @@ class HybridOptions(DoublyOptions):
     """
 
     hna_init: float = 0.5
-    hna_weight: Weights = "sigmoid"  # type: ignore[valid-type]
+    hna_weight: Literal["sigmoid", "raw", "clamp"] = "sigmoid"
 
 
 @dataclass

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from fairseq_ext.attention.masks import add_bias
-from fairseq_ext.attention.softmax import NORMALISERS, Normaliser
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
 from fairseq_ext.errors import UsageError
 
 ALPHAS = 1.01, 1.99  # of learned ones; nearer to 1 powers overflow, and the weights are softmax's

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from fairseq.modules import GradMultiply
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -52,6 +51,8 @@ class Adversary(nn.Module):
         inner: the width of Q and K (default: C).
     """
 
+    per_head_flag = "--asa-per-head"
+
     def __init__(self, width: int, heads: int = 1, inner: int | None = None) -> None:
         super().__init__()
         self.heads, inner = heads, inner or width
@@ -90,6 +91,16 @@ class _Step(Function):
 def straight_through_step(x: Tensor) -> Tensor:
     """Return 1 where x > 0, 0 where x < 0 and 1/2 at 0, with the gradient of sigmoid(x)."""
     return _Step.apply(x)
+
+
+class _Ascent(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
 
 
 class UnitCounts(NamedTuple):
@@ -199,7 +210,7 @@ class AdversarialPass(SecondPass):
         """Return the bias that the layer's adversary chooses; None if it has none."""
         if attention.adversary is None:
             return None
-        keep = GradMultiply.apply(attention.adversary(x, self.sample), -1)  # it ascends
+        keep = _Ascent.apply(attention.adversary(x, self.sample))
         return self._mask_units(attention.layer, keep, context)
 
 

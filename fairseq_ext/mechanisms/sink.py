@@ -2,19 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
-from fairseq_ext.attention import softmax
+from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias
-from fairseq_ext.attention.softmax import NORMALISERS, Normaliser
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
 from fairseq_ext.mechanisms.kernels import sink_sdpa
 
 LEARNED, FIXED = "learned", "off-by-one"
-Sinks = ChoiceEnum([LEARNED, FIXED])
 
 
 @dataclass
@@ -25,7 +24,7 @@ class SinkOptions:
         sink: logit of the sink: learned for each head, 0 at first, or fixed at 0 (off-by-one)
     """
 
-    sink: Sinks = LEARNED  # type: ignore[valid-type]
+    sink: Literal["learned", "off-by-one"] = "learned"
 
 
 @NORMALISERS.register("sink", options=SinkOptions)
@@ -62,7 +61,7 @@ class Sink(Normaliser):
 
     def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
         """Return the output of torch's fused attention, or None where that is slower."""
-        if not softmax.is_fused(call):
+        if not normalisers.is_fused(call):
             return None
         logit = self.logit(call.heads, call.q).view(-1).expand(call.q.size(1))
         return sink_sdpa.attend(call, mask, logit)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.attention.masks import add_bias, mask_to_bias
-from fairseq_ext.attention.softmax import NORMALISERS, Normaliser
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
 from fairseq_ext.errors import UsageError
 
 

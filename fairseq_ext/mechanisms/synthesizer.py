@@ -34,7 +34,7 @@ class RandomOptions(SynthesizerOptions):
     synthesizer_fixed: bool = False
 
 
-class Synthesizer(nn.Module):
+class Synthesizer(Scorer):
     """Base of the scorers that know a key by its position among the real tokens alone.
 
     Attributes:
@@ -141,8 +141,3 @@ class Random(Synthesizer):
             return scores[None, :, first:stop, : context.keys]
         rows = places[:, first:stop]
         return scores[:, rows[:, :, None], places[:, None]].transpose(0, 1)
-
-
-def find_length(scorer: Scorer) -> float:
-    """Return the number of positions that a scorer knows; infinity if it takes any."""
-    return scorer.length if isinstance(scorer, Synthesizer) else math.inf

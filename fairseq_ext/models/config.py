@@ -3,9 +3,11 @@
 from argparse import Namespace, _StoreFalseAction
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, make_dataclass
-from typing import Any, NamedTuple, Optional, TypeVar
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, NamedTuple, Optional, TypeVar, get_args, get_origin
 
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
 
@@ -27,16 +29,26 @@ def described(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-def list_options(config: type) -> list[Option]:
+def list_options(config: Any) -> list[Option]:
     """Return the options of a dataclass."""
-    return [(field.name, field.type, field) for field in fields(config)]
+    return [(each.name, to_enumeration(each.type), each) for each in fields(config)]  # type: ignore[arg-type]
 
 
 def to_dict(options: Any) -> dict[str, Any]:
-    """Return options of a DictConfig (interpolations resolved), a mapping or a namespace."""
+    """Return options of a DictConfig (interpolations resolved), a mapping or a namespace.
+
+    Members of enumerations become their values, as checkpoints hold them.
+    """
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True)
-    return dict(options if isinstance(options, Mapping) else vars(options))
+    options = options if isinstance(options, Mapping) else vars(options)
+    return {name: v.value if isinstance(v, Enum) else v for name, v in options.items()}
+
+
+@cache
+def to_enumeration(kind: Any) -> Any:
+    """Return an enumeration of fairseq's for a type `Literal[…]`, and any other type as it is."""
+    return ChoiceEnum(list(get_args(kind))) if get_origin(kind) is Literal else kind
 
 
 class TaskFacts(NamedTuple):

@@ -20,14 +20,14 @@ from fairseq_ext.attention import (
     Attention,
     HeadGate,
     HeadGroup,
-    build_gaussian_heads,
     build_normaliser,
 )
 from fairseq_ext.attention.gates import FORMER_VALUES
 from fairseq_ext.attention.masks import DEFAULT_MASKS, MaskFunction
 from fairseq_ext.attention.positions import EMBEDDED, Positions
+from fairseq_ext.attention.sites import ALL_LAYERS, SITES, choose_layers
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.guidance.plan import ALL_LAYERS, SITES, choose_layers
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.roles.role_masks import RoleMask
 from fairseq_ext.models import config
 from fairseq_ext.models.role_options import check_role_heads, parse_roles, scale_queries
@@ -88,6 +88,7 @@ def build_heads(
             masks=(*DEFAULT_MASKS, *build_masks(site, count, options), *masks),
             positions=build_positions(site, heads - hard, options, own),
             query_factor=factor,
+            made_by="--encoder-roles" if masks else "",
         )
 
     hard_coded = build_hard_coded_heads(site, layer, heads, layers, options)
@@ -224,7 +225,7 @@ def build_hard_coded_heads(
     offsets, sigmas = (_parse_numbers(n, options[n], layer, count, layers) for n in names)
     ratio = options["gaussian_ratio"] if site == "cross" else 1.0
     masks = tuple(build_masks(site, count, options))
-    return build_gaussian_heads(offsets, sigmas, ratio, masks)
+    return build_gaussian_heads(offsets, sigmas, ratio, masks, flag)
 
 
 def parse_cross_layers(text: str, layers: int) -> list[int]:

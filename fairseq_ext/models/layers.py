@@ -3,22 +3,24 @@
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import transformer_layer as stock
+from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_ext.attention import Adversary, Attention, Inputs, SecondPass
+from fairseq_ext.attention import Attention, Inputs
 from fairseq_ext.attention.parts import SEED_STEP
 from fairseq_ext.attention.positions import share_parameters
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.disentangled import RelativeEmbeddings
-from fairseq_ext.mechanisms.synthesizer import find_length
+from fairseq_ext.mechanisms.second_pass import Adversary, SecondPass
 from fairseq_ext.models import head_options, mixer_options
 from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
 from fairseq_ext.models.heads_left import list_heads_left
@@ -48,8 +50,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         ),
         relative_dropout=cfg.dropout,
         dropout=cfg.attention_dropout,
-        q_noise=cfg.quant_noise.pq,
-        qn_block_size=cfg.quant_noise.pq_block_size,
+        wrap=partial(quant_noise, p=cfg.quant_noise.pq, block_size=cfg.quant_noise.pq_block_size),
         **(width_of_keys if site == "cross" else {}),
     )
 
@@ -194,7 +195,7 @@ def build_relative_embeddings(layers: nn.ModuleList, width: int) -> RelativeEmbe
 def count_positions(layers: nn.ModuleList, most: int) -> int:
     """Return how many tokens the self-attention of all layers takes, `most` or fewer."""
     own = [m for m in layers.modules() if isinstance(m, Attention) and m.self_attention]
-    lengths = [find_length(group.scorer) for attention in own for group in attention.groups]
+    lengths = [group.scorer.length for attention in own for group in attention.groups]
     return int(min([most, *lengths]))
 
 

@@ -15,10 +15,11 @@ from fairseq.logging.meters import safe_round
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, AttentionRecorder, SecondPass
-from fairseq_ext.attention.model_report import ModelReport, get_model_report
+from fairseq_ext.attention import Attention, AttentionRecorder
 from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
+from fairseq_ext.mechanisms.second_pass import SecondPass
 from fairseq_ext.models.config import keep_true_flags
+from fairseq_ext.models.model_report import ModelReport, get_model_report
 from fairseq_ext.models.options import LISTS, SLOTS
 from fairseq_ext.models.products import choose_library
 from fairseq_ext.vqa.multi_view import MultiView

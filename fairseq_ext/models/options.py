@@ -12,8 +12,8 @@ from fairseq.dataclass.configs import FairseqConfig
 
 from fairseq_ext.attention import GATES, MASKS, MIXERS, NORMALISERS, POSITIONS, SCORERS
 from fairseq_ext.attention.parts import Part, Parts
+from fairseq_ext.attention.sites import SITES
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.guidance.plan import SITES
 from fairseq_ext.mechanisms.roles.role_masks import DEFINITIONS, ROLES
 from fairseq_ext.models.config import (
     Option,
@@ -23,6 +23,7 @@ from fairseq_ext.models.config import (
     help_from_docstring,
     list_options,
     stock_options,
+    to_enumeration,
 )
 from fairseq_ext.models.roberta_options import ROBERTA_SHARED, RobertaOptions
 
@@ -215,7 +216,8 @@ def update() -> None:
     of_parts: dict[str, Option] = {}
     for _, part in parts:
         for name, option in part.options.items():
-            of_parts[name] = name, option.type, described(option.default, option.help)
+            kind = to_enumeration(option.type)
+            of_parts[name] = name, kind, described(option.default, option.help)
     own = list_options(AttentionOptions)
     OPTIONS[:] = [*own, *(each for name, each in of_parts.items())]
     ENCODER_OPTIONS[:] = [option for option in OPTIONS if not option[0].startswith(_TWO_SIDED)]

@@ -11,17 +11,17 @@ from fairseq.models import FairseqEncoderModel
 from fairseq.models.roberta import model as stock
 from torch import Tensor, nn
 
-from fairseq_ext.attention import AttentionRecorder, SecondPass
-from fairseq_ext.attention.model_report import ModelReport
+from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.second_pass import SecondPass
 from fairseq_ext.models import pretrained, role_options, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
 from fairseq_ext.models.generator import Generator
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
+from fairseq_ext.models.model_report import ModelReport
 from fairseq_ext.models.roberta_encoder import RobertaEncoder, init_parameters
 
 POSITIONS = 512  # if neither model nor task gives a number
-ENUMERATIONS = ("activation_fn", "hna_weight", "doubly_kernel", "encoder_conv_activation_fn")
 
 
 class RobertaModel(AttentionModel, stock.RobertaModel):
@@ -55,9 +55,6 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         """
         args, facts, longest = Namespace(**to_dict(cfg)), TaskFacts.read(task), task.max_positions()
         pretrained.adopt_options(args, facts.pretrained)
-        # no enumerations, in checkpoints
-        for name in ENUMERATIONS:
-            setattr(args, name, str(getattr(args, name)))
         args.max_positions = args.max_positions or longest or POSITIONS
         if isinstance(longest, int) and longest > args.max_positions:
             raise UsageError(

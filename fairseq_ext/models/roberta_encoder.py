@@ -17,13 +17,15 @@ PASSED = ("recorder", "second", "noise", "annotations")  # to the Transformer en
 
 
 def init_parameters(module: nn.Module) -> None:
-    """Initialise a module as fairseq initialises BERT's.
+    """Initialise a module as fairseq initialises BERT's, also drawing attention's weights again.
 
-    Attention without queries or keys is left out, since fairseq's function would ask for them, and
-    so are adversaries, which have initialised themselves.
+    Attention without queries or keys is left out, which fairseq's function would ask for, and so
+    are adversaries, which have initialised themselves.
     """
-    narrowed = isinstance(module, Attention) and None in (module.q_proj, module.k_proj)
-    if not (narrowed or isinstance(module, second_pass.BertLinear)):
+    if isinstance(module, Attention) and None not in (module.q_proj, module.k_proj):
+        for projection in (module.q_proj, module.k_proj, module.v_proj):
+            init_bert_params(projection)
+    elif not isinstance(module, second_pass.BertLinear):
         init_bert_params(module)
 
 

@@ -15,8 +15,8 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_ext.attention.sites import SITES
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.guidance.plan import SITES
 from fairseq_ext.models.heads_left import ALL
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer
 

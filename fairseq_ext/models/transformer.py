@@ -6,7 +6,8 @@ from fairseq.models import transformer as stock
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, AttentionRecorder, Inputs, SecondPass
+from fairseq_ext.attention import Attention, AttentionRecorder, Inputs
+from fairseq_ext.mechanisms.second_pass import SecondPass
 from fairseq_ext.models import head_options, options, role_options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer

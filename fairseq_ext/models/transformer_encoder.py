@@ -7,7 +7,8 @@ import torch
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
-from fairseq_ext.attention import AttentionRecorder, Inputs, SecondPass
+from fairseq_ext.attention import AttentionRecorder, Inputs
+from fairseq_ext.mechanisms.second_pass import SecondPass
 from fairseq_ext.models.head_options import embed_positions
 from fairseq_ext.models.layers import (
     EncoderLayer,

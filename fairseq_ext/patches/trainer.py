@@ -87,9 +87,9 @@ def restore_all() -> None:
         count, and begins an average from the parameters.
     """
     from fairseq_ext import safe_loading
-    from fairseq_ext.attention.model_report import get_model_report
     from fairseq_ext.data.fingerprints import check_fingerprints
     from fairseq_ext.models.config import to_dict
+    from fairseq_ext.models.model_report import get_model_report
     from fairseq_ext.training import resuming_checks
 
     def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:

@@ -7,10 +7,10 @@ from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from fairseq.tasks.fairseq_task import StatefulContainer
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.composite import REGULARISERS
 from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, View
 from fairseq_ext.models.mixins import report_model
+from fairseq_ext.models.model_report import get_model_report
 from fairseq_ext.testing import invariants
 from fairseq_ext.testing.mechanisms import build_tiny_model
 

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.data.fingerprints import FINGERPRINTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.mixins import drop_adversaries
+from fairseq_ext.models.model_report import SMART_MEAN
 from fairseq_ext.models.pretrained import computing_options, saved_options
 from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint

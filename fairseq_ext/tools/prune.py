@@ -29,7 +29,7 @@ from fairseq_ext.criterions.composite import ALIASES, AliasCriterion, CompositeC
 from fairseq_ext.criterions.objectives import OBJECTIVES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
-from fairseq_ext.mechanisms.learned_gates import L0Gate
+from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.models.config import default_options, flag, to_transformer_config
 from fairseq_ext.models.head_options import count_heads, parse_gate, parse_gate_sites
 from fairseq_ext.models.heads_left import name_places

@@ -10,13 +10,14 @@ from typing import Any
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from torch import nn
 
-from fairseq_ext.attention import Adversary, Attention
+from fairseq_ext.attention import Attention
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import Term, unwrap
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.second_pass import Adversary
 from fairseq_ext.models import head_options
 from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.models.mixins import AttentionModel

@@ -7,7 +7,7 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.doubly import Weights
 from fairseq_ext.models.config import (
     check_positive,
     check_requirements,
@@ -114,7 +113,7 @@ class MultiViewConfig(PythiaConfig):
     multi_view_scale: float = 1.0
     attention_dropout: float = 0.0
     hna_init: float = 0.5
-    hna_weight: Weights = "sigmoid"
+    hna_weight: Literal["sigmoid", "raw", "clamp"] = "sigmoid"
     sinkhorn_sweeps: int = 1
 
 

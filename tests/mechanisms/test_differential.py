@@ -9,9 +9,11 @@ from mixed_layer import D, H, T, attention
 from naive import softmax_rows
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_gaussian_heads, softmax
+from fairseq_ext.attention import Attention, HeadGroup, Inputs
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.mechanisms.differential import Differential
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 
 
 def differential(q: Tensor, k: Tensor, v: Tensor, masked: Tensor, mixer) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,8 @@ from cases import slow_but_first
 from mechanism_cases import Case
 from naive import normalise
 
-from fairseq_ext.attention import SCORERS, Attention, HeadGroup, Inputs, build_normaliser, softmax
+from fairseq_ext.attention import SCORERS, Attention, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.disentangled import Disentangled, RelativeEmbeddings
 from fairseq_ext.mechanisms.kernels import distances

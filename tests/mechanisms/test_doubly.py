@@ -10,8 +10,8 @@ from torch.autograd import gradcheck
 
 from fairseq_ext.attention import NORMALISERS, build_normaliser
 from fairseq_ext.attention.masks import mask_to_bias
-from fairseq_ext.attention.normalisers import Hybrid, Sinkhorn
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.doubly import Hybrid, Sinkhorn
 
 
 def column_sweep(e, absent):

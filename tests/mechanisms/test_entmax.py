@@ -8,10 +8,11 @@ from saved_state import save_state
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from fairseq_ext.attention import Attention, HeadGroup, L0Gate
+from fairseq_ext.attention import Attention, HeadGroup
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.entmax import Entmax, entmax
+from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.testing import check_model
 from fairseq_ext.tools import prune
 

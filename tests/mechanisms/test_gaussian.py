@@ -18,14 +18,9 @@ from omegaconf import OmegaConf
 from saved_state import save_state
 from torch import Tensor
 
-from fairseq_ext.attention import (
-    Attention,
-    HeadGroup,
-    Inputs,
-    build_gaussian_heads,
-    build_normaliser,
-)
+from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.kernels import toeplitz
 from fairseq_ext.models import head_options
 from fairseq_ext.models.options import DEFAULTS, OPTIONS

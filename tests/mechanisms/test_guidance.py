@@ -20,6 +20,7 @@ from fairseq_ext.mechanisms.guidance.plan import (
     split_fraction,
 )
 from fairseq_ext.mechanisms.guidance.schedule import build_schedule, choose_alpha, parse_alpha
+from fairseq_ext.models.model_report import get_model_report
 
 PAD, EOS, PERIOD = 1, 2, 7
 CASES = [
@@ -450,6 +451,10 @@ def task_with(places=None, words=("w", ".")):
     )
 
 
+def plan(given, task):
+    return plan_guidance(given, task, get_model_report(task).guidable)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -474,38 +479,38 @@ def task_with(places=None, words=("w", ".")):
 )
 def test_heads_that_cannot_be_guided(given, says):
     with pytest.raises(UsageError) as error:
-        plan_guidance(options(**given), task_with())
+        plan(options(**given), task_with())
     assert all(part in str(error.value) for part in says), str(error.value)
 
 
 def test_models_that_cannot_be_guided():
     with pytest.raises(UsageError, match="--arch transformer_una"):
-        plan_guidance(options(), Namespace(source_dictionary=None))
+        plan(options(), Namespace(source_dictionary=None))
     without_cross = {"encoder": {0: range(4)}, "decoder": {}, "cross": {}}
     with pytest.raises(UsageError, match="has no cross attention"):
-        plan_guidance(options(ag_cross_heads="first:1"), task_with(without_cross))
+        plan(options(ag_cross_heads="first:1"), task_with(without_cross))
     hard_coded = {"encoder": {0: range(4, 4)}, "decoder": {}, "cross": {0: range(4)}}
     with pytest.raises(UsageError, match=r"\(here: next.*2 heads; a layer has 0 that can be"):
-        plan_guidance(options(), task_with(hard_coded))
+        plan(options(), task_with(hard_coded))
     without_encoder = {"encoder": {}, "decoder": {0: range(4)}, "cross": {0: range(4)}}
     with pytest.raises(UsageError, match=r"no encoder attention for --ag-encoder-heads \(here"):
-        plan_guidance(options(), task_with(without_encoder))
+        plan(options(), task_with(without_encoder))
 
 
 def test_what_is_guided():
-    (encoder,) = plan_guidance(options(), task_with()).values()
+    (encoder,) = plan(options(), task_with()).values()
     assert {layer: list(heads) for layer, heads in encoder.layers.items()} == {0: [0, 1], 1: [0, 1]}
     assert str(encoder) == "heads 0 next, 1 prev, in layers 0, 1"
     mixed = {"encoder": {0: range(2, 4)}, "decoder": {}, "cross": {}}
-    (encoder,) = plan_guidance(options(ag_fraction=1.0), task_with(mixed)).values()
+    (encoder,) = plan(options(ag_fraction=1.0), task_with(mixed)).values()
     assert list(encoder.layers[0]) == [2, 3]  # the first two are hard-coded
     assert str(encoder) == "heads 2 next, 3 prev, in layers 0"
     mixed = {"encoder": {0: range(3, 4), 1: range(4), 2: range(4)}, "decoder": {}, "cross": {}}
-    (encoder,) = plan_guidance(options(ag_encoder_heads="first:1"), task_with(mixed)).values()
+    (encoder,) = plan(options(ag_encoder_heads="first:1"), task_with(mixed)).values()
     assert str(encoder) == "heads 3 first, in layers 0; heads 0 first, in layers 1, 2"
-    (encoder,) = plan_guidance(options(ag_fraction=0.5, ag_layers="1,2"), task_with(mixed)).values()
+    (encoder,) = plan(options(ag_fraction=0.5, ag_layers="1,2"), task_with(mixed)).values()
     assert str(encoder) == "heads 0 next, 1 prev, in layers 1, 2"  # a share of their 4
-    both = plan_guidance(options(ag_cross_heads="diagonal:2", ag_layers="1"), task_with())
+    both = plan(options(ag_cross_heads="diagonal:2", ag_layers="1"), task_with())
     assert list(both) == ["cross"] and list(both["cross"].layers) == [1]
 
 

@@ -12,9 +12,9 @@ from mechanism_cases import Case
 from restore import configure_training
 from torch import nn
 
-from fairseq_ext.attention import InputGate, L0Gate
 from fairseq_ext.attention.gates import gate_heads
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.head_gates import InputGate, L0Gate
 from fairseq_ext.models import task_heads
 from fairseq_ext.models.head_options import check_gate_sites, parse_gate
 from fairseq_ext.testing import check_model

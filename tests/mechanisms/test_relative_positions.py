@@ -8,10 +8,12 @@ from cases import slow_but_first
 from mechanism_cases import Case
 from naive import rows
 
-from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser, softmax
+from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.context import AttentionContext
-from fairseq_ext.attention.positions import POSITIONS, Alibi, Buckets
+from fairseq_ext.attention.positions import POSITIONS
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.relative_positions import Alibi, Buckets
 from fairseq_ext.testing import check_model
 from fairseq_ext.testing.invariants import run
 from fairseq_ext.testing.mechanisms import build_tiny_model

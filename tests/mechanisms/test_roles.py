@@ -10,21 +10,15 @@ from mechanism_cases import Case
 from omegaconf import OmegaConf
 from worked_sentence import HEADS, IDF, RELATIONS, make_sentence
 
-from fairseq_ext.attention import (
-    Attention,
-    AttentionRecorder,
-    HeadGroup,
-    Inputs,
-    build_gaussian_heads,
-    build_normaliser,
-)
-from fairseq_ext.attention import softmax as softmax_module
-from fairseq_ext.attention.gates import build_static_gate
+from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention import normalisers as softmax_module
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.data.pieces import read_pieces
 from fairseq_ext.data.symbols import SymbolTable
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
+from fairseq_ext.mechanisms.head_gates import build_static_gate
 from fairseq_ext.mechanisms.kernels import doubly_cpu
 from fairseq_ext.mechanisms.roles.role_masks import (
     NEVER_RARE,

@@ -10,7 +10,7 @@ import torch
 from mechanism_cases import Case
 from torch import Tensor, nn
 
-from fairseq_ext.attention import Adversary, Attention, HeadGroup, Inputs
+from fairseq_ext.attention import Attention, HeadGroup, Inputs
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.criterions.divergence import (
     Divergence,
@@ -24,6 +24,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass import (
     EMPTY_ROWS,
     AdversarialPass,
+    Adversary,
     BernoulliPass,
     MagnitudePass,
     straight_through_step,

@@ -5,7 +5,8 @@ import torch
 from mechanism_cases import Case
 from torch import Tensor
 
-from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs, softmax
+from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs
+from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask
 from fairseq_ext.attention.normalisers import build_normaliser

@@ -10,7 +10,6 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.adversarial import asa_options
 from fairseq_ext.criterions.adversarial.asa_options import TAGGING_TASK
 from fairseq_ext.criterions.adversarial.embedding_noise import FreeLB, Smart
@@ -20,6 +19,7 @@ from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means, sum_e
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.data.rows import pad_batch
 from fairseq_ext.mechanisms import second_pass
+from fairseq_ext.models.model_report import get_model_report
 from fairseq_ext.training_logs import MASKED_SHARE
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.attention.model_report import get_model_report
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass import EMPTY_ROWS
@@ -23,6 +22,7 @@ from fairseq_ext.models.config import (
     help_from_docstring,
     to_dict,
 )
+from fairseq_ext.models.model_report import get_model_report
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import torch
 from fairseq.utils import get_rng_state, set_rng_state
 from torch import Tensor
 
-from fairseq_ext.attention.model_report import SMART_MEAN
 from fairseq_ext.criterions.divergence import Divergence, Predictions, symmetric_kl, widen
 from fairseq_ext.criterions.logging_outputs import Log
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
+from fairseq_ext.models.model_report import SMART_MEAN
 
 LOSS_SCALE = 2.0**14
 """The factor of a loss whose gradient is computed in float16."""

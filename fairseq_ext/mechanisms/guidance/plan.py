@@ -4,22 +4,24 @@ Options name heads as in "next:1,prev:1,first:4", and layers as in "all" or "0,3
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from fairseq_ext.attention import Attention
-from fairseq_ext.attention.model_report import HeadsBySite, get_model_report
+from fairseq_ext.attention.sites import SITES, choose_layers
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, PERIOD_FLAG
 
-SITES = ("encoder", "decoder", "cross")
-ALL_LAYERS = {"all": slice(None)}
 TRANSLATION_HEADS = "next:1,prev:1"  # the heads that the paper guides in translation models
 DECODER_HEADS = "prev:1,first:1"  # what it guides and a decoder can do; our choice
 ENCODER_FRACTION = 0.5  # the fraction of heads that it guides in an encoder alone
 DEFAULT_PERIODS = ". \u2581."  # in text, and in pieces of SentencePiece
+
+
+HeadsBySite = Mapping[str, Mapping[int, Sequence[int]]]
+"""site -> layer -> the heads there that are free to learn what they look at."""
 
 
 class PatternHeads(NamedTuple):
@@ -55,13 +57,12 @@ def _span(heads: Sequence[int]) -> str:
     return str(heads[0]) if len(heads) == 1 else f"{heads[0]}-{heads[-1]}"
 
 
-def plan_guidance(cfg: Any, task: Any) -> dict[str, GuidedHeads]:
-    """Return the guided heads of each site.
+def plan_guidance(cfg: Any, task: Any, guidable: HeadsBySite) -> dict[str, GuidedHeads]:
+    """Return the guided heads of each site, of a model's heads that can be guided.
 
     Raises:
         UsageError: the options cannot be met with this model and dictionary.
     """
-    guidable = get_model_report(task).guidable
     if not any(guidable.values()):
         raise UsageError(
             "this --arch has no attention to guide; give another, such as --arch transformer_una"
@@ -144,38 +145,6 @@ def find_guidable_heads(model: nn.Module) -> HeadsBySite:
         if isinstance(module, Attention):
             heads[module.site][module.layer] = module.unrestricted_heads
     return heads
-
-
-def choose_layers(
-    flag: str,
-    text: str,
-    layers: Iterable[int],
-    keywords: Mapping[str, slice] = ALL_LAYERS,
-    noun: str = "layers",
-) -> list[int]:
-    """Return the layers that a text names, by a keyword or by numbers separated by commas.
-
-    Args:
-        flag: the option, for errors.
-        text: its value.
-        layers: all there are.
-        keywords: keyword -> the part of all layers that it means.
-        noun: what the layers are called in errors.
-
-    Raises:
-        UsageError: a keyword or a number is not among them.
-    """
-    layers = sorted(layers)
-    if text in keywords:
-        return layers[keywords[text]]
-    parts = [part.strip() for part in text.split(",")]
-    chosen = {int(part) for part in parts if part.isdecimal()}
-    if len(chosen) < len(set(parts)) or not chosen <= set(layers):
-        raise UsageError(
-            f"{flag} is '{text}'; give {', '.join(keywords)}, or some of the {noun} "
-            f"{', '.join(map(str, layers))}, as in {layers[0]},{layers[-1]}"
-        )
-    return sorted(chosen)
 
 
 def parse_heads(flag: str, text: str) -> list[PatternHeads]:

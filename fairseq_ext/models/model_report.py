@@ -1,13 +1,12 @@
 """Report of a model to the criterion of its training; to checkpoints that has `task.state`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SMART_MEAN = "smart_mean"  # in the state of a task
+from fairseq_ext.mechanisms.guidance.plan import HeadsBySite
 
-HeadsBySite = Mapping[str, Mapping[int, Sequence[int]]]
-"""site -> layer -> the heads there that are free to learn what they look at."""
+SMART_MEAN = "smart_mean"  # in the state of a task
 
 
 @dataclass

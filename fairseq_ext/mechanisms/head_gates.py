@@ -1,4 +1,4 @@
-"""Gates of heads that depend on the input, and gates that close heads (L0)."""
+"""Gates of heads: a trained weight, one that depends on the input, and one that may close (L0)."""
 
 import math
 from collections.abc import Callable
@@ -10,6 +10,15 @@ from fairseq_ext.attention.gates import GATES, HeadGate
 
 BETA, LOW, HIGH = 2 / 3, -0.1, 1.1  # of the hard concrete distribution (Louizos et al. 2018)
 OPEN = 2.0  # log alpha at first: 88 % of the probability is above 0.5
+
+
+@GATES.register("static")
+def build_static_gate(heads: int, width: int) -> nn.Parameter:
+    """Return a trained weight for each head, g = 1 + offset (Wang et al. 2020, without a formula).
+
+    It is an offset from 1: in 16 bits a weight near 1 would hardly move.
+    """
+    return nn.Parameter(torch.zeros(heads))
 
 
 @GATES.register("input")
