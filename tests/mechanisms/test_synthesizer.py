@@ -52,7 +52,6 @@ CASES = [
         "random",
         "scorer",
         twin=random,
-        options=({}, {"synthesizer_fixed": True}),
         flags="--encoder-scorer random",
         own="scorer.scores",
     ),
