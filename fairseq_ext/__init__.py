@@ -8,8 +8,11 @@ recipes start fast. In Python, `import fairseq_ext.registry` loads fairseq and r
 import sys
 
 from fairseq_ext.deferred import register_after_fairseq
+from fairseq_ext.moved.finder import keep_old_names
 
 __version__ = "0.2.0"
+
+keep_old_names()
 
 if "fairseq" in sys.modules:
     from fairseq_ext import registry  # noqa: F401

@@ -24,7 +24,7 @@ patches.apply()
 import logging  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from importlib import import_module, metadata  # noqa: E402
-from importlib.util import find_spec  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any, TypeVar  # noqa: E402
 
 from fairseq_ext import criterions, models, tasks  # noqa: E402, F401
@@ -33,12 +33,8 @@ from fairseq_ext.attention.gates import HeadGate  # noqa: E402
 from fairseq_ext.attention.head_mixers import HeadMixer  # noqa: E402
 from fairseq_ext.attention.masks import MaskFunction  # noqa: E402
 from fairseq_ext.attention.normalisers import Normaliser  # noqa: E402
-from fairseq_ext.attention.parts import (  # noqa: E402
-    Parts,
-    check_name,
-    find_package,
-    read_options,
-)
+from fairseq_ext.attention.options import read_options  # noqa: E402
+from fairseq_ext.attention.parts import Parts, check_name, find_package  # noqa: E402
 from fairseq_ext.attention.scorers import Scorer  # noqa: E402
 from fairseq_ext.criterions import composite  # noqa: E402
 from fairseq_ext.criterions.terms import Term  # noqa: E402
@@ -201,9 +197,8 @@ def load_installed_packages() -> None:
 
 def load_vqa() -> None:
     """Import what questions about pictures register, if the folder is there."""
-    if find_spec("fairseq_ext.vqa"):
-        for module in ("models", "task", "criterion"):
-            import_module(f"fairseq_ext.vqa.{module}")
+    if Path(__file__).with_name("vqa").joinpath("registration.py").is_file():
+        import_module("fairseq_ext.vqa.registration")
 
 
 load_vqa()

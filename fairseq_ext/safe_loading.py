@@ -25,6 +25,7 @@ import torch
 
 from fairseq_ext.checkpoint_contents import check_contents
 from fairseq_ext.errors import UsageError
+from fairseq_ext.old_settings import upgrade_checkpoint
 
 
 class _Dtype:
@@ -136,7 +137,7 @@ def load(file: Any, *args: Any, allow: Callable[[], list] | None = None, **kwarg
 
 
 def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
-    """Load a checkpoint that `fairseq-train` saved.
+    """Load a checkpoint that `fairseq-train` saved, with settings as they are called now.
 
     Raises:
         UsageError: it is any other file, or has parameters that are not finite.
@@ -151,6 +152,7 @@ def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
             "'optimizer_history'); give a file that fairseq-train saved"
         )
     check_contents(_name(file), state)
+    upgrade_checkpoint(state)
     return state
 
 

@@ -11,18 +11,11 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.attention import GATES, MASKS, MIXERS, NORMALISERS, POSITIONS, SCORERS
 from fairseq_ext.attention.parts import OWN, Parts
+from fairseq_ext.attention.slots import SLOTS
 
 FOLDER = Path(__file__).parent / "mechanisms"
-TABLES: dict[str, Parts] = {
-    "normaliser": NORMALISERS,
-    "scorer": SCORERS,
-    "positions": POSITIONS,
-    "head mixer": MIXERS,
-    "head gate": GATES,
-    "mask": MASKS,
-}
+TABLES: dict[str, Parts] = {name: slot.parts for name, slot in SLOTS.items()}
 BIASES = {"queries": "k_proj.bias", "keys": "q_proj.bias"}
 
 
@@ -89,8 +82,8 @@ CORE = [
     Case("softmax", "normaliser", twin=softmax),
     Case("dot", "scorer", twin=dot),
     *(Case(name, "positions") for name in ("sinusoidal", "learned", "none")),
-    Case("none", "head mixer"),
-    Case("none", "head gate"),
+    Case("none", "head_mixer"),
+    Case("none", "head_gate"),
 ]
 """What attention has without a mechanism."""
 
@@ -122,7 +115,7 @@ def find_case(slot: str, part: str) -> Case:
     for case in list_cases():
         if case.key == (slot, part):
             return case
-    module = TABLES[slot][part].make.__module__.rpartition(".")[2]
+    module = TABLES[slot][part].make.__module__.split(".")[2]
     raise AssertionError(
         f"no test knows the {slot} {part!r}: write tests/mechanisms/test_{module}.py with CASES, "
         f"a list that has Case({part!r}, {slot!r}, twin=..., flags=...) of mechanism_cases.py"

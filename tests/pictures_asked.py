@@ -9,8 +9,6 @@ import numpy as np
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_ext.vqa.picture_features import FeatureWriter
-
 WIDTH = 6
 VIEWS = ("first", "second", "third")
 ANSWERS = ["no", "yes", "red", "blue", "2"]
@@ -69,6 +67,8 @@ def write_lines(path: Path, lines: Sequence[Any]) -> None:
 
 def write_features(prefix: Path, boxes: Mapping[int, np.ndarray]) -> None:
     """The features of a split in one view."""
+    from fairseq_ext.vqa.picture_features import FeatureWriter  # others import this file without it
+
     width = next(iter(boxes.values())).shape[1]
     with FeatureWriter(prefix, width) as writer:
         for picture, each in boxes.items():

@@ -24,7 +24,7 @@ from fairseq.logging import metrics
 
 from fairseq_ext.criterions.adversarial.adversarial_attention import Adversaries
 from fairseq_ext.criterions.adversarial.asa_options import AdversarialConfig
-from fairseq_ext.mechanisms.second_pass import Adversary
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
 
 # The loss (Eq. 9, 10), from what the model says and what the adversaries keep.
 

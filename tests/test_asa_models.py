@@ -18,10 +18,10 @@ from saved_state import save_state
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.criterions.divergence import Divergence, Predictions, kl
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import (
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
+from fairseq_ext.mechanisms.second_pass.passes import (
     EMPTY_ROWS,
     AdversarialPass,
-    Adversary,
     BernoulliPass,
     MagnitudePass,
     SecondPass,

@@ -12,7 +12,8 @@ from adversarial import PLACES, build, kl
 from fairseq_ext.criterions.adversarial.asa_options import RELEASED, resolve_options
 from fairseq_ext.data.rows import IGNORED, pad_batch
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import Adversary, SecondPass
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.training.training_checks import check_criterion
 
 

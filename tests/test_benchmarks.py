@@ -20,7 +20,6 @@ import deberta  # noqa: E402
 import finetuning  # noqa: E402
 import growth  # noqa: E402
 import measure  # noqa: E402
-import pictures  # noqa: E402
 import pretraining  # noqa: E402
 import steps  # noqa: E402
 import stock  # noqa: E402
@@ -34,7 +33,7 @@ SCRIPTS = {
     module.__name__: module
     for module in (
         *(alternatives, asa, attention, authors, deberta, finetuning, growth),
-        *(pictures, pretraining, training),
+        *(pretraining, training),
     )
 }
 QUIET = Quiet(deviation=0.03, spread=0.1)
@@ -503,29 +502,9 @@ def test_asa(tmp_path):
     assert_report(done, path, {asa.label("tiny", 128): names})
 
 
-@pytest.mark.slow
-def test_pictures(tmp_path):
-    """Made-up pictures are deleted afterwards."""
-    path, folder = tmp_path / "results.json", tmp_path / "data"
-    folder.mkdir()
-    done = benchmark(
-        *"pictures --pictures 12 --boxes 3 --width 8 --questions 4 --rounds 1 --json".split(),
-        *(path, "--folder", folder),
-    )
-    assert done.returncode in (0, measure.TOO_NOISY), done.stderr
-    found = json.loads(path.read_text())
-    ratios = {row["label"]: row["ratios"] for table in found["tables"] for row in table["rows"]}
-    assert ratios.keys() == {"epoch", "4 questions"}
-    assert ratios["epoch"].keys() == {"end", "most"}
-    assert ratios["4 questions"].keys() == {AGAIN, "loading", "loading from the disk"}
-    assert not list(folder.iterdir())
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("pictures --pictures 0", "'0' is not a whole number from 1 upwards"),
-        ("pictures --folder /nowhere", "--folder is /nowhere"),
         ("finetuning --data /nowhere", "--data is /nowhere"),
         ("attention --padding 0.5", "--padding is 0.5"),
         ("attention --json /nowhere/x.json", "/nowhere/x.json"),

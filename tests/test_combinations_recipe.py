@@ -103,7 +103,7 @@ def test_alternatives_are_those_that_can_be_combined():
     rows = [row["variants"] for row in read_rows(ROOT) if "alternative_to" in row]
     assert names == {*chain(*rows)} >= ALTERNATIVES.keys()
     assert all(ALTERNATIVES.keys() & row for row in rows)
-    assert closest == (names | PAPERS.keys()) - {"hna"} - in_slot("scorer") - in_slot("head mixer")
+    assert closest == (names | PAPERS.keys()) - {"hna"} - in_slot("scorer") - in_slot("head_mixer")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from fairseq_ext.mechanisms.roles.role_masks import (
     TokenFeatures,
     allowed_keys,
 )
-from fairseq_ext.mechanisms.second_pass import MASK_SCALE, AdversarialPass, Adversary
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
+from fairseq_ext.mechanisms.second_pass.passes import MASK_SCALE, AdversarialPass
 
 KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 3}

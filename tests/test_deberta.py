@@ -13,7 +13,7 @@ from restore import configure_training
 from torch.nn import functional as F
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import AdversarialPass, SecondPass
+from fairseq_ext.mechanisms.second_pass.passes import AdversarialPass, SecondPass
 from fairseq_ext.models.deberta import Convolution
 from fairseq_ext.testing import check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model

@@ -18,10 +18,10 @@ from fairseq_ext import registry, testing
 from fairseq_ext.attention.gates import HeadGate
 from fairseq_ext.attention.head_mixers import HeadMixer
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
+from fairseq_ext.attention.slots import map_options
 from fairseq_ext.criterions.terms import Term
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import FAMILIES
-from fairseq_ext.models.options import SLOTS
 from fairseq_ext.models.origins import check_origins
 from fairseq_ext.testing.invariants import assert_decoding_is_teacher_forcing
 from fairseq_ext.testing.mechanisms import build_tiny_model
@@ -440,7 +440,7 @@ def test_masks_that_count_positions_are_the_same_in_decoding(monkeypatch):
         return mask_even_keys
 
     registry.register_mask("own")(build_own_mask)
-    table = SLOTS["decoder_masks"]
+    table = map_options()["decoder_masks"].parts
     monkeypatch.setitem(table, "own", table.pop("own"))  # until the test ends
     options = {"decoder_gaussian_heads": "all", "decoder_masks": "own"}
     model = build_tiny_model("transformer_una_tiny", **options).eval()
@@ -456,7 +456,7 @@ def test_other_parts_of_a_package_are_chosen_by_their_flags(flag, monkeypatch):
     with pytest.raises(UsageError, match="'own'; (choose from|give none)"):
         build_tiny_model("transformer_una_tiny", **{option: "own"})
     assert register("own")(part) is part
-    table = SLOTS[option]
+    table = map_options()[option].parts
     monkeypatch.setitem(table, "own", table.pop("own"))  # until the test ends
     assert table["own"].package == "test_extension"
     line = "data --arch transformer_una_tiny --optimizer adam".split()

@@ -23,14 +23,15 @@ from fairseq_ext.attention import (
 from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.scorers import dot_product
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import Adversary, MagnitudePass
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
+from fairseq_ext.mechanisms.second_pass.passes import MagnitudePass
 from fairseq_ext.mechanisms.talking_heads import TalkingHeads
 from fairseq_ext.testing import check_head_mixer, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.training.training_checks import check_empty_rows, check_mixed_heads
 
 UNA = "transformer_una_tiny"
-KINDS = {case.key[1]: case.twin for case in list_cases() if case.slot == "head mixer" and case.twin}
+KINDS = {case.key[1]: case.twin for case in list_cases() if case.slot == "head_mixer" and case.twin}
 
 
 def heads(projection, x):

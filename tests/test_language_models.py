@@ -19,8 +19,9 @@ from invariants import EOS, PAD, batch
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention.presets import PRESETS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.architectures import LANGUAGE_MODELS, LM_SIZES
+from fairseq_ext.models.architectures import LM_SIZES
 from fairseq_ext.models.language_model import WITHOUT_EFFECT
 from fairseq_ext.prepare.toy.corpus import corpus
 from fairseq_ext.safe_loading import load_checkpoint
@@ -118,7 +119,7 @@ def test_sizes_are_fairseqs(size):
     ARCH_CONFIG_REGISTRY["transformer_lm" + (size or "_base")](args) if size else (
         ARCH_CONFIG_REGISTRY["transformer_lm_gpt2_tiny"].__globals__["base_lm_architecture"](args)
     )
-    for mechanism, preset in LANGUAGE_MODELS.items():
+    for mechanism, preset in PRESETS["transformer_lm"].items():
         cls = ARCH_MODEL_REGISTRY[f"transformer_lm_{mechanism}{size}"]
         ours = OmegaConf.structured(getattr(cls, "__dataclass"))
         expected = {name: value for name, value in vars(args).items() if name in ours}
@@ -145,7 +146,7 @@ def test_widths_follow_the_embeddings():
     assert model.decoder.project_in_dim is None and model.decoder.project_out_dim is None
 
 
-@pytest.mark.parametrize("mechanism", slow_but_first(LANGUAGE_MODELS))
+@pytest.mark.parametrize("mechanism", slow_but_first(PRESETS["transformer_lm"]))
 def test_mechanisms(mechanism):
     """Padding, batches, no look-ahead, and decoding token by token."""
     check_model(f"transformer_lm_{mechanism}_tiny")
@@ -182,7 +183,7 @@ def test_maps_are_recorded():
     torch.testing.assert_close(maps["decoder", 1].sum(-1), torch.ones(3, 2, 6))
 
 
-@pytest.mark.parametrize("mechanism", slow_but_first(LANGUAGE_MODELS))
+@pytest.mark.parametrize("mechanism", slow_but_first(PRESETS["transformer_lm"]))
 def test_what_is_generated_has_the_scores_of_teacher_forcing(mechanism):
     """Beam search after given beginnings, token by token."""
     model = build_tiny_model(f"transformer_lm_{mechanism}_tiny", max_target_positions=64)

@@ -26,9 +26,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_ext.attention import Attention, AttentionRecorder
+from fairseq_ext.attention.presets import PRESETS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.doubly import Hybrid
-from fairseq_ext.models.architectures import _TINY, MECHANISMS, SIZES
+from fairseq_ext.models.architectures import _TINY, SIZES
 from fairseq_ext.models.config import check_requirements, joined_config, to_transformer_config
 from fairseq_ext.models.layers import Checkpointed
 from fairseq_ext.models.mixins import SIDES
@@ -102,7 +103,7 @@ def test_softmax_models_are_fairseqs(options):
         torch.testing.assert_close(*pair, atol=5e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", PRESETS["transformer"])
 @pytest.mark.parametrize("size", [size for size in SIZES if size not in ("_tiny", "_gigaword")])
 def test_every_size_is_the_stock_preset(mechanism, size):
     args = Namespace()
@@ -110,7 +111,9 @@ def test_every_size_is_the_stock_preset(mechanism, size):
     stock = asdict(TransformerConfig.from_namespace(args))
     cls = ARCH_MODEL_REGISTRY[f"transformer_{mechanism}{size}"]
     ours = to_transformer_config(OmegaConf.structured(getattr(cls, "__dataclass")))
-    assert {name: getattr(ours, name) for name in MECHANISMS[mechanism]} == MECHANISMS[mechanism]
+    assert {name: getattr(ours, name) for name in PRESETS["transformer"][mechanism]} == PRESETS[
+        "transformer"
+    ][mechanism]
     assert {name: asdict(ours)[name] for name in stock} == stock
 
 

@@ -9,10 +9,10 @@ from conftest import PLUGIN, fairseq, train, train_encoder
 
 from fairseq_ext import cli
 from fairseq_ext.attention import SCORERS, Attention, HeadGroup, build_normaliser
+from fairseq_ext.attention.building import list_heads_left
 from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.head_gates import L0Gate
-from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.safe_loading import load_checkpoint
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.tools import prune
@@ -260,7 +260,7 @@ def test_heads_of_layers():
     ("options", "said"),
     [
         ({"head_gate": "none"}, "x.pt has --head-gate none, which closes no heads; give"),
-        ({"head_gate": "True"}, "--head-gate static, which closes no heads"),
+        ({"head_gate": "static"}, "--head-gate static, which closes no heads"),
         ({"encoder_roles": "rare"}, "has --encoder-roles rare, which says by their place"),
         ({"encoder_gaussian_heads": "2"}, "has --encoder-gaussian-heads 2, which says"),
         ({"encoder_positions": "t5"}, "--encoder-positions t5, which .* is shared by all layers"),

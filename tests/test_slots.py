@@ -20,11 +20,11 @@ CHECKS = {
     "normaliser": testing.check_normaliser,
     "scorer": testing.check_scorer,
     "positions": check_positions,
-    "head mixer": testing.check_head_mixer,
-    "head gate": testing.check_head_gate,
-    "mask": lambda name, twin, **options: testing.check_mask(name, **options),
+    "head_mixer": testing.check_head_mixer,
+    "head_gate": testing.check_head_gate,
+    "masks": lambda name, twin, **options: testing.check_mask(name, **options),
 }
-EMPTY = {("head mixer", "none"), ("head gate", "none")}
+EMPTY = {("head_mixer", "none"), ("head_gate", "none")}
 PARTS = [key for key in list_parts() if key not in EMPTY]
 
 

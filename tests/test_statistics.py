@@ -213,10 +213,10 @@ def test_rows_of_any_sum_are_taken_as_shares():
 
 
 def test_shares_of_keys_count_keys_not_heads(capsys):
-    """Views have different numbers of keys: 100 of 10,000 are explained away."""
-    each = {"model": "m", "site": "views", "below_bound": 0.5, "least_times_keys": 0}
+    """A head with 100 keys and one with 9,900: 100 of 10,000 are explained away."""
+    each = {"model": "m", "site": "encoder", "below_bound": 0.5, "least_times_keys": 0}
     counts = [{"keys": 100, "explained_away": 1.0}, {"keys": 9900, "explained_away": 0.0}]
-    columns.print_summary([each | count for count in counts], "views")
+    columns.print_summary([each | count for count in counts], "encoder")
     assert "m: 1.00% of the keys explained away, 50.00% get less" in capsys.readouterr().out
 
 

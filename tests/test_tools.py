@@ -121,6 +121,19 @@ def test_doctor_does_not_miss_torchaudio(monkeypatch):
     assert [*doctor.check_torchaudio()] == []
 
 
+def test_doctor_names_old_import_paths_in_a_package(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "CHECKS", ())
+    (tmp_path / "mine.py").write_text("import os\nfrom fairseq_ext.attention import Frame\n")
+    (tmp_path / "worse.py").write_text("def\n")
+    main(["doctor", "--user-dir", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert f"{tmp_path}/mine.py:2  fairseq_ext.attention.Frame has moved -> import" in said
+    assert "import fairseq_ext.attention.AttentionContext" in said
+    assert "worse.py  is no Python" in said and said.endswith("Training can run.\n")
+    with pytest.raises(UsageError, match="--user-dir is .*nowhere, and there is no such folder"):
+        main(["doctor", "--user-dir", str(tmp_path / "nowhere")])
+
+
 def test_doctor_advises_about_threads_and_an_old_torch(examine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

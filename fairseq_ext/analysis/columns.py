@@ -21,6 +21,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments
+from fairseq_ext.analysis.checkpoint_kinds import open_inspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.statistics import ColumnSums, collect, label_rows
 from fairseq_ext.errors import UsageError
@@ -32,7 +33,6 @@ from fairseq_ext.evaluation.pictures import (
     style_axes,
     write_rows,
 )
-from fairseq_ext.vqa.picture_inspector import open_inspector
 
 NAME = "column_sums"
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
+from fairseq_ext.analysis.head_weights import HeadWeight, read_attention
 from fairseq_ext.analysis.loading import load, short_name
 from fairseq_ext.analysis.recording import SITES, LayerRecorder, Receiver
 from fairseq_ext.analysis.tokens import TokenCodec, TokenisedWords
@@ -96,6 +97,12 @@ class ModelInspector:
             if isinstance(module, Attention) and module.num_heads:
                 heads[module.site][module.layer] = module.num_heads
         return {site: layers for site, layers in heads.items() if layers}
+
+    def head_weights(self) -> Iterator[HeadWeight]:
+        """Yield the trained weights of heads."""
+        for module in list_own_modules(self.model):
+            if isinstance(module, Attention):
+                yield from read_attention(module)
 
     @property
     def max_positions(self) -> int:

@@ -12,8 +12,8 @@ SITES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
-    "views": "multi-view attention",
 }
+"""Sites of attention, and what they are called; a room above this one adds its own."""
 
 
 class LayerAttention(NamedTuple):

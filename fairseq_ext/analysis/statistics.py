@@ -11,10 +11,10 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_ext.analysis.checkpoint_kinds import Inspector
 from fairseq_ext.analysis.recording import SITES, LayerAttention
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, Pattern, View
-from fairseq_ext.vqa.picture_inspector import Inspector
 
 Place = tuple[str, int]
 """Site and layer."""

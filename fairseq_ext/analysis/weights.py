@@ -13,7 +13,7 @@ Example:
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -21,23 +21,17 @@ from typing import NamedTuple
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch.nn import Parameter
 
 from fairseq_ext.analysis import arguments
-from fairseq_ext.analysis.inspector import list_own_modules
+from fairseq_ext.analysis.checkpoint_kinds import Inspector, open_inspector
 from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.recording import SITES
-from fairseq_ext.attention import Attention
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import pictures
 from fairseq_ext.evaluation.runs import CHECKPOINT, TRAINING_KINDS, read_facts
 from fairseq_ext.files import check_writable
-from fairseq_ext.mechanisms.doubly import Hybrid
 from fairseq_ext.training_logs import LOG, name_variants, read_log
-from fairseq_ext.vqa.multi_view import MultiView
-from fairseq_ext.vqa.picture_inspector import Inspector, open_inspector
 
-LOGGED = re.compile(r"(encoder|decoder|cross|views)(\d+)_(u|gate)(\d*)")
 TITLES = {"u": "share u of doubly-normalised attention", "gate": "gate of a head"}
 SHOWN = 16  # layers with a number each
 STYLES = ("-", "--", ":", "-.")  # of the lines of each site
@@ -122,10 +116,11 @@ def group_by_kind(weights: Sequence[Weight]) -> dict[str, list[Weight]]:
 
 def read_logged(run: Path, name: str) -> list[Weight]:
     """Return the weights in a log: within epochs, or of whole epochs if there are no others."""
+    logged = re.compile(rf"({'|'.join(SITES)})(\d+)_(u|gate)(\d*)")
     weights: dict[str, list[Weight]] = {kind: [] for kind in TRAINING_KINDS}
     for record in read_log(run):
         for key, value in record.values.items():
-            if record.kind in weights and (match := LOGGED.fullmatch(key)):
+            if record.kind in weights and (match := logged.fullmatch(key)):
                 site, layer, kind, head = match.groups()
                 place = name, str(run), kind, site, int(layer), int(head) if head else None
                 weights[record.kind].append(Weight(*place, record.update, value))
@@ -158,29 +153,11 @@ def join_checkpoints(
 
 def read_checkpoint(inspector: Inspector, name: str) -> list[Weight]:
     """Return the weights of a model, one for each head that has one."""
+    run = str(inspector.checkpoint)
     return [
-        Weight(name, str(inspector.checkpoint), kind, module.site, module.layer, head, None, value)
-        for module in list_own_modules(inspector.model)
-        if isinstance(module, Attention | MultiView)
-        for kind, head, value in _head_weights(module)
+        Weight(name, run, kind, site, layer, head, None, value)
+        for kind, site, layer, head, value in inspector.head_weights()
     ]
-
-
-def _head_weights(module: Attention | MultiView) -> Iterator[tuple[str, int, float]]:
-    """Yield the kind, head and value of each weight of an attention module."""
-    if isinstance(module, MultiView):
-        if isinstance(module.normaliser, Hybrid):
-            yield from (("u", head, u) for head, u in enumerate(module.normaliser.u().tolist()))
-        return
-    first = 0
-    for group in module.groups:
-        if isinstance(group.normaliser, Hybrid):
-            for head, value in enumerate(group.normaliser.u().tolist(), first):
-                yield "u", head, value
-        first += group.num_heads
-    if isinstance(module.gate, Parameter):
-        for head, offset in enumerate(module.gate.tolist()):
-            yield "gate", head, 1 + offset
 
 
 def draw(weights: Sequence[Weight], title: str) -> Figure:

@@ -36,9 +36,6 @@ class HeadGate(nn.Module):
 GATES: Parts[HeadGate | nn.Parameter | None] = Parts("head gate", HeadGate, "width")
 """Head gates by name; see `fairseq_ext.registry.register_head_gate`."""
 
-FORMER_VALUES = {"False": "none", "True": "static"}
-"""Values of --head-gate in checkpoints from when it took none -> names of gates."""
-
 
 @GATES.register("none")
 def build_no_gate(heads: int, width: int) -> None:

@@ -23,9 +23,10 @@ class HeadMixer(nn.Module):
         mixes_heads: a head gets scores or weights of others. Then the layer's heads are all
             learned, with the same masks and normaliser, and their maps are in memory.
         parts: how many maps a head has, each from 1 / parts of the width of its queries and keys.
+        numbered: it computes something else in another layer.
     """
 
-    mixes_heads = True
+    mixes_heads, numbered = True, False
     parts = 1
 
     def __init__(self, heads: int, width: int = 0, layer: int = 0) -> None:

@@ -4,15 +4,15 @@ A part is registered by a decorator, ours as well as those of other packages, an
 of heads from a value for each of its options.
 """
 
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Mapping
-from inspect import getdoc, signature
+from inspect import signature
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
+from fairseq_ext.attention.options import Option, read_options
 from fairseq_ext.errors import UsageError
 
 T = TypeVar("T")
@@ -22,48 +22,6 @@ OWN = __name__.partition(".")[0]
 
 SEED_STEP = 1_000_003
 """Between the seeds of what layers draw apart; more than between the seeds of trainings."""
-
-
-class Option(NamedTuple):
-    """An option of a part: its type, default value and help."""
-
-    type: Any
-    default: Any
-    help: str
-
-
-def read_help(config: type) -> dict[str, str]:
-    """Return attribute -> help, from the list of attributes in the docstring of a class.
-
-    Further lines of a help are indented further.
-    """
-    entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", getdoc(config) or "", re.M)
-    return {name: " ".join(text.split()) for name, text in entries}
-
-
-def read_options(config: type | None) -> dict[str, Option]:
-    """Return the options of a dataclass, or none of None.
-
-    Raises:
-        UsageError: it is no dataclass, or an option lacks a default or a help.
-    """
-    if config is None:
-        return {}
-    if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
-        raise UsageError(f"options are {config!r}; give a class decorated with @dataclass")
-    helps: dict[str, str] = {}
-    for each in reversed(config.__mro__):
-        helps |= read_help(each)
-    options = {}
-    for field in dataclasses.fields(config):
-        text = field.metadata.get("help") or helps.get(field.name)
-        if field.default is dataclasses.MISSING or not text:
-            raise UsageError(
-                f"the option {field.name} of {config.__name__} lacks a default or a help; give it "
-                f"a value, and in the docstring, under 'Attributes:', a line '{field.name}: …'"
-            )
-        options[field.name] = Option(field.type, field.default, text)
-    return options
 
 
 def find_package(depth: int = 2) -> str:
@@ -90,6 +48,7 @@ class Part(NamedTuple, Generic[T]):
         options: its options.
         package: the package that registered it.
         sizes: further keywords it is built with, such as the width of a layer.
+        summary: what it is, in a few words, for the help of options that name it.
     """
 
     name: str
@@ -97,6 +56,7 @@ class Part(NamedTuple, Generic[T]):
     options: Mapping[str, Option]
     package: str
     sizes: tuple[str, ...] = ()
+    summary: str = ""
 
     def __call__(self, heads: int, **values: Any) -> T:
         """Build the part for `heads` heads; options that are not its own are ignored."""
@@ -127,7 +87,11 @@ class Parts(dict[str, Callable[..., T]]):
         self.noun, self.kind, self.sizes, self.optional = noun, kind, sizes, optional
 
     def register(
-        self, name: str, options: type | None = None, package: str | None = None
+        self,
+        name: str,
+        options: type | None = None,
+        package: str | None = None,
+        summary: str = "",
     ) -> Callable[[Any], Any]:
         """Return a decorator that registers a class or a function as the part `name`.
 
@@ -137,6 +101,7 @@ class Parts(dict[str, Callable[..., T]]):
             name: small letters, digits and _.
             options: a dataclass; each field has a default, and a help in the docstring.
             package: who registers it; by default whose code calls this.
+            summary: what it is, in a few words, for helps.
 
         Raises:
             UsageError: the name is taken or none, options are not as described, or the part cannot
@@ -148,7 +113,7 @@ class Parts(dict[str, Callable[..., T]]):
             check_name(self.noun, name, self)
             more = [size for size in self.optional if size in signature(make).parameters]
             sizes = (*self.sizes, *more)
-            part: Part[T] = Part(name, make, read_options(options), package, sizes)
+            part: Part[T] = Part(name, make, read_options(options), package, sizes, summary)
             if package != OWN:
                 self._check(part)
             self[name] = part  # type: ignore[assignment]

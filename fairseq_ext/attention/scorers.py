@@ -69,7 +69,7 @@ def dot_product(call: HeadCall) -> Tensor:
     return (call.q * call.q.size(-1) ** -0.5) @ call.k.transpose(-1, -2)
 
 
-@SCORERS.register("dot")
+@SCORERS.register("dot", summary="the scaled dot product")
 class DotProduct(Scorer):
     """The scaled dot product, which the fused kernels compute too."""
 

@@ -15,6 +15,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention.options import flag
 from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.errors import UsageError
@@ -28,7 +29,7 @@ from fairseq_ext.mechanisms.guidance.schedule import (
     choose_alpha,
     parse_alpha,
 )
-from fairseq_ext.models.config import flag, help_from_docstring, to_dict
+from fairseq_ext.models.config import help_from_docstring, to_dict
 from fairseq_ext.models.model_report import get_model_report
 
 logger = logging.getLogger(__name__)

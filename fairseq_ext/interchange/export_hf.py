@@ -40,7 +40,7 @@ ACCEPTED: dict[str, list] = {
     "--encoder-scorer": ["dot", DISENTANGLED],
     "--encoder-masks": ["none"],
     "--encoder-head-mixer": ["none"],
-    "--head-gate": ["none", False],  # False in older checkpoints
+    "--head-gate": ["none"],
     "--encoder-heads-left": ["all"],
     "--encoder-normalize-before": [False],
     "--layernorm-embedding": [True],

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
 from fairseq_ext.attention.parts import SEED_STEP
+from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 
 EPSILON = 1e-5  # of the norm, as in the authors' code
 STD = 0.1  # of the initial vectors, likewise
 
 
-@MIXERS.register("differential")
+@MIXERS.register("differential", summary="the difference of two maps of each head")
 class Differential(HeadMixer):
     """W = A_1 - lambda A_2; head = (1 - lambda_init) RMSNorm(W V) (Ye et al. 2025, Eq. 1 to 3).
 
@@ -36,7 +37,7 @@ class Differential(HeadMixer):
         UsageError: D is odd.
     """
 
-    mixes_heads = False
+    mixes_heads, numbered = False, True
     parts = 2
 
     def __init__(self, heads: int, width: int, layer: int) -> None:
@@ -78,3 +79,7 @@ class Differential(HeadMixer):
     def extra_repr(self) -> str:
         """Return lambda_init for the printed module."""
         return f"lambda_init={self.first:.4f}"
+
+
+preset("differential", "transformer roberta", encoder_head_mixer="differential")
+preset("differential", "transformer_lm", decoder_head_mixer="differential")

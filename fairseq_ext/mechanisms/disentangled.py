@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall, Inputs
 from fairseq_ext.attention.normalisers import is_fused
+from fairseq_ext.attention.options import option, whole
 from fairseq_ext.attention.projections import Dropout
 from fairseq_ext.attention.scorers import SCORERS, Scorer
 from fairseq_ext.errors import UsageError
@@ -43,8 +44,10 @@ class DisentangledOptions:
     """
 
     disentangled_terms: str = "c2p,p2c"
-    disentangled_buckets: int = 256
-    disentangled_distance: int = 512
+    disentangled_buckets: int = option(
+        256, whole("[0, 1000000000]", "a number of buckets of distances; 0: one for each distance")
+    )
+    disentangled_distance: int = option(512, whole("[4, 1000000000]", "a number of distances"))
     disentangled_own_projections: bool = False
     disentangled_raw_embeddings: bool = False
 
@@ -77,7 +80,7 @@ class Rows(NamedTuple):
     places: Tensor
 
 
-@SCORERS.register("disentangled", options=DisentangledOptions)
+@SCORERS.register("disentangled", options=DisentangledOptions, summary="DeBERTa's")
 class Disentangled(Scorer):
     """s_ij = (q_i k_j + q_i kr_d + k_j qr_d) / sqrt(3 D), d = bucket(i - j).
 

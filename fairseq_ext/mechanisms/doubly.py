@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
+from fairseq_ext.attention.options import option, real, whole
+from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
 
@@ -182,8 +184,8 @@ class HybridOptions(DoublyOptions):
             all) or clamp
     """
 
-    hna_init: float = 0.5
-    hna_weight: Literal["sigmoid", "raw", "clamp"] = "sigmoid"
+    hna_init: float = option(0.5, real("[0, 1]", "a share or probability"), relative=True)
+    hna_weight: Literal["sigmoid", "raw", "clamp"] = option("sigmoid", relative=True)
 
 
 @dataclass
@@ -194,7 +196,7 @@ class SinkhornOptions(DoublyOptions):
         sinkhorn_sweeps: sweeps of the Sinkhorn normaliser; 1 is doubly-normalised attention
     """
 
-    sinkhorn_sweeps: int = 1
+    sinkhorn_sweeps: int = option(1, whole("[1, 10000]", "a number of sweeps"))
 
 
 @NORMALISERS.register("doubly", options=DoublyOptions)
@@ -215,3 +217,7 @@ def build_hybrid(
 def build_sinkhorn(heads: int, sinkhorn_sweeps: int, doubly_kernel: str = "triton") -> Sinkhorn:
     """Build attention after several Sinkhorn sweeps."""
     return Sinkhorn(sinkhorn_sweeps, kernel=doubly_kernel)
+
+
+preset("dna", "transformer roberta deberta", encoder_normaliser="doubly")
+preset("hna", "transformer roberta deberta", encoder_normaliser="hybrid")

@@ -11,6 +11,8 @@ from torch.autograd import Function
 
 from fairseq_ext.attention.masks import add_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
+from fairseq_ext.attention.options import option, real
+from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 
 ALPHAS = 1.01, 1.99  # of learned ones; nearer to 1 powers overflow, and the weights are softmax's
@@ -26,7 +28,7 @@ class EntmaxOptions:
         entmax_learned: learn an alpha between 1 and 2 for each head, which begins as --entmax-alpha
     """
 
-    entmax_alpha: float = 1.5
+    entmax_alpha: float = option(1.5, real("(1, 2]", "alpha of entmax"), relative="entmax_learned")
     entmax_learned: bool = False
 
 
@@ -182,3 +184,7 @@ def _power(x: Tensor, exponent: Tensor | float) -> Tensor:
     tiny = torch.finfo(x.dtype).tiny
     y = x.clamp(min=tiny).log_().mul_(exponent).clamp_(min=math.log(tiny) + 1).exp_()
     return y.mul_(x > 0)
+
+
+preset("entmax", "transformer roberta", encoder_normaliser="entmax")
+preset("entmax", "transformer_lm", decoder_normaliser="entmax")

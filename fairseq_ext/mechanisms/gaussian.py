@@ -2,16 +2,22 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import add, sub
 
 import torch
 from torch import Tensor
 
+from fairseq_ext.attention.building import HeadKind, LayerHeads, build_masks, register_heads
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.head_groups import HeadGroup
 from fairseq_ext.attention.masks import DEFAULT_MASKS, Masks, add_bias
 from fairseq_ext.attention.normalisers import Normaliser
+from fairseq_ext.attention.options import flag, option, real
+from fairseq_ext.attention.positions import EMBEDDED
+from fairseq_ext.attention.presets import preset
 from fairseq_ext.attention.scorers import Scorer
+from fairseq_ext.attention.sites import SITES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.kernels import toeplitz
 
@@ -41,9 +47,9 @@ class Gaussian(Scorer):
         self, offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0
     ) -> None:
         super().__init__()
-        for flag, number in (("--gaussian-sigma", min(sigmas)), ("--gaussian-ratio", ratio)):
+        for name, number in (("gaussian_sigma", min(sigmas)), ("gaussian_ratio", ratio)):
             if not 0 < number < math.inf:
-                raise UsageError(f"{flag} is {number:g}; give a number above 0, such as 1")
+                raise UsageError(f"{flag(name)} is {number:g}; give a number above 0, such as 1")
         self.offsets, self.sigmas, self.ratio = tuple(offsets), tuple(sigmas), ratio
         self.window = max(1, -self._reach(slice(None))[0])
 
@@ -133,3 +139,116 @@ def build_gaussian_heads(
     return HeadGroup(
         len(offsets), scorer=scorer, normaliser=Unnormalised(), masks=masks, made_by=made_by
     )
+
+
+def _offsets(site: str, default: str) -> str:
+    return option(default, needs=(f"{site}_gaussian_heads",))
+
+
+@dataclass
+class GaussianOptions:
+    """Options of hard-coded heads.
+
+    Attributes:
+        encoder_gaussian_heads: number of hard-coded heads (You et al. 2020) in each layer's encoder
+            self-attention, or all; they are the first ones
+        decoder_gaussian_heads: number of hard-coded heads (You et al. 2020) in each layer's decoder
+            self-attention, or all; they are the first ones
+        cross_gaussian_heads: number of hard-coded heads (You et al. 2020) in each layer's
+            encoder-decoder attention, or all; they are the first ones
+        encoder_gaussian_offsets: centres of the hard-coded heads, in tokens from the query, as in
+            --encoder-gaussian-offsets=-1,1 (with =); repeated over the heads; / separates layers
+        decoder_gaussian_offsets: centres of the hard-coded heads, in tokens from the query, as in
+            --decoder-gaussian-offsets=-1,0 (with =); repeated over the heads; / separates layers
+        cross_gaussian_offsets: centres of the hard-coded heads, in tokens from the query, as in
+            --cross-gaussian-offsets=-1,1 (with =); repeated over the heads; / separates layers
+        gaussian_sigma: standard deviation of hard-coded heads, in tokens: one, or one for each head
+        gaussian_ratio: source tokens per target token, for hard-coded heads of cross-attention
+    """
+
+    encoder_gaussian_heads: str = "0"
+    decoder_gaussian_heads: str = "0"
+    cross_gaussian_heads: str = "0"
+    encoder_gaussian_offsets: str = _offsets("encoder", "-1,1")
+    decoder_gaussian_offsets: str = _offsets("decoder", "-1,0")
+    cross_gaussian_offsets: str = _offsets("cross", "-1,1")
+    gaussian_sigma: str = option("1", needs=tuple(f"{site}_gaussian_heads" for site in SITES))
+    gaussian_ratio: float = option(
+        1.0,
+        real("(0, 1e9]", "a factor above 0"),
+        needs=("cross_gaussian_heads",),
+        sites=("cross",),
+    )
+
+
+SUITABLE: dict[str, tuple[tuple[str | None, ...], str]] = {
+    "normaliser": (("softmax",), "are not normalised"),
+    "scorer": (("dot",), "have scores of their own"),
+    "positions": (("none", None, *EMBEDDED), "have positions of their own"),
+}
+"""Slot -> values that hard-coded heads alone go with, the first one advised, and the reason."""
+
+
+@register_heads
+class GaussianHeads(HeadKind):
+    """Hard-coded heads, which come first in a layer."""
+
+    name, off, options = "gaussian_heads", "0", GaussianOptions
+
+    def build(self, layer: LayerHeads) -> None:
+        """Add the group of hard-coded heads, unless they are none."""
+        site, options = layer.site, layer.options
+        made_by, text = flag(f"{site}_gaussian_heads"), layer.read("gaussian_heads")
+        if not (count := _parse_count(made_by, text, layer.heads)):
+            return
+        for slot, (usual, reason) in SUITABLE.items():
+            value = layer.read(slot)
+            if count == layer.heads and value not in usual:
+                raise UsageError(
+                    f"{made_by} {text} leaves no head to {flag(f'{site}_{slot}', value)}, since "
+                    f"hard-coded heads {reason}; give fewer of them, or --{site}-{slot} {usual[0]}"
+                )
+        names = f"{site}_gaussian_offsets", "gaussian_sigma"
+        offsets, sigmas = (_parse_numbers(name, layer, count) for name in names)
+        ratio = options["gaussian_ratio"] if site == "cross" else 1.0
+        masks = tuple(build_masks(site, count, options))
+        layer.groups.append(build_gaussian_heads(offsets, sigmas, ratio, masks, made_by))
+        layer.hard_coded += count
+
+
+def _parse_count(made_by: str, text: str, heads: int) -> int:
+    if text == "all":
+        return heads
+    if not text.isdecimal() or int(text) > max(heads, 0):
+        raise UsageError(f"{made_by} is '{text}'; give all, or a number from 0 to {heads}")
+    return int(text)
+
+
+def _parse_numbers(name: str, layer: LayerHeads, heads: int) -> list[float]:
+    """Return a number for each hard-coded head of a layer; "-1,1" is repeated over the heads."""
+    given, text = flag(name), layer.options[name]
+    try:
+        lists = [[float(number) for number in part.split(",")] for part in text.split("/")]
+    except ValueError:
+        lists = [[math.nan]]
+    if not all(math.isfinite(number) for numbers in lists for number in numbers):
+        example = "=-1,1" if given.endswith("offsets") else " 1,2"
+        raise UsageError(
+            f"{given} is '{text}'; give numbers with commas between them, as in {given}{example}"
+        )
+    if len(lists) not in (1, layer.layers) or any(heads % len(numbers) for numbers in lists):
+        raise UsageError(
+            f"{given} is '{text}', which fits neither {heads} hard-coded heads nor {layer.layers} "
+            "layers; give a number for each head, or so many that they can be repeated, and with / "
+            "between layers one such list for each"
+        )
+    numbers = lists[layer.layer if len(lists) > 1 else 0]
+    return numbers * (heads // len(numbers))
+
+
+HARD_CODED = {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"}
+
+preset("gaussian", "transformer", **HARD_CODED)
+preset("gaussian_all", "transformer", **HARD_CODED, cross_gaussian_heads="all")
+preset("gaussian_shx", "transformer", **HARD_CODED, cross_layers="last", cross_attention_heads=1)
+preset("gaussian", "transformer_lm", decoder_gaussian_heads="all")

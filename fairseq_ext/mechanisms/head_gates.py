@@ -12,7 +12,7 @@ BETA, LOW, HIGH = 2 / 3, -0.1, 1.1  # of the hard concrete distribution (Louizos
 OPEN = 2.0  # log alpha at first: 88 % of the probability is above 0.5
 
 
-@GATES.register("static")
+@GATES.register("static", summary="a weight for each head, 1 at first; without a value, too")
 def build_static_gate(heads: int, width: int) -> nn.Parameter:
     """Return a trained weight for each head, g = 1 + offset (Wang et al. 2020, without a formula).
 
@@ -21,7 +21,7 @@ def build_static_gate(heads: int, width: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(heads))
 
 
-@GATES.register("input")
+@GATES.register("input", summary="a sigmoid of the input")
 class InputGate(HeadGate):
     """g_h = sigmoid(w_h x), for each head and query (Qiu et al. 2025, "headwise", after attention).
 
@@ -42,7 +42,7 @@ class InputGate(HeadGate):
         return out * gate.permute(1, 2, 0)[..., None]
 
 
-@GATES.register("l0")
+@GATES.register("l0", summary="gates that may close heads, for a criterion with _l0")
 class L0Gate(HeadGate):
     """A gate in [0, 1] for each head that may close (Voita et al. 2019, Eq. 5 to 9).
 

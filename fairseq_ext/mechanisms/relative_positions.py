@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
+from fairseq_ext.attention.options import option, whole
 from fairseq_ext.attention.positions import POSITIONS, Positions
 from fairseq_ext.errors import UsageError
 
@@ -50,8 +51,8 @@ class BucketOptions:
         t5_distance: distance from which on all are in one bucket
     """
 
-    t5_buckets: int = 32
-    t5_distance: int = 128
+    t5_buckets: int = option(32, whole("[4, 1000000000]", "a number of distances"))
+    t5_distance: int = option(128, whole("[4, 1000000000]", "a number of distances"))
 
 
 @POSITIONS.register("t5", options=BucketOptions)

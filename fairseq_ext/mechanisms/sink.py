@@ -11,6 +11,7 @@ from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
+from fairseq_ext.attention.presets import preset
 from fairseq_ext.mechanisms.kernels import sink_sdpa
 
 LEARNED, FIXED = "learned", "off-by-one"
@@ -75,3 +76,7 @@ class Sink(Normaliser):
     def extra_repr(self) -> str:
         """Return the options for the printed module."""
         return f"sink={FIXED if self.sink_logit is None else LEARNED}"
+
+
+preset("sink", "transformer roberta", encoder_normaliser="sink")
+preset("sink", "transformer_lm", decoder_normaliser="sink")

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from fairseq_ext.attention.masks import add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
+from fairseq_ext.attention.options import option, whole
+from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 
 
@@ -21,7 +23,7 @@ class SinkformerOptions:
             does (the paper does not say so)
     """
 
-    sinkformer_iterations: int = 3
+    sinkformer_iterations: int = option(3, whole("[1, 10000]", "a number of sweeps"))
     sinkformer_detach: bool = False
 
 
@@ -79,3 +81,6 @@ class Sinkformer(Normaliser):
     def extra_repr(self) -> str:
         """Return the options for the printed module."""
         return f"iterations={self.iterations}, detach={self.detach}"
+
+
+preset("sinkformer", "transformer roberta", encoder_normaliser="sinkformer")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall, count_leading
+from fairseq_ext.attention.options import option, whole
 from fairseq_ext.attention.scorers import SCORERS, Scorer
 from fairseq_ext.errors import UsageError
 
@@ -20,7 +21,7 @@ class SynthesizerOptions:
             refused
     """
 
-    synthesizer_length: int = 256
+    synthesizer_length: int = option(256, whole("[1, 100000]", "a number of positions"))
 
 
 @dataclass

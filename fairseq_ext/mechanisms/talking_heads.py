@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
+from fairseq_ext.attention.presets import preset
 
 
-@MIXERS.register("talking")
+@MIXERS.register("talking", summary="projections across heads")
 class TalkingHeads(HeadMixer):
     """L'_g = sum_h P_gh L_h; W_g = softmax(L'_g + mask); W'_g = sum_h Q_gh W_h.
 
@@ -39,3 +40,7 @@ def project_heads(offset: Tensor, maps: Tensor) -> Tensor:
     # a product of a matrix with a batch of matrices takes three times as long on CPUs
     with torch.autocast(maps.device.type, enabled=False):  # maps stay in float32 or wider
         return torch.einsum("gh,bhts->bgts", projection, maps.expand(-1, heads, -1, -1))
+
+
+preset("talking", "transformer roberta", encoder_head_mixer="talking")
+preset("talking", "transformer_lm", decoder_head_mixer="talking")

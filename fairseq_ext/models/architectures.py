@@ -1,5 +1,7 @@
 """The table of architectures: mechanism x size, each a registered model with its own defaults.
 
+Mechanisms say what they preset in their own files; see `attention/presets.py`.
+
 A size is part of the registered dataclass, not an architecture function: hydra ignores the latter
 and would build the base size.
 """
@@ -20,6 +22,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import II
 
 from fairseq_ext.attention.parts import check_name
+from fairseq_ext.attention.presets import PRESETS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import pretrained
 from fairseq_ext.models.config import (
@@ -33,38 +36,6 @@ from fairseq_ext.models.language_model import TransformerLanguageModel, list_sto
 from fairseq_ext.models.options import DECODER_OPTIONS, OPTIONS, ROBERTA_OPTIONS
 from fairseq_ext.models.roberta import RobertaModel
 from fairseq_ext.models.transformer import TransformerModel
-
-_HARD_CODED = {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"}
-
-ONE_SIDED: dict[str, dict[str, Any]] = {
-    "una": {"encoder_normaliser": "softmax"},
-    "dna": {"encoder_normaliser": "doubly"},
-    "hna": {"encoder_normaliser": "hybrid"},
-    "sinkformer": {"encoder_normaliser": "sinkformer"},
-    "entmax": {"encoder_normaliser": "entmax"},
-    "sink": {"encoder_normaliser": "sink"},
-    "talking": {"encoder_head_mixer": "talking"},
-    "differential": {"encoder_head_mixer": "differential"},
-    "asa": {"asa_layers": "all"},
-    "roles": {"encoder_roles": "rare,separator,relative"},
-}
-
-MECHANISMS: dict[str, dict[str, Any]] = {
-    **ONE_SIDED,
-    "gaussian": _HARD_CODED,
-    "gaussian_all": {**_HARD_CODED, "cross_gaussian_heads": "all"},
-    "gaussian_shx": {**_HARD_CODED, "cross_layers": "last", "cross_attention_heads": 1},
-}
-
-LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
-    "una": {"decoder_normaliser": "softmax"},
-    "gaussian": {"decoder_gaussian_heads": "all"},
-    "entmax": {"decoder_normaliser": "entmax"},
-    "sink": {"decoder_normaliser": "sink"},
-    "talking": {"decoder_head_mixer": "talking"},
-    "differential": {"decoder_head_mixer": "differential"},
-}
-"""Mechanisms of a decoder alone, where no query may see another."""
 
 _TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
 
@@ -176,19 +147,14 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "transformer": Family(
-        TransformerModel, lambda: [*stock_options(), *OPTIONS], MECHANISMS, SIZES
+        TransformerModel, lambda: [*stock_options(), *OPTIONS], PRESETS["transformer"], SIZES
     ),
-    "roberta": Family(RobertaModel, lambda: ROBERTA_OPTIONS, ONE_SIDED, ROBERTA_SIZES),
-    "deberta": Family(
-        RobertaModel,
-        lambda: ROBERTA_OPTIONS,
-        {name: ONE_SIDED[name] for name in ("una", "dna", "hna", "asa", "roles")},
-        DEBERTA_SIZES,
-    ),
+    "roberta": Family(RobertaModel, lambda: ROBERTA_OPTIONS, PRESETS["roberta"], ROBERTA_SIZES),
+    "deberta": Family(RobertaModel, lambda: ROBERTA_OPTIONS, PRESETS["deberta"], DEBERTA_SIZES),
     "transformer_lm": Family(
         TransformerLanguageModel,
         lambda: [*list_stock_options(), *DECODER_OPTIONS],
-        LANGUAGE_MODELS,
+        PRESETS["transformer_lm"],
         LM_SIZES,
     ),
 }
@@ -232,7 +198,7 @@ def add_mechanism(name: str, options: dict[str, Any]) -> list[str]:
     Raises:
         UsageError: the name is taken or none, or no family has all options.
     """
-    check_name("mechanism", name, MECHANISMS)
+    check_name("mechanism", name, PRESETS["transformer"])
     known = {kind: {each[0] for each in family.options()} for kind, family in FAMILIES.items()}
     fitting = [kind for kind, names in known.items() if options.keys() <= names]
     if not fitting:

@@ -11,8 +11,17 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
 
-from fairseq_ext.attention.parts import read_help
+from fairseq_ext.attention.options import Option as PartOption
+from fairseq_ext.attention.options import (
+    Range,
+    flag,
+    option,
+    read_help,
+    read_options,
+    record_ranges,
+)
 from fairseq_ext.errors import UsageError
+from fairseq_ext.old_settings import upgrade_settings
 
 T = TypeVar("T")
 
@@ -24,25 +33,39 @@ Options = Mapping[str, Any]
 """Names and values."""
 
 
-def described(default: Any, help: str) -> Any:
+def described(default: Any, help: str, range: Range | None = None) -> Any:
     """Return the field of an option in a dataclass."""
-    return field(default=default, metadata={"help": help})
+    return option(default, range, help=help)
 
 
 def list_options(config: Any) -> list[Option]:
-    """Return the options of a dataclass."""
+    """Return the options of a dataclass of fairseq's."""
     return [(each.name, to_enumeration(each.type), each) for each in fields(config)]  # type: ignore[arg-type]
 
 
-def to_dict(options: Any) -> dict[str, Any]:
+def list_own_options(config: type) -> list[Option]:
+    """Return the options of a dataclass that knows nothing of fairseq."""
+    return [to_field(name, each) for name, each in read_options(config).items()]
+
+
+def to_field(name: str, option: PartOption, **metadata: Any) -> Option:
+    """Return an option as a field of a configuration of fairseq's."""
+    metadata |= {"help": option.help, "facts": option.facts}
+    kind = to_enumeration(option.type)
+    return name, kind, field(default=option.default, metadata=metadata)
+
+
+def to_dict(options: Any, warn: bool = False) -> dict[str, Any]:
     """Return options of a DictConfig (interpolations resolved), a mapping or a namespace.
 
-    Members of enumerations become their values, as checkpoints hold them.
+    Those of an early version are upgraded; `warn` says so for names that a user has given. Members
+    of enumerations become their values, as checkpoints hold them.
     """
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True)
-    options = options if isinstance(options, Mapping) else vars(options)
-    return {name: v.value if isinstance(v, Enum) else v for name, v in options.items()}
+    values = options if isinstance(options, Mapping) else vars(options)
+    plain = {name: v.value if isinstance(v, Enum) else v for name, v in values.items()}
+    return upgrade_settings(plain, warn)
 
 
 @cache
@@ -97,12 +120,6 @@ def check_requirements(
             )
 
 
-def flag(name: str, value: Any = True) -> str:
-    """Return how an option is given on a command line, with a value if it takes one."""
-    name = f"--{name.replace('_', '-')}"
-    return name if value in (True, "True") else f"{name} {value}"
-
-
 def check_positive(options: Any, *names: str) -> None:
     """Raise UsageError if one of these options is a number below 1."""
     for name in names:
@@ -128,7 +145,11 @@ def help_from_docstring(config: type[T]) -> type[T]:
     An entry of its list of attributes is such a help; lines that go on are indented further.
     """
     for name, text in read_help(config).items():
-        setattr(config, name, described(vars(config)[name], text))
+        value = vars(config)[name]
+        made = value if isinstance(value, Field) else option(value)
+        metadata = {**made.metadata, "help": text}
+        setattr(config, name, field(default=made.default, metadata=metadata))
+    record_ranges(vars(config))
     return config
 
 
@@ -156,11 +177,11 @@ class FlatConfig(FairseqDataclass):
     """
 
     def __init__(self, **values: Any) -> None:
-        for option in fields(self):
-            default = option.default
-            if default is MISSING and option.default_factory is not MISSING:
-                default = option.default_factory()
-            setattr(self, option.name, values.get(option.name, default))
+        for each in fields(self):
+            default = each.default
+            if default is MISSING and each.default_factory is not MISSING:
+                default = each.default_factory()
+            setattr(self, each.name, values.get(each.name, default))
 
 
 def flat_config(name: str, options: Iterable[Option]) -> type:

@@ -11,10 +11,11 @@ from fairseq.utils import eval_str_list
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention.options import flag
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import SecondPass
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import options
-from fairseq_ext.models.config import Option, flag, stock_options, to_dict, to_transformer_config
+from fairseq_ext.models.config import Option, stock_options, to_dict, to_transformer_config
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer import TransformerDecoder
 from fairseq_ext.safe_loading import parse_literal

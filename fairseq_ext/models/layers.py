@@ -15,15 +15,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_ext.attention import Attention, Inputs
-from fairseq_ext.attention.parts import SEED_STEP
+from fairseq_ext.attention import Attention, Inputs, building
 from fairseq_ext.attention.positions import share_parameters
-from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.disentangled import RelativeEmbeddings
-from fairseq_ext.mechanisms.second_pass import Adversary, SecondPass
-from fairseq_ext.models import head_options, mixer_options
+from fairseq_ext.mechanisms.second_pass.adversary import build_adversary
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
-from fairseq_ext.models.heads_left import list_heads_left
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
 
@@ -31,23 +28,22 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
     """Build the attention at a site ("encoder", "decoder", "cross") of a layer."""
     side, table = (cfg.encoder, ENCODER_OPTIONS) if site == "encoder" else (cfg.decoder, OPTIONS)
     options = {name: getattr(cfg, name) for name, *_ in table}
-    whole = head_options.count_heads(site, side.attention_heads, options)
-    heads = list_heads_left(site, whole, side.layers, options)[layer]
+    whole = building.count_heads(site, side.attention_heads, options)
+    heads = building.list_heads_left(site, whole, side.layers, options)[layer]
+    adversary = None
+    if site == "encoder":
+        adversary = build_adversary(layer, side.layers, heads, whole, side.embed_dim, options)
     width_of_keys = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
-    return Attention(
+    return building.build_attention(
         side.embed_dim,
         whole,
+        options,
         site=site,
         layer=layer,
+        layers=side.layers,
         heads_left=heads,
-        groups=head_options.build_heads(
-            site, layer, heads, side.layers, options, side.embed_dim // max(1, whole), whole
-        ),
-        adversary=build_adversary(site, layer, cfg, heads, whole),
-        gate=head_options.build_gate(site, heads, side.embed_dim, options),
-        mixer=mixer_options.build_mixer(
-            site, _number_in_training(side, layer), heads, side.embed_dim, options
-        ),
+        number=_number_in_training(side, layer),
+        adversary=adversary,
         relative_dropout=cfg.dropout,
         dropout=cfg.attention_dropout,
         wrap=partial(quant_noise, p=cfg.quant_noise.pq, block_size=cfg.quant_noise.pq_block_size),
@@ -59,33 +55,6 @@ def _number_in_training(side: Any, layer: int) -> int:
     """Return the number that a layer had before --encoder-layers-to-keep, or the decoder's flag."""
     kept = side.layers_to_keep
     return sorted(map(int, kept.split(",")))[layer] if kept else layer
-
-
-def build_adversary(
-    site: str, layer: int, cfg: TransformerConfig, heads: int, unpruned: int
-) -> Adversary | None:
-    """Build the adversary of a layer, or return None if it has none.
-
-    Args:
-        heads: the number of heads of the layer.
-        unpruned: their number before some were pruned.
-
-    Its parameters are drawn with a seed of their own. With one --seed, the other parameters are
-    then the same in models with and without adversaries.
-    """
-    layers = head_options.parse_adversary_layers(cfg.asa_layers, cfg.encoder.layers)
-    if site != "encoder" or layer not in layers:
-        return None
-    if not heads:
-        raise UsageError(
-            f"--asa-layers {cfg.asa_layers} has layer {layer}, which has no head left; leave it out"
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch.initial_seed() + SEED_STEP * (layer + 1))
-        width = cfg.encoder.embed_dim
-        if not cfg.asa_per_head:
-            return Adversary(width)
-        return Adversary(width, heads, heads * width // unpruned)
 
 
 def is_checkpointed(cfg: TransformerConfig) -> bool:

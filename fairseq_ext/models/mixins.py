@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -16,15 +16,21 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder
+from fairseq_ext.attention.slots import map_options
 from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
-from fairseq_ext.mechanisms.second_pass import SecondPass
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.model_report import ModelReport, get_model_report
-from fairseq_ext.models.options import LISTS, SLOTS
 from fairseq_ext.models.products import choose_library
-from fairseq_ext.vqa.multi_view import MultiView
 
 SIDES = ("encoder", "decoder")
+
+
+class HasStatistics(Protocol):
+    """A module that reports statistics for the log of a training."""
+
+    def statistics(self) -> Mapping[str, Callable[[], float]]:
+        """Return functions that compute the statistics, by name."""
 
 
 class AttentionModel(BaseFairseqModel):
@@ -45,15 +51,16 @@ class AttentionModel(BaseFairseqModel):
         config = getattr(cls, "__dataclass")
         gen_parser_from_dataclass(parser, config(), delete_default=True)
         keep_true_flags(parser._actions, config)
+        slots = map_options()
         for action in parser._actions:
-            if action.dest in SLOTS and action.dest not in LISTS:
-                action.choices = SLOTS[action.dest]
+            if action.dest in slots and not slots[action.dest].several:
+                action.choices = slots[action.dest].parts
 
     def set_num_updates(self, num_updates: int) -> None:
         """Log the statistics; fairseq calls this before each training step."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
-        log_statistics(self)
+        log_statistics(module for module in self.modules() if isinstance(module, Attention))
         log_average()
 
     def load_state_dict(
@@ -89,15 +96,14 @@ def _has_more_layers(kept: str | None, side: str, names: Iterable[str]) -> bool:
     return kept is not None and len(numbers) > len(kept.split(","))
 
 
-def log_statistics(model: nn.Module) -> None:
-    """Put the statistics that the attention of each layer reports into fairseq's log.
+def log_statistics(modules: Iterable[HasStatistics]) -> None:
+    """Put the statistics that modules of attention report into fairseq's log.
 
     A hybrid weight u of the first encoder layer is called "encoder0_u" there.
     """
-    for module in model.modules():
-        if isinstance(module, Attention | MultiView):
-            for name, value in module.statistics().items():
-                metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
+    for module in modules:
+        for name, value in module.statistics().items():
+            metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
 
 
 def log_average() -> None:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from fairseq.models import MODEL_REGISTRY
 
+from fairseq_ext.attention.options import flag
 from fairseq_ext.attention.parts import OWN
+from fairseq_ext.attention.slots import map_options
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import flag
-from fairseq_ext.models.options import LISTS, SLOTS
 
 KEY = "parts"  # in the extra state of a checkpoint
 
@@ -42,25 +42,21 @@ def _find(model: Mapping[str, Any]) -> Iterator[Origin]:
     architecture = str(model.get("_name"))
     if package := ARCHITECTURES.get(architecture):
         yield Origin("_name", architecture, package, _find_version(package))
-    for option, table in SLOTS.items():
-        for name in _read_names(option, model.get(option)):
-            part = table.parts().get(name)
+    for option, slot in map_options().items():
+        for name in str(model.get(option)).split(","):  # no name has a comma
+            part = slot.parts.parts().get(name)
             if part is not None and part.package != OWN:
                 yield Origin(option, name, part.package, _find_version(part.package))
 
 
-def _read_names(option: str, value: Any) -> list[str]:
-    """Return the names of parts in the value of an option."""
-    return str(value).split(",") if option in LISTS else [str(value)]
-
-
 def read_options(model: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     """Return the slot, option and value of each option of parts that are not ours."""
-    others = [each for each in _find(model) if each.option in SLOTS]
+    slots = map_options()
     return [
         (origin.option, name, model.get(name))
-        for origin in others
-        for name in SLOTS[origin.option].parts()[origin.value].options
+        for origin in _find(model)
+        if origin.option in slots
+        for name in slots[origin.option].parts.parts()[origin.value].options
     ]
 
 
@@ -81,8 +77,9 @@ def check_origins(filename: str, state: Mapping[str, Any]) -> None:
         if not (isinstance(origin, list) and [type(word) for word in origin] == [str] * 4):
             continue
         option, value, package, version = origin
-        known = MODEL_REGISTRY if option == "_name" else SLOTS.get(option, {})
-        if value not in _read_names(option, model.get(option)) or value in known:
+        slot = map_options().get(option)
+        known = MODEL_REGISTRY if option == "_name" else slot.parts if slot else {}
+        if value not in str(model.get(option)).split(",") or value in known:
             continue
         user_dir = (configuration.get("common") or {}).get("user_dir")
         raise UsageError(_describe(filename, Origin(*origin), user_dir))

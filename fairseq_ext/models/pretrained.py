@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
-from fairseq_ext.models.options import HYBRID, OPTIONS, ROBERTA_OPTIONS
+from fairseq_ext.models.options import FACTS, OPTIONS, ROBERTA_OPTIONS
 from fairseq_ext.permissions import is_permitted
 from fairseq_ext.safe_loading import read_checkpoint
 
@@ -27,7 +27,7 @@ DEBERTA = {
 DEFAULTS = {
     **FORM,
     **DEBERTA,
-    **{name: field.default for name, _, field in OPTIONS if name in HYBRID},
+    **{name: field.default for name, _, field in OPTIONS if FACTS[name].relative is True},
     "layer_norm_eps": 1e-5,
     "pooler_dropout": 0.0,
     "pretrained_pooler": False,
@@ -38,6 +38,15 @@ ADOPTED = (*SIZES, *DEFAULTS, "encoder_layers_to_keep", "max_positions", "segmen
 def saved_options(state: Mapping[str, Any], part: str = "model") -> dict[str, Any]:
     """Return the options of a part of a checkpoint; old ones have all of them in "args"."""
     return to_dict((state.get("cfg") or {}).get(part) or state.get("args") or {})
+
+
+def read_task_name(checkpoint: Path) -> str | None:
+    """Return the name of the task that a checkpoint was trained on, if it has one.
+
+    Raises:
+        UsageError: the file cannot be read, or is no checkpoint of fairseq's.
+    """
+    return saved_options(read_checkpoint(checkpoint), "task").get("_name")
 
 
 def computing_options(options: Mapping[str, Any]) -> dict[str, Any]:

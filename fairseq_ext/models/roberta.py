@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import SecondPass
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import pretrained, role_options, task_heads
 from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
 from fairseq_ext.models.generator import Generator

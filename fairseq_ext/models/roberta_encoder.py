@@ -8,7 +8,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention
-from fairseq_ext.mechanisms import second_pass
+from fairseq_ext.mechanisms.second_pass.adversary import BertLinear
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.deberta import NarrowLMHead, build_mask_positions
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
@@ -25,7 +25,7 @@ def init_parameters(module: nn.Module) -> None:
     if isinstance(module, Attention) and None not in (module.q_proj, module.k_proj):
         for projection in (module.q_proj, module.k_proj, module.v_proj):
             init_bert_params(projection)
-    elif not isinstance(module, second_pass.BertLinear):
+    elif not isinstance(module, BertLinear):
         init_bert_params(module)
 
 

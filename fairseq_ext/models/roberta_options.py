@@ -9,6 +9,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from fairseq.utils import get_available_activation_fns
 
+from fairseq_ext.attention.options import option
 from fairseq_ext.models.config import help_from_docstring
 
 Activations = ChoiceEnum(get_available_activation_fns())
@@ -60,5 +61,5 @@ class RobertaOptions:
     spectral_norm_classification_head: bool = False
     embedding_width: int = 0
     encoder_conv_kernel: int = 0
-    encoder_conv_activation_fn: Activations = "tanh"
+    encoder_conv_activation_fn: Activations = option("tanh", needs=("encoder_conv_kernel",))
     enhanced_mask_decoder: bool = False

@@ -15,9 +15,9 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_ext.attention.building import ALL
 from fairseq_ext.attention.sites import SITES
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.heads_left import ALL
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer
 
 FLAG = "--share-encoder-decoder-layers"

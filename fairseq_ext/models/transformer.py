@@ -7,8 +7,8 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder, Inputs
-from fairseq_ext.mechanisms.second_pass import SecondPass
-from fairseq_ext.models import head_options, options, role_options, shared_layers
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
+from fairseq_ext.models import model_options, options, role_options, shared_layers
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
 from fairseq_ext.models.mixins import SIDES, AttentionModel, record_attention, report_model
@@ -33,7 +33,7 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         embed_tokens: nn.Module,
         no_encoder_attn: bool = False,
     ) -> None:
-        own = head_options.embed_positions(cfg, "decoder")
+        own = model_options.embed_positions(cfg, "decoder")
         super().__init__(own, dictionary, embed_tokens, no_encoder_attn)
         share_positions(self.layers)
         self.max_target_positions = count_positions(self.layers, cfg.max_target_positions)
@@ -41,7 +41,7 @@ class TransformerDecoder(stock.TransformerDecoderBase):
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with attention to the encoder if --cross-layers names it."""
         self.built += 1
-        attending = head_options.parse_cross_layers(cfg.cross_layers, cfg.decoder.layers)
+        attending = model_options.parse_cross_layers(cfg.cross_layers, cfg.decoder.layers)
         attends = not no_encoder_attn and self.built - 1 in attending
         layer = DecoderLayer(cfg, self.built - 1, not attends)
         return wrap_layer(layer, cfg)

@@ -8,8 +8,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs
-from fairseq_ext.mechanisms.second_pass import SecondPass
-from fairseq_ext.models.head_options import embed_positions
+from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.layers import (
     EncoderLayer,
     build_relative_embeddings,
@@ -20,6 +19,7 @@ from fairseq_ext.models.layers import (
     share_positions,
     wrap_layer,
 )
+from fairseq_ext.models.model_options import embed_positions
 from fairseq_ext.models.role_options import build_symbols
 
 

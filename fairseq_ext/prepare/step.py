@@ -43,9 +43,11 @@ AHEAD = 3  # batches for each process that are read before they are needed
 BatchFunction = Callable[[list[str]], list[str]]
 
 
-def step_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Return a parser for the step `fairseq_ext.prepare.NAME`, with its docstring as its help."""
-    prog, raw = f"python -m fairseq_ext.prepare.{name}", argparse.RawDescriptionHelpFormatter
+def step_parser(
+    name: str, description: str | None, package: str = "fairseq_ext.prepare"
+) -> argparse.ArgumentParser:
+    """Return a parser for the step NAME of a package, with its docstring as its help."""
+    prog, raw = f"python -m {package}.{name}", argparse.RawDescriptionHelpFormatter
     return StepParser(prog, description=description, formatter_class=raw)
 
 

@@ -4,6 +4,8 @@ Every complaint ends with its remedy. The exit code is 0 if training can run, an
 that training requires is missing or wrong. If even `fairseq-ext` does not start:
 python fairseq_ext/tools/doctor.py
 
+With --user-dir it reads your package too, and names the import paths of earlier versions in it.
+
 Example:
   fairseq-ext doctor
 """
@@ -17,6 +19,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,13 +54,17 @@ class Finding(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: there is nothing to choose."""
+    """Add the arguments of `fairseq-ext doctor`."""
+    text = "your package, whose files are read for import paths of earlier versions"
+    # by another name than that of a package to be imported
+    parser.add_argument("--user-dir", dest="package", type=Path, metavar="FOLDER", help=text)
 
 
 def run(args: argparse.Namespace) -> None:
     """Print all findings; exit with an error if training cannot run."""
+    package = check_package(args.package) if args.package else ()
     wrong = []
-    for finding in (each for check in CHECKS for each in check()):
+    for finding in chain(*(check() for check in CHECKS), package):
         mark = "" if not finding.remedy else "WRONG" if finding.required else "note"
         line = f"{mark:5}  {finding.subject:36}  {finding.state}"
         print(f"{line} -> {finding.remedy}" if finding.remedy else line, flush=True)
@@ -198,8 +205,28 @@ def check_plugin() -> Iterator[Finding]:
     yield Finding("plugin", f"{ours} architectures, {len(PATCHES)} patches for fairseq")
 
 
+def check_package(folder: Path) -> Iterator[Finding]:
+    """Report import paths of earlier versions in the files of a user's package.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    from fairseq_ext.errors import UsageError
+    from fairseq_ext.tools.old_names import find_old_names
+
+    if not folder.is_dir():
+        raise UsageError(f"--user-dir is {folder}, and there is no such folder; give a package's")
+    for file in sorted(folder.rglob("*.py")):
+        try:
+            for line, old, new in find_old_names(file):
+                yield Finding(f"{file}:{line}", f"{old} has moved", f"import {new}")
+        except (SyntaxError, ValueError) as error:
+            yield Finding(str(file), f"is no Python ({error})", "correct it, or take it out")
+    yield Finding("your package", f"{folder} was read for import paths of earlier versions")
+
+
 CHECKS = (check_versions, check_devices, check_fairseq, check_torchaudio, check_plugin)
 
 if __name__ == "__main__":
     sys.path[0] = str(PACKAGE.parent)
-    run(argparse.Namespace())
+    run(argparse.Namespace(package=None))

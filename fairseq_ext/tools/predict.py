@@ -20,7 +20,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from fairseq_ext.files import (
     read_lines,
     write_lines,
 )
-from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.models.pretrained import read_task_name, saved_options
 from fairseq_ext.models.role_options import roles_with_parses
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tasks.labelled_task import LabelledTask
@@ -48,8 +48,6 @@ from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
 from fairseq_ext.tasks.sentences import SentenceTask
 from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
 from fairseq_ext.tasks.span_extraction import SpanExtractionTask
-from fairseq_ext.vqa.predict_answers import predict_lines
-from fairseq_ext.vqa.task import is_vqa
 
 SORTED = 32  # batches whose lines are sorted by length before they are batched
 
@@ -63,6 +61,11 @@ COLUMNS = {
     SpanExtractionTask: "passage and question",
 }
 """The columns of a line by task, for `parse_text`'s error message."""
+
+SPLIT_PREDICTORS: dict[str, Callable[[argparse.Namespace, torch.device], Iterator[str]]] = {}
+"""Functions that answer a prepared split instead of text, by the name of the task.
+
+A room above this one adds its own. They yield the lines of the output."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +94,8 @@ def run(args: argparse.Namespace) -> None:
         check_place(args.output, "--output")
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
-    if is_vqa(args.checkpoint):
-        write_answers(args.output, predict_lines(args, device))
+    if predict_split := SPLIT_PREDICTORS.get(read_task_name(args.checkpoint) or ""):
+        write_answers(args.output, predict_split(args, device))
         return
     if args.split is not None or args.data is not None:
         raise UsageError(

@@ -25,14 +25,14 @@ from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from torch import Tensor
 
 from fairseq_ext.attention import Attention, Inputs
+from fairseq_ext.attention.building import count_heads, name_places, parse_gate_sites
+from fairseq_ext.attention.options import flag
 from fairseq_ext.criterions.composite import ALIASES, AliasCriterion, CompositeCriterion
 from fairseq_ext.criterions.objectives import OBJECTIVES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
 from fairseq_ext.mechanisms.head_gates import L0Gate
-from fairseq_ext.models.config import default_options, flag, to_transformer_config
-from fairseq_ext.models.head_options import count_heads, parse_gate, parse_gate_sites
-from fairseq_ext.models.heads_left import name_places
+from fairseq_ext.models.config import default_options, to_transformer_config
 from fairseq_ext.models.layers import build_attention
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.options import DEFAULTS
@@ -120,7 +120,7 @@ def prune_checkpoint(state: dict[str, Any], path: Path) -> Pruned:
 
 def check_prunable(options: Mapping[str, Any], path: Path) -> None:
     """Raise UsageError for a model without gates that close heads, or whose heads have places."""
-    name = parse_gate(options["head_gate"])
+    name = options["head_gate"]
     if name != "l0":
         raise UsageError(
             f"{path} has --head-gate {name}, which closes no heads; give a checkpoint of a "

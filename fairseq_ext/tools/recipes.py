@@ -139,8 +139,7 @@ def read_encoder_flags(path: str) -> list[str]:
     Raises:
         UsageError: there is no such checkpoint, or it cannot be read.
     """
-    from fairseq_ext.models.architectures import MECHANISMS
-    from fairseq_ext.models.head_options import parse_gate
+    from fairseq_ext.attention.presets import PRESETS
     from fairseq_ext.models.options import DEFAULTS, ENCODER_OPTIONS
     from fairseq_ext.models.pretrained import saved_options
     from fairseq_ext.safe_loading import read_checkpoint
@@ -148,11 +147,10 @@ def read_encoder_flags(path: str) -> list[str]:
     options = saved_options(read_checkpoint(Path(path)))
     family, *words = (options.get("_name") or options.get("arch") or "").split("_")
     mechanism = words[0] if family == "roberta" and words[:1] in (["dna"], ["hna"]) else "una"
-    preset = DEFAULTS | MECHANISMS[mechanism]
+    preset = DEFAULTS | PRESETS["roberta"][mechanism]
     flags = []
     for name, *_ in ENCODER_OPTIONS:
         value, flag = options.get(name, preset[name]), "--" + name.replace("_", "-")
-        value = parse_gate(value) if name == "head_gate" else value
         if str(value) != str(preset[name]) and not name.startswith(UNLIKE + TAKEN_OVER):
             flags.append(flag if value is True else f"{flag}={value}")
     return [*flags, "--arch", f"roberta_{mechanism}"]

@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_ext.attention import MIXERS, building
+from fairseq_ext.attention.options import flag
+from fairseq_ext.attention.slots import list_parts
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models import head_options, origins
+from fairseq_ext.mechanisms.second_pass.adversary import parse_adversary_layers
+from fairseq_ext.models import model_options, origins
 from fairseq_ext.models.config import to_dict
-from fairseq_ext.models.heads_left import list_heads_left
-from fairseq_ext.models.options import DEFAULTS, HYBRID, OPTIONS, flag
+from fairseq_ext.models.options import DEFAULTS, FACTS, OPTIONS
 from fairseq_ext.models.pretrained import saved_options
 
 logger = logging.getLogger(__name__)
@@ -145,7 +148,8 @@ def _numbers(name: str, options: Mapping[str, Any], sizes: Mapping[str, Any]) ->
     """Return the numbers of a side's layers in training; None if no part depends on them."""
     side = name.removesuffix("_layers_to_keep")
     mixers = [_value(options, f"{site}_head_mixer") for site in SITES if SITES[site] == side]
-    if "differential" not in mixers:
+    kinds = [MIXERS.parts()[name].default() for name in mixers if name in MIXERS]
+    if not any(kind is not None and kind.numbered for kind in kinds):
         return None
     kept = options.get(name) or ",".join(map(str, range(sizes.get(f"{side}_layers") or 0)))
     return sorted(int(number) for number in kept.split(",") if number)
@@ -153,40 +157,45 @@ def _numbers(name: str, options: Mapping[str, Any], sizes: Mapping[str, Any]) ->
 
 def _relative_to(*models: Mapping[str, Any]) -> set[str]:
     """Return the options that give weights of heads their meaning, if all models have such ones."""
-    sites = [{_value(options, f"{site}_normaliser") for options in models} for site in SITES]
-    learned = {"entmax"} in sites and all(_value(options, "entmax_learned") for options in models)
+    starts = {
+        name
+        for slot, part in list_parts()
+        for name in part.options
+        if (by := FACTS[name].relative)
+        and any(
+            {_value(options, slot.name_option(site)) for options in models} == {part.name}
+            for site in slot.sites
+        )
+        and (by is True or all(_value(options, str(by)) for options in models))
+    }
     gated = all(_value(options, "head_gate") == "static" for options in models)
-    starts = {*(HYBRID if {"hybrid"} in sites else ()), *(["entmax_alpha"] if learned else ())}
     return starts | {*(HEADS if starts or gated else ())}
 
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
     """Return an option as text or number; its default if the checkpoint is older, or fairseq's."""
     value = options.get(name, DEFAULTS.get(name))
-    if name == "head_gate":
-        return head_options.parse_gate(value)
     return value if isinstance(value, int | float | None) else str(value)
 
 
 def _describe(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[Any] | None:
     """Return the attention that the options give a model of these sizes; None if they misfit."""
     values = {name: _value(options, name) for name, *_ in OPTIONS}
+    sides = [side for side in ("encoder", "decoder") if f"{side}_layers" in sizes]
     with suppress(UsageError):
-        encoder = sizes.get("encoder_layers", 0)
-        adversaries = head_options.parse_adversary_layers(values["asa_layers"], encoder)
+        adversaries = parse_adversary_layers(values["asa_layers"], sizes.get("encoder_layers", 0))
         parts = [adversaries, adversaries and values["asa_per_head"], values["head_gate"]]
-        parts += [sorted(head_options.parse_gate_sites(values)), values["role_rare_min_count"]]
-        parts += origins.read_options(values)
-        sides = [side for side in ("encoder", "decoder") if f"{side}_layers" in sizes]
-        parts += [head_options.name_positions(side, options) for side in sides]
+        parts += [sorted(building.parse_gate_sites(values)), *origins.read_options(values)]
+        parts += [values[name] for name, facts in FACTS.items() if facts.alike]
+        parts += [model_options.name_positions(side, options) for side in sides]
         if len(sides) == 2:
-            cross = head_options.parse_cross_layers(values["cross_layers"], sizes["decoder_layers"])
-            parts += [cross, values["share_encoder_decoder_layers"]]
+            layers = sizes["decoder_layers"]
+            parts.append(model_options.parse_cross_layers(values["cross_layers"], layers))
         for site, side in SITES.items() if len(sides) == 2 else zip(sides, sides, strict=True):
             layers = sizes[f"{side}_layers"]
-            heads = head_options.count_heads(site, sizes[f"{side}_attention_heads"], values)
+            heads = building.count_heads(site, sizes[f"{side}_attention_heads"], values)
             parts += [heads, values[f"{site}_head_mixer"]]
-            for layer, left in enumerate(list_heads_left(site, heads, layers, values)):
-                parts.append(repr(head_options.build_heads(site, layer, left, layers, values)))
+            for layer, left in enumerate(building.list_heads_left(site, heads, layers, values)):
+                parts.append(repr(building.build_heads(site, layer, left, layers, values)))
         return parts
     return None

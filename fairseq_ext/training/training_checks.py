@@ -17,8 +17,8 @@ from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import Term, unwrap
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import Adversary
-from fairseq_ext.models import head_options
+from fairseq_ext.mechanisms.second_pass.adversary import Adversary
+from fairseq_ext.models import model_options
 from fairseq_ext.models.config import check_requirements, default_options
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS, check_embeddings
@@ -35,7 +35,7 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     name = str(cfg.criterion._name)
     check_criterion(model, criterion, name, cfg.optimization.clip_norm)
     if isinstance(plain := unwrap(model), AttentionModel):
-        head_options.check_gate_sites(plain, cfg.model)
+        model_options.check_gate_sites(plain, cfg.model)
         preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
         roberta = default_options(RobertaOptions)
         check_requirements(cfg.model, preset, DEFAULTS | roberta, OPTION_REQUIREMENTS)

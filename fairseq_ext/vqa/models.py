@@ -211,7 +211,7 @@ class VqaModel(BaseFairseqModel):
     def set_num_updates(self, num_updates: int) -> None:
         """Log the hybrid weight; fairseq calls this before each training step."""
         super().set_num_updates(num_updates)
-        log_statistics(self)
+        log_statistics(module for module in self.modules() if isinstance(module, MultiView))
         log_average()
 
 

@@ -9,14 +9,15 @@ import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from tqdm import tqdm
 
-from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
+from fairseq_ext.analysis.head_weights import HeadWeight, read_normaliser
+from fairseq_ext.analysis.inspector import MAX_TOKENS
 from fairseq_ext.analysis.loading import short_name
 from fairseq_ext.analysis.recording import LayerAttention, Receiver
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.patterns import View
-from fairseq_ext.vqa.multi_view import SITE
-from fairseq_ext.vqa.task import VqaTask, is_vqa
+from fairseq_ext.vqa.multi_view import SITE, MultiView
+from fairseq_ext.vqa.task import VqaTask
 
 
 class PictureInspector:
@@ -83,12 +84,8 @@ class PictureInspector:
             receive(LayerAttention(site, layer, maps, view))
         return output
 
-
-Inspector = ModelInspector | PictureInspector
-
-
-def open_inspector(checkpoint: Path, data: Path | None) -> Inspector:
-    """Return the inspector for a checkpoint of any kind that can be analysed."""
-    if checkpoint.is_file() and is_vqa(checkpoint):
-        return PictureInspector(checkpoint, data)
-    return ModelInspector(checkpoint, data)
+    def head_weights(self) -> Iterator[HeadWeight]:
+        """Yield the trained weights of the heads of multi-view attention."""
+        for module in self.model.modules():
+            if isinstance(module, MultiView):
+                yield from read_normaliser(module.normaliser, module.site, module.layer)

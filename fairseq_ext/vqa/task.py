@@ -15,8 +15,6 @@ from fairseq_ext.data.vocabulary import build_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import word_vectors
 from fairseq_ext.models.config import check_positive, help_from_docstring
-from fairseq_ext.models.pretrained import saved_options
-from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tasks.kept_state import KeptConfig, KeptTask
 from fairseq_ext.vqa.models import VqaModel
 from fairseq_ext.vqa.picture_features import PictureFeatures
@@ -235,8 +233,3 @@ class VqaTask(KeptTask):
     def read_words(self, kept: list[str]) -> None:
         """Take the symbols that a checkpoint keeps."""
         self.dictionary = build_dictionary(kept)
-
-
-def is_vqa(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is of this task; raise UsageError if it is none."""
-    return saved_options(read_checkpoint(checkpoint), "task").get("_name") == "vqa"

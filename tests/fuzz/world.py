@@ -91,7 +91,8 @@ optimization: {{lr: [0.001], max_update: 1}}
 checkpoint: {{save_dir: ../out}}
 """
 
-RUNS = "una hna asa roles lm encoder vqa".split()  # what other commands read; and labelled tasks'
+VQA = ["vqa"] if (PLUGIN / "vqa" / "registration.py").is_file() else []
+RUNS = [*"una hna asa roles lm encoder".split(), *VQA]  # others read these and labelled tasks'
 TEXTS = {"text": "the bird is small .", "pair": "a bird is big ."}
 
 
@@ -99,7 +100,8 @@ def build(folder: Path) -> Path:
     """Make the files that commands read."""
     shutil.copytree(OLD / "data", folder)
     write_texts(folder)
-    write_data(folder / "questions")
+    if VQA:
+        write_data(folder / "questions")
     call(folder, "fairseq-preprocess", *PREPROCESS.split())
     shutil.copytree(folder / "text", folder / "translation" / "text")
     call(folder, "fairseq-preprocess", *PREPROCESS_MONO.split())

@@ -38,7 +38,7 @@ def differential(q: Tensor, k: Tensor, v: Tensor, masked: Tensor, mixer) -> tupl
 CASES = [
     Case(
         "differential",
-        "head mixer",
+        "head_mixer",
         twin=differential,
         flags="--encoder-head-mixer differential",
         neutral={"encoder_head_mixer": "none"},

@@ -18,11 +18,12 @@ from omegaconf import OmegaConf
 from saved_state import save_state
 from torch import Tensor
 
-from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention import MASKS, Attention, HeadGroup, Inputs, build_normaliser
+from fairseq_ext.attention.building import build_heads
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.kernels import toeplitz
-from fairseq_ext.models import head_options
+from fairseq_ext.models import model_options
 from fairseq_ext.models.options import DEFAULTS, OPTIONS
 from fairseq_ext.testing.mechanisms import build_tiny_model
 
@@ -281,9 +282,9 @@ def test_masks_of_a_site_are_those_of_hard_coded_heads_too(monkeypatch):
     def diagonal(context):
         return ~torch.eye(context.keys, dtype=torch.bool)[None]
 
-    monkeypatch.setattr(head_options, "build_masks", lambda *_: [diagonal])
-    options = {**DEFAULTS, "encoder_gaussian_heads": "2"}
-    groups = head_options.build_heads("encoder", 0, 4, 2, options, width=4)
+    monkeypatch.setitem(MASKS, "diagonal", lambda heads, **_: diagonal)
+    options = {**DEFAULTS, "encoder_gaussian_heads": "2", "encoder_masks": "diagonal"}
+    groups = build_heads("encoder", 0, 4, 2, options, width=4)
     module = Attention(16, 4, site="encoder", groups=groups).eval()
     x = torch.randn(5, 2, 16)
     maps = module(x, x, x, None, need_weights=True, need_head_weights=True)[1]
@@ -354,7 +355,8 @@ def options(**given):
 
 
 def heads_of(site, layer=0, heads=8, layers=2, **given):
-    return head_options.build_hard_coded_heads(site, layer, heads, layers, options(**given))
+    first = build_heads(site, layer, heads, layers, options(**given))[0]
+    return None if first.learned else first
 
 
 def test_offsets_are_repeated_over_the_heads():
@@ -372,9 +374,9 @@ def test_offsets_are_repeated_over_the_heads():
 
 
 def test_layers_with_cross_attention():
-    assert head_options.parse_cross_layers("all", 3) == [0, 1, 2]
-    assert head_options.parse_cross_layers("last", 3) == [2]
-    assert head_options.parse_cross_layers("2,0", 3) == [0, 2]
+    assert model_options.parse_cross_layers("all", 3) == [0, 1, 2]
+    assert model_options.parse_cross_layers("last", 3) == [2]
+    assert model_options.parse_cross_layers("2,0", 3) == [0, 2]
 
 
 BAD = [

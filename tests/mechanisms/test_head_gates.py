@@ -16,7 +16,7 @@ from fairseq_ext.attention.gates import gate_heads
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.head_gates import InputGate, L0Gate
 from fairseq_ext.models import task_heads
-from fairseq_ext.models.head_options import check_gate_sites, parse_gate
+from fairseq_ext.models.model_options import check_gate_sites
 from fairseq_ext.testing import check_model
 from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
 from fairseq_ext.testing.mechanisms import build_tiny_model
@@ -39,7 +39,7 @@ def naive_l0_gate(out, x, gate):
 CASES = [
     Case(
         "gate",
-        "head gate",
+        "head_gate",
         part="static",
         flags="--head-gate",
         paper=True,
@@ -48,13 +48,13 @@ CASES = [
     ),
     Case(
         "input",
-        "head gate",
+        "head_gate",
         twin=naive_input_gate,
         flags="--head-gate input",
         neutral={"head_gate": "none"},
         own="gate.weight",
     ),
-    Case("l0", "head gate", twin=naive_l0_gate, flags="--head-gate l0", own="gate.offset"),
+    Case("l0", "head_gate", twin=naive_l0_gate, flags="--head-gate l0", own="gate.offset"),
 ]
 
 
@@ -89,14 +89,6 @@ def test_samples_of_gates_that_close():
     assert gate.statistics()["open"]() == 0.75
     samples.mean(0).sum().backward()
     assert gate.offset.grad.min() > 0
-
-
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [(True, "static"), (False, "none"), ("True", "static"), ("False", "none"), ("l0", "l0")],
-)
-def test_former_values(value, name):
-    assert parse_gate(value) == name
 
 
 def test_a_former_checkpoint_says_true():

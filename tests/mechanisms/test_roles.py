@@ -28,7 +28,7 @@ from fairseq_ext.mechanisms.roles.role_masks import (
     TokenFeatures,
     allowed_keys,
 )
-from fairseq_ext.mechanisms.second_pass import MagnitudePass, SecondPass
+from fairseq_ext.mechanisms.second_pass.passes import MagnitudePass, SecondPass
 from fairseq_ext.training.training_checks import check_empty_rows
 
 

@@ -21,15 +21,17 @@ from fairseq_ext.criterions.divergence import (
     symmetric_kl,
 )
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import (
-    EMPTY_ROWS,
-    AdversarialPass,
+from fairseq_ext.mechanisms.second_pass.adversary import (
     Adversary,
-    BernoulliPass,
-    MagnitudePass,
+    parse_adversary_layers,
     straight_through_step,
 )
-from fairseq_ext.models.head_options import parse_adversary_layers
+from fairseq_ext.mechanisms.second_pass.passes import (
+    EMPTY_ROWS,
+    AdversarialPass,
+    BernoulliPass,
+    MagnitudePass,
+)
 from fairseq_ext.training.training_checks import check_adversaries
 
 EXACT = {"rtol": 0, "atol": 1e-12}

@@ -28,7 +28,7 @@ def talking(q: Tensor, k: Tensor, v: Tensor, masked: Tensor, mixer) -> tuple[Ten
 CASES = [
     Case(
         "talking",
-        "head mixer",
+        "head_mixer",
         twin=talking,
         flags="--encoder-head-mixer talking",
         neutral={},

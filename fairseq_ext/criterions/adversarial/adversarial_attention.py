@@ -18,7 +18,8 @@ from fairseq_ext.criterions.divergence import Divergence, Predictions
 from fairseq_ext.criterions.logging_outputs import Log, Sample, log_means, sum_entries
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.data.rows import pad_batch
-from fairseq_ext.mechanisms import second_pass
+from fairseq_ext.mechanisms.second_pass import passes
+from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.model_report import get_model_report
 from fairseq_ext.training_logs import MASKED_SHARE
 
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 TAU, TAU_PRETRAINING = 0.3, 0.1
 PRETRAINING = ("masked_lm", "replaced_token_detection")
 
-Counts = Mapping[int, second_pass.UnitCounts]
+Counts = Mapping[int, passes.UnitCounts]
 """Layer -> units kept and units in all, of the second pass."""
 
 
@@ -62,9 +63,9 @@ class TwoPass(Term):
         length = self.cfg.asa_padded_length
         return pad_batch(sample, length, self.task.source_dictionary.pad()) if length else sample
 
-    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
+    def build_second_pass(self, updates: int) -> passes.SecondPass:
         """Return the second pass of the step after so many updates."""
-        return second_pass.SecondPass(**self.options)
+        return passes.SecondPass(**self.options)
 
     def keywords(self, updates: int) -> dict[str, Any]:
         """Return the second pass, which the model makes within one call."""
@@ -99,7 +100,7 @@ class TwoPass(Term):
         share = step.sample_size / len(step.weights)
         return step.weights.new_full(step.weights.shape, share, dtype=torch.float)
 
-    def count_layers(self, counts: Counts) -> dict[str, list[second_pass.UnitCounts]]:
+    def count_layers(self, counts: Counts) -> dict[str, list[passes.UnitCounts]]:
         """Return the counts of single layers by suffix of their log keys, the same in each step."""
         return {}
 
@@ -129,11 +130,11 @@ class Adversaries(TwoPass):
         """The layers with an adversary. A model that is only evaluated may have none."""
         return list(get_model_report(self.task).adversary_layers)
 
-    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
+    def build_second_pass(self, updates: int) -> passes.SecondPass:
         """Return a pass that adversaries mask."""
-        return second_pass.AdversarialPass(self.layers[0], self.cfg.asa_sample, **self.options)
+        return passes.AdversarialPass(self.layers[0], self.cfg.asa_sample, **self.options)
 
-    def count_layers(self, counts: Counts) -> dict[str, list[second_pass.UnitCounts]]:
+    def count_layers(self, counts: Counts) -> dict[str, list[passes.UnitCounts]]:
         """Return the counts of each layer with an adversary; none if the layer was dropped."""
         return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
 
@@ -157,11 +158,11 @@ class NaiveMasks(TwoPass):
 
     masks = True
 
-    def __init__(self, kind: Callable[..., second_pass.SecondPass], cfg: Any, task: Any) -> None:
+    def __init__(self, kind: Callable[..., passes.SecondPass], cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        self.kind, self.per_head = kind, kind is second_pass.MagnitudePass
+        self.kind, self.per_head = kind, kind is passes.MagnitudePass
 
-    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
+    def build_second_pass(self, updates: int) -> passes.SecondPass:
         """Return a pass with masks of this kind."""
         return self.kind(self.cfg.asa_rate, **self.options)
 
@@ -181,17 +182,17 @@ class ScheduledMasks(TwoPass):
         count, log = len(self.rates[0]), self.cfg.asa_log
         logger.info("naive masks: rates of %d updates, from %s", count, log)
 
-    def build_second_pass(self, updates: int) -> second_pass.SecondPass:
+    def build_second_pass(self, updates: int) -> passes.SecondPass:
         """Return a pass with masks at the rate of this update."""
-        return second_pass.BernoulliPass(float(np.interp(updates, *self.rates)), **self.options)
+        return passes.BernoulliPass(float(np.interp(updates, *self.rates)), **self.options)
 
 
 BASELINES: dict[str, Callable[[Any, Any], Term]] = {
     "none": Adversaries,
     "two_pass": TwoPass,
-    "bernoulli": partial(NaiveMasks, second_pass.BernoulliPass),
+    "bernoulli": partial(NaiveMasks, passes.BernoulliPass),
     "scheduled": ScheduledMasks,
-    "magnitude": partial(NaiveMasks, second_pass.MagnitudePass),
+    "magnitude": partial(NaiveMasks, passes.MagnitudePass),
     "freelb": FreeLB,
     "smart": Smart,
 }
@@ -206,7 +207,7 @@ class AdversarialSelfAttention(Term):
     @classmethod
     def build(cls, cfg: Any, task: Any) -> Term:
         """Return the term; raise UsageError for an option that has no meaning or no effect."""
-        baseline = asa_options.read_baseline(cfg)
+        baseline = str(to_dict(cfg, warn=True)["asa_baseline"])
         asa_options.check_options(cfg, baseline, task)
         return BASELINES[baseline](cfg, task)
 

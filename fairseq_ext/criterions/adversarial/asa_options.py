@@ -3,7 +3,6 @@
 # The values of choices are types for fairseq, made at run time.
 # mypy: disable-error-code="valid-type"
 
-import logging
 from argparse import Namespace
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -11,20 +10,18 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.attention.options import flag
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.second_pass import EMPTY_ROWS
+from fairseq_ext.mechanisms.second_pass.passes import EMPTY_ROWS
 from fairseq_ext.models.config import (
     Requirements,
     check_requirements,
     default_options,
-    flag,
     help_from_docstring,
     to_dict,
 )
 from fairseq_ext.models.model_report import get_model_report
-
-logger = logging.getLogger(__name__)
 
 # Values of --asa-baseline: what masks a second pass, what makes one, what adds noise.
 ADVERSARIES = "none"
@@ -159,23 +156,6 @@ REGRESSION_TASK = "sentence_regression"  # the task whose predictions are number
 TAGGING_TASK = "sequence_tagging"
 LABELLED_TASKS = ["sentence_classification", REGRESSION_TASK, "multiple_choice", TAGGING_TASK]
 """Tasks that the released code has."""
-
-
-def read_baseline(cfg: Any) -> str:
-    """Return the value of --asa-baseline, or of its old name --asa-rival, with a warning.
-
-    Raises:
-        UsageError: both are given and differ.
-    """
-    baseline, rival = str(cfg.asa_baseline), str(cfg.asa_rival)
-    if rival == ADVERSARIES:
-        return baseline
-    if baseline not in (rival, ADVERSARIES):
-        raise UsageError(
-            f"--asa-rival, old for --asa-baseline, is {rival} and not {baseline}; leave it out"
-        )
-    logger.warning("--asa-rival is the old name of --asa-baseline; give --asa-baseline %s", rival)
-    return rival
 
 
 def resolve_options(cfg: Any, task: Any) -> Namespace:

@@ -1,1 +1,3 @@
-"""Role-guided masks (Wang et al. 2020): masks of heads by linguistic roles."""
+"""Role-guided masks (Wang et al. 2020): heads that look at some kinds of tokens alone."""
+
+from fairseq_ext.mechanisms.roles import role_heads  # noqa: F401 (registers)

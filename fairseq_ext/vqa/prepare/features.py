@@ -235,7 +235,7 @@ def write_missing(path: Path, missing: Missing) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the step."""
-    parser = step_parser("vqa_features", __doc__)
+    parser = step_parser("features", __doc__, "fairseq_ext.vqa.prepare")
     parser.add_argument("verb", choices=("check", "convert"), metavar="VERB")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder with raw/, to write to")
     parser.add_argument("--features", action="append", default=[], metavar="NAME=PATH")

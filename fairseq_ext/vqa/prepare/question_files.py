@@ -162,7 +162,7 @@ def describe(split: str, items: Sequence[Item], vocabulary: Sequence[str]) -> st
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the step."""
-    parser = step_parser("vqa_questions", __doc__)
+    parser = step_parser("question_files", __doc__, "fairseq_ext.vqa.prepare")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="with the official files")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write to")
     parser.add_argument("--minival", default="share", metavar="WHICH", help="share, all or a file")

@@ -128,7 +128,7 @@ def number_questions(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a world, and print how many questions it has."""
-    parser = step_parser("picture_world.generate", __doc__)
+    parser = step_parser("generate", __doc__, "fairseq_ext.vqa.world")
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="folder to make")
     add("--pictures", type=number_from(3), default=10_000, metavar="N", help="default: 10000")

@@ -40,7 +40,7 @@ def select_rare(folder: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the part of a folder, and print its size."""
-    parser = step_parser("picture_world.rare_part", __doc__)
+    parser = step_parser("rare_part", __doc__, "fairseq_ext.vqa.world")
     parser.add_argument("folder", type=Path, metavar="DATA", help="with valid.jsonl")
     count = select_rare(parser.parse_args(arguments).folder)
     print(f"{RARE}: {count:,} questions")

@@ -1,4 +1,4 @@
-"""Second passes: the sentences of a batch once more, with less attention; and adversaries.
+"""Second passes: the sentences of a batch once more, with less attention.
 
 Wu et al. 2023, "Adversarial Self-Attention", Eq. 5 to 8.
 
@@ -12,13 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.autograd import Function
+from torch import Tensor
 
 from fairseq_ext.attention.context import AttentionContext, LayerBias
 from fairseq_ext.attention.masks import add_bias
-
-INIT_STD = 0.02  # standard deviation of initial weights, as in BERT
+from fairseq_ext.mechanisms.second_pass.adversary import Ascent
 
 MASK_SCALE = 1e4
 """The distance by which a masked logit is lowered.
@@ -28,79 +26,6 @@ pays for masked units."""
 
 BiasedScores = tuple[Tensor, Tensor | None]
 """Scores and mask, as a `Bias` returns them."""
-
-
-class BertLinear(nn.Linear):
-    """A linear map that is initialised as in BERT."""
-
-    def reset_parameters(self) -> None:
-        """Draw weights from N(0, INIT_STD^2) and set biases to 0."""
-        nn.init.normal_(self.weight, std=INIT_STD)
-        nn.init.zeros_(self.bias)
-
-
-class Adversary(nn.Module):
-    """Module that chooses the units of attention to keep: m = step(Q K^T / sqrt(C)).
-
-    Q and K are linear maps of the attention's input x.
-
-    Args:
-        width: C.
-        heads: 1, one mask for all heads of the layer; or H, a mask for each head, from slices of Q
-            and K.
-        inner: the width of Q and K (default: C).
-    """
-
-    per_head_flag = "--asa-per-head"
-
-    def __init__(self, width: int, heads: int = 1, inner: int | None = None) -> None:
-        super().__init__()
-        self.heads, inner = heads, inner or width
-        self.query, self.key = BertLinear(width, inner), BertLinear(width, inner)
-
-    def forward(self, x: Tensor, sample: bool = False) -> Tensor:
-        """Return m [B, 1 or H, T, T], 1 keep and 0 mask, in float32 or wider.
-
-        Its gradient is the gradient of the sigmoid of the scores, straight through the step.
-
-        Args:
-            x: [T, B, C], input of the attention; no gradient goes into it.
-            sample: draw m from the sigmoid (Gumbel-sigmoid), instead of a threshold at 0.
-        """
-        x, heads = x.detach(), (self.heads, -1)  # q and k are [B, h, T, C / h]
-        q, k = (f(x).unflatten(-1, heads).permute(1, 2, 0, 3) for f in (self.query, self.key))
-        scores = (q * q.size(-1) ** -0.5) @ k.transpose(-1, -2)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if sample:
-            scores = scores + torch.rand_like(scores).logit(1e-6)
-        return straight_through_step(scores)
-
-
-class _Step(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return torch.heaviside(x, x.new_full((), 0.5))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        keep = ctx.saved_tensors[0].sigmoid()
-        return gradient * keep * (1 - keep)
-
-
-def straight_through_step(x: Tensor) -> Tensor:
-    """Return 1 where x > 0, 0 where x < 0 and 1/2 at 0, with the gradient of sigmoid(x)."""
-    return _Step.apply(x)
-
-
-class _Ascent(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return -gradient
 
 
 class UnitCounts(NamedTuple):
@@ -210,7 +135,7 @@ class AdversarialPass(SecondPass):
         """Return the bias that the layer's adversary chooses; None if it has none."""
         if attention.adversary is None:
             return None
-        keep = _Ascent.apply(attention.adversary(x, self.sample))
+        keep = Ascent.apply(attention.adversary(x, self.sample))
         return self._mask_units(attention.layer, keep, context)
 
 
