@@ -9,9 +9,7 @@
 # Usage: bash scripts/alternatives.sh [OPTION...] [-- FLAG...]
 #
 #   --variants  mechanisms, which may be joined by +; the first is compared with the others
-#               (default: plain, and all of these: ag dna hna roles asa gaussian gate; sinkformer
-#               entmax sparsemax entmax-learned sink off-by-one; alibi t5 rotary; dense random
-#               disentangled; talking differential; input l0; rdrop)
+#               (default: plain, and all in $MECHANISMS and $ALTERNATIVES of lib/study.sh)
 #   --data      a folder of fairseq-preprocess --joined-dictionary with train, valid and test
 #               (default: Multi30k)
 #   --size      size of the models: _tiny (default), _iwslt_de_en, '' (base), _wmt_en_de,

@@ -180,7 +180,7 @@ def count_names(checkout: Path, module: str) -> dict[str, int]:
     defined = [getattr(node, "name", "") for node in tree.body]
     names = [Path(module).stem, *(name for name in defined if name.strip("_"))]
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
-    files = (checkout / "tests").glob("test_*.py")
+    files = (checkout / "tests").rglob("test_*.py")
     return {
         str(file.relative_to(checkout)): len(words.findall(file.read_text("utf-8")))
         for file in sorted(files)

@@ -1,11 +1,13 @@
 """Checkpoints and configurations, as checks of trainings read them."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
 from fairseq_ext import safe_loading
+from fairseq_ext.models.config import to_dict
 from fairseq_ext.training import resuming_checks
 
 
@@ -21,3 +23,10 @@ def configure_training(name: str, criterion: str, **options) -> SimpleNamespace:
     model.update({"_name": name, **options})
     parts = {"criterion": SimpleNamespace(_name=criterion), "task": None, "common": None}
     return SimpleNamespace(model=model, optimization=SimpleNamespace(clip_norm=0.0), **parts)
+
+
+def make_options(arch: str, **given: object) -> dict:
+    """Return all options of an architecture, by default or as given."""
+    config = MODEL_DATACLASS_REGISTRY[arch]
+    values = {"_name": arch, **{field.name: field.default for field in fields(config)}, **given}
+    return to_dict(OmegaConf.create(values))

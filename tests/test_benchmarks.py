@@ -305,7 +305,7 @@ def test_training(tmp_path):
 def test_alternatives_are_those_of_the_recipe():
     """With the flags of the recipe; aims are of candidates that there are."""
     candidates = alternatives.read_candidates("_tiny")
-    assert {"una", "dna", "entmax-learned", "rdrop"} <= candidates.keys()
+    assert {"una", "dna", "off-by-one", "rdrop"} <= candidates.keys()
     assert candidates.keys() >= alternatives.LIMITS.keys()
     line = alternatives.command_line("off-by-one", "tiny", "data")
     assert line[-4:] == ["--sink", "off-by-one", "--encoder-attention-heads", "8"]

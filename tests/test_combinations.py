@@ -27,15 +27,15 @@ from invariants import (
     batch,
     run,
 )
+from mechanism_cases import BIASES
 from variants import (
+    CASES,
     COVERING,
     MECHANISMS,
-    NORMALISERS,
     PAIRS,
     PAPER_PAIRS,
     PAPERS,
-    POSITIONS,
-    SCORERS,
+    in_slot,
 )
 
 from fairseq_ext.errors import UsageError
@@ -44,34 +44,15 @@ from fairseq_ext.prepare.toy.corpus import corpus
 TERMS = ("ag", "asa", "rdrop", "l0")  # of a criterion
 
 SOFTMAX = {"encoder_normaliser": "hybrid", "hna_weight": "raw", "hna_init": 0.0}
+SLOTS = {"normaliser": SOFTMAX, "positions": {"encoder_positions": None}}
+SLOTS["scorer"] = {"encoder_scorer": "dot"}
 NEUTRAL = {  # it is there, or its flag is, and does nothing
-    "ag": {"ag_alpha": "0"},
-    **dict.fromkeys(NORMALISERS, SOFTMAX),
-    "roles": {"encoder_roles": "none,none"},
-    "asa": {"asa_alpha": 0.0, "asa_tau": 0.0},
-    "gaussian": {"encoder_gaussian_heads": "0"},
-    "gate": {},
-    **dict.fromkeys(POSITIONS, {"encoder_positions": None}),
-    "talking": {},
-    "differential": {"encoder_head_mixer": "none"},
-    "input": {"head_gate": "none"},
-    **dict.fromkeys(SCORERS, {"encoder_scorer": "dot"}),
+    name: neutral
+    for name, case in CASES.items()
+    if (neutral := SLOTS.get(case.slot) if case.neutral is None else case.neutral) is not None
 }
-OWN = {
-    "hna": "normaliser.offset",
-    "entmax": "normaliser.alpha_offset",
-    "sink": "normaliser.sink_logit",
-    "asa": "adversary.query.weight",
-    "gate": "gate",
-    "input": "gate.weight",
-    "l0": "gate.offset",
-    "t5": "positions.table",
-    "talking": "mixer.score_offset",
-    "differential": "mixer.vectors",
-    "dense": "scorer.weight",
-    "random": "scorer.scores",
-    "disentangled": "relative.embedding.weight",
-}
+OWN = {name: case.own for name, case in CASES.items() if case.own}
+NORMALISERS = in_slot("normaliser")
 TWO_WAYS = {*PAIRS} | {pair[::-1] for pair in PAIRS}
 SIZE = (
     "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 "
@@ -87,7 +68,7 @@ FAMILIES = {
     f"--tokens-per-sample 64 {SIZE.replace('encoder', 'decoder')}",
 }
 COMMON = "--cpu --dropout 0 --attention-dropout 0 --optimizer adam --lr .02 --max-update 10"
-ENCODER_ALONE = {"dna", "hna", "sinkformer", "roles", "asa", "disentangled"}
+ENCODER_ALONE = {name for name, case in CASES.items() if case.encoder_only}
 """Mechanisms that a decoder cannot have."""
 
 
@@ -294,13 +275,11 @@ def without_effect(name, chosen, family):
     """A bias that what is normalised first does not see: of keys if rows are, of queries if
     columns are."""
     has_mechanisms = name.startswith("decoder" if family == LM else "encoder")
-    columns = has_mechanisms and "dna" in chosen
-    if has_mechanisms and "dense" in chosen:
-        return columns and name.endswith("scorer.bias")  # of keys; queries are bent by ReLU
-    # a mix; rows that need not sum to one; biases that turn, or are compared with distances
-    neither = {"hna", "sink", "rotary", "disentangled"}
-    both = has_mechanisms and not neither.isdisjoint(chosen)
-    return name.endswith("q_proj.bias" if columns else "k_proj.bias") and not both
+    ignores, biases = "queries", BIASES
+    for case in (CASES[each] for each in chosen if has_mechanisms):
+        ignores = case.ignores if case.slot == "normaliser" else ignores
+        biases = biases if case.biases is BIASES else case.biases
+    return ignores in biases and name.endswith(biases[ignores])
 
 
 @EVERY
@@ -445,10 +424,10 @@ def test_the_matrix_of_the_documentation():
     lines = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
     names, _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
     found = {
-        (row[0].lower(), name.lower()): cell[0]
+        frozenset((row[0].lower(), name.lower())): cell[0]
         for row in rows
         for name, cell in zip(names[1:], row[1:], strict=True)
         if cell
     }
-    every = combinations(PAPERS, 2)
-    assert found == {pair: "✓" if pair in PAPER_PAIRS else "–" for pair in every}
+    expected = {frozenset(pair): "–" for pair in combinations(PAPERS, 2)}
+    assert found == expected | {frozenset(pair): "✓" for pair in PAPER_PAIRS}

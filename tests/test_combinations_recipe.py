@@ -2,16 +2,21 @@
 
 import re
 import shlex
+import sys
+from itertools import chain
 
 import pytest
 from conftest import ROOT
 from corpora import write_corpus
 from shell import assert_refused, bash, lib
-from variants import ALTERNATIVES, MIXERS, PAPERS, SCORERS
+from variants import ALTERNATIVES, PAPERS, in_slot
 from variants import PAPER_PAIRS as PAIRS
 from variants import PAPERS as MECHANISMS
 
 from fairseq_ext.safe_loading import load_checkpoint
+
+sys.path.append(str(ROOT / "docs"))
+from print_mechanisms import read_rows  # noqa: E402
 
 pytestmark = pytest.mark.recipe
 
@@ -63,7 +68,7 @@ def test_the_default_is_all_pairs():
 @pytest.mark.parametrize(
     ("variants", "said"),
     [
-        ("plain dna+rols", ["'rols'", "plain, ag, dna", "t5, rotary"]),
+        ("plain dna+rols", ["'rols'", "plain, dna, hna", "t5, rotary"]),
         ("dna+hna", ["'dna+hna'", "two of these give --encoder-normaliser"]),
         ("alibi+dna+rotary", ["two of these give --encoder-positions"]),
         ("gate+l0", ["two of these give --head-gate"]),
@@ -95,10 +100,10 @@ def test_alternatives_are_those_that_can_be_combined():
         "-c", f'. "{ROOT}/scripts/lib/study.sh"; say "$ALTERNATIVES"; say "${{CLOSEST[*]}}"'
     )
     names, closest = (set(line.split()) for line in said.stdout.splitlines())
-    assert names >= ALTERNATIVES.keys() and names - ALTERNATIVES.keys() <= {
-        *("sparsemax", "entmax-learned", "off-by-one")
-    }
-    assert closest == (names | PAPERS.keys()) - {"hna"} - SCORERS - MIXERS
+    rows = [row["variants"] for row in read_rows(ROOT) if "alternative_to" in row]
+    assert names == {*chain(*rows)} >= ALTERNATIVES.keys()
+    assert all(ALTERNATIVES.keys() & row for row in rows)
+    assert closest == (names | PAPERS.keys()) - {"hna"} - in_slot("scorer") - in_slot("head_mixer")
 
 
 @pytest.mark.parametrize(

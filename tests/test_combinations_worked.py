@@ -1,8 +1,9 @@
 """Pairs of mechanisms that meet in one row of attention: worked numbers, and naive twins."""
 
-import naive
 import pytest
 import torch
+from mechanism_cases import load
+from naive import normalise
 from torch import nn
 from worked_sentence import make_sentence
 
@@ -115,11 +116,11 @@ def twin(module, x, view, kind, names):
             own = slice(head * 4, head * 4 + 4)
             scores = q[:, own] @ k[:, own].T / 2
             if module.adversary is not None:
-                keep = naive.keep(module.adversary, rows)[0] * view.real[b]
+                keep = load("second_pass").keep(module.adversary, rows)[0] * view.real[b]
                 seen = torch.where(mask[b], keep, 0).detach()
                 logits = scores + MASK_SCALE * (keep - seen.amax(1, keepdim=True))
                 scores = torch.where(mask[b], logits, 0)  # infinite elsewhere
-            weights = naive.normalise(kind, scores, ~mask[b], ~view.real[b], u=us[head], sweeps=3)
+            weights = normalise(kind, scores, ~mask[b], ~view.real[b], u=us[head], sweeps=3)
             heads.append(weights @ v[:, own])
         out.append(module.out_proj(torch.cat(heads, 1)))
     return torch.stack(out, 1)
@@ -174,11 +175,11 @@ def test_a_second_pass_takes_units_out_of_hard_coded_heads():
     found = module(x, x, x, inputs, need_weights=False)[0]
     out = []
     for b, rows in enumerate(x.unbind(1)):
-        keep = naive.keep(module.adversary, rows)[0] * view.real[b]
+        keep = load("second_pass").keep(module.adversary, rows)[0] * view.real[b]
         left = torch.exp(MASK_SCALE * (keep - keep.detach().amax(1, keepdim=True))) * view.real[b]
         values = module.v_proj(rows)
         heads = [
-            (naive.gaussian(11, 11, offset) * left) @ values[:, head * 4 : head * 4 + 4]
+            (load("gaussian").gaussian(11, 11, offset) * left) @ values[:, head * 4 : head * 4 + 4]
             for head, offset in enumerate([-1, 1, 0, 2])
         ]
         out.append(module.out_proj(torch.cat(heads, 1)))

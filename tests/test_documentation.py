@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+sys.path.append(str(ROOT / "docs"))
+import print_mechanisms  # noqa: E402
+
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
-REFERENCE = re.compile(r"^\[\w+\]: (\S+)$", re.M)
 
 
 def names(path: Path) -> str:
@@ -43,10 +45,40 @@ def test_links_lead_somewhere(page):
             assert not anchor or anchor in anchors(linked), target
 
 
-def test_references_of_the_readme_are_used():
-    text = (ROOT / "README.md").read_text("utf-8")
-    defined = set(re.findall(r"^\[(\w+)\]: https://", text, re.M))
-    assert defined == set(re.findall(r"\]\[(\w+)\]", text))
+def test_rows_of_mechanisms_are_those_of_their_pages():
+    differ = [names(path) for path, old, new in print_mechanisms.print_targets() if old != new]
+    assert not differ, "run `python docs/print_mechanisms.py --write`"
+
+
+NEEDED = {
+    "flags": {"papers", "slot", "line", "results"},
+    "variants": {"slot"},
+    "term": {"variants"},
+}
+
+
+@pytest.mark.parametrize("row", print_mechanisms.read_rows(ROOT), ids=lambda row: row["name"])
+def test_rows_of_mechanisms_are_whole(row):
+    """They have what is printed, a slot that there is, and files that there are."""
+    assert {"order", "name"} <= {*row}
+    assert all(row.keys() >= needed for key, needed in NEEDED.items() if key in row)
+    slots = print_mechanisms.read_front_matter(ROOT / "docs" / "architecture.md")["slots"]
+    assert row.get("slot", "score") in [slot["slot"] for slot in slots]
+    cells = " ".join(row.get(place, "") for place in ("computed", "options", "loss"))
+    for name in re.findall(r"`(\w+/[\w/.]*)`", cells):
+        assert (ROOT / "fairseq_ext" / name).exists(), name
+    assert row.get("line", ".").endswith(".")
+
+
+def test_slots_of_the_architecture_page_name_files_that_there_are():
+    for slot in print_mechanisms.read_front_matter(ROOT / "docs" / "architecture.md")["slots"]:
+        for name in re.findall(r"`(\w+/[\w/.]*)`", slot["file"]):
+            assert (ROOT / "fairseq_ext" / name).exists(), name
+
+
+def test_every_mechanism_has_rows():
+    pages = {row["page"] for row in print_mechanisms.read_rows(ROOT) if "flags" in row}
+    assert pages == {page.name for page in (ROOT / "docs/mechanisms").glob("*.md")} - {"own.md"}
 
 
 def test_every_page_is_in_the_menu_of_the_site():
@@ -57,7 +89,7 @@ def test_every_page_is_in_the_menu_of_the_site():
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     assert len(lines) <= 150
-    assert max(map(len, lines)) <= 120
+    assert max(len(line) for line in lines if not line.startswith("|")) <= 120
 
 
 def test_every_mechanism_has_a_page_of_the_same_shape():

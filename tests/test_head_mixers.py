@@ -1,6 +1,5 @@
-"""Mixers of heads: naive twins, worked numbers, what they go with, what is refused."""
+"""Mixers of heads: naive twins in a layer, what they go with, what is refused."""
 
-import math
 import re
 
 import naive
@@ -9,7 +8,8 @@ import torch
 from cases import slow_but_first
 from commands import generate, read_hypotheses
 from conftest import TRAIN, fairseq, train
-from torch import nn
+from mechanism_cases import list_cases
+from mixed_layer import D, H, T, attention
 
 from fairseq_ext.attention import (
     MIXERS,
@@ -23,38 +23,15 @@ from fairseq_ext.attention import (
 from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.scorers import dot_product
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.differential import Differential
-from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.second_pass.adversary import Adversary
 from fairseq_ext.mechanisms.second_pass.passes import MagnitudePass
 from fairseq_ext.mechanisms.talking_heads import TalkingHeads
-from fairseq_ext.testing import check_head_mixer, check_mechanism, check_model
+from fairseq_ext.testing import check_head_mixer, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.training.training_checks import check_empty_rows, check_mixed_heads
 
-H, D, T = 4, 4, 7
 UNA = "transformer_una_tiny"
-KINDS = {"talking": naive.talking, "differential": naive.differential}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_twins_gradients_and_invariants_at_every_site(kind):
-    check_head_mixer(kind, KINDS[kind])
-
-
-@pytest.mark.parametrize("kind", slow_but_first(KINDS))
-def test_mechanisms(kind):
-    check_mechanism(kind)
-
-
-def attention(kind, *groups, site="encoder", layer=1, **further):
-    """A layer in which no parameter of the mixer is as it begins."""
-    torch.manual_seed(0)
-    mixer = MIXERS.build(kind, H, width=D, layer=layer)
-    for parameter in mixer.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    groups = groups or (HeadGroup(H, normaliser=build_normaliser("softmax", H)),)
-    return Attention(H * D, H, site=site, groups=groups, mixer=mixer, **further).double()
+KINDS = {case.key[1]: case.twin for case in list_cases() if case.slot == "head_mixer" and case.twin}
 
 
 def heads(projection, x):
@@ -99,64 +76,6 @@ def test_observed_maps_are_the_weights_of_values(kind):
     torch.testing.assert_close(module.out_proj(out), plain)
 
 
-def test_talking_heads_begin_as_ordinary_ones():
-    module, x = attention("talking"), torch.randn(T, 2, H * D).double()
-    for parameter in module.mixer.parameters():
-        nn.init.zeros_(parameter)
-    plain = Attention(H * D, H, site="encoder").double()
-    plain.load_state_dict(module.state_dict(), strict=False)
-    pair = [each(x, x, x, Inputs(), need_head_weights=True) for each in (module, plain)]
-    torch.testing.assert_close(*pair, atol=1e-12, rtol=1e-12)
-
-
-def test_worked_talking_heads():
-    """Two heads that exchange scores, and whose weights the second one gets in equal parts."""
-    mixer = TalkingHeads(2).double()
-    mixer.score_offset.data = torch.tensor([[-1.0, 1], [1, -1]]).double()
-    mixer.weight_offset.data = torch.tensor([[0, 0], [0.5, -0.5]]).double()
-    scores = torch.tensor([[[0, math.log(3)]], [[0, 0]]]).double()[None]
-    weights = mixer.mix_weights(mixer.mix_scores(scores).softmax(-1))
-    expected = [[[0.5, 0.5]], [[0.375, 0.625]]]
-    torch.testing.assert_close(weights[0], torch.tensor(expected).double(), atol=1e-7, rtol=0)
-
-
-def test_worked_differential_attention():
-    """In layer 1 lambda begins near 0.2; a row of 3 and 4 has the root mean square 12.5 ** 0.5."""
-    mixer = Differential(1, 2, 0).double()
-    nn.init.zeros_(mixer.vectors)
-    assert mixer.subtracted().item() == pytest.approx(0.2)
-    assert Differential(1, 2, 11).first == pytest.approx(0.8 - 0.6 * math.exp(-3.3))
-    mixer.vectors.data = torch.tensor([[[2.0], [0.5]], [[0], [1]]]).double()
-    assert mixer.subtracted().item() == pytest.approx(math.e - 1 + 0.2)
-    assert mixer.statistics()["lambda"]() == 1.9183
-    maps = [torch.tensor([0.75, 0.25]).double(), torch.tensor([0.5, 0.5]).double()]
-    nn.init.zeros_(mixer.vectors)
-    torch.testing.assert_close(mixer.join(maps), torch.tensor([0.65, 0.15]).double())
-    out = mixer.finish(torch.tensor([3.0, 4.0]).double())
-    expected = 0.8 * torch.tensor([3.0, 4.0]).double() / 12.5**0.5
-    torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
-
-
-def test_a_mixer_draws_nothing_from_the_seed_of_the_others():
-    drawn = []
-    for mixed in (False, True):
-        torch.manual_seed(5)
-        mixer = Differential(H, D, 0) if mixed else None
-        drawn.append(Attention(H * D, H, site="encoder", mixer=mixer).q_proj.weight)
-    assert torch.equal(*drawn)
-    same, other = (Differential(2, 4, layer).vectors for layer in (0, 1))
-    assert torch.equal(same, Differential(2, 4, 0).vectors) and not torch.equal(same, other)
-    torch.manual_seed(6)  # of another training
-    assert not any(torch.equal(Differential(2, 4, 0).vectors, first) for first in (same, other))
-
-
-def test_differential_attention_is_fused_where_nothing_asks_for_maps(monkeypatch):
-    monkeypatch.setattr(softmax, "MIN_SCORES", 0)
-    module, x = attention("differential"), torch.randn(T, 2, H * D).double()
-    monkeypatch.setattr(module.groups[0].normaliser, "weights", None)
-    assert module(x, x, x, Inputs(causal=True), need_weights=False)[0].isfinite().all()
-
-
 def test_two_maps_of_a_head_have_its_role_its_slope_and_the_positions_of_their_width():
     """Rotated halves have the angles of their own width; hard-coded heads stay as they are."""
     options = {"encoder_head_mixer": "differential", "encoder_embed_dim": 32}
@@ -168,21 +87,10 @@ def test_two_maps_of_a_head_have_its_role_its_slope_and_the_positions_of_their_w
     assert isinstance(model.decoder.layers[0].self_attn.mixer, TalkingHeads)
 
 
-def test_hard_coded_heads_have_one_map():
-    learned = HeadGroup(2, normaliser=build_normaliser("softmax", 2))
-    module = attention("differential", build_gaussian_heads([-1, 1], [1, 1]), learned)
-    x = torch.randn(T, 1, H * D).double()
-    maps = module(x, x, x, Inputs(), need_head_weights=True)[1][:, 0]
-    for found, offset in zip(maps, (-1, 1), strict=False):
-        torch.testing.assert_close(found, naive.gaussian(T, T, offset).to(found.dtype))
-    rows = torch.full((2, T), 1 - module.mixer.subtracted().item(), dtype=maps.dtype)
-    torch.testing.assert_close(maps[2:].sum(-1), rows, atol=1e-6, rtol=0)
-
-
 MIXED = [
     {"encoder_normaliser": "doubly", "encoder_positions": "t5", "head_gate": "input"},
     {"encoder_normaliser": "sinkformer", "checkpoint_activations": True},
-    {"encoder_normaliser": "entmax", "encoder_positions": "alibi"},
+    {"encoder_normaliser": "sink", "encoder_positions": "alibi"},
     {"decoder_normaliser": "sink", "decoder_positions": "rotary"},
     {"share_encoder_decoder_layers": True},
 ]
@@ -202,21 +110,6 @@ def test_largest_scores_of_each_map_are_masked_and_counted_once(kind):
     x, second = torch.randn(8, 2, H * D).double(), MagnitudePass(0.25)  # 2 of 8 keys
     module(x, x, x, Inputs(passes=(second,)), need_weights=False)
     assert second.counts[0].kept.tolist() == [48, 48]
-
-
-def test_half_precision_keeps_small_steps():
-    mixer = Differential(2, 4, 0).half()
-    nn.init.constant_(mixer.gain_offset, 1e-4)
-    assert mixer.subtracted().dtype == torch.float32
-    wide = mixer.finish(torch.ones(1, 2, 3, 4))
-    torch.testing.assert_close(wide, torch.full_like(wide, 0.8 * 1.0001), atol=1e-5, rtol=0)
-    talking = TalkingHeads(2).half()
-    nn.init.constant_(talking.score_offset, 1e-4)
-    scores = talking.mix_scores(torch.ones(1, 2, 1, 1)).flatten()
-    torch.testing.assert_close(scores, torch.full((2,), 1.0002), atol=1e-6, rtol=0)
-    with torch.autocast("cpu", torch.bfloat16):  # --amp
-        mixed = talking.mix_scores(torch.ones(1, 2, 1, 1))
-    assert torch.equal(mixed.flatten(), scores)
 
 
 @pytest.mark.parametrize(

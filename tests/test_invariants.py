@@ -15,43 +15,18 @@ from invariants import (
     assert_masked_is_truncated,
     run,
 )
+from mechanism_cases import list_cases
 from omegaconf import OmegaConf
 
-from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser
-from fairseq_ext.mechanisms.doubly import Hybrid, Sinkhorn
+from fairseq_ext.attention import Attention, HeadGroup, Inputs
+from fairseq_ext.mechanisms.doubly import Sinkhorn
 
 pytestmark = pytest.mark.usefixtures("every_form")
 
-KINDS = ("softmax", "doubly", "hybrid", "sinkhorn")
-HARD_CODED = {
-    "gaussian": {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"},
-    "gaussian everywhere": {
-        **{f"{site}_gaussian_heads": "all" for site in ("encoder", "decoder", "cross")},
-        "gaussian_ratio": 1.3,
-        "gaussian_sigma": "0.7,2",
-    },
-    "gaussian and learned": {
-        **{f"{site}_gaussian_heads": "2" for site in ("encoder", "decoder", "cross")},
-    },
-    "gaussian and hybrid": {"encoder_gaussian_heads": "1", "encoder_gaussian_offsets": "0"}
-    | {"encoder_normaliser": "hybrid"},
-    "one cross head": {"cross_layers": "last", "cross_attention_heads": 1}
-    | {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"},
-}
-ROLES = {
-    "roles": {"encoder_roles": "rare,separator,relative"},
-    "roles as in the code": {
-        "encoder_roles": "rare,none/separator/relative/none,relative,rare",
-        "role_definitions": "code",
-        "head_gate": True,
-    },
-    "roles and DNA": {"encoder_roles": "rare,relative", "encoder_normaliser": "doubly"},
-    "roles and Gaussians": {"encoder_roles": "rare,relative", "encoder_gaussian_heads": "2"},
-}
+KINDS = {case.key[1]: case for case in list_cases() if case.slot == "normaliser"}
 MODELS = {
-    **{kind: {"encoder_normaliser": kind, "sinkhorn_sweeps": 3} for kind in KINDS},
-    **HARD_CODED,
-    **ROLES,
+    **{kind: {"encoder_normaliser": kind, **case.options[0]} for kind, case in KINDS.items()},
+    **{name: options for case in list_cases() for name, options in case.models.items()},
     "shared layers": {"share_encoder_decoder_layers": True, "encoder_normaliser": "hybrid"},
 }
 
@@ -109,10 +84,7 @@ def test_incremental_equals_teacher_forced(kind, side):
 def looks_ahead(kind):
     """Whether outputs at earlier positions change with a later token, under a causal mask."""
     torch.manual_seed(0)
-    heads = HeadGroup(
-        4,
-        normaliser=build_normaliser(kind, 4, hna_init=0.5, hna_weight="sigmoid", sinkhorn_sweeps=3),
-    )
+    heads = HeadGroup(4, normaliser=KINDS[kind].build(4))
     module = Attention(16, 4, site="encoder", groups=[heads])
     x = torch.randn(12, 1, 16)
     y = x.clone()
@@ -123,9 +95,11 @@ def looks_ahead(kind):
 
 def test_what_normalises_over_queries_sees_the_future(monkeypatch):
     """Why it is refused in a decoder: a causal mask does not hide the future from them."""
-    for normaliser in (Sinkhorn, Hybrid):
+    kinds = {type(case.build(1)): kind for kind, case in KINDS.items()}
+    across = {kind for kind, case in KINDS.items() if case.build(1).across_queries}
+    for normaliser in kinds:
         monkeypatch.setattr(normaliser, "across_queries", False)
-    assert {kind for kind in KINDS if looks_ahead(kind)} == {"doubly", "hybrid", "sinkhorn"}
+    assert {kind for kind in KINDS if looks_ahead(kind)} == across
 
 
 @pytest.mark.parametrize("site", ["decoder", "cross"])

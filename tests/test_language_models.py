@@ -156,7 +156,7 @@ def test_mechanisms(mechanism):
 
 OPTIONS = [
     {"decoder_positions": "alibi", "decoder_gaussian_heads": "2", "head_gate": "input"},
-    {"decoder_positions": "t5", "decoder_normaliser": "entmax", "head_gate": "static"},
+    {"decoder_positions": "t5", "decoder_normaliser": "sink", "head_gate": "static"},
     {"decoder_positions": "rotary", "decoder_normaliser": "sink", "checkpoint_activations": True},
     {"decoder_positions": "none", "head_gate": "l0"},
 ]
@@ -316,7 +316,7 @@ REFUSED = {
     "--decoder-normaliser sinkhorn": "looks across queries",
     "--decoder-normaliser sinkformer": "looks across queries",
     "--gaussian-sigma 2": "--gaussian-sigma 2 has no effect",
-    "--entmax-alpha 2": "--entmax-alpha 2.0 has no effect",
+    "--sink off-by-one": "--sink off-by-one has no effect",
     "--head-gate l0": "give cross_entropy_l0",
     "--decoder-positions rotary --decoder-attention-heads 128": "has width 1",
     "--tie-adaptive-weights": "ties --adaptive-input, which is not given",

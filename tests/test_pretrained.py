@@ -1,26 +1,17 @@
 """What a model takes over from the checkpoint that it is fine-tuned from, and goes on with."""
 
 from argparse import Namespace
-from dataclasses import fields
 
 import pytest
 import restore
 import torch
-from fairseq.models import MODEL_DATACLASS_REGISTRY
-from omegaconf import OmegaConf
+from restore import make_options as options
 from saved_state import save_state
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.pretrained import SIZES, adopt_options
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.training.resuming_checks import check_shared
-
-
-def options(arch, **given):
-    config = MODEL_DATACLASS_REGISTRY[arch]
-    values = {"_name": arch, **{field.name: field.default for field in fields(config)}, **given}
-    return to_dict(OmegaConf.create(values))
 
 
 def saved(folder, arch="roberta_una_12", **given):
@@ -71,16 +62,6 @@ def test_hybrid_weights_relative_to_something_else_are_refused(tmp_path, caplog)
         restore.check(hybrid, fewer, True)
     restore.check(hybrid, options("roberta_una_12"), True)
     assert "encoder_normaliser hybrid (now softmax)" in caplog.text
-
-
-def test_learned_alphas_relative_to_something_else_are_refused(tmp_path):
-    """They are no beginning either, as hybrid weights are not; an alpha not learned may change."""
-    learned = {"encoder_normaliser": "entmax", "entmax_learned": True}
-    path = saved(tmp_path, entmax_alpha=1.3, **learned)
-    restore.check(path, options("roberta_una_12", entmax_alpha=1.3, **learned), False)
-    with pytest.raises(UsageError, match="entmax_alpha 1.3 .now 1.5.*give the same --entmax-alpha"):
-        restore.check(path, options("roberta_una_12", **learned), True)
-    restore.check(path, options("roberta_una_12", encoder_normaliser="entmax"), True)
 
 
 @pytest.mark.parametrize(

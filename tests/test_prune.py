@@ -18,8 +18,8 @@ from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.tools import prune
 
 SITES = "--head-gate l0 --head-gate-sites encoder,decoder,cross".split()
-PARTS = "--encoder-normaliser hybrid --decoder-normaliser sink --cross-normaliser entmax".split()
-PARTS += "--entmax-learned --decoder-positions rotary".split()
+PARTS = "--encoder-normaliser hybrid --decoder-normaliser sink --cross-normaliser sink".split()
+PARTS += "--decoder-positions rotary".split()
 CLOSED = {  # heads of a model with 2 layers of 4 heads
     "encoder.layers.0.self_attn": [1, 2],
     "encoder.layers.1.self_attn": [0, 1, 2, 3],
@@ -53,10 +53,8 @@ def translation(data_bin, tmp_path_factory):
     """A translation model with every kind of part that has parameters of heads."""
     folder = tmp_path_factory.mktemp("translation")
     layers = "--encoder-layers 2 --decoder-layers 2 --lr 1e-3 --warmup-updates 1".split()
-    parts = (
-        "--encoder-normaliser hybrid --decoder-normaliser sink --cross-normaliser entmax".split()
-    )
-    parts += "--entmax-learned --decoder-positions rotary --asa-layers 0".split()
+    parts = "--encoder-normaliser hybrid --decoder-normaliser sink --cross-normaliser sink".split()
+    parts += "--decoder-positions rotary --asa-layers 0".split()
     criterion = ["--criterion", "label_smoothed_cross_entropy_ag_asa_l0", "--ag-alpha", 1]
     return train(data_bin, "transformer_una_tiny", folder, 1, *SITES, *layers, *parts, *criterion)
 
@@ -137,10 +135,8 @@ def test_every_command_reads_it(data_bin, translation, tmp_path):
     rows = (out / "heads.csv").read_text().splitlines()[1:]
     assert len(rows) == 2 + 4 + 7
     left = "--encoder-heads-left 2/0 --decoder-heads-left 0/4 --cross-heads-left 4/3".split()
-    parts = (
-        "--encoder-normaliser hybrid --decoder-normaliser sink --cross-normaliser entmax".split()
-    )
-    parts += "--entmax-learned --decoder-positions rotary --lr 1e-3 --warmup-updates 1".split()
+    parts = "--encoder-normaliser hybrid --decoder-normaliser sink --cross-normaliser sink".split()
+    parts += "--decoder-positions rotary --lr 1e-3 --warmup-updates 1".split()
     again = ["--finetune-from-model", pruned, "--encoder-layers", 2, "--decoder-layers", 2]
     criterion = ["--criterion", "label_smoothed_cross_entropy"]
     flags = (*left, *parts, *again, *criterion)

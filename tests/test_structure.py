@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fairseq_ext"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-TESTS = sorted(Path(__file__).parent.glob("*.py"))
+TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 FRAGMENTS = "What Of Those As That Which How Where In From By For".split()
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 TWO_LEVELS = {  # one thing as a task and as a criterion, as a library and as a step, ...

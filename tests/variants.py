@@ -3,51 +3,31 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+from mechanism_cases import list_cases
+
 from fairseq_ext.criterions.composite import OBJECTIVES
 
-PAPERS = {  # of 8 heads the first two are hard-coded, the next two have roles or are guided
-    "ag": "--ag-encoder-heads next:1,prev:1 --ag-alpha 10",
-    "dna": "--encoder-normaliser doubly",
-    "hna": "--encoder-normaliser hybrid",
-    "roles": "--encoder-roles rare,relative",
-    "asa": "--asa-layers all",
-    "gaussian": "--encoder-gaussian-heads 2",
-    "gate": "--head-gate",
-}
-ALTERNATIVES = {
-    "sinkformer": "--encoder-normaliser sinkformer",
-    "entmax": "--encoder-normaliser entmax --entmax-learned",
-    "sink": "--encoder-normaliser sink",
-    "alibi": "--encoder-positions alibi",
-    "t5": "--encoder-positions t5",
-    "rotary": "--encoder-positions rotary",
-    "talking": "--encoder-head-mixer talking",
-    "differential": "--encoder-head-mixer differential",
-    "input": "--head-gate input",
-    "l0": "--head-gate l0",
-    "rdrop": "",
-    "dense": "--encoder-scorer dense",
-    "random": "--encoder-scorer random",
-    "disentangled": "--encoder-scorer disentangled --disentangled-buckets 4 "
-    "--disentangled-distance 6",
-}
-MECHANISMS = PAPERS | ALTERNATIVES
-NORMALISERS = {"dna", "hna", "sinkformer", "entmax", "sink"}  # one flag
-POSITIONS = {"alibi", "t5", "rotary"}
-GATES = {"gate", "input", "l0"}
-SECOND_PASSES = {"asa", "rdrop"}  # a criterion has one
-MIXERS = {"talking", "differential"}
-MIXED = ({"talking", "roles"}, {"talking", "gaussian"})  # heads of several kinds
-SCORERS = {"dense", "random", "disentangled"}
-WITHOUT_PRODUCT = [  # of queries and keys alone, which turn or are halved
-    {scorer, other} for scorer in sorted(SCORERS) for other in ("rotary", "differential")
-]
-APART = (NORMALISERS, POSITIONS, GATES, SECOND_PASSES, MIXERS, *MIXED, SCORERS, *WITHOUT_PRODUCT)
-PAIRS = [
-    pair
-    for pair in combinations(MECHANISMS, 2)
-    if not any(group.issuperset(pair) for group in APART)
-]
+CASES = {case.name: case for case in list_cases() if case.flags is not None}
+MECHANISMS = {name: case.flags for name, case in CASES.items()}  # for 8 heads
+PAPERS = {name: flags for name, flags in MECHANISMS.items() if CASES[name].paper}
+ALTERNATIVES = {name: flags for name, flags in MECHANISMS.items() if name not in PAPERS}
+
+
+def in_slot(slot: str) -> set[str]:
+    """Return the mechanisms that stand in one slot, where there is one of them at a time."""
+    return {name for name, case in CASES.items() if case.slot == slot}
+
+
+def go_together(one: str, other: str) -> bool:
+    """Tell whether two mechanisms are in different slots, and neither is declared to be apart."""
+    first, second = CASES[one], CASES[other]
+    return first.slot != second.slot and not any(
+        {case.name, case.slot} & {*another.apart}
+        for case, another in ((first, second), (second, first))
+    )
+
+
+PAIRS = [pair for pair in combinations(MECHANISMS, 2) if go_together(*pair)]
 PAPER_PAIRS = [pair for pair in PAIRS if PAPERS.keys() >= {*pair}]
 
 

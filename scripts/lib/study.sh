@@ -69,53 +69,81 @@ set_variants() {
     die "--variants is empty: see 'bash $0 --help' for those that there are."
 }
 
-# Mechanisms of the papers, what else stands in their slots, and which of these is closest to which:
-# a mechanism of a paper and its alternatives.
-MECHANISMS='ag dna hna roles asa gaussian gate'
+# Mechanisms of the papers and what else stands in their slots, with the flags and the term of a
+# criterion of each; which are closest to a mechanism of a paper, which is the first of its row.
+# printed by docs/print_mechanisms.py: variants
+MECHANISMS='dna hna ag gaussian roles gate asa'
+ALTERNATIVES='sinkformer entmax sparsemax entmax-learned sink off-by-one talking differential alibi t5 rotary disentangled dense random rdrop input l0'
 NORMALISERS='sinkformer entmax sparsemax entmax-learned sink off-by-one'
 POSITIONS='alibi t5 rotary'
-ALTERNATIVES="$NORMALISERS $POSITIONS dense random disentangled talking differential input l0 rdrop"
-CLOSEST=("dna $NORMALISERS" "ag $POSITIONS" "gaussian $POSITIONS" 'asa rdrop' 'roles input l0'
-  'gate input l0')
+TERMS='ag asa rdrop l0'
+SECOND_PASSES='asa rdrop'
+CLOSEST=(
+  'dna sinkformer entmax sparsemax entmax-learned sink off-by-one'
+  'ag alibi t5 rotary'
+  'gaussian alibi t5 rotary'
+  'roles input l0'
+  'gate input l0'
+  'asa rdrop'
+)
+declare -gA VARIANT_FLAGS=(
+  [dna]='--encoder-normaliser doubly'
+  [hna]='--encoder-normaliser hybrid'
+  [ag]='--ag-encoder-heads next:1,prev:1 --ag-alpha 1'
+  [gaussian]='--encoder-gaussian-heads 2'
+  [roles]='--encoder-roles rare,separator,relative'
+  [gate]='--head-gate static'
+  [sinkformer]='--encoder-normaliser sinkformer'
+  [entmax]='--encoder-normaliser entmax'
+  [sparsemax]='--encoder-normaliser entmax --entmax-alpha 2'
+  [entmax-learned]='--encoder-normaliser entmax --entmax-learned'
+  [sink]='--encoder-normaliser sink'
+  [off-by-one]='--encoder-normaliser sink --sink off-by-one'
+  [talking]='--encoder-head-mixer talking'
+  [differential]='--encoder-head-mixer differential'
+  [alibi]='--encoder-positions alibi'
+  [t5]='--encoder-positions t5'
+  [rotary]='--encoder-positions rotary'
+  [disentangled]='--encoder-scorer disentangled'
+  [dense]='--encoder-scorer dense'
+  [random]='--encoder-scorer random'
+  [rdrop]=''
+  [input]='--head-gate input'
+  [l0]='--head-gate l0'
+  [asa]='--asa-layers all'
+)
+declare -gA VARIANT_TERMS=(
+  [ag]=ag
+  [rdrop]=rdrop
+  [l0]=l0
+  [asa]=asa
+)
+# end of variants
 
 # print_mechanisms PLAIN NAME [ARCHITECTURE OBJECTIVE]: print a variant, mechanisms of $MECHANISMS and
 # $ALTERNATIVES joined by + or PLAIN for none of them, and its flags, as NAME=FLAGS. ARCHITECTURE and
 # OBJECTIVE are those without mechanisms (default: of translation).
 print_mechanisms() {
-  local part flag flags='' before='' pass='' after=''
+  local part flag term flags='' own=' ' terms='' passes=0
   for part in ${2//+/ }; do
-    case "$part" in
-    "$1") ;;
-    ag) before=_ag flags+=' --ag-encoder-heads next:1,prev:1 --ag-alpha 1' ;;
-    dna) flags+=' --encoder-normaliser doubly' ;;
-    hna) flags+=' --encoder-normaliser hybrid' ;;
-    sinkformer | entmax | sink) flags+=" --encoder-normaliser $part" ;;
-    sparsemax) flags+=' --encoder-normaliser entmax --entmax-alpha 2' ;;
-    entmax-learned) flags+=' --encoder-normaliser entmax --entmax-learned' ;;
-    off-by-one) flags+=' --encoder-normaliser sink --sink off-by-one' ;;
-    alibi | t5 | rotary) flags+=" --encoder-positions $part" ;;
-    roles) flags+=' --encoder-roles rare,separator,relative' ;;
-    asa) pass+=_asa flags+=' --asa-layers all' ;;
-    rdrop) pass+=_rdrop ;;
-    gaussian) flags+=' --encoder-gaussian-heads 2' ;;
-    gate) flags+=' --head-gate static' ;;
-    input) flags+=' --head-gate input' ;;
-    l0) after=_l0 flags+=' --head-gate l0' ;;
-    talking | differential) flags+=" --encoder-head-mixer $part" ;;
-    dense | random | disentangled) flags+=" --encoder-scorer $part" ;;
-    *) die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }," \
-      "${ALTERNATIVES// /, }." ;;
-    esac
+    [ "$part" != "$1" ] || continue
+    [ -n "${VARIANT_FLAGS[$part]+is set}" ] ||
+      die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }," \
+        "${ALTERNATIVES// /, }."
+    flags+="${VARIANT_FLAGS[$part]:+ ${VARIANT_FLAGS[$part]}}"
+    own+="${VARIANT_TERMS[$part]:-} "
   done
   for flag in --encoder-normaliser --encoder-positions --encoder-head-mixer --encoder-scorer \
     --head-gate; do
     [[ "$flags " != *"$flag "*"$flag "* ]] ||
       die "--variants has '$2', and two of these give $flag: leave one out."
   done
-  [ "$pass" = "${pass/_*_/}" ] || die "--variants has '$2', which makes two second passes: leave" \
-    "asa or rdrop out."
+  for term in $TERMS; do [[ "$own" != *" $term "* ]] || terms+=_$term; done
+  for term in $SECOND_PASSES; do [[ "$own" != *" $term "* ]] || passes=$((passes + 1)); done
+  [ "$passes" -lt 2 ] || die "--variants has '$2', which makes two second passes: leave" \
+    "${SECOND_PASSES// / or } out."
   say "$2=--arch ${3:-transformer_una$size} --criterion" \
-    "${4:-label_smoothed_cross_entropy}$before$pass$after$flags"
+    "${4:-label_smoothed_cross_entropy}$terms$flags"
 }
 
 # study NAME=FLAGS... -- FLAG...: train variants, which all get the last flags and those of the user

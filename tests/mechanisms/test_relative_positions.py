@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 from cases import slow_but_first
-from naive import rows, t5_bucket
+from mechanism_cases import Case
+from naive import rows
 
 from fairseq_ext.attention import Attention, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention import normalisers as softmax
@@ -17,8 +18,33 @@ from fairseq_ext.testing import check_model
 from fairseq_ext.testing.invariants import run
 from fairseq_ext.testing.mechanisms import build_tiny_model
 
-KINDS = ("alibi", "t5", "rotary")
+CASES = [
+    Case("alibi", "positions", flags="--encoder-positions alibi"),
+    Case("t5", "positions", flags="--encoder-positions t5", own="positions.table"),
+    Case(
+        "rotary",
+        "positions",
+        flags="--encoder-positions rotary",
+        apart=("scorer",),  # which has no queries and keys that it could turn
+        biases={},  # they are turned
+    ),
+]
+KINDS = [case.name for case in CASES]
 H, D, T = 3, 4, 9
+
+
+def t5_bucket(distance: int, causal: bool, buckets: int, farthest: int) -> int:
+    """The bucket of a distance j - i (Raffel et al. 2020): single ones, then ever wider ones."""
+    first = 0
+    if not causal:
+        buckets //= 2
+        first = buckets if distance > 0 else 0
+    away = max(-distance, 0) if causal else abs(distance)
+    single = buckets // 2
+    if away < single:
+        return first + away
+    share = math.log(away / single) / math.log(farthest / single)
+    return first + min(single + int(share * (buckets - single)), buckets - 1)
 
 
 def rotate(x, angle):
@@ -131,7 +157,7 @@ EVERY = [
 MIXED = [
     {"encoder_positions": "rotary", "encoder_normaliser": "doubly", "encoder_roles": "relative"},
     {"encoder_positions": "t5", "encoder_normaliser": "sinkformer", "checkpoint_activations": True},
-    {"encoder_positions": "alibi", "encoder_gaussian_heads": "2", "decoder_normaliser": "entmax"},
+    {"encoder_positions": "alibi", "encoder_gaussian_heads": "2", "decoder_normaliser": "sink"},
     {"decoder_positions": "rotary", "decoder_normaliser": "sink", "decoder_gaussian_heads": "2"},
     {"decoder_positions": "t5", "share_encoder_decoder_layers": True, "head_gate": "static"},
 ]

@@ -2,11 +2,11 @@
 
 from argparse import Namespace
 
-import naive
 import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import build_model
+from mechanism_cases import Case
 from omegaconf import OmegaConf
 from worked_sentence import HEADS, IDF, RELATIONS, make_sentence
 
@@ -31,6 +31,43 @@ from fairseq_ext.mechanisms.roles.role_masks import (
 from fairseq_ext.mechanisms.second_pass.passes import MagnitudePass, SecondPass
 from fairseq_ext.training.training_checks import check_empty_rows
 
+
+def masked_heads(module, x, masks):
+    """Attention whose head h sees masks[h] [B, T, S] alone; x [T, B, C]."""
+    size, out = x.size(-1) // len(masks), []
+    for head, mask in enumerate(masks):
+        own = slice(head * size, (head + 1) * size)
+        q, k, v = (
+            p(x).transpose(0, 1)[..., own] for p in (module.q_proj, module.k_proj, module.v_proj)
+        )
+        scores = (q @ k.transpose(1, 2)) / size**0.5
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        weights = torch.where(mask.any(-1, keepdim=True), weights, 0)
+        out.append((weights @ v) * (1 + module.gate[head]))
+    return module.out_proj(torch.cat(out, -1)).transpose(0, 1)
+
+
+CASES = [
+    Case(
+        "roles",
+        "roles",
+        models={
+            "roles": {"encoder_roles": "rare,separator,relative"},
+            "roles as in the code": {
+                "encoder_roles": "rare,none/separator/relative/none,relative,rare",
+                "role_definitions": "code",
+                "head_gate": True,
+            },
+            "roles and DNA": {"encoder_roles": "rare,relative", "encoder_normaliser": "doubly"},
+            "roles and Gaussians": {"encoder_roles": "rare,relative"}
+            | {"encoder_gaussian_heads": "2"},
+        },
+        flags="--encoder-roles rare,relative",
+        paper=True,
+        neutral={"encoder_roles": "none,none"},
+        encoder_only=True,
+    )
+]
 PAIR = "rare", "separator", "relative"
 
 
@@ -262,7 +299,7 @@ def test_outputs_and_gradients_are_those_of_the_naive_twin(names, heard):
     )
     masks = [allowed_keys(name, view) for name in names]
     masks += [view.real[:, None].expand(-1, 11, -1)] * (4 - n)
-    wanted = naive.masked_heads(module, x, masks) * view.real.T[..., None]
+    wanted = masked_heads(module, x, masks) * view.real.T[..., None]
     found = module(x, x, x, inputs, need_weights=False)[0] * view.real.T[..., None]
     torch.testing.assert_close(found, wanted)
     leaves = [x, *module.parameters()]

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from cases import slow_but_first
+from mechanism_cases import Case
 from naive import normalise
 
 from fairseq_ext.attention import SCORERS, Attention, HeadGroup, Inputs, build_normaliser
@@ -27,6 +28,17 @@ OPTIONS = {
     "p2c": {"disentangled_terms": "p2c", **OWN},
 }
 SMALL = {"disentangled_buckets": 4, "disentangled_distance": 7}
+CASES = [
+    Case(
+        "disentangled",
+        "scorer",
+        options=(SMALL,),
+        flags="--encoder-scorer disentangled --disentangled-buckets 4 --disentangled-distance 6",
+        own="relative.embedding.weight",
+        encoder_only=True,
+        biases={},  # both are compared with distances, too
+    )
+]
 
 
 def bucket(distance, buckets, largest):
@@ -210,7 +222,7 @@ def test_relative_embeddings_are_dropped_out_in_training_alone():
 MODELS = [
     {"encoder_normaliser": "doubly", "encoder_roles": "relative"},
     {"encoder_normaliser": "hybrid", "encoder_gaussian_heads": "2", "checkpoint_activations": True},
-    {"encoder_normaliser": "entmax", **OWN, "encoder_head_mixer": "talking"},
+    {"encoder_normaliser": "sinkformer", **OWN, "encoder_head_mixer": "talking"},
     {
         "encoder_positions": "alibi",
         "encoder_normaliser": "sink",

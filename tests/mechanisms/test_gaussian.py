@@ -1,9 +1,9 @@
 """Hard-coded Gaussian attention: worked numbers, the naive twin, the fast form, options."""
 
+import math
 from argparse import Namespace
 from contextlib import nullcontext
 
-import naive
 import pytest
 import restore
 import torch
@@ -12,8 +12,11 @@ from cases import slow_but_first
 from conftest import PLUGIN, TASK, fairseq, train
 from fairseq.data import Dictionary
 from fairseq.models import build_model
+from mechanism_cases import Case
+from naive import normalise
 from omegaconf import OmegaConf
 from saved_state import save_state
+from torch import Tensor
 
 from fairseq_ext.attention import MASKS, Attention, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.building import build_heads
@@ -23,6 +26,51 @@ from fairseq_ext.mechanisms.kernels import toeplitz
 from fairseq_ext.models import model_options
 from fairseq_ext.models.options import DEFAULTS, OPTIONS
 from fairseq_ext.testing.mechanisms import build_tiny_model
+
+
+def gaussian(
+    queries: int, keys: int, offset: float, sigma: float = 1.0, ratio: float = 1.0, causal=False
+) -> Tensor:
+    """[T, S] weights of a hard-coded head (You et al. 2020), densities as they are."""
+    weights = torch.zeros(queries, keys, dtype=torch.float64)
+    for i in range(queries):
+        for j in range(keys):
+            away = (j - (ratio * i + offset)) / sigma
+            if not (causal and j > i):
+                weights[i, j] = math.exp(-0.5 * away**2) / (sigma * math.sqrt(2 * math.pi))
+    return weights
+
+
+EVERYWHERE = {f"{site}_gaussian_heads": "all" for site in ("encoder", "decoder", "cross")}
+CASES = [
+    Case(
+        "gaussian",
+        "hard-coded heads",
+        models={
+            "gaussian": {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"},
+            "gaussian everywhere": {
+                **EVERYWHERE,
+                "gaussian_ratio": 1.3,
+                "gaussian_sigma": "0.7,2",
+            },
+            "gaussian and learned": dict.fromkeys(EVERYWHERE, "2"),
+            "gaussian and hybrid": {
+                "encoder_gaussian_heads": "1",
+                "encoder_gaussian_offsets": "0",
+                "encoder_normaliser": "hybrid",
+            },
+            "one cross head": {
+                "cross_layers": "last",
+                "cross_attention_heads": 1,
+                "encoder_gaussian_heads": "all",
+                "decoder_gaussian_heads": "all",
+            },
+        },
+        flags="--encoder-gaussian-heads 2",
+        paper=True,
+        neutral={"encoder_gaussian_heads": "0"},
+    )
+]
 
 
 def attention(offsets, sigmas=None, *, site="encoder", width=4, learned=0, ratio=1.0, **stock):
@@ -123,7 +171,7 @@ def naive_output(module, x, padding, causal):
         out = []
         for h in range(heads):
             if h < hard:
-                weights = naive.gaussian(*masked.shape, scorer.offsets[h], scorer.sigmas[h])
+                weights = gaussian(*masked.shape, scorer.offsets[h], scorer.sigmas[h])
                 weights = torch.where(masked, 0, weights)
             else:
                 q, k = (
@@ -132,7 +180,7 @@ def naive_output(module, x, padding, causal):
                 )
                 scores = q @ k.T / module.head_dim**0.5
                 none = torch.zeros_like(padding[b])
-                weights = naive.normalise("softmax", scores, masked, none)
+                weights = normalise("softmax", scores, masked, none)
             out.append(weights @ v[h])
         rows.append(module.out_proj(torch.cat(out, -1)))
     return torch.stack(rows)

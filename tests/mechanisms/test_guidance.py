@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from fairseq.data import Dictionary
+from mechanism_cases import Case
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.guidance import PATTERNS, View, pattern
 from fairseq_ext.mechanisms.guidance.loss import EDGES, sentence_losses
+from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, View, pattern
 from fairseq_ext.mechanisms.guidance.plan import (
     DEFAULT_PERIODS,
     GuidedHeads,
@@ -22,13 +23,22 @@ from fairseq_ext.mechanisms.guidance.schedule import build_schedule, choose_alph
 from fairseq_ext.models.model_report import get_model_report
 
 PAD, EOS, PERIOD = 1, 2, 7
+CASES = [
+    Case(
+        "ag",
+        "guidance",
+        flags="--ag-encoder-heads next:1,prev:1 --ag-alpha 10",
+        paper=True,
+        neutral={"ag_alpha": "0"},
+    )
+]
 MARKS = {"delim": [0, EOS], "period": [PERIOD]}
 SITES = {
     "encoder": ["next", "prev", "first", "self", "diagonal", "delim", "period"],
     "decoder": ["prev", "first", "self", "diagonal"],
     "cross": ["next", "prev", "first", "diagonal", "delim", "period"],
 }
-CASES = [(site, name) for site, names in SITES.items() for name in names]
+PAIRS = [(site, name) for site, names in SITES.items() for name in names]
 
 
 # The naive twin: the paper's matrices, one sentence at a time, and its Frobenius norm.
@@ -279,7 +289,7 @@ def real(site, b):
     return keys, len(SOURCES[b] if site == "encoder" else WRITTEN[b])
 
 
-@pytest.mark.parametrize(("site", "name"), CASES)
+@pytest.mark.parametrize(("site", "name"), PAIRS)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_loss_equals_its_definition(site, name, reduction, side):
@@ -305,7 +315,7 @@ def test_the_loss_equals_its_definition(site, name, reduction, side):
     assert not torch.equal(a, torch.zeros_like(a))
 
 
-@pytest.mark.parametrize(("site", "name"), CASES)
+@pytest.mark.parametrize(("site", "name"), PAIRS)
 def test_batching_and_padding_change_nothing(site, name):
     def alone(b, side, extra):
         sources, targets = batch([SOURCES[b]], side, extra), batch([WRITTEN[b]], "right", extra)

@@ -1,4 +1,4 @@
-"""Gates of heads that depend on the input or close, R-Drop: twins, worked numbers, trainings."""
+"""Gates of heads, static, of the input or closing: twins, worked numbers, trainings."""
 
 import json
 from contextlib import nullcontext
@@ -8,16 +8,16 @@ import torch
 from commands import generate, read_hypotheses
 from conftest import train
 from fairseq.criterions import CRITERION_REGISTRY
+from mechanism_cases import Case
 from restore import configure_training
 from torch import nn
 
 from fairseq_ext.attention.gates import gate_heads
-from fairseq_ext.criterions.divergence import symmetric_kl
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.head_gates import InputGate, L0Gate
 from fairseq_ext.models import task_heads
 from fairseq_ext.models.model_options import check_gate_sites
-from fairseq_ext.testing import check_head_gate, check_model, check_regulariser
+from fairseq_ext.testing import check_model
 from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
 from fairseq_ext.testing.mechanisms import build_tiny_model
 from fairseq_ext.training.training_checks import check_gates, check_training
@@ -36,10 +36,29 @@ def naive_l0_gate(out, x, gate):
     return torch.stack([out[:, h] * open_[h] for h in range(out.size(1))], 1)
 
 
-def test_twins_and_invariants_at_every_site():
-    check_head_gate("input", naive_input_gate)
-    check_head_gate("l0", naive_l0_gate)
-    check_head_gate("static")
+CASES = [
+    Case(
+        "gate",
+        "head_gate",
+        part="static",
+        flags="--head-gate",
+        paper=True,
+        neutral={},
+        own="gate",
+    ),
+    Case(
+        "input",
+        "head_gate",
+        twin=naive_input_gate,
+        flags="--head-gate input",
+        neutral={"head_gate": "none"},
+        own="gate.weight",
+    ),
+    Case("l0", "head_gate", twin=naive_l0_gate, flags="--head-gate l0", own="gate.offset"),
+]
+
+
+def test_gates_at_all_sites():
     check_model(head_gate="input", head_gate_sites="encoder,decoder,cross", encoder_roles="rare")
 
 
@@ -159,32 +178,6 @@ def test_the_price_of_open_heads():
     assert log["l0_heads"] == 8 and log["l0_open"] == 8
     with pytest.raises(UsageError, match="--l0-lambda is -1"):
         build(f"{OBJECTIVE}_l0", model, l0_lambda=-1.0)
-
-
-def test_r_drop_is_two_losses_and_both_divergences():
-    model = build_tiny_model("transformer_una_tiny", dropout=0.3).train()
-    sample = _sample(range(3))
-    torch.manual_seed(7)
-    outputs = [model(**sample["net_input"])[0] for _ in range(2)]
-    real = sample["target"].ne(1)
-    plain = build(OBJECTIVE, model)
-    torch.manual_seed(7)
-    losses = [plain(model, sample)[0] for _ in range(2)]
-    one, other = (out[real].log_softmax(-1) for out in outputs)
-    both = ((one.exp() * (one - other)).sum() + (other.exp() * (other - one)).sum()) / 2
-    torch.manual_seed(7)
-    loss, _, log = build(f"{OBJECTIVE}_rdrop", model, rdrop_alpha=3.0)(model, sample)
-    torch.testing.assert_close(loss, sum(losses) + 3 * both)
-    torch.testing.assert_close(log["rdrop_divergence"], both)
-    torch.testing.assert_close(symmetric_kl(one, other).sum(), both)
-    torch.testing.assert_close(log["loss"], losses[0].detach())
-
-
-def test_r_drop_without_dropout_doubles_the_loss():
-    check_regulariser("rdrop")
-    check_regulariser("rdrop", rdrop_alpha=0.1)
-    with pytest.raises(UsageError, match="--rdrop-alpha is -1"):
-        check_regulariser("rdrop", rdrop_alpha=-1.0)
 
 
 def test_every_objective_has_both_and_no_second_pass_twice():
