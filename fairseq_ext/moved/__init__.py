@@ -2,7 +2,8 @@
 
 `finder` keeps the old paths importable, with a DeprecationWarning. `python -m fairseq_ext.moved`
 prints the table for docs/upgrading.md, and `fairseq-ext doctor --user-dir` looks for old paths in a
-package. Whoever moves a module or a name adds a line to paths.txt, and corrects those that end there.
+package. Whoever moves a module or a name adds a line to paths.txt, and corrects those that ended
+where it was.
 """
 
 from pkgutil import get_data
