@@ -81,14 +81,11 @@ def register_scorer(
 ) -> Callable[[MakeScorer], MakeScorer]:
     """Return a decorator that registers a scorer: `--encoder-scorer NAME`, and so on.
 
-    A scorer is called with a `fairseq_ext.attention.context.HeadCall` and returns scores that can
-    be broadcast to [B, h, T, S]. `call.context` has the positions: `first_query`, `distances`. What
-    is decorated is called like a normaliser (see `register_normaliser`) and makes a scorer. If it
-    takes `width`, it is given the width D of a head.
-
-    A scorer may say of itself, by attributes: `uses_queries`, `uses_keys` (if none does, a layer
-    has no such projection), `in_sequence` (it has no meaning between two sequences), `encoder_only`
-    (it stands in encoders alone).
+    Decorated is a subclass of `fairseq_ext.attention.scorers.Scorer`, or a function that makes one,
+    called like a normaliser (see `register_normaliser`). If it takes `width`, it is given the width
+    D of a head. A scorer is called with a `fairseq_ext.attention.context.HeadCall` and returns
+    scores that can be broadcast to [B, h, T, S]; `call.context` has the positions: `first_query`,
+    `distances`. Its attributes say where it can stand, and what it reads.
     """
     return _register(SCORERS, name, options)
 
