@@ -85,6 +85,7 @@ setup(
         "fairseq_ext": ["py.typed"],
         "fairseq_ext.analysis": ["static/*"],
         "fairseq_ext.analysis.coreference": ["words.ini"],
+        "fairseq_ext.moved": ["paths.txt"],
         "fairseq_ext.patches": ["ranges.toml"],
         "fairseq_ext.prepare": ["corpora.toml", "sources.txt"],
         "fairseq_ext.prepare.toy": ["lexicon.txt"],

@@ -16,6 +16,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 TWO_LEVELS = {  # one thing as a task and as a criterion, as a library and as a step, ...
     "__init__",
     "__main__",
+    "options",
     "sentences",
     "sequence_tagging",
     "span_extraction",

@@ -1,1 +1,1 @@
-"""What comes from other libraries, and what goes to them: checkpoints of Hugging Face."""
+"""Formats of other libraries: checkpoints that come from Hugging Face, or go there."""

@@ -12,7 +12,7 @@ Each function raises AssertionError if something does not hold, and says what:
 from fairseq_ext.testing.losses import check_pattern, check_regulariser
 from fairseq_ext.testing.mechanisms import check_mechanism, check_model
 from fairseq_ext.testing.mixers import check_head_mixer
-from fairseq_ext.testing.slots import (
+from fairseq_ext.testing.slot_checks import (
     check_head_gate,
     check_mask,
     check_normaliser,

@@ -10,7 +10,7 @@ from fairseq_ext.attention import MIXERS, AttentionContext, HeadGroup, HeadMixer
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.testing.mechanisms import check_model
-from fairseq_ext.testing.slots import ALL, EXACT, HEADS, WIDTH, read_defaults
+from fairseq_ext.testing.slot_checks import ALL, EXACT, HEADS, WIDTH, read_defaults
 
 MixerTwin = Callable[[Tensor, Tensor, Tensor, Tensor, Any], tuple[Tensor, Tensor]]
 """(q [H, T, D], k [H, S, D], v [H, S, D], masked [T, S] bool, mixer) -> output [H, T, D] and
