@@ -101,7 +101,7 @@ def test_a_former_checkpoint_says_true():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"head_gate": "bogus"}, "head gate is 'bogus'; choose from none, static, input, l0"),
+        ({"head_gate": "bogus"}, "--head-gate is 'bogus'; choose from none, static, input, l0"),
         ({"head_gate": "l0", "head_gate_sites": "decode"}, "--head-gate-sites is 'decode'; give"),
     ],
 )
