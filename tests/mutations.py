@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from coverage import CoverageData
 
 ROOT = Path(__file__).parent.parent
-ROOMS = "attention criterions guidance roles models patches evaluation prepare".split()
+ROOMS = "attention mechanisms criterions models patches evaluation prepare".split()
 ROOMS += "data tasks analysis tools".split()
 SWAPS = {
     ast.Lt: ast.LtE,
