@@ -1,5 +1,6 @@
 """Families of models whose training steps are checked on a GPU: their data, and their flags."""
 
+import alternatives
 import asa
 import pretraining
 import steps
@@ -7,13 +8,11 @@ import training
 
 AG = "--ag-alpha 10 --ag-decay-updates 1000"
 GUIDED = "--criterion label_smoothed_cross_entropy_ag --ag-encoder-heads next:1,prev:1 " + AG
-OPEN = {  # today's alternatives, some in one model
-    "sinkformer, alibi": "--encoder-normaliser sinkformer --encoder-positions alibi",
-    "entmax, rotary": "--encoder-normaliser entmax --entmax-learned --encoder-positions rotary",
-    "sink, t5, input gate": "--encoder-normaliser sink --encoder-positions t5 --head-gate input",
-    "dense, talking heads": "--encoder-scorer dense --encoder-head-mixer talking",
-    "random": "--encoder-scorer random",
-    "differential": "--encoder-head-mixer differential",
+OPEN = {  # today's alternatives
+    name: flags
+    for row in alternatives.print_mechanisms.read_rows(alternatives.STUDY.parents[2])
+    if "alternative_to" in row and "term" not in row
+    for name, flags in row["variants"].items()
 }
 FAMILIES = {  # data, flags
     "stock": (training, f"--arch transformer {' '.join(training.TINY)}"),
