@@ -6,7 +6,7 @@ adds further facts: the range of a number, and what the option has to do with ot
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import getdoc
 from math import isfinite
 from typing import Any, NamedTuple
@@ -66,6 +66,19 @@ class Range:
         further = (f", or {write_number(value)}: {what}" for value, what in self.special.items())
         return f"{kind} {low} {high} ({self.means}{''.join(further)})"
 
+    def check(self, given: str, value: Any, numbers: Sequence[float]) -> None:
+        """Raise UsageError unless all numbers of a value are accepted.
+
+        Args:
+            given: how the option was given, as in "--dropout" or "model.dropout".
+            value: as it was given.
+        """
+        right_length = bool(numbers) if self.length is None else len(numbers) == self.length
+        if not right_length or not all(map(self.accepts, numbers)):
+            too_high = any(number > self.high for number in numbers)
+            shown = write_number(value) if isinstance(value, int | float) else f"'{value}'"[:80]
+            raise UsageError(f"{given} is {shown}; give {self.describe(too_high)}")
+
 
 def read_range(
     interval: str,
@@ -88,6 +101,13 @@ def real(interval: str, means: str, **more: Any) -> Range:
 def whole(interval: str, means: str, **more: Any) -> Range:
     """Return a range of whole numbers, as in `whole("[1, 9]", "a number of heads")`."""
     return read_range(interval, means, True, **more)
+
+
+HEADS = whole("[1, 10000]", "a number of heads")
+LAYERS = whole("[1, 10000]", "a number of layers")
+SHARE = real("[0, 1]", "a share or probability")
+WEIGHT = real("[0, 1e9]", "a weight")
+WIDTH = whole("[1, 1000000]", "a size of a model")
 
 
 def write_number(number: float) -> str:
@@ -138,6 +158,20 @@ def option(default: Any, range: Range | None = None, **facts: Any) -> Any:
 def get_facts(field: dataclasses.Field) -> Facts:
     """Return the facts of an option."""
     return field.metadata.get("facts") or Facts()
+
+
+def check_range(config: type, name: str, value: float | None) -> None:
+    """Raise UsageError if the value of an option in a dataclass is a number out of its range."""
+    accepted = get_facts(config.__dataclass_fields__[name]).range  # type: ignore[attr-defined]
+    if accepted and value is not None:
+        accepted.check(flag(name), value, [value])
+
+
+def check_ranges(config: type, options: Any) -> None:
+    """Raise UsageError if an option in a dataclass has a number out of its range in `options`."""
+    for field in dataclasses.fields(config):
+        if get_facts(field).range:
+            check_range(config, field.name, getattr(options, field.name))
 
 
 def read_help(config: type) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall, Inputs
 from fairseq_ext.attention.normalisers import is_fused
-from fairseq_ext.attention.options import option, whole
+from fairseq_ext.attention.options import check_range, option, whole
 from fairseq_ext.attention.projections import Dropout
 from fairseq_ext.attention.scorers import SCORERS, Scorer
 from fairseq_ext.errors import UsageError
@@ -45,7 +45,8 @@ class DisentangledOptions:
 
     disentangled_terms: str = "c2p,p2c"
     disentangled_buckets: int = option(
-        256, whole("[0, 1000000000]", "a number of buckets of distances; 0: one for each distance")
+        256,
+        whole("[4, 1000000000]", "a number of buckets", special={0: "one for each distance"}),
     )
     disentangled_distance: int = option(512, whole("[4, 1000000000]", "a number of distances"))
     disentangled_own_projections: bool = False
@@ -116,10 +117,10 @@ class Disentangled(Scorer):
         self.buckets, self.distance = disentangled_buckets, disentangled_distance
         self.own_projections = disentangled_own_projections
         self.normalised = not disentangled_raw_embeddings
-        if self.buckets < 0 or self.buckets % 2 or self.buckets == 2:
-            raise UsageError(
-                f"--disentangled-buckets is {self.buckets}; give 0, or an even number from 4"
-            )
+        check_range(DisentangledOptions, "disentangled_buckets", self.buckets)
+        check_range(DisentangledOptions, "disentangled_distance", self.distance)
+        if self.buckets % 2:
+            raise UsageError(f"--disentangled-buckets is {self.buckets}; give an even number")
         if self.distance < self.buckets // 2 + 2:
             raise UsageError(
                 f"--disentangled-distance is {self.distance}, and {self.buckets // 2} distances "

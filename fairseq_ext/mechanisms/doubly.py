@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
-from fairseq_ext.attention.options import option, real, whole
+from fairseq_ext.attention.options import check_range, option, real, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
@@ -44,8 +44,7 @@ class Sinkhorn(Normaliser):
 
     def __init__(self, sweeps: int = 1, *, kernel: str = "triton") -> None:
         super().__init__()
-        if sweeps < 1:
-            raise UsageError(f"--sinkhorn-sweeps is {sweeps}; give a whole number from 1 (DNA) on")
+        check_range(SinkhornOptions, "sinkhorn_sweeps", sweeps)
         if kernel not in GPU_KERNELS:
             raise UsageError(f"--doubly-kernel is {kernel!r}; choose from {', '.join(GPU_KERNELS)}")
         self.sweeps, self.kernel = sweeps, kernel
@@ -104,8 +103,7 @@ class Hybrid(Normaliser):
         super().__init__()
         if weight not in self.WEIGHTS:
             raise UsageError(f"--hna-weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}")
-        if not 0 <= init <= 1:
-            raise UsageError(f"--hna-init is {init:g}; give a number from 0 (softmax) to 1 (DNA)")
+        check_range(HybridOptions, "hna_init", init)
         if weight == "sigmoid" and init in (0, 1):
             raise UsageError(
                 f"--hna-init {init:g} takes --hna-weight raw or clamp; sigmoid needs one between 0 "
@@ -184,7 +182,7 @@ class HybridOptions(DoublyOptions):
             all) or clamp
     """
 
-    hna_init: float = option(0.5, real("[0, 1]", "a share or probability"), relative=True)
+    hna_init: float = option(0.5, real("[0, 1]", "a share; 0: softmax, 1: DNA"), relative=True)
     hna_weight: Literal["sigmoid", "raw", "clamp"] = option("sigmoid", relative=True)
 
 

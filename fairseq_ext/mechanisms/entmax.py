@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from fairseq_ext.attention.masks import add_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
-from fairseq_ext.attention.options import option, real
+from fairseq_ext.attention.options import check_range, option, real
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 
@@ -28,7 +28,9 @@ class EntmaxOptions:
         entmax_learned: learn an alpha between 1 and 2 for each head, which begins as --entmax-alpha
     """
 
-    entmax_alpha: float = option(1.5, real("(1, 2]", "alpha of entmax"), relative="entmax_learned")
+    entmax_alpha: float = option(
+        1.5, real("(1, 2]", "1 would be softmax, 2 is sparsemax"), relative="entmax_learned"
+    )
     entmax_learned: bool = False
 
 
@@ -50,11 +52,7 @@ class Entmax(Normaliser):
 
     def __init__(self, heads: int, entmax_alpha: float = 1.5, entmax_learned: bool = False) -> None:
         super().__init__(heads)
-        if not 1 < entmax_alpha <= 2:
-            raise UsageError(
-                f"--entmax-alpha is {entmax_alpha:g}; give a number above 1 (with 1 it would be "
-                "--encoder-normaliser softmax) and up to 2 (sparsemax)"
-            )
+        check_range(EntmaxOptions, "entmax_alpha", entmax_alpha)
         if entmax_learned and not ALPHAS[0] < entmax_alpha < ALPHAS[1]:
             raise UsageError(
                 f"--entmax-alpha {entmax_alpha:g} is at the edge of what --entmax-learned can "

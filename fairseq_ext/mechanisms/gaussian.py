@@ -13,7 +13,7 @@ from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.head_groups import HeadGroup
 from fairseq_ext.attention.masks import DEFAULT_MASKS, Masks, add_bias
 from fairseq_ext.attention.normalisers import Normaliser
-from fairseq_ext.attention.options import flag, option, real
+from fairseq_ext.attention.options import check_range, flag, option, real
 from fairseq_ext.attention.positions import EMBEDDED
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.attention.scorers import Scorer
@@ -47,9 +47,9 @@ class Gaussian(Scorer):
         self, offsets: Sequence[float], sigmas: Sequence[float], ratio: float = 1.0
     ) -> None:
         super().__init__()
-        for name, number in (("gaussian_sigma", min(sigmas)), ("gaussian_ratio", ratio)):
-            if not 0 < number < math.inf:
-                raise UsageError(f"{flag(name)} is {number:g}; give a number above 0, such as 1")
+        check_range(GaussianOptions, "gaussian_ratio", ratio)
+        for sigma in sigmas:
+            check_range(GaussianOptions, "gaussian_sigma", sigma)
         self.offsets, self.sigmas, self.ratio = tuple(offsets), tuple(sigmas), ratio
         self.window = max(1, -self._reach(slice(None))[0])
 
@@ -172,7 +172,11 @@ class GaussianOptions:
     encoder_gaussian_offsets: str = _offsets("encoder", "-1,1")
     decoder_gaussian_offsets: str = _offsets("decoder", "-1,0")
     cross_gaussian_offsets: str = _offsets("cross", "-1,1")
-    gaussian_sigma: str = option("1", needs=tuple(f"{site}_gaussian_heads" for site in SITES))
+    gaussian_sigma: str = option(
+        "1",
+        real("(0, 1e9]", "a standard deviation, in tokens"),
+        needs=tuple(f"{site}_gaussian_heads" for site in SITES),
+    )
     gaussian_ratio: float = option(
         1.0,
         real("(0, 1e9]", "a factor above 0"),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
-from fairseq_ext.attention.options import option, whole
+from fairseq_ext.attention.options import check_range, option, whole
 from fairseq_ext.attention.positions import POSITIONS, Positions
 from fairseq_ext.errors import UsageError
 
@@ -71,7 +71,8 @@ class Buckets(Positions):
 
     def __init__(self, heads: int, t5_buckets: int = 32, t5_distance: int = 128) -> None:
         super().__init__(heads)
-        if t5_buckets < 4 or t5_buckets % 4:
+        check_range(BucketOptions, "t5_buckets", t5_buckets)
+        if t5_buckets % 4:
             raise UsageError(f"--t5-buckets is {t5_buckets}; give a multiple of 4, such as 32")
         if t5_distance <= t5_buckets:
             raise UsageError(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fairseq_ext.attention.masks import add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
-from fairseq_ext.attention.options import option, whole
+from fairseq_ext.attention.options import check_range, option, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 
@@ -50,7 +50,8 @@ class Sinkformer(Normaliser):
         self, heads: int, sinkformer_iterations: int = 3, sinkformer_detach: bool = False
     ) -> None:
         super().__init__(heads)
-        if sinkformer_iterations < 1 or not sinkformer_iterations % 2:
+        check_range(SinkformerOptions, "sinkformer_iterations", sinkformer_iterations)
+        if not sinkformer_iterations % 2:
             raise UsageError(
                 f"--sinkformer-iterations is {sinkformer_iterations}, and the last of them has to "
                 "normalise rows; give an odd number, 1 (softmax), 3, 5, ..."

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall, count_leading
-from fairseq_ext.attention.options import option, whole
+from fairseq_ext.attention.options import check_range, option, whole
 from fairseq_ext.attention.scorers import SCORERS, Scorer
 from fairseq_ext.errors import UsageError
 
@@ -50,8 +50,7 @@ class Synthesizer(Scorer):
 
     def __init__(self, length: int) -> None:
         super().__init__()
-        if length < 1:
-            raise UsageError(f"--synthesizer-length is {length}; give a number from 1, such as 256")
+        check_range(SynthesizerOptions, "synthesizer_length", length)
         self.length = length
 
     def extra_repr(self) -> str:

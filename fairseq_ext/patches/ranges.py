@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.attention.options import RANGES, Range, read_range, write_number
+from fairseq_ext.attention.options import RANGES, Range, read_range
 from fairseq_ext.errors import UsageError
 
 TABLE = Path(__file__).with_suffix(".toml")
@@ -80,12 +80,7 @@ def check_number(given: str, value: Any, *names: str) -> None:
     numbers = _read_numbers(value)
     if numbers is None and (value is None or AS_TEXT.isdisjoint(names) or REFERENCE.match(value)):
         return
-    accepted, numbers = accepted or ANY, numbers or []
-    right_length = bool(numbers) if accepted.length is None else len(numbers) == accepted.length
-    if not right_length or not all(map(accepted.accepts, numbers)):
-        too_high = any(number > accepted.high for number in numbers)
-        shown = write_number(value) if isinstance(value, int | float) else f"'{value}'"[:80]
-        raise UsageError(f"{given} is {shown}; give {accepted.describe(too_high)}")
+    (accepted or ANY).check(given, value, numbers or [])
 
 
 def _read_numbers(value: Any) -> list[float] | None:

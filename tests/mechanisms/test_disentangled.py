@@ -261,7 +261,7 @@ REFUSED = [
     ({"cross_scorer": "disentangled"}, "use --cross-scorer dot"),
     ({"disentangled_terms": "p2p"}, "--disentangled-terms is 'p2p'; give c2p, p2c, or c2p,p2c"),
     ({"disentangled_terms": ""}, "--disentangled-terms is ''"),
-    ({"disentangled_buckets": 7}, "--disentangled-buckets is 7; give 0, or an even number from 4"),
+    ({"disentangled_buckets": 7}, "--disentangled-buckets is 7; give an even number"),
     ({"disentangled_buckets": 2}, "--disentangled-buckets is 2"),
     ({"disentangled_distance": 129}, "128 distances have buckets of their own; give 130 or more"),
     ({"encoder_positions": "rotary"}, "turns queries and keys"),
