@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,19 +54,28 @@ def _list_fields(where: str, config: type, prefix: str = "") -> Iterator:
             yield where, prefix + field.name, field
 
 
+def list_options() -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Yield where an option comes from, its names, flat and plain, and whether it has numbers."""
+    for where, parser in list_parsers():
+        yield from ((where, (each.dest,), each.type in (int, float)) for each in parser._actions)
+    for where, name, field in list_fields():
+        yield where, (name, field.name), any(kind in str(field.type) for kind in ("int", "float"))
+
+
 def list_numbers() -> set[tuple[str, ...]]:
     """Return the names of all options that are numbers or lists of them, flat and plain."""
-    flags = {
-        (action.dest,)
-        for _, parser in list_parsers()
-        for action in parser._actions
-        if action.type in (int, float)
-    }
-    numbers = ("int", "float")
-    return flags | {
-        (name, field.name)
-        for _, name, field in list_fields()
-        if any(number in str(field.type) for number in numbers)
+    return {names for _, names, number in list_options() if number}
+
+
+def list_own_parts() -> set[str]:
+    """Return where our options come from; parts of patches are fairseq's."""
+    registries = {"model": MODEL_REGISTRY, "task": TASK_REGISTRY}
+    registries |= {name: registry["registry"] for name, registry in REGISTRIES.items()}
+    return {
+        f"{kind} {name}"
+        for kind, registry in registries.items()
+        for name, part in registry.items()
+        if re.match(r"fairseq_ext\.(?!patches\.)", part.__module__)
     }
 
 

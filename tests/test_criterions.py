@@ -131,6 +131,11 @@ def test_options_that_contradict_the_released_code(options, says):
         setup(ag_preset="released", **options)
 
 
+def test_updates_out_of_range():
+    with pytest.raises(UsageError, match="--ag-decay-updates is 0; give a whole number from 1"):
+        setup(ag_decay_updates=0)
+
+
 def test_evaluation_has_no_guidance():
     model, criterion = setup()
     model.eval()

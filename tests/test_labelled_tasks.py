@@ -444,9 +444,9 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
             r"2 examples for --folds 3; give fewer",
         ),
         ("sentence_classification", SENTENCES, {"fold": 3}, "--fold is 3 of --folds 0; give"),
-        ("sentence_classification", SENTENCES, {"folds": 1}, "--fold is 1 of --folds 1; give"),
+        ("sentence_classification", SENTENCES, {"folds": 1}, "--folds is 1; give a"),
         ("sentence_classification", SENTENCES, {"folds": 2, "fold": 3}, "--fold is 3 of --folds 2"),
-        ("sentence_classification", SENTENCES, {"folds": 2, "fold": 0}, "--fold is 0 of --folds 2"),
+        ("sentence_classification", SENTENCES, {"folds": 2, "fold": 0}, "--fold is 0; give"),
         (
             *("sentence_classification", SENTENCES, {"folds": 2, "train_subset": "small"}),
             "--train-subset is small, and --folds are parts of train; leave one",
@@ -478,9 +478,9 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
             {},
             r"train\.jsonl:2 has the tag I-x \(word 2\) where iob2 has another; give --tag-scheme",
         ),
-        ("span_extraction", SPANS, {"stride": 0}, "--stride is 0 and must be 1 or more"),
-        ("span_extraction", SPANS, {"longest_question": -1}, "--longest-question is -1 and must"),
-        ("span_extraction", SPANS, {"longest_answer": 0}, "--longest-answer is 0 and must"),
+        ("span_extraction", SPANS, {"stride": 0}, "--stride is 0; give a whole number from 1"),
+        ("span_extraction", SPANS, {"longest_question": -1}, "--longest-question is -1; give"),
+        ("span_extraction", SPANS, {"longest_answer": 0}, "--longest-answer is 0; give"),
     ],
 )
 def test_what_cannot_be_begun_is_refused(tmp_path, name, train, options, says):

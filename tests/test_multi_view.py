@@ -197,11 +197,11 @@ def test_parameters_are_two_maps_a_norm_and_u():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"scale": 0.0}, "scale is 0; give a number above 0"),
+        ({"scale": 0.0}, "--multi-view-scale is 0; give a number above 0"),
         ({"scale": float("nan")}, "scale is nan; give"),
         ({"heads": 3}, "3 heads cannot share features of 4; give a divisor"),
         ({"heads": 0}, "0 heads cannot share"),
-        ({"dropout": 1.0}, "dropout is 1; give a number from 0 to below 1"),
+        ({"dropout": 1.0}, "--attention-dropout is 1; give a number from 0 to below 1"),
         ({"normaliser": "triply"}, "normaliser is 'triply'; choose from softmax, doubly"),
         ({"normaliser": "hybrid", "hna_init": 2.0}, "--hna-init is 2; give"),
         ({"normaliser": "sinkhorn", "sinkhorn_sweeps": 0}, "--sinkhorn-sweeps is 0; give"),

@@ -1,5 +1,6 @@
 """Numbers out of range are refused when a command starts, and all of fairseq's own pass."""
 
+import fnmatch
 import math
 import subprocess
 import sys
@@ -11,8 +12,15 @@ from conftest import PLUGIN
 from conftest import fairseq as run_fairseq
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from numeric_options import list_defaults, list_numbers
+from numeric_options import (
+    list_defaults,
+    list_fields,
+    list_numbers,
+    list_options,
+    list_own_parts,
+)
 
+from fairseq_ext.attention.options import RANGES, get_facts
 from fairseq_ext.data.examples import is_number
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches import configurations, ranges
@@ -83,9 +91,28 @@ def parse(command, *flags):
 
 
 def test_every_number_has_a_range():
-    """A new option of fairseq, or of ours, needs a row in ranges.toml."""
+    """A new option of fairseq needs a row in ranges.toml, one of ours a range beside it."""
     assert len(list_numbers()) > 400
     assert not {names for names in list_numbers() if ranges.find_range(*names) is None}
+
+
+def test_ours_stand_beside_their_options():
+    """In ranges.toml is nothing but options of fairseq, some of which ours share names with."""
+    parts, theirs, ours = list_own_parts(), set(), set()
+    for where, names, number in list_options():
+        if where not in parts:
+            theirs.update(names)
+        elif number:
+            ours.add(names[-1])
+    assert len(ours) > 80
+    assert not ours - theirs - RANGES.keys()
+    assert not [name for name in ranges._read() if not fnmatch.filter(theirs, name)]
+
+
+def test_a_name_has_one_range():
+    """Commands know an option by its name."""
+    said = [(name, get_facts(field).range) for _, name, field in list_fields()]
+    assert not [name for name, accepted in said if accepted not in (None, RANGES.get(name))]
 
 
 def test_defaults_are_in_range():

@@ -146,7 +146,7 @@ def test_what_depends_on_order_is_learned(task, arch):
         ("sentence_cnn", {"cnn_windows": "3,,4"}, "--cnn-windows is '3,,4'; give numbers"),
         ("sentence_cnn", {"cnn_windows": "3,0"}, "--cnn-windows is '3,0'"),
         ("sentence_cnn", {"cnn_windows": ""}, "--cnn-windows is ''"),
-        ("sentence_cnn", {"cnn_maps": 0}, "--cnn-maps is 0 and must be 1 or more"),
+        ("sentence_cnn", {"cnn_maps": 0}, "--cnn-maps is 0; give a whole number from 1"),
         ("sentence_bilstm", {"encoder_hidden_size": -2}, "--encoder-hidden-size is -2"),
         ("sentence_bilstm", {"encoder_layers": 0}, "--encoder-layers is 0"),
     ],

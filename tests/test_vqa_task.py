@@ -297,7 +297,7 @@ FOLDERS = {
         {"views": "first,second", "arch": "vqa_pythia"},
         "--arch vqa_pythia reads one detector, and --views is first,second; give one",
     ),
-    "no boxes": (lambda folder: None, {"max_boxes": 0}, "--max-boxes is 0 and must be 1 or more"),
+    "no boxes": (lambda folder: None, {"max_boxes": 0}, "--max-boxes is 0; give a"),
     "vectors of a file that is not there": (
         lambda folder: None,
         {"word_vectors": "nowhere/glove.txt", "save_dir": ".", "restore_file": "none"},

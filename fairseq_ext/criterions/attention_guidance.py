@@ -15,7 +15,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.options import flag
+from fairseq_ext.attention.options import check_ranges, flag, option, real, whole
 from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.errors import UsageError
@@ -90,12 +90,12 @@ class GuidanceConfig(FairseqDataclass):
     ag_encoder_heads: Optional[str] = None
     ag_decoder_heads: Optional[str] = None
     ag_cross_heads: Optional[str] = None
-    ag_fraction: Optional[float] = None
+    ag_fraction: Optional[float] = option(None, real("(0, 1]", "a share that is not nothing"))
     ag_layers: str = "all"
     ag_preset: Presets = "none"
     ag_alpha: str = "auto"
-    ag_decay_updates: Optional[int] = None
-    ag_hold_updates: Optional[int] = None
+    ag_decay_updates: Optional[int] = option(None, whole("[1, 1000000000]", "a number of updates"))
+    ag_hold_updates: Optional[int] = option(None, whole("[0, 1000000]", "a number of updates"))
     ag_reduction: Optional[Reductions] = None
     ag_edges: Optional[Edges] = None
     ag_maps: Optional[Maps] = None
@@ -111,11 +111,11 @@ def resolve_options(cfg: Any) -> Namespace:
     """
     values = to_dict(cfg)
     name = str(values.get("ag_preset", "none"))
-    for option, value in PRESETS[name].items():
-        given = values.get(option)
+    for setting, value in PRESETS[name].items():
+        given = values.get(setting)
         if given is not None and str(given) != str(value):
             raise UsageError(
-                f"{flag(option, given)} contradicts --ag-preset {name}; leave out one of them"
+                f"{flag(setting, given)} contradicts --ag-preset {name}; leave out one of them"
             )
     usual = {**DEFAULTS, **PRESETS[name]}
     return Namespace(**values | {k: v for k, v in usual.items() if values.get(k) is None})
@@ -134,6 +134,7 @@ class AttentionGuidance(Term):
     config = GuidanceConfig
 
     def __init__(self, cfg: Any, task: Any) -> None:
+        check_ranges(GuidanceConfig, cfg)
         cfg = resolve_options(cfg)
         super().__init__(cfg, task)
         self.alpha = parse_alpha(cfg.ag_alpha)

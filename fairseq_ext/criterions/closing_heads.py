@@ -7,9 +7,9 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ext.attention.options import WEIGHT, check_ranges, option
 from fairseq_ext.criterions.logging_outputs import Log, log_percentage, log_sums
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
-from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.models.config import help_from_docstring
 
@@ -24,7 +24,7 @@ class L0Config(FairseqDataclass):
             .01 to .3, for models that are trained already)
     """
 
-    l0_lambda: float = 0.05
+    l0_lambda: float = option(0.05, WEIGHT)
 
 
 class OpenHeads(Term):
@@ -34,8 +34,7 @@ class OpenHeads(Term):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        if not cfg.l0_lambda >= 0:
-            raise UsageError(f"--l0-lambda is {cfg.l0_lambda:g}; give a number from 0 on")
+        check_ranges(L0Config, cfg)
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return the weighted number of open heads; log how many are open in evaluation."""

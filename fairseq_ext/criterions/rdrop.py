@@ -6,10 +6,10 @@ from typing import Any
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ext.attention.options import WEIGHT, check_ranges, option
 from fairseq_ext.criterions.divergence import Divergence
 from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
-from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import help_from_docstring
 
 
@@ -23,7 +23,7 @@ class RDropConfig(FairseqDataclass):
             language models, .1 to 1 for fine-tuning)
     """
 
-    rdrop_alpha: float = 5.0
+    rdrop_alpha: float = option(5.0, WEIGHT)
 
 
 class RDrop(Term):
@@ -42,8 +42,7 @@ class RDrop(Term):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        if not cfg.rdrop_alpha >= 0:
-            raise UsageError(f"--rdrop-alpha is {cfg.rdrop_alpha:g}; give a number from 0 on")
+        check_ranges(RDropConfig, cfg)
         self.divergence = Divergence.build("symmetric", "squared")
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:

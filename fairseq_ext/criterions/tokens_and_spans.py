@@ -19,6 +19,7 @@ from fairseq.logging import metrics
 from sklearn.metrics import f1_score
 from torch import Tensor
 
+from fairseq_ext.attention.options import WEIGHT, option
 from fairseq_ext.criterions.labelled import LabelledCriterion, log_over_all
 from fairseq_ext.criterions.logging_outputs import (
     Log,
@@ -155,7 +156,7 @@ class ReplacedTokenDetectionConfig(FairseqDataclass):
             --replace-prob 0.15)
     """
 
-    discriminator_weight: float = 50.0
+    discriminator_weight: float = option(50.0, WEIGHT)
 
 
 @register_criterion(REPLACED, dataclass=ReplacedTokenDetectionConfig)

@@ -13,7 +13,6 @@ from omegaconf import II, DictConfig, OmegaConf
 
 from fairseq_ext.attention.options import Option as PartOption
 from fairseq_ext.attention.options import (
-    Range,
     flag,
     option,
     read_help,
@@ -31,11 +30,6 @@ Option = tuple[str, Any, Field]
 
 Options = Mapping[str, Any]
 """Names and values."""
-
-
-def described(default: Any, help: str, range: Range | None = None) -> Any:
-    """Return the field of an option in a dataclass."""
-    return option(default, range, help=help)
 
 
 def list_options(config: Any) -> list[Option]:
@@ -120,14 +114,6 @@ def check_requirements(
             )
 
 
-def check_positive(options: Any, *names: str) -> None:
-    """Raise UsageError if one of these options is a number below 1."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"{flag(name)} is {value} and must be 1 or more")
-
-
 def _advise(needed: Iterable[str], accepted: Sequence[Any]) -> str:
     if accepted == ["False"]:
         return f"leave out {flag(*needed)}"
@@ -161,7 +147,7 @@ def stock_options(config: type = TransformerConfig, prefix: str = "") -> Iterato
             yield from stock_options(stock.default, name + "_")
         elif stock.name.endswith("layers_to_keep"):
             # declared as a list, but read as "0,2,4" wherever fairseq uses it
-            yield name, Optional[str], described(None, stock.metadata["help"])
+            yield name, Optional[str], option(None, help=stock.metadata["help"])
         elif stock.name != "_name":
             default = stock.default
             if isinstance(default, str) and default == II("model.decoder.embed_dim"):

@@ -9,7 +9,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from fairseq.utils import get_available_activation_fns
 
-from fairseq_ext.attention.options import option
+from fairseq_ext.attention.options import option, real, whole
 from fairseq_ext.models.config import help_from_docstring
 
 Activations = ChoiceEnum(get_available_activation_fns())
@@ -51,15 +51,17 @@ class RobertaOptions:
     """
 
     max_positions: Optional[int] = None
-    segments: Optional[int] = None
-    layer_norm_eps: Optional[float] = None
+    segments: Optional[int] = option(None, whole("[0, 10000]", "a number of segments"))
+    layer_norm_eps: Optional[float] = option(
+        None, real("(0, 1]", "a small number that keeps a quotient finite")
+    )
     pooler_activation_fn: str = "tanh"
     pooler_dropout: Optional[float] = None
     pretrained_pooler: Optional[bool] = None
     untie_weights_roberta: bool = False
     load_checkpoint_heads: bool = False
     spectral_norm_classification_head: bool = False
-    embedding_width: int = 0
-    encoder_conv_kernel: int = 0
+    embedding_width: int = option(0, whole("[0, 1000000]", "a size; 0: that of the layers"))
+    encoder_conv_kernel: int = option(0, whole("[0, 1000000]", "a number of tokens; 0: none"))
     encoder_conv_activation_fn: Activations = option("tanh", needs=("encoder_conv_kernel",))
     enhanced_mask_decoder: bool = False

@@ -13,21 +13,31 @@ from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
 from torch import Tensor, nn
 from torch.nn.utils import rnn
 
+from fairseq_ext.attention.options import HEADS, LAYERS, WIDTH, check_ranges, option
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import TaskFacts, check_positive, described, to_dict
+from fairseq_ext.models.config import TaskFacts, help_from_docstring, to_dict
 
 SCALE = 0.25  # embeddings begin between -SCALE and SCALE, as in Kim 2014
 
 
 @dataclass
+@help_from_docstring
 class BaselineConfig(FairseqDataclass):
-    """Options of both baselines."""
+    """Options of both baselines.
 
-    encoder_embed_dim: int = described(100, "width of embeddings")
-    dropout: float = described(0.2, "dropout of embeddings, and of the output of a BiLSTM")
-    pooler_dropout: float = described(0.5, "dropout of classification heads")
-    encoder_attention_heads: int = described(4, "heads of --pooling attention")
-    attention_dropout: float = described(0.1, "dropout of --pooling attention")
+    Attributes:
+        encoder_embed_dim: width of embeddings
+        dropout: dropout of embeddings, and of the output of a BiLSTM
+        pooler_dropout: dropout of classification heads
+        encoder_attention_heads: heads of --pooling attention
+        attention_dropout: dropout of --pooling attention
+    """
+
+    encoder_embed_dim: int = option(100, WIDTH)
+    dropout: float = 0.2
+    pooler_dropout: float = 0.5
+    encoder_attention_heads: int = option(4, HEADS)
+    attention_dropout: float = 0.1
 
 
 class Encoder(FairseqEncoder):
@@ -117,14 +127,13 @@ class SentenceBaseline(FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "SentenceBaseline":
-        """Build the model; raise UsageError if it is to be fine-tuned, or a size is below 1."""
+        """Build the model; raise UsageError if it is fine-tuned, or a size out of range."""
         if TaskFacts.read(task).pretrained:
             raise UsageError(
                 f"--arch {cfg._name} is trained from scratch; leave --finetune-from-model out"
             )
         args = Namespace(**to_dict(cfg))
-        sizes = ("_dim", "_size", "_maps", "_layers", "_heads")
-        check_positive(args, *(name for name in vars(args) if name.endswith(sizes)))
+        check_ranges(getattr(cls, "__dataclass"), args)
         return cls(args, cls.encoder_class(args, task.source_dictionary))
 
     def attach(self, head: nn.Module) -> None:
@@ -151,11 +160,17 @@ def parse_windows(text: str) -> list[int]:
 
 
 @dataclass
+@help_from_docstring
 class SentenceCnnConfig(BaselineConfig):
-    """Options of "sentence_cnn"."""
+    """Options of "sentence_cnn".
 
-    cnn_windows: str = described("3,4,5", "sizes of the windows of feature maps, in tokens")
-    cnn_maps: int = described(100, "feature maps of each window")
+    Attributes:
+        cnn_windows: sizes of the windows of feature maps, in tokens
+        cnn_maps: feature maps of each window
+    """
+
+    cnn_windows: str = "3,4,5"
+    cnn_maps: int = option(100, WIDTH)
 
 
 @register_model("sentence_cnn", dataclass=SentenceCnnConfig)
@@ -166,11 +181,17 @@ class SentenceCnn(SentenceBaseline):
 
 
 @dataclass
+@help_from_docstring
 class SentenceBilstmConfig(BaselineConfig):
-    """Options of "sentence_bilstm"."""
+    """Options of "sentence_bilstm".
 
-    encoder_hidden_size: int = described(150, "width of each direction")
-    encoder_layers: int = described(1, "layers")
+    Attributes:
+        encoder_hidden_size: width of each direction
+        encoder_layers: layers
+    """
+
+    encoder_hidden_size: int = option(150, WIDTH)
+    encoder_layers: int = option(1, LAYERS)
 
 
 @register_model("sentence_bilstm", dataclass=SentenceBilstmConfig)

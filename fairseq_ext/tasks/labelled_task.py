@@ -11,6 +11,7 @@ from fairseq.data import Dictionary
 from omegaconf import MISSING
 from torch import Tensor, nn
 
+from fairseq_ext.attention.options import check_ranges, option, whole
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
@@ -42,8 +43,8 @@ class LabelledConfig(KeptConfig):
     vocabulary: Optional[str] = None
     tokens_per_sample: Optional[int] = None
     strict: bool = False
-    folds: int = 0
-    fold: int = 1
+    folds: int = option(0, whole("[2, 1000000]", "a number of folds", special={0: "none"}))
+    fold: int = option(1, whole("[1, 1000000]", "the number of a fold, from 1"))
     freeze_encoder: bool = False
 
 
@@ -80,10 +81,10 @@ class LabelledTask(KeptTask):
     def begin(self) -> None:
         """Read what a training starts from. Raise UsageError if it cannot start from that."""
         cfg = self.cfg
-        whole = not cfg.folds and cfg.fold == 1
-        if not (whole or cfg.folds >= 2 and 1 <= cfg.fold <= cfg.folds):
+        check_ranges(LabelledConfig, cfg)
+        if cfg.fold > max(1, cfg.folds):
             raise UsageError(
-                f"--fold is {cfg.fold} of --folds {cfg.folds}; give 2 or more, and one of them"
+                f"--fold is {cfg.fold} of --folds {cfg.folds}; give more folds, or one of these"
             )
         if cfg.folds and cfg.train_subset != "train":
             raise UsageError(

@@ -3,6 +3,7 @@
 Data are checked for fairseq's own "masked_lm" too.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fairseq import data, utils
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
+from fairseq_ext.attention.options import SHARE, option, real
 from fairseq_ext.data.binarised import check_files, describe_subsets
 from fairseq_ext.data.sampled import PairDataset, ReplacedDataset
 from fairseq_ext.errors import UsageError
@@ -28,28 +30,29 @@ BLOCKS = ("sample_break_mode", "shorten_method", "shorten_data_split_list")
 UNUSED = (*BLOCKS, "d2v2_multi")
 """Options of masked LM that have no effect on pairs."""
 
-REPLACE_PROB = config.described(
-    0.15,
-    "share of the tokens that are drawn anew from the unigram distribution of the dictionary "
-    "(ELECTRA's; the attention guidance paper gives none)",
-)
 
-GENERATOR_SIZE = config.described(
-    0.0,
-    "size of a learned generator, as a share of the heads and feed-forward width of the model "
-    "(ELECTRA's: 0.25), which predicts --replace-prob masked tokens and is trained with the model; "
-    "0: none, tokens are sampled from the unigram distribution",
-)
+@dataclass
+@config.help_from_docstring
+class GeneratorOptions:
+    """Options of the replacement of tokens.
+
+    Attributes:
+        replace_prob: share of the tokens that are drawn anew from the unigram distribution of the
+            dictionary (ELECTRA's; the attention guidance paper gives none)
+        generator_size: size of a learned generator, as a share of the heads and feed-forward width
+            of the model (ELECTRA's: 0.25), which predicts --replace-prob masked tokens and is
+            trained with the model; 0: none, tokens are sampled from the unigram distribution
+    """
+
+    replace_prob: float = option(0.15, real("(0, 1]", "a share that is not nothing"))
+    generator_size: float = option(0.0, SHARE)
+
 
 _NAMES = ("data", "tokens_per_sample", "seed", *BLOCKS)
-_OPTIONS = [option for option in config.list_options(MaskedLMConfig) if option[0] in _NAMES]
+_OPTIONS = [each for each in config.list_options(MaskedLMConfig) if each[0] in _NAMES]
 ReplacedTokenDetectionConfig = config.flat_config(
     "ReplacedTokenDetectionConfig",
-    [
-        *_OPTIONS,
-        ("replace_prob", float, REPLACE_PROB),
-        ("generator_size", float, GENERATOR_SIZE),
-    ],
+    [*_OPTIONS, *config.list_options(GeneratorOptions)],
 )
 
 

@@ -12,6 +12,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
+from fairseq_ext.attention.options import LAYERS, check_ranges, option
 from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import (
     PAIR,
@@ -55,7 +56,7 @@ class SentenceConfig(LabelledConfig):
     pairs: Pairs = "joint"
     pooling: Poolings = "first"
     output: Outputs = "mlp"
-    task_layers: Optional[int] = None
+    task_layers: Optional[int] = option(None, LAYERS)
     task_init: str = "default"
     task_attention_bias: bool = False
     task_attention_residual: bool = False
@@ -102,7 +103,7 @@ class SentenceTask(LabelledTask):
         self.sentences = 2 if "pair" in first.values else 1
         if self._apart() and self.sentences == 1:
             raise UsageError(f"{first.where} has no 'pair', and --pairs apart needs two sentences")
-        config.check_positive(self.cfg, "task_layers")
+        check_ranges(SentenceConfig, self.cfg)
         values = {name: getattr(self.cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
         config.check_requirements(values, config.default_options(SentenceConfig), {}, REQUIREMENTS)
         if self._apart() and len(self.labels) > 2:

@@ -9,22 +9,30 @@ from fairseq.tasks import register_task
 from scipy.special import expit, log_expit, logsumexp
 from torch import Tensor, nn
 
+from fairseq_ext.attention.options import check_ranges, option, whole
 from fairseq_ext.data.examples import TEXT, Example, Field, is_text
 from fairseq_ext.data.rows import IGNORED, Item, Row, Rows, Window, best_span, span, windows
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import check_positive, described
+from fairseq_ext.models.config import help_from_docstring
 from fairseq_ext.models.task_heads import Linear
 from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 
 @dataclass
+@help_from_docstring
 class SpanExtractionConfig(LabelledConfig):
-    """Options of "span_extraction"."""
+    """Options of "span_extraction".
 
-    stride: int = described(128, "pieces of the passage from one window to the next")
-    longest_question: int = described(64, "pieces of a question that are read")
-    longest_answer: int = described(30, "pieces of an answer, at most")
+    Attributes:
+        stride: pieces of the passage from one window to the next
+        longest_question: pieces of a question that are read
+        longest_answer: pieces of an answer, at most
+    """
+
+    stride: int = option(128, whole("[1, 100000]", "a stride"))
+    longest_question: int = option(64, whole("[2, 1000000000]", "a number of tokens"))
+    longest_answer: int = option(30, whole("[1, 1000000000]", "a number of tokens"))
 
 
 ANSWERED, UNANSWERED = "answered", "unanswered"
@@ -61,7 +69,7 @@ class SpanExtractionTask(LabelledTask):
     def begin(self) -> None:
         """Read what a training starts from, and check the lengths."""
         super().begin()
-        check_positive(self.cfg, "stride", "longest_question", "longest_answer")
+        check_ranges(SpanExtractionConfig, self.cfg)
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
         """Return ANSWERED, and UNANSWERED if there are questions without an answer."""

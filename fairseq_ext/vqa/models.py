@@ -7,7 +7,7 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -15,9 +15,9 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention.options import HEADS, WIDTH, check_ranges, option
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import (
-    check_positive,
     check_requirements,
     default_options,
     flat_config,
@@ -35,14 +35,13 @@ from fairseq_ext.vqa.model_parts import (
     QuestionEncoder,
     TopDownAttention,
 )
-from fairseq_ext.vqa.multi_view import MultiView
+from fairseq_ext.vqa.multi_view import MultiView, MultiViewOptions
 
 # The values of choices are types for fairseq, made at run time.
 # mypy: disable-error-code="valid-type"
 
 Layers = ChoiceEnum(list(LAYERS))
 Rnns = ChoiceEnum(list(RNNS))
-Normalisers = ChoiceEnum(["softmax", "doubly", "hybrid", "sinkhorn"])
 
 Views = Sequence[Tensor]
 """Boxes [B, N_m, C], or their padding [B, N_m], of each view m, the primary one first."""
@@ -80,41 +79,22 @@ class PythiaConfig(FairseqDataclass):
         dropout: dropout of the states of a question and of both products; Pythia has none
     """
 
-    encoder_embed_dim: int = 300
+    encoder_embed_dim: int = option(300, WIDTH)
     question_rnn: Rnns = "gru"
-    question_hidden_size: int = 1024
-    question_attention_hidden_size: int = 512
-    question_attention_heads: int = 2
+    question_hidden_size: int = option(1024, WIDTH)
+    question_attention_hidden_size: int = option(512, WIDTH)
+    question_attention_heads: int = option(2, HEADS)
     nonlinear: Layers = "relu"
-    attention_hidden_size: int = 5000
-    fusion_hidden_size: int = 5000
-    answer_text_hidden_size: int = 300
-    answer_image_hidden_size: int = 5000
+    attention_hidden_size: int = option(5000, WIDTH)
+    fusion_hidden_size: int = option(5000, WIDTH)
+    answer_text_hidden_size: int = option(300, WIDTH)
+    answer_image_hidden_size: int = option(5000, WIDTH)
     dropout: float = 0.0
 
 
 @dataclass
-@help_from_docstring
-class MultiViewConfig(PythiaConfig):
-    """Options of architectures with multi-view attention.
-
-    Attributes:
-        multi_view_normaliser: softmax (UNA), doubly (DNA), hybrid (HNA) or sinkhorn
-        multi_view_heads: heads; the paper's best number is 1
-        multi_view_scale: factor of the scores; the paper shows none
-        attention_dropout: dropout of multi-view attention; the paper's is not known
-        hna_init: initial weight u of doubly-normalised attention in the hybrid (0.5 in the paper)
-        hna_weight: how u is kept between 0 and 1: sigmoid (ours), raw (the paper's) or clamp
-        sinkhorn_sweeps: sweeps of the sinkhorn normaliser; 1 is doubly-normalised attention
-    """
-
-    multi_view_normaliser: Normalisers = "softmax"
-    multi_view_heads: int = 1
-    multi_view_scale: float = 1.0
-    attention_dropout: float = 0.0
-    hna_init: float = 0.5
-    hna_weight: Literal["sigmoid", "raw", "clamp"] = "sigmoid"
-    sinkhorn_sweeps: int = 1
+class MultiViewConfig(MultiViewOptions, PythiaConfig):
+    """Options of architectures with multi-view attention."""
 
 
 class VqaModel(BaseFairseqModel):
@@ -167,8 +147,7 @@ class VqaModel(BaseFairseqModel):
         preset = default_options(getattr(cls, "__dataclass"))
         check_requirements(options, preset, {}, REQUIREMENTS)
         args = Namespace(**options)
-        sizes = ("_dim", "_size", "_heads", "_sweeps")
-        check_positive(args, *(name for name in options if name.endswith(sizes)))
+        check_ranges(getattr(cls, "__dataclass"), args)
         words = task.source_dictionary
         model = cls(args, len(words), words.pad(), len(task.answers), task.width)
         choose_library(model)

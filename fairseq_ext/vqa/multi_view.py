@@ -3,20 +3,53 @@
 Views are sets of features of one thing, such as the boxes that several detectors find in a picture.
 """
 
-import math
+# The values of choices are types for fairseq, made at run time.
+# mypy: disable-error-code="valid-type"
+
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionRecorder
 from fairseq_ext.attention.head_groups import drop_weights
 from fairseq_ext.attention.masks import mask_to_bias
 from fairseq_ext.attention.normalisers import build_normaliser
+from fairseq_ext.attention.options import HEADS, check_range, option, real
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.config import help_from_docstring
 
 ALL_HEADS = slice(None)
 SITE = "views"  # where recorders and logs say that it stands
+
+Normalisers = ChoiceEnum(["softmax", "doubly", "hybrid", "sinkhorn"])
+
+
+@dataclass
+@help_from_docstring
+class MultiViewOptions(FairseqDataclass):
+    """Options of multi-view attention.
+
+    Attributes:
+        multi_view_normaliser: softmax (UNA), doubly (DNA), hybrid (HNA) or sinkhorn
+        multi_view_heads: heads; the paper's best number is 1
+        multi_view_scale: factor of the scores; the paper shows none
+        attention_dropout: dropout of multi-view attention; the paper's is not known
+        hna_init: initial weight u of doubly-normalised attention in the hybrid (0.5 in the paper)
+        hna_weight: how u is kept between 0 and 1: sigmoid (ours), raw (the paper's) or clamp
+        sinkhorn_sweeps: sweeps of the sinkhorn normaliser; 1 is doubly-normalised attention
+    """
+
+    multi_view_normaliser: Normalisers = "softmax"
+    multi_view_heads: int = option(1, HEADS)
+    multi_view_scale: float = option(1.0, real("(0, 1e6]", "the factor of attention scores"))
+    attention_dropout: float = option(0.0, real("[0, 1)", "a probability of dropping something"))
+    hna_init: float = 0.5
+    hna_weight: Literal["sigmoid", "raw", "clamp"] = "sigmoid"
+    sinkhorn_sweeps: int = 1
 
 
 class MultiView(nn.Module):
@@ -54,10 +87,8 @@ class MultiView(nn.Module):
     ) -> None:
         super().__init__()
         self.site, self.layer = SITE, 0  # for logs
-        if not 0 < scale < math.inf:
-            raise UsageError(f"scale is {scale:g}; give a number above 0, such as 1.")
-        if not 0 <= dropout < 1:
-            raise UsageError(f"dropout is {dropout:g}; give a number from 0 to below 1.")
+        check_range(MultiViewOptions, "multi_view_scale", scale)
+        check_range(MultiViewOptions, "attention_dropout", dropout)
         if heads < 1 or width % heads:
             raise UsageError(f"{heads} heads cannot share features of {width}; give a divisor.")
         self.width, self.heads, self.scale, self.dropout = width, heads, scale, dropout

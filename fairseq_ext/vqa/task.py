@@ -11,10 +11,11 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 
+from fairseq_ext.attention.options import check_ranges, option, whole
 from fairseq_ext.data.vocabulary import build_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import word_vectors
-from fairseq_ext.models.config import check_positive, help_from_docstring
+from fairseq_ext.models.config import help_from_docstring
 from fairseq_ext.tasks.kept_state import KeptConfig, KeptTask
 from fairseq_ext.vqa.models import VqaModel
 from fairseq_ext.vqa.picture_features import PictureFeatures
@@ -39,8 +40,8 @@ class VqaConfig(KeptConfig):
 
     data: str = MISSING
     views: Optional[str] = None
-    max_boxes: int = 100
-    max_words: int = 14
+    max_boxes: int = option(100, whole("[1, 1000000]", "a number of boxes of a picture"))
+    max_words: int = option(14, whole("[1, 1000000]", "a number of words of a question"))
 
 
 @register_task("vqa", dataclass=VqaConfig)
@@ -83,7 +84,7 @@ class VqaTask(KeptTask):
 
     def begin(self) -> None:
         """Read what a training starts from. Raise UsageError if it cannot start from that."""
-        check_positive(self.cfg, "max_boxes", "max_words")
+        check_ranges(VqaConfig, self.cfg)
         word_vectors.check_word_vectors(self.cfg.word_vectors, self.cfg.pretrained, False)
         self.dictionary = self._read_dictionary()
         self.answers = read_names(self.folder / "answers.txt")

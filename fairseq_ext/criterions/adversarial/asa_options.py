@@ -5,12 +5,11 @@
 
 from argparse import Namespace
 from dataclasses import dataclass
-from math import inf, isfinite
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.attention.options import flag
+from fairseq_ext.attention.options import SHARE, WEIGHT, check_ranges, flag, option, whole
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass import EMPTY_ROWS
@@ -104,24 +103,24 @@ class AdversarialConfig(FairseqDataclass):
     asa_rival: Baselines = ADVERSARIES
     asa_baseline: Baselines = ADVERSARIES
     asa_preset: Presets = "none"
-    asa_tau: Optional[float] = None
-    asa_alpha: float = 1.0
+    asa_tau: Optional[float] = option(None, WEIGHT)
+    asa_alpha: float = option(1.0, WEIGHT)
     asa_sample: bool = False
     asa_divergence: Optional[Divergences] = None
     asa_regression: Optional[Regressions] = None
     asa_tagging: Optional[Tagging] = None
     asa_penalty: Optional[Penalties] = None
-    asa_padded_length: Optional[int] = None
+    asa_padded_length: Optional[int] = option(None, whole("[1, 100000]", "a number of positions"))
     asa_tau_squared: bool = False
     asa_empty_rows: Optional[EmptyRows] = None
     asa_in_sequence: bool = False
-    asa_rate: float = 0.1
+    asa_rate: float = option(0.1, SHARE)
     asa_log: Optional[str] = None
-    asa_steps: Optional[int] = None
-    asa_radius: float = 0.15
-    asa_step_size: float = 0.03
-    smart_mu: float = 1.0
-    smart_beta: float = 0.99
+    asa_steps: Optional[int] = option(None, whole("[1, 100000]", "a number of iterations"))
+    asa_radius: float = option(0.15, WEIGHT)
+    asa_step_size: float = option(0.03, WEIGHT)
+    smart_mu: float = option(1.0, WEIGHT)
+    smart_beta: float = option(0.99, SHARE)
 
 
 DEFAULTS = {
@@ -132,12 +131,6 @@ DEFAULTS = {
     "asa_empty_rows": "unmasked",
 }
 """Values of options that neither the user nor a preset has set."""
-
-RANGES = {
-    **dict.fromkeys(("asa_tau", "asa_alpha", "asa_radius", "asa_step_size", "smart_mu"), (0, inf)),
-    **dict.fromkeys(("asa_rate", "smart_beta"), (0, 1)),
-    **dict.fromkeys(("asa_steps", "asa_padded_length"), (1, inf)),
-}
 
 BASELINE_REQUIREMENTS = {
     **dict.fromkeys(("asa_tau", "asa_tau_squared", "asa_penalty", "asa_sample"), [ADVERSARIES]),
@@ -178,11 +171,7 @@ def check_options(cfg: Any, baseline: str, task: Any) -> None:
         baseline: the value of --asa-baseline.
         task: the task, whose name and rows options have to fit.
     """
-    for name, (low, high) in RANGES.items():
-        value = getattr(cfg, name)
-        if value is not None and not (low <= value <= high and isfinite(value)):
-            limit = "upwards" if high == inf else f"to {high}"
-            raise UsageError(f"{flag(name)} is {value:g}; give a number from {low} {limit}")
+    check_ranges(AdversarialConfig, cfg)
     _check_preset(cfg)
     resolved, name = vars(resolve_options(cfg, task)), str(getattr(task.cfg, "_name", ""))
     values = {option: resolved[option] for option in (*BASELINE_REQUIREMENTS, "asa_preset")}
@@ -202,19 +191,19 @@ def check_options(cfg: Any, baseline: str, task: Any) -> None:
 
 def _check_preset(cfg: Any) -> None:
     """Raise UsageError for an option that contradicts the preset."""
-    name = str(cfg.asa_preset)
-    if not PRESETS[name]:
+    preset = str(cfg.asa_preset)
+    if not PRESETS[preset]:
         return
-    accepted = {option: [value] for option, value in {**PRESETS[name], **FIXED}.items()}
+    accepted = {name: [value] for name, value in {**PRESETS[preset], **FIXED}.items()}
     accepted |= {
         "asa_empty_rows": [*RELEASED_EMPTY_ROWS.values()],
         "asa_tau_squared": [True, False],
     }
-    for option, values in accepted.items():
-        value = getattr(cfg, option)
-        if option not in CONFIGURABLE and value is not None and str(value) not in map(str, values):
+    for name, values in accepted.items():
+        value = getattr(cfg, name)
+        if name not in CONFIGURABLE and value is not None and str(value) not in map(str, values):
             raise UsageError(
-                f"{flag(option, value)} contradicts --asa-preset {name}; leave out one of them"
+                f"{flag(name, value)} contradicts --asa-preset {preset}; leave out one of them"
             )
 
 

@@ -182,7 +182,7 @@ def split_fraction(fraction: float, heads: int) -> str:
             f"layer has {heads} that can be guided, which hard-coded heads and those with a role "
             "cannot; give fewer of those, or leave guidance out"
         )
-    if not 0 < fraction <= 1 or fraction * heads < 2:
+    if not 2 <= fraction * heads <= heads:
         raise UsageError(
             f"--ag-fraction {fraction:g} of {heads} heads is {fraction * heads:g}; give a number "
             f"from {math.ceil(2000 / heads) / 1000:g} (one next and one prev) to 1 (all heads)"

@@ -32,10 +32,11 @@ def build_schedule(decay: int | None, hold: int, max_update: int) -> Schedule:
         UsageError: they do not say when guidance ends, or it ends before it starts to fall.
     """
     end = max_update if decay is None else decay
-    if end < 1:
-        fault = "there is no --max-update" if decay is None else f"--ag-decay-updates is {decay}"
-        raise UsageError(f"{fault}; say at which update guidance ends, as --ag-decay-updates N")
-    if not 0 <= hold <= end:
+    if not end:
+        raise UsageError(
+            "there is no --max-update; say at which update guidance ends, as --ag-decay-updates N"
+        )
+    if hold > end:
         raise UsageError(f"--ag-hold-updates is {hold}; give 0 to {end}, where guidance ends")
     return Schedule(hold, end)
 
