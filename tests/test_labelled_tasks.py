@@ -479,8 +479,8 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
             r"train\.jsonl:2 has the tag I-x \(word 2\) where iob2 has another; give --tag-scheme",
         ),
         ("span_extraction", SPANS, {"stride": 0}, "--stride is 0; give a whole number from 1"),
-        ("span_extraction", SPANS, {"longest_question": -1}, "--longest-question is -1 and must"),
-        ("span_extraction", SPANS, {"longest_answer": 0}, "--longest-answer is 0 and must"),
+        ("span_extraction", SPANS, {"longest_question": -1}, "--longest-question is -1; give"),
+        ("span_extraction", SPANS, {"longest_answer": 0}, "--longest-answer is 0; give"),
     ],
 )
 def test_what_cannot_be_begun_is_refused(tmp_path, name, train, options, says):

@@ -260,7 +260,7 @@ def test_only_the_hybrid_weight_is_logged():
         ("vqa_multi_view_hna", {"sinkhorn_sweeps": 2}, "--sinkhorn-sweeps 2 has no effect with"),
         ("vqa_multi_view_una", {"multi_view_heads": 4}, "4 heads cannot share features of 6"),
         ("vqa_multi_view_una", {"multi_view_scale": 0.0}, "scale is 0; give"),
-        ("vqa_pythia", {"question_hidden_size": 0}, "--question-hidden-size is 0 and must be 1"),
+        ("vqa_pythia", {"question_hidden_size": 0}, "--question-hidden-size is 0; give"),
         ("vqa_concat", {"question_attention_heads": -1}, "--question-attention-heads is -1"),
     ],
 )
