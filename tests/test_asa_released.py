@@ -199,11 +199,7 @@ def test_the_control_goes_with_roles_since_it_masks_nothing():
             "--asa-preset released has no effect with --asa-b",
         ),
         ({"asa_preset": "none", "asa_padded_length": 70}, "no effect with --asa-penalty sum"),
-<<<<<<< HEAD
-        ({"asa_padded_length": 0}, "--asa-padded-length is 0; give a whole number from 1 upwards"),
-=======
         ({"asa_padded_length": 0}, "--asa-padded-length is 0; give a whole number from 1"),
->>>>>>> ranges
     ],
 )
 def test_refused(options, says):

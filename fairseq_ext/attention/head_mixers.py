@@ -98,7 +98,7 @@ def check_mixer(mixer: HeadMixer, groups: Sequence[Any], adversary: Any, site: s
             f"{flag} makes {mixer.parts} maps of parts of queries and keys, which only "
             f"--{site}-scorer dot compares; give that, or {flag} none"
         )
-    if mixer.mixes_heads and len(groups) > 1:
+    if mixer.mixes_heads and (len(groups) > 1 or any(group.made_by for group in groups)):
         raise UsageError(
             f"{flag} mixes the maps of all heads of a layer, and {_name_makers(groups)} gives some "
             f"of them maps of another kind; leave that out, or give another {flag}, such as none"
@@ -111,7 +111,8 @@ def check_mixer(mixer: HeadMixer, groups: Sequence[Any], adversary: Any, site: s
 
 
 def _name_makers(groups: Sequence[Any]) -> str:
-    return " and ".join(dict.fromkeys(group.made_by for group in groups if group.made_by))
+    named = dict.fromkeys(group.made_by for group in groups if group.made_by)
+    return " and ".join(named) or "a group of other heads"
 
 
 def check_shared_mask(mask: Mask) -> None:

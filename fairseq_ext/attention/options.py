@@ -219,4 +219,4 @@ def record_ranges(members: Mapping[str, Any]) -> None:
 def flag(name: str, value: Any = True) -> str:
     """Return how an option is given on a command line, with a value if it takes one."""
     name = f"--{name.replace('_', '-')}"
-    return name if value in (True, "True") else f"{name} {value}"
+    return name if value is True or value == "True" else f"{name} {value}"

@@ -33,7 +33,8 @@ def check_name(noun: str, name: Any, registered: Mapping[str, Any]) -> None:
     """Raise UsageError if a part cannot have this name."""
     if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
         raise UsageError(
-            f"the name of a {noun} is {name!r}; give small letters, digits and _, as in 'my_{noun}'"
+            f"the name of a {noun} is {name!r}; give small letters, digits and _, as in "
+            f"'my_{noun.replace(' ', '_')}'"
         )
     if name in registered:
         raise UsageError(f"there is a {noun} {name!r} already; choose another name")

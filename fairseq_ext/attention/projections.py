@@ -211,7 +211,7 @@ class CachedProjections(nn.Module):
         self._set_input_buffer(state, cached)
 
     def share(self, state: State | None, beam: int) -> None:
-        """Let each row of the cache belong to a number of hypotheses, which it was computed for."""
+        """Let each row of the cache serve `beam` hypotheses."""
         cached = {} if state is None else self._get_input_buffer(state)
         if state is None or not cached:
             return
@@ -242,8 +242,9 @@ class CachedProjections(nn.Module):
         prefix = f"{name}." if name else ""
         for kind in ("weight", "bias"):
             joint = state_dict.pop(f"{prefix}in_proj_{kind}", None)
-            parts = () if joint is None else joint.chunk(3)
-            for projection, part in zip("qkv", parts, strict=bool(parts)):
+            if joint is None:
+                continue
+            for projection, part in zip("qkv", joint.chunk(3), strict=True):
                 state_dict[f"{prefix}{projection}_proj.{kind}"] = part
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from functools import cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class Scorer(nn.Module):
     def as_product(self, call: HeadCall) -> tuple[Tensor, Tensor | None] | None:
         """Return q' [B, h, T, D] and b of scores q' k^T / sqrt(D) + b, or None if there are none.
 
-        Fused kernels compute such scores. b may be None.
+        Fused kernels compute such scores. b may be None; it is, where the scorer multiplies.
         """
         return None
 
@@ -84,14 +85,18 @@ class DotProduct(Scorer):
         return call.q, None
 
 
+ATTRIBUTES = ("uses_queries", "uses_keys", "encoder_only", "in_sequence")
+"""Attributes by which functions say what scorers of earlier versions could say."""
+
+
 class _Function(Scorer):
     """A function of a `HeadCall` as a scorer, with its attributes."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.function = function
-        for name in set(vars(Scorer)).intersection(dir(function)) - set(dir(nn.Module)):
-            setattr(self, name, getattr(function, name))
+        for name in ATTRIBUTES:
+            setattr(self, name, getattr(function, name, getattr(Scorer, name)))
 
     def forward(self, call: HeadCall) -> Tensor:
         """Return the function's scores."""
@@ -105,6 +110,8 @@ def as_scorer(scorer: Any) -> Scorer:
     """
     if isinstance(scorer, Scorer):
         return scorer
+    if scorer is dot_product:
+        return DotProduct()
     message = (
         f"{type(scorer).__name__} is no fairseq_ext.attention.scorers.Scorer; derive it from that"
     )
@@ -112,6 +119,10 @@ def as_scorer(scorer: Any) -> Scorer:
     if not isinstance(scorer, nn.Module):
         return _Function(scorer)
     kind = type(scorer)
-    own = type(kind.__name__, (kind, Scorer), {"__module__": kind.__module__})
-    scorer.__class__ = own
+    scorer.__class__ = _derive(kind)
     return scorer  # type: ignore[return-value]
+
+
+@cache
+def _derive(kind: type) -> type:
+    return type(kind.__name__, (kind, Scorer), {"__module__": kind.__module__})

@@ -21,7 +21,7 @@ class Slot(NamedTuple):
     Attributes:
         name: an option is called SITE_NAME, or NAME if all sites have one option.
         parts: the table of parts.
-        off: the default of the options.
+        off: the default of the options, which names no mechanism.
         sites: of attention that has an option of its own; none: all have one together.
         several: an option names several parts, separated by commas, or none.
         bare: the part that the flag means without a value.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add, sub
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,7 +128,7 @@ def build_gaussian_heads(
     sigmas: Sequence[float],
     ratio: float = 1.0,
     masks: Masks = (),
-    made_by: str = "--encoder-gaussian-heads",
+    made_by: str = "",
 ) -> HeadGroup:
     """Build a group of hard-coded heads (You et al. 2020), one for each offset.
 
@@ -141,7 +142,7 @@ def build_gaussian_heads(
     )
 
 
-def _offsets(site: str, default: str) -> str:
+def _offsets(site: str, default: str) -> Any:
     return option(default, needs=(f"{site}_gaussian_heads",))
 
 

@@ -66,7 +66,7 @@ class LayerOptions:
     share_encoder_decoder_layers: bool = option(False, alike=True, sites=("cross",))
     cross_layers: str = "all"
     cross_attention_heads: int = option(
-        0, whole("[0, 10000]", "a number of further layers or heads; 0: none")
+        0, whole("[0, 10000]", "a number of heads; 0: as many as the decoder has")
     )
     encoder_heads_left: str = "all"
     decoder_heads_left: str = "all"

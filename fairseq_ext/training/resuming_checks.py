@@ -164,7 +164,7 @@ def _relative_to(*models: Mapping[str, Any]) -> set[str]:
         if (by := FACTS[name].relative)
         and any(
             {_value(options, slot.name_option(site)) for options in models} == {part.name}
-            for site in slot.sites
+            for site in slot.sites or ("",)
         )
         and (by is True or all(_value(options, str(by)) for options in models))
     }
