@@ -414,11 +414,7 @@ def begin(name, criterion=None, **options):
         ({"asa_alpha": -0.5}, "--asa-alpha is -0.5; give a number from 0 upwards"),
         ({"asa_rate": 1.5}, "--asa-rate is 1.5; give a number from 0 to 1"),
         ({"asa_rate": -0.1}, "--asa-rate is -0.1; give a number from 0 to 1"),
-<<<<<<< HEAD
-        ({"asa_steps": 0}, "--asa-steps is 0; give a whole number from 1 upwards"),
-=======
         ({"asa_steps": 0}, "--asa-steps is 0; give a whole number from 1 to"),
->>>>>>> ranges
         ({"asa_radius": -1.0}, "--asa-radius is -1; give"),
         ({"asa_step_size": -1.0}, "--asa-step-size is -1; give"),
         ({"smart_mu": -1.0}, "--smart-mu is -1; give"),

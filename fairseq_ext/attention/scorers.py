@@ -124,5 +124,5 @@ def as_scorer(scorer: Any) -> Scorer:
 
 
 @cache
-def _derive(kind: type) -> type:
+def _derive(kind: Any) -> Any:
     return type(kind.__name__, (kind, Scorer), {"__module__": kind.__module__})
