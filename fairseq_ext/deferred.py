@@ -5,8 +5,8 @@ the registry. If this package is loaded first, by a notebook, by `fairseq-ext` o
 unpickles something of ours, fairseq may follow later or never. Then a finder watches the imports of
 fairseq and of our own modules, and imports the registry after fairseq.
 
-It waits until no watched module is being executed. `import fairseq_ext.models.config` imports fairseq
-half-way through that module, and the registry would then find it without its names. So the
+It waits until no watched module is being executed. `import fairseq_ext.models.config` imports
+fairseq half-way through that module, and the registry would then find it without its names. So the
 outermost watched import ends first, then the registry is imported.
 """
 

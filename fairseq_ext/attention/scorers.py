@@ -119,7 +119,7 @@ def as_scorer(scorer: Any) -> Scorer:
     if not isinstance(scorer, nn.Module):
         return _Function(scorer)
     kind = type(scorer)
-    scorer.__class__ = _derive(kind)
+    scorer.__class__ = _derive(kind)  # type: ignore[arg-type]
     return scorer  # type: ignore[return-value]
 
 
