@@ -19,7 +19,7 @@ from fairseq_ext.attention.module import Attention
 from fairseq_ext.attention.options import flag, read_options
 from fairseq_ext.attention.positions import Positions
 from fairseq_ext.attention.sites import SITES
-from fairseq_ext.attention.slots import SLOTS, list_parts
+from fairseq_ext.attention.slots import SLOTS, list_parts, map_options
 from fairseq_ext.errors import UsageError
 
 ALL = "all"

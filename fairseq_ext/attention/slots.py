@@ -38,11 +38,15 @@ class Slot(NamedTuple):
         """Return the option that names the part at a site."""
         return f"{site}_{self.name}" if site in self.sites else self.name
 
+    def list_names(self) -> list[str]:
+        """Return the names of its options."""
+        return [self.name_option(site) for site in self.sites or ("",)]
+
     def list_options(self) -> Iterator[tuple[str, Option]]:
         """Yield the name of each option and what it is."""
         kind = str if self.off is not None else Optional[str]
         lists, helps = self._list_names(), read_help(Helps)
-        for name in map(self.name_option, self.sites or [""]):
+        for name in self.list_names():
             yield name, Option(kind, self.off, helps[name].format(**lists))
 
     def _list_names(self) -> dict[str, str]:
@@ -139,7 +143,7 @@ SLOTS = {
 
 def map_options() -> dict[str, Slot]:
     """Return option -> the slot whose part it names."""
-    return {option: slot for slot in SLOTS.values() for option, _ in slot.list_options()}
+    return {option: slot for slot in SLOTS.values() for option in slot.list_names()}
 
 
 def list_parts() -> list[tuple[Slot, Part]]:
