@@ -135,13 +135,10 @@ def register_heads(kind: type[HeadKind]) -> type[HeadKind]:
 def default_options() -> dict[str, Any]:
     """Return the default of each option of slots, of kinds of heads, and of registered parts."""
     configs = [read_options(kind.options) for kind in HEAD_KINDS.values()]
-    listed = [dict(slot.list_options()) for slot in SLOTS.values()]
     parts = [part.options for _, part in list_parts()]
-    return {
-        name: each.default
-        for options in (*listed, *configs, *parts)
-        for name, each in options.items()
-    }
+    every = (each for options in (*configs, *parts) for each in options.items())
+    named: dict[str, Any] = {option: slot.off for option, slot in map_options().items()}
+    return named | {name: option.default for name, option in every}
 
 
 def build_attention(
