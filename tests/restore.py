@@ -21,6 +21,8 @@ def configure_training(name: str, criterion: str, **options) -> SimpleNamespace:
     """Return what `check_training` reads of a configuration; `name` is that of an architecture."""
     model = OmegaConf.structured(MODEL_DATACLASS_REGISTRY[name])
     model.update({"_name": name, **options})
+    lengths = {"tokens_per_sample": 8, "max_target_positions": 8}
+    model = OmegaConf.create({"model": model, "task": lengths}).model  # which refers to the task
     parts = {"criterion": SimpleNamespace(_name=criterion), "task": None, "common": None}
     return SimpleNamespace(model=model, optimization=SimpleNamespace(clip_norm=0.0), **parts)
 

@@ -1,6 +1,7 @@
 """What adversaries are compared with: noise, against naive twins, and logged rates; refusals."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -17,10 +18,12 @@ from adversarial import (
 from fairseq.distributed import ModuleProxyWrapper
 from torch import nn
 
+from fairseq_ext.attention.options import check_rules, read_rules
 from fairseq_ext.criterions.adversarial.adversarial_attention import TwoPass
 from fairseq_ext.criterions.adversarial.embedding_noise import Noise
 from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
+from fairseq_ext.tasks.labelled_task import LabelledConfig
 from fairseq_ext.training.training_checks import check_criterion as check
 
 PLAIN = {"asa_layers": "none"}
@@ -511,11 +514,22 @@ def test_rows_that_see_past_roles_are_refused(empty):
     begin("masked_lm", asa_empty_rows=empty)
 
 
-def test_a_frozen_encoder_is_refused():
-    case = build("sentence_classification")
-    case.model.encoder.requires_grad_(False)
-    with pytest.raises(UsageError, match="frozen encoder; leave out --freeze-encoder"):
-        check(case.model, case.criterion, "sentence_classification_asa", 0.0)
+@pytest.mark.parametrize(
+    ("option", "refused"),
+    [
+        ({"asa_baseline": "none"}, True),
+        ({"asa_baseline": "bernoulli"}, False),
+        ({"ag_preset": "none"}, True),
+        ({"l0_lambda": 0.05}, True),
+    ],
+)
+def test_what_a_frozen_encoder_cannot_learn(option, refused):
+    rules = read_rules(LabelledConfig)
+    options = {"criterion": "masked_lm_ag_l0_asa", **option}
+    check_rules({**options, "freeze_encoder": False}, rules)
+    says = pytest.raises(UsageError, match="^--criterion masked_lm.* leave out --freeze-encoder")
+    with says if refused else nullcontext():
+        check_rules({**options, "freeze_encoder": True}, rules)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_masked_words_are_predicted_with_absolute_positions():
 
 
 def test_a_last_layer_that_may_be_dropped_decodes_nothing():
-    with pytest.raises(UsageError, match="--encoder-layerdrop may drop that layer; leave one"):
+    with pytest.raises(UsageError, match="--encoder-layerdrop 0.1 may drop that layer; leave"):
         build_tiny_model("deberta_una_tiny", encoder_layerdrop=0.1, **DECODER)
 
 

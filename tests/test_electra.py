@@ -41,7 +41,7 @@ def test_a_generator_that_would_not_know_where_words_stand_is_refused():
     """Its model has their order from its scores, which the generator does not have."""
     options = {"encoder_positions": "none", "encoder_scorer": "dense", "synthesizer_length": 16}
     setup(0, **options)
-    with pytest.raises(UsageError, match="--encoder-positions is none, and a generator"):
+    with pytest.raises(UsageError, match="--encoder-positions none and .* order of words"):
         setup(**options)
 
 
@@ -281,7 +281,7 @@ def test_the_command_line(encoder_data, tmp_path):
     for name in ("generator_loss", "generator_accuracy", "f1", "ag_loss"):
         assert f'"{name}"' in done.stdout + done.stderr, name
     refused = run(encoder_data, tmp_path / "no", 1, "--replace-prob", 1, check=False)
-    assert "--replace-prob is 1, and a generator needs tokens" in refused.stderr
+    assert "--replace-prob 1.0 masks all; give less" in refused.stderr
 
 
 @pytest.mark.slow

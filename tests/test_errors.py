@@ -19,8 +19,10 @@ from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq_cli import preprocess
 from omegaconf import OmegaConf
 
+from fairseq_ext.attention.options import check_rules, read_rules
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
+from fairseq_ext.models.roberta_options import RobertaOptions
 from fairseq_ext.patches import option_pairs
 from fairseq_ext.training import training_checks
 
@@ -247,15 +249,26 @@ def test_options_that_lack_something(monkeypatch):
     option_pairs.check_pairs({flag[2:].replace("-", "_"): (flag, False)})
     with pytest.raises(UsageError, match="needs the package iopath"):
         option_pairs.check_pairs({flag[2:].replace("-", "_"): (flag, True)})
-    multi = SimpleNamespace(d2v2_multi=True)
-    cfg = SimpleNamespace(model=SimpleNamespace(), task=multi)
-    with pytest.raises(UsageError, match="--d2v2-multi makes batches for data2vec 2"):
-        training_checks.check_needs(cfg, "masked_lm")
-    cfg = SimpleNamespace(model=SimpleNamespace(enhanced_mask_decoder=True), task=None)
-    training_checks.check_needs(cfg, "masked_lm_ag")
-    with pytest.raises(UsageError, match="--enhanced-mask-decoder is for masked tokens, which"):
-        training_checks.check_needs(cfg, "replaced_token_detection_ag")
-    cfg = SimpleNamespace(model=SimpleNamespace(adaptive_softmax_cutoff=[1]), task=multi)
-    with pytest.raises(UsageError, match="give --criterion adaptive_loss"):
-        training_checks.check_needs(cfg, "cross_entropy")
-    training_checks.check_needs(cfg, "adaptive_loss")
+
+
+@pytest.mark.parametrize(
+    ("option", "refused", "accepted", "said"),
+    [
+        ({"d2v2_multi": True}, "masked_lm", "model", "--d2v2-multi makes batches for data2vec 2"),
+        (
+            {"enhanced_mask_decoder": True},
+            *("replaced_token_detection_ag", "masked_lm_ag"),
+            "--enhanced-mask-decoder is for masked tokens, which",
+        ),
+        (
+            {"adaptive_softmax_cutoff": [1]},
+            *("cross_entropy", "adaptive_loss"),
+            "give --criterion adaptive_loss",
+        ),
+    ],
+)
+def test_options_that_need_another_criterion(option, refused, accepted, said):
+    rules = {**training_checks.RULES, **read_rules(RobertaOptions)}
+    check_rules({**option, "criterion": accepted}, rules)
+    with pytest.raises(UsageError, match=said):
+        check_rules({**option, "criterion": refused}, rules)

@@ -324,7 +324,7 @@ REFUSED = {
     "--adaptive-input --adaptive-input-cutoff 90000": "is 90000, and the dictionary has",
     "--adaptive-softmax-cutoff 10": "give --criterion adaptive_loss",
     "--criterion adaptive_loss --adaptive-input --adaptive-input-cutoff 10 "
-    "--adaptive-softmax-cutoff 20 --tie-adaptive-weights": "is 20 and --adaptive-input-cutoff 10",
+    "--adaptive-softmax-cutoff 20 --tie-adaptive-weights": "20 and --adaptive-input-cutoff 10",
     "--character-embeddings --share-decoder-input-output-embed": "shares one matrix",
     "--character-embeddings --adaptive-input": "both given",
     "--decoder-xformers-att-config {}": "--decoder-xformers-att-config is not supported",

@@ -241,7 +241,7 @@ def test_every_parameter_of_a_model_with_layers_without_heads_has_a_gradient():
         ({"decoder_heads_left": "3/3", "decoder_positions": "t5"}, "with --decoder-positions t5"),
         (
             {"cross_heads_left": "3/3", "share_encoder_decoder_layers": True},
-            "--cross-heads-left is 3/3; leave that out",
+            "--cross-heads-left 3/3 leaves out some; leave that out",
         ),
         ({"encoder_heads_left": "0/4", "asa_layers": "all"}, "layer 0, which has no head left"),
     ],

@@ -205,13 +205,13 @@ def test_data_parallelism(tmp_path, checkpointed):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"decoder_layers": 3}, "--encoder-layers is 4 and --decoder-layers 3"),
+        ({"decoder_layers": 3}, "--encoder-layers 4 and --decoder-layers 3 differ"),
         ({"decoder_embed_dim": 96, "share_all_embeddings": False}, "--decoder-embed-dim 96"),
-        ({"encoder_ffn_embed_dim": 64}, "--encoder-ffn-embed-dim is 64"),
+        ({"encoder_ffn_embed_dim": 64}, "--encoder-ffn-embed-dim 64"),
         ({"decoder_attention_heads": 2}, "--decoder-attention-heads 2"),
-        ({"decoder_normalize_before": True}, "--decoder-normalize-before True"),
+        ({"decoder_normalize_before": True}, "--decoder-normalize-before differ"),
         ({"encoder_layers_to_keep": "0,1", "decoder_layers_to_keep": "0,2"}, "layers-to-keep"),
-        ({"cross_attention_heads": 1}, "--cross-attention-heads is 1"),
+        ({"cross_attention_heads": 1}, "--cross-attention-heads 1"),
         ({"quant_noise_pq": 0.1}, "--quant-noise-pq"),
         ({"quant_noise_scalar": 0.1}, "--quant-noise-scalar"),
         ({"encoder_gaussian_heads": "all"}, "hard-coded heads everywhere, and self_attn.q_proj"),

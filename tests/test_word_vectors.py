@@ -253,7 +253,7 @@ def test_rare_words_need_vectors(tmp_path, caplog):
     assert model.encoder.sentence_encoder.symbols.least == 2
     other = rare | {"encoder_roles": "separator"}
     build_model(task, "roberta_roles", **other)
-    with pytest.raises(UsageError, match="--role-rare-min-count is 2, and --encoder-roles has no"):
+    with pytest.raises(UsageError, match="--role-rare-min-count 2 has no effect, since --enc"):
         build_model(task, "roberta_roles", **other, role_rare_min_count=2)
     assert not caplog.records
     build_model(task, "roberta_roles", **rare)
@@ -262,7 +262,7 @@ def test_rare_words_need_vectors(tmp_path, caplog):
 
 def test_not_beside_a_trained_encoder(tmp_path):
     encoder = write_encoder(tmp_path / "encoder.pt")
-    with pytest.raises(UsageError, match="--word-vectors are for an encoder trained from scratch"):
+    with pytest.raises(UsageError, match="--word-vectors glove.txt is for an encoder trained from"):
         own = {"word_vectors": "glove.txt", "pretrained": encoder}
         task_on("sentence_classification", tmp_path, ORDERED, **own)
 

@@ -6,7 +6,7 @@ adds further facts: the range of a number, and what the option has to do with ot
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import getdoc
 from math import isfinite
 from typing import Any, NamedTuple
@@ -115,6 +115,37 @@ def write_number(number: float) -> str:
     return str(int(number)) if isfinite(number) and number == int(number) else f"{number:g}"
 
 
+OFF = (None, False, "", "none")
+"""Values that switch an option off; 0 is one, too."""
+
+
+def are_on(*values: Any) -> bool:
+    """Tell whether none of these values switches its option off."""
+    return not any(value in OFF for value in values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule for an option and others, which exclude each other with some of their values.
+
+    Attributes:
+        others: names of the others, separated by spaces.
+        error: a sentence with places for `{one}` and `{other}`, as the options are given, or for
+            one of several others by its name.
+        broken: tells it of the values, that of the option first; by default, if all are on.
+        idle: the option has no effect then, and a model that was trained so can still be loaded.
+    """
+
+    others: str
+    error: str
+    broken: Callable[..., Any] = are_on
+    idle: bool = False
+
+
+Rules = Mapping[str, Rule | Sequence[Rule]]
+"""Option -> its rules, or the only one."""
+
+
 class Facts(NamedTuple):
     """Facts of an option.
 
@@ -127,6 +158,7 @@ class Facts(NamedTuple):
         alike: a training that resumes must have it alike, where it has an effect and the parts of
             attention do not show it.
         sites: where it has a meaning; none: as its name begins, or everywhere.
+        excludes: rules for it and other options.
     """
 
     range: Range | None = None
@@ -135,6 +167,7 @@ class Facts(NamedTuple):
     relative: bool | str = False
     alike: bool = False
     sites: tuple[str, ...] = ()
+    excludes: Rule | Sequence[Rule] = ()
 
 
 class Option(NamedTuple):
@@ -220,3 +253,50 @@ def flag(name: str, value: Any = True) -> str:
     """Return how an option is given on a command line, with a value if it takes one."""
     name = f"--{name.replace('_', '-')}"
     return name if value is True or value == "True" else f"{name} {value}"
+
+
+def read_rules(config: Any) -> Rules:
+    """Return the rules of the options of a dataclass, or none of None."""
+    fields = dataclasses.fields(config) if config else ()
+    return {field.name: get_facts(field).excludes for field in fields}
+
+
+def contradict(preset: str, accepted: Mapping[str, Sequence[Any]]) -> Rule:
+    """Return the rule that an option, if given, has a value that a preset accepts.
+
+    Args:
+        preset: the option that names a preset.
+        accepted: name of a preset -> the values that it accepts.
+    """
+
+    def contradicts(value: Any, name: Any) -> bool:
+        values = accepted.get(str(name))
+        return not (value is None or values is None or str(value) in map(str, values))
+
+    return Rule(preset, "{one} contradicts {other}; leave out one of them", contradicts)
+
+
+def check_rules(
+    values: Mapping[str, Any],
+    rules: Rules,
+    show: Callable[[str, Any], str] = flag,
+    training: bool = False,
+) -> None:
+    """Raise UsageError if options exclude each other, of which all have a value.
+
+    Args:
+        values: option -> value; None is one.
+        rules: those to check.
+        show: returns how an option with a value is given.
+        training: refuse what has no effect, too.
+    """
+    pairs = ((name, [own] if isinstance(own, Rule) else own) for name, own in rules.items())
+    for name, rule in ((name, rule) for name, own in pairs for rule in own):
+        names = name, *rule.others.split()
+        if (rule.idle and not training) or not values.keys() >= {*names}:
+            continue
+        given = [values[each] for each in names]
+        if rule.broken(*given):
+            one, *others = shown = [*map(show, names, given)]
+            places = dict(zip(names, shown, strict=True), one=one, other=" and ".join(others))
+            raise UsageError(rule.error.format(**places))

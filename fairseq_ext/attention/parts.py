@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from fairseq_ext.attention.options import Option, read_options
+from fairseq_ext.attention.options import Option, check_rules, read_options
 from fairseq_ext.errors import UsageError
 
 T = TypeVar("T")
@@ -60,8 +60,13 @@ class Part(NamedTuple, Generic[T]):
     summary: str = ""
 
     def __call__(self, heads: int, **values: Any) -> T:
-        """Build the part for `heads` heads; options that are not its own are ignored."""
+        """Build the part for `heads` heads; options that are not its own are ignored.
+
+        Raises:
+            UsageError: its options exclude each other.
+        """
         own = (*self.options, *self.sizes)
+        check_rules(values, {name: each.facts.excludes for name, each in self.options.items()})
         return self.make(heads, **{name: values[name] for name in own if name in values})
 
     def default(self) -> T:

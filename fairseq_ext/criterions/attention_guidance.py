@@ -15,10 +15,17 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.options import check_ranges, flag, option, real, whole
+from fairseq_ext.attention.options import (
+    Rules,
+    check_ranges,
+    check_rules,
+    contradict,
+    option,
+    real,
+    whole,
+)
 from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
-from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.loss import EDGES, REDUCTIONS, sentence_losses
 from fairseq_ext.mechanisms.guidance.patterns import View
 from fairseq_ext.mechanisms.guidance.plan import DEFAULT_PERIODS, plan_guidance
@@ -50,6 +57,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "released": {**RELEASED, "ag_hold_updates": RELEASED_HOLD},
 }
 """Values that each preset gives to options which the user has not set."""
+
+CONTRADICTIONS: Rules = {
+    option: [contradict("ag_preset", {"released": [value]})]
+    for option, value in PRESETS["released"].items()
+}
+"""Option -> the rule that it must not contradict a preset."""
 
 Presets = ChoiceEnum(list(PRESETS))
 
@@ -110,13 +123,8 @@ def resolve_options(cfg: Any) -> Namespace:
         UsageError: an option contradicts the preset.
     """
     values = to_dict(cfg)
+    check_rules(values, CONTRADICTIONS)
     name = str(values.get("ag_preset", "none"))
-    for setting, value in PRESETS[name].items():
-        given = values.get(setting)
-        if given is not None and str(given) != str(value):
-            raise UsageError(
-                f"{flag(setting, given)} contradicts --ag-preset {name}; leave out one of them"
-            )
     usual = {**DEFAULTS, **PRESETS[name]}
     return Namespace(**values | {k: v for k, v in usual.items() if values.get(k) is None})
 

@@ -32,7 +32,12 @@ from fairseq_ext.criterions.logging_outputs import (
 from fairseq_ext.data.rows import IGNORED
 from fairseq_ext.data.tags import Tags, count_matches
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import check_requirements, help_from_docstring
+from fairseq_ext.models.config import (
+    check_requirements,
+    help_from_docstring,
+    list_requirements,
+    read_facts,
+)
 from fairseq_ext.tasks.plain_text import REPLACED
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -156,7 +161,7 @@ class ReplacedTokenDetectionConfig(FairseqDataclass):
             --replace-prob 0.15)
     """
 
-    discriminator_weight: float = option(50.0, WEIGHT)
+    discriminator_weight: float = option(50.0, WEIGHT, needs=("generator_size",))
 
 
 @register_criterion(REPLACED, dataclass=ReplacedTokenDetectionConfig)
@@ -183,9 +188,8 @@ class ReplacedTokenDetection(FairseqCriterion):
         size = getattr(task.cfg, "generator_size", 0.0)
         self.generates = size > 0
         values = {"discriminator_weight": self.weight, "generator_size": size}
-        needed = {"discriminator_weight": (["generator_size"], ["0.25"])}
-        if not self.generates:
-            check_requirements(values, {"discriminator_weight": 50.0}, {}, needed)
+        needs = list_requirements(read_facts(ReplacedTokenDetectionConfig))
+        check_requirements(values, {"discriminator_weight": 50.0}, {"generator_size": 0.0}, needs)
 
     def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, Any, Log]:
         """Return loss, sample size and logging output."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall, Inputs
 from fairseq_ext.attention.normalisers import is_fused
-from fairseq_ext.attention.options import check_range, option, whole
+from fairseq_ext.attention.options import Rule, check_range, option, whole
 from fairseq_ext.attention.projections import Dropout
 from fairseq_ext.attention.scorers import SCORERS, Scorer
 from fairseq_ext.errors import UsageError
@@ -48,7 +48,16 @@ class DisentangledOptions:
         256,
         whole("[4, 1000000000]", "a number of buckets", special={0: "one for each distance"}),
     )
-    disentangled_distance: int = option(512, whole("[4, 1000000000]", "a number of distances"))
+    disentangled_distance: int = option(
+        512,
+        whole("[4, 1000000000]", "a number of distances"),
+        excludes=Rule(
+            "disentangled_buckets",
+            "with {other}, half as many distances have buckets of their own, and {one} is not "
+            "2 more; give a larger distance, or fewer buckets",
+            lambda distance, buckets: distance < buckets // 2 + 2,
+        ),
+    )
     disentangled_own_projections: bool = False
     disentangled_raw_embeddings: bool = False
 
@@ -121,11 +130,6 @@ class Disentangled(Scorer):
         check_range(DisentangledOptions, "disentangled_distance", self.distance)
         if self.buckets % 2:
             raise UsageError(f"--disentangled-buckets is {self.buckets}; give an even number")
-        if self.distance < self.buckets // 2 + 2:
-            raise UsageError(
-                f"--disentangled-distance is {self.distance}, and {self.buckets // 2} distances "
-                f"have buckets of their own; give {self.buckets // 2 + 2} or more"
-            )
         self.span = self.buckets or self.distance
 
     def forward(self, call: HeadCall) -> Tensor:

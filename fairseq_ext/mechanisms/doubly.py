@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
-from fairseq_ext.attention.options import check_range, option, real, whole
+from fairseq_ext.attention.options import Rule, check_range, option, real, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
@@ -91,7 +91,7 @@ class Hybrid(Normaliser):
         kernel: a name of GPU_KERNELS.
 
     Raises:
-        UsageError: u0 outside [0, 1], or 0 or 1 with "sigmoid", or an unknown `weight`.
+        UsageError: u0 outside [0, 1], or an unknown `weight`.
     """
 
     across_queries = True
@@ -104,11 +104,6 @@ class Hybrid(Normaliser):
         if weight not in self.WEIGHTS:
             raise UsageError(f"--hna-weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}")
         check_range(HybridOptions, "hna_init", init)
-        if weight == "sigmoid" and init in (0, 1):
-            raise UsageError(
-                f"--hna-init {init:g} takes --hna-weight raw or clamp; sigmoid needs one between 0 "
-                "and 1"
-            )
         self.init, self.weight = init, weight
         self.doubly, self.softmax = Sinkhorn(kernel=kernel), Softmax()
         self.offset = nn.Parameter(torch.zeros(heads))
@@ -182,7 +177,16 @@ class HybridOptions(DoublyOptions):
             all) or clamp
     """
 
-    hna_init: float = option(0.5, real("[0, 1]", "a share; 0: softmax, 1: DNA"), relative=True)
+    hna_init: float = option(
+        0.5,
+        real("[0, 1]", "a share; 0: softmax, 1: DNA"),
+        relative=True,
+        excludes=Rule(
+            "hna_weight",
+            "{one} takes --hna-weight raw or clamp; sigmoid needs one between 0 and 1",
+            lambda init, weight: init in (0, 1) and weight == "sigmoid",
+        ),
+    )
     hna_weight: Literal["sigmoid", "raw", "clamp"] = option("sigmoid", relative=True)
 
 

@@ -11,9 +11,8 @@ from torch.autograd import Function
 
 from fairseq_ext.attention.masks import add_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
-from fairseq_ext.attention.options import check_range, option, real
+from fairseq_ext.attention.options import Rule, check_range, option, real
 from fairseq_ext.attention.presets import preset
-from fairseq_ext.errors import UsageError
 
 ALPHAS = 1.01, 1.99  # of learned ones; nearer to 1 powers overflow, and the weights are softmax's
 STEPS = 40  # of Newton's method at most; 3 to 6 are usual
@@ -31,7 +30,15 @@ class EntmaxOptions:
     entmax_alpha: float = option(
         1.5, real("(1, 2]", "1 would be softmax, 2 is sparsemax"), relative="entmax_learned"
     )
-    entmax_learned: bool = False
+    entmax_learned: bool = option(
+        False,
+        excludes=Rule(
+            "entmax_alpha",
+            "{other} is at the edge of what {one} can learn; give a number between "
+            f"{ALPHAS[0]} and {ALPHAS[1]}",
+            lambda learned, alpha: learned and not ALPHAS[0] < alpha < ALPHAS[1],
+        ),
+    )
 
 
 @NORMALISERS.register("entmax", options=EntmaxOptions)
@@ -47,17 +54,12 @@ class Entmax(Normaliser):
         entmax_learned: learn one for each head.
 
     Raises:
-        UsageError: alpha is not in (1, 2], or a learned one not between 1.01 and 2.
+        UsageError: alpha is not in (1, 2].
     """
 
     def __init__(self, heads: int, entmax_alpha: float = 1.5, entmax_learned: bool = False) -> None:
         super().__init__(heads)
         check_range(EntmaxOptions, "entmax_alpha", entmax_alpha)
-        if entmax_learned and not ALPHAS[0] < entmax_alpha < ALPHAS[1]:
-            raise UsageError(
-                f"--entmax-alpha {entmax_alpha:g} is at the edge of what --entmax-learned can "
-                f"learn; give a number between {ALPHAS[0]} and {ALPHAS[1]}"
-            )
         self.init = entmax_alpha
         self.alpha_offset = nn.Parameter(torch.zeros(heads)) if entmax_learned else None
 

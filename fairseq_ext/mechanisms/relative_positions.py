@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
-from fairseq_ext.attention.options import check_range, option, whole
+from fairseq_ext.attention.options import Rule, check_range, option, whole
 from fairseq_ext.attention.positions import POSITIONS, Positions
 from fairseq_ext.errors import UsageError
 
@@ -52,7 +52,15 @@ class BucketOptions:
     """
 
     t5_buckets: int = option(32, whole("[4, 1000000000]", "a number of distances"))
-    t5_distance: int = option(128, whole("[4, 1000000000]", "a number of distances"))
+    t5_distance: int = option(
+        128,
+        whole("[4, 1000000000]", "a number of distances"),
+        excludes=Rule(
+            "t5_buckets",
+            "{one} is not above {other}; give a larger distance, or fewer buckets",
+            lambda distance, buckets: distance <= buckets,
+        ),
+    )
 
 
 @POSITIONS.register("t5", options=BucketOptions)
@@ -64,7 +72,7 @@ class Buckets(Positions):
     layers; they begin as 0, where the authors draw them.
 
     Raises:
-        UsageError: there are too few buckets, or their last distance is too small.
+        UsageError: there are too few buckets.
     """
 
     shared = True
@@ -74,10 +82,6 @@ class Buckets(Positions):
         check_range(BucketOptions, "t5_buckets", t5_buckets)
         if t5_buckets % 4:
             raise UsageError(f"--t5-buckets is {t5_buckets}; give a multiple of 4, such as 32")
-        if t5_distance <= t5_buckets:
-            raise UsageError(
-                f"--t5-distance is {t5_distance} with {t5_buckets} buckets; give more than those"
-            )
         self.distance = t5_distance
         self.table = nn.Parameter(torch.zeros(t5_buckets, heads))
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fairseq_ext.attention.masks import add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
-from fairseq_ext.attention.options import check_range, option, whole
+from fairseq_ext.attention.options import Rule, check_range, option, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 
@@ -24,7 +24,16 @@ class SinkformerOptions:
     """
 
     sinkformer_iterations: int = option(3, whole("[1, 10000]", "a number of sweeps"))
-    sinkformer_detach: bool = False
+    sinkformer_detach: bool = option(
+        False,
+        excludes=Rule(
+            "sinkformer_iterations",
+            "{one} has no effect with {other}, which sums no columns; leave it out, or give 3 "
+            "iterations or more",
+            lambda detach, iterations: detach and iterations == 1,
+            idle=True,
+        ),
+    )
 
 
 @NORMALISERS.register("sinkformer", options=SinkformerOptions)

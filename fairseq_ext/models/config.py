@@ -11,14 +11,16 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
 
-from fairseq_ext.attention.options import Option as PartOption
 from fairseq_ext.attention.options import (
+    Facts,
     flag,
+    get_facts,
     option,
     read_help,
     read_options,
     record_ranges,
 )
+from fairseq_ext.attention.options import Option as PartOption
 from fairseq_ext.errors import UsageError
 from fairseq_ext.old_settings import upgrade_settings
 
@@ -91,6 +93,16 @@ Requirements = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 """Option -> (options that it needs, values of one of them with which it has an effect).
 
 Without values, it has an effect with every value but the one that switches the other option off."""
+
+
+def read_facts(config: type) -> dict[str, Facts]:
+    """Return option -> facts of a dataclass."""
+    return {field.name: get_facts(field) for field in fields(config)}
+
+
+def list_requirements(facts: Mapping[str, Facts]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return what options with these facts need."""
+    return {name: ([*each.needs], [*each.values]) for name, each in facts.items() if each.needs}
 
 
 def check_requirements(
@@ -225,7 +237,11 @@ def preset(
     return {name: value for name, value in vars(args).items() if name in names - derived}
 
 
+def resolve_options(cfg: DictConfig | Namespace) -> dict[str, Any]:
+    """Return options as `to_dict` does, with interpolations of a namespace resolved, too."""
+    return to_dict(cfg if OmegaConf.is_config(cfg) else OmegaConf.create(vars(cfg)))
+
+
 def to_transformer_config(cfg: DictConfig | Namespace) -> TransformerConfig:
     """Return fairseq's nested configuration of a flat one; our options stay attributes of it."""
-    flat = cfg if OmegaConf.is_config(cfg) else OmegaConf.create(vars(cfg))
-    return TransformerConfig.from_namespace(Namespace(**to_dict(flat)))
+    return TransformerConfig.from_namespace(Namespace(**resolve_options(cfg)))

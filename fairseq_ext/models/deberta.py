@@ -60,23 +60,9 @@ class MaskPositions(nn.Embedding):
 
 
 def build_mask_positions(args: Any) -> MaskPositions | None:
-    """Build the positions of the enhanced mask decoder, or return None without one.
-
-    Raises:
-        UsageError: layers are normalised before, so that keys would not be, or may be dropped.
-    """
+    """Build the positions of the enhanced mask decoder, or return None without one."""
     if not args.enhanced_mask_decoder:
         return None
-    if args.encoder_normalize_before:
-        raise UsageError(
-            "--enhanced-mask-decoder attends to the outputs of layers, which with "
-            "--encoder-normalize-before are not normalised; leave one of them out"
-        )
-    if args.encoder_layerdrop:
-        raise UsageError(
-            "--enhanced-mask-decoder has what enters the last layer as keys, and "
-            "--encoder-layerdrop may drop that layer; leave one of them out"
-        )
     return MaskPositions(args.max_positions, args.encoder_embed_dim)
 
 

@@ -10,6 +10,7 @@ from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Inputs
+from fairseq_ext.attention.options import Rule, Rules, check_rules
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.layers import (
     EncoderLayer,
@@ -22,6 +23,15 @@ from fairseq_ext.models.options import DEFAULTS, ENCODER_OPTIONS
 
 KEPT = ("encoder_positions", "t5_", "disentangled_")
 """How options begin that the generator has from its model; else its attention is plain."""
+
+RULES: Rules = {
+    "generator_size": Rule(
+        "encoder_positions encoder_scorer",
+        "{one} is of a generator with plain attention, which in a model with {other} would not "
+        "know the order of words; give other positions",
+        lambda size, positions, scorer: positions == "none" and scorer != "disentangled",
+    )
+}
 
 SEED = 0  # of samples in evaluation
 
@@ -100,14 +110,11 @@ def shrink(cfg: TransformerConfig, share: float) -> TransformerConfig:
     Raises:
         UsageError: nothing would tell it where words stand.
     """
+    sited = {name: getattr(cfg, name) for name in ("encoder_positions", "encoder_scorer")}
+    check_rules({"generator_size": share, **sited}, RULES)
     cfg = copy(cfg)
     cfg.encoder_conv_kernel = 0
     scorer = ("encoder_scorer",) if cfg.encoder_scorer == "disentangled" else ()
-    if cfg.encoder_positions == "none" and not scorer:
-        raise UsageError(
-            "--encoder-positions is none, and a generator (--generator-size), whose attention is "
-            "plain, would not know the order of words; give other positions"
-        )
     for name, *_ in ENCODER_OPTIONS:
         if not name.startswith((*KEPT, *scorer)):
             setattr(cfg, name, DEFAULTS[name])

@@ -11,7 +11,7 @@ from fairseq.utils import eval_str_list
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
-from fairseq_ext.attention.options import flag
+from fairseq_ext.attention.options import Rule, Rules, check_rules, flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import options
@@ -23,11 +23,43 @@ from fairseq_ext.safe_loading import parse_literal
 WITHOUT_EFFECT = ("add_bos_token", "tpu", "scale_fc", "scale_attn", "scale_heads", "scale_resids")
 """Options that fairseq's language models have and do not read; NormFormer's get lost there."""
 
-TIED = {"adaptive_softmax_factor": "adaptive_input_factor"} | {
-    "adaptive_softmax_cutoff": "adaptive_input_cutoff",
-    "decoder_output_dim": "decoder_input_dim",
+ONE_MATRIX = "{one} shares one matrix, and {other} has several; leave one out"
+
+RULES: Rules = {
+    "character_embeddings": Rule(
+        "adaptive_input",
+        "{one} and {other} are both given, and tokens are embedded in one way; leave one out",
+    ),
+    "share_decoder_input_output_embed": [
+        Rule("character_embeddings", ONE_MATRIX),
+        Rule("adaptive_input", ONE_MATRIX),
+    ],
+    "adaptive_input": Rule(
+        "adaptive_input_cutoff",
+        "{one} needs --adaptive-input-cutoff, as in 20000,60000",
+        lambda adaptive, cutoff: adaptive and not cutoff,
+    ),
+    "tie_adaptive_weights": [
+        Rule(
+            "adaptive_input",
+            "{one} ties --adaptive-input, which is not given; give it, or leave the other out",
+            lambda tied, adaptive: tied and not adaptive,
+        ),
+        *(
+            Rule(
+                f"{output} {input}",
+                "{other} differ, and with {one} both are one; give the same",
+                lambda tied, one, other: tied and one != other,
+            )
+            for output, input in (
+                ("adaptive_softmax_factor", "adaptive_input_factor"),
+                ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
+                ("decoder_output_dim", "decoder_input_dim"),
+            )
+        ),
+    ],
 }
-"""Options of the output -> of the input; with tied weights they have to be equal."""
+"""Rules for options of embeddings, which are fairseq's."""
 
 
 def list_stock_options() -> Iterator[Option]:
@@ -61,38 +93,14 @@ def build_embedding(args: Namespace, dictionary: Any) -> nn.Module:
     return Embedding(len(dictionary), args.decoder_input_dim, dictionary.pad())
 
 
-def check_embedding(args: Namespace, dictionary: Any) -> None:
-    """Raise UsageError if options of embeddings do not suit each other, or the dictionary."""
+def check_dictionary_size(args: Namespace, dictionary: Any) -> None:
+    """Raise UsageError if options divide the dictionary into parts beyond its end."""
     for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff"):
         last = max(eval_str_list(getattr(args, name), type=int) or [0])
         if last > len(dictionary):
             raise UsageError(
                 f"{flag(name)} is {getattr(args, name)}, and the dictionary has {len(dictionary)} "
                 "symbols; give smaller numbers, or an --arch that is not for large dictionaries"
-            )
-    kinds = [n for n in ("character_embeddings", "adaptive_input") if getattr(args, n)]
-    if len(kinds) > 1:
-        raise UsageError(
-            "--character-embeddings and --adaptive-input are both given, and tokens are embedded "
-            "in one way; leave one out"
-        )
-    if kinds and args.share_decoder_input_output_embed:
-        raise UsageError(
-            f"--share-decoder-input-output-embed shares one matrix, and {flag(kinds[0])} has "
-            "several; leave one out"
-        )
-    if args.adaptive_input and not args.adaptive_input_cutoff:
-        raise UsageError("--adaptive-input needs --adaptive-input-cutoff, as in 20000,60000")
-    if not args.tie_adaptive_weights:
-        return
-    if not args.adaptive_input:
-        raise UsageError("--tie-adaptive-weights ties --adaptive-input, which is not given")
-    for one, other in TIED.items():
-        values = getattr(args, one), getattr(args, other)
-        if values[0] != values[1]:
-            raise UsageError(
-                f"{flag(one)} is {values[0]} and {flag(other)} {values[1]}, and with "
-                "--tie-adaptive-weights both are one; give the same"
             )
 
 
@@ -119,9 +127,10 @@ class TransformerLanguageModel(AttentionModel, stock.TransformerLanguageModel):
             args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
         if args.max_target_positions is None:
             args.max_target_positions = args.tokens_per_sample
-        check_embedding(args, task.source_dictionary)
+        check_dictionary_size(args, task.source_dictionary)
+        check_rules(vars(args), RULES)
+        options.check_options(vars(args))
         config = to_transformer_config(args)
-        options.check_supported(config)
         embedding = build_embedding(args, task.source_dictionary)
         model = cls(TransformerDecoder(config, task.target_dictionary, embedding, True))
         model.kept = args.decoder_layers_to_keep

@@ -11,9 +11,20 @@ from typing import Any
 from fairseq.dataclass.configs import FairseqConfig
 
 from fairseq_ext import mechanisms  # noqa: F401 (registers them)
-from fairseq_ext.attention.building import HEAD_KINDS
-from fairseq_ext.attention.options import Facts, flag, get_facts, option, whole
+from fairseq_ext.attention.building import ALL, HEAD_KINDS
+from fairseq_ext.attention.options import (
+    Facts,
+    Rule,
+    Rules,
+    check_rules,
+    flag,
+    get_facts,
+    option,
+    read_rules,
+    whole,
+)
 from fairseq_ext.attention.options import Option as PartOption
+from fairseq_ext.attention.sites import SITES
 from fairseq_ext.attention.slots import SLOTS, find_needs, list_parts
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.adversary import AdversaryOptions
@@ -21,6 +32,8 @@ from fairseq_ext.models.config import (
     Option,
     list_options,
     list_own_options,
+    list_requirements,
+    read_facts,
     stock_options,
     to_field,
 )
@@ -47,6 +60,45 @@ class GateOptions:
     head_gate_sites: str = option("encoder", needs=("head_gate",), sites=("encoder", "cross"))
 
 
+SHARED_LAYERS = [
+    *(
+        Rule(
+            f"encoder_{name} decoder_{name}",
+            "{one} makes one stack of layers, and {other} differ; give both the same",
+            lambda shared, encoder, decoder: shared and encoder != decoder,
+        )
+        for name in (
+            *("layers", "layers_to_keep", "attention_heads"),
+            *("embed_dim", "ffn_embed_dim", "normalize_before"),
+        )
+    ),
+    Rule(
+        "cross_attention_heads decoder_attention_heads",
+        "{one} makes one stack of layers with the same heads, and {other} are not; leave out "
+        "--cross-attention-heads",
+        lambda shared, cross, decoder: shared and cross not in (0, decoder),
+    ),
+    *(
+        Rule(
+            f"{site}_heads_left",
+            "{one} makes one stack of layers with all heads, and {other} leaves out some; leave "
+            "that out",
+            lambda shared, left: shared and left != ALL,
+        )
+        for site in SITES
+    ),
+    *(
+        Rule(
+            f"quant_noise_{kind}",
+            "{one} does not go with {other}, which changes parameters whenever they are used; "
+            "leave one of them out",
+        )
+        for kind in ("pq", "scalar")
+    ),
+]
+"""Rules for the option that shares layers."""
+
+
 @dataclass
 class LayerOptions:
     """Options of the layers around our attention, and of how many heads they have.
@@ -63,7 +115,9 @@ class LayerOptions:
         cross_heads_left: the same of encoder-decoder attention
     """
 
-    share_encoder_decoder_layers: bool = option(False, alike=True, sites=("cross",))
+    share_encoder_decoder_layers: bool = option(
+        False, alike=True, sites=("cross",), excludes=SHARED_LAYERS
+    )
     cross_layers: str = "all"
     cross_attention_heads: int = option(
         0, whole("[0, 10000]", "a number of heads; 0: as many as the decoder has")
@@ -90,6 +144,13 @@ DEFAULTS: dict[str, Any] = {}
 FACTS: dict[str, Facts] = {}
 """Option of our attention -> its facts."""
 
+BUILDING_RULES: Rules = {
+    name: rules
+    for config in (LayerOptions, RobertaOptions, *(k.options for k in HEAD_KINDS.values()))
+    for name, rules in read_rules(config).items()
+}
+"""Rules for options of a model as a whole; those of a part are checked where it is built."""
+
 OPTION_REQUIREMENTS: dict[str, tuple[list[str], list[str]]] = {}
 
 
@@ -115,11 +176,7 @@ def update() -> None:
     FACTS.update((name, get_facts(field)) for name, _, field in OPTIONS)
     DEFAULTS.update((name, field.default) for name, _, field in OPTIONS)
     OPTION_REQUIREMENTS.update(find_needs())
-    OPTION_REQUIREMENTS.update(
-        (name, ([*facts.needs], [*facts.values]))
-        for name, facts in {**FACTS, **_read_facts(RobertaOptions)}.items()
-        if facts.needs
-    )
+    OPTION_REQUIREMENTS.update(list_requirements({**FACTS, **read_facts(RobertaOptions)}))
     for name in FACTS:
         if name.startswith("cross_") and name not in OPTION_REQUIREMENTS:
             OPTION_REQUIREMENTS[name] = ["no_cross_attention"], ["False"]
@@ -132,10 +189,6 @@ def update() -> None:
         for each in OPTIONS
         if each[0] in names and names.intersection(OPTION_REQUIREMENTS.get(each[0], (names, ()))[0])
     ]
-
-
-def _read_facts(config: type) -> dict[str, Facts]:
-    return {field.name: get_facts(field) for field in fields(config)}
 
 
 def _has_site(name: str, site: str) -> bool:
@@ -170,10 +223,11 @@ EMBEDDINGS = ("adaptive_input", "char_inputs", "tie_adaptive_weights", "tie_adap
 """Options of fairseq's language models, which its translation models have flags of, too."""
 
 
-def check_supported(cfg: Any) -> None:
-    """Raise UsageError for an option of fairseq's own Transformer that ours does not have."""
+def check_options(cfg: Mapping[str, Any]) -> None:
+    """Raise UsageError if a model cannot be built, for options of fairseq or for rules of ours."""
+    check_rules(cfg, BUILDING_RULES)
     for name in UNSUPPORTED:
-        if getattr(cfg, name):
+        if cfg.get(name):
             raise UsageError(f"{flag(name)} is not supported here; use fairseq's own --arch")
 
 

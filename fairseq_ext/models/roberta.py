@@ -19,6 +19,7 @@ from fairseq_ext.models.config import TaskFacts, to_dict, to_transformer_config
 from fairseq_ext.models.generator import Generator
 from fairseq_ext.models.mixins import AttentionModel, record_attention, report_model
 from fairseq_ext.models.model_report import ModelReport
+from fairseq_ext.models.options import check_options
 from fairseq_ext.models.roberta_encoder import RobertaEncoder, init_parameters
 
 POSITIONS = 512  # if neither model nor task gives a number
@@ -63,6 +64,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
             )
         if args.segments is None:
             args.segments = facts.segments
+        check_options(vars(args))
         model = cls(args, RobertaEncoder(args, task.source_dictionary))
         # after the encoder has counted the layers that are kept
         role_options.check_annotated(args.encoder_roles, args.encoder_layers, task)

@@ -9,7 +9,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum
 from fairseq.utils import get_available_activation_fns
 
-from fairseq_ext.attention.options import option, real, whole
+from fairseq_ext.attention.options import Rule, option, real, whole
 from fairseq_ext.models.config import help_from_docstring
 
 Activations = ChoiceEnum(get_available_activation_fns())
@@ -53,9 +53,9 @@ class RobertaOptions:
     max_positions: Optional[int] = None
     segments: Optional[int] = option(None, whole("[0, 10000]", "a number of segments"))
     layer_norm_eps: Optional[float] = option(
-        None, real("(0, 1]", "a small number that keeps a quotient finite")
+        None, real("(0, 1]", "a small number that keeps a quotient finite"), alike=True
     )
-    pooler_activation_fn: str = "tanh"
+    pooler_activation_fn: str = option("tanh", alike=True)
     pooler_dropout: Optional[float] = None
     pretrained_pooler: Optional[bool] = None
     untie_weights_roberta: bool = False
@@ -63,5 +63,27 @@ class RobertaOptions:
     spectral_norm_classification_head: bool = False
     embedding_width: int = option(0, whole("[0, 1000000]", "a size; 0: that of the layers"))
     encoder_conv_kernel: int = option(0, whole("[0, 1000000]", "a number of tokens; 0: none"))
-    encoder_conv_activation_fn: Activations = option("tanh", needs=("encoder_conv_kernel",))
-    enhanced_mask_decoder: bool = False
+    encoder_conv_activation_fn: Activations = option(
+        "tanh", needs=("encoder_conv_kernel",), alike=True
+    )
+    enhanced_mask_decoder: bool = option(
+        False,
+        excludes=[
+            Rule(
+                "encoder_normalize_before",
+                "{one} attends to the outputs of layers, which with {other} are not normalised; "
+                "leave one of them out",
+            ),
+            Rule(
+                "encoder_layerdrop",
+                "{one} has what enters the last layer as keys, and {other} may drop that layer; "
+                "leave one of them out",
+            ),
+            Rule(
+                "criterion",
+                "{one} is for masked tokens, which --criterion masked_lm has, and {other} has not; "
+                "leave one of both out",
+                lambda decodes, criterion: decodes and "replaced" in criterion,
+            ),
+        ],
+    )

@@ -25,14 +25,8 @@ def build_symbols(cfg: Any, dictionary: Dictionary) -> SymbolTable | None:
     names = _all_roles(cfg.encoder_roles, cfg.encoder.layers)
     if not names:
         return None
-    least = cfg.role_rare_min_count
-    if least and "rare" not in names:
-        raise UsageError(
-            f"--role-rare-min-count is {least}, and {FLAG} has no rare; give rare there, or "
-            "leave the count out"
-        )
     check_symbols(dictionary, names, str(cfg.role_definitions))
-    return SymbolTable(dictionary, str(cfg.role_definitions), least)
+    return SymbolTable(dictionary, str(cfg.role_definitions), cfg.role_rare_min_count)
 
 
 def roles_with_parses(options: Mapping[str, Any]) -> list[str]:

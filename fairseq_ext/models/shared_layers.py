@@ -12,11 +12,8 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_ext.attention.building import ALL
-from fairseq_ext.attention.sites import SITES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.layers import DecoderLayer, EncoderLayer
 
@@ -30,37 +27,6 @@ PARTS = {
     **{f"encoder_attn.{part}": f"self_attn.{part}" for part in PROJECTIONS},
 }
 """Name of a part of a decoder layer -> name of the part of the encoder layer that replaces it."""
-
-ALIKE = "layers layers_to_keep attention_heads embed_dim ffn_embed_dim normalize_before".split()
-"""Options that both sides must have the same."""
-
-
-def check_shareable(cfg: TransformerConfig) -> None:
-    """Raise UsageError if the sides differ, or parameters are changed whenever they are used."""
-    for name in ALIKE:
-        one, other = (getattr(side, name) for side in (cfg.encoder, cfg.decoder))
-        if one != other:
-            flag = name.replace("_", "-")
-            raise UsageError(
-                f"{FLAG} makes one stack of layers, and --encoder-{flag} is {one} and "
-                f"--decoder-{flag} {other}; give both the same"
-            )
-    if cfg.cross_attention_heads not in (0, cfg.decoder.attention_heads):
-        raise UsageError(
-            f"{FLAG} makes one stack of layers with {cfg.decoder.attention_heads} heads, and "
-            f"--cross-attention-heads is {cfg.cross_attention_heads}; leave that out"
-        )
-    for site in SITES:
-        if (left := getattr(cfg, f"{site}_heads_left")) != ALL:
-            raise UsageError(
-                f"{FLAG} makes one stack of layers with all heads, and --{site}-heads-left is "
-                f"{left}; leave that out"
-            )
-    if cfg.quant_noise.pq or cfg.quant_noise.scalar:
-        raise UsageError(
-            f"{FLAG} does not go with --quant-noise-pq and --quant-noise-scalar, which change "
-            "parameters whenever they are used; leave one of them out"
-        )
 
 
 def share_layers(model: Any) -> None:

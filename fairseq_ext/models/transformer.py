@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention import Attention, AttentionRecorder, Inputs
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import model_options, options, role_options, shared_layers
-from fairseq_ext.models.config import to_transformer_config
+from fairseq_ext.models.config import resolve_options, to_transformer_config
 from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
 from fairseq_ext.models.mixins import SIDES, AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
@@ -191,12 +191,10 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
         Raises:
             UsageError: options do not suit each other, or the task.
         """
+        options.check_options(resolve_options(cfg))
         config = to_transformer_config(cfg)
-        options.check_supported(config)
         if config.adaptive_softmax_cutoff:  # else it does nothing, and a checkpoint may have it
             options.check_embeddings(config, ["tie_adaptive_weights"])
-        if config.share_encoder_decoder_layers:
-            shared_layers.check_shareable(config)
         model = super().build_model(config, task)  # which counts the layers that are kept
         role_options.check_annotated(config.encoder_roles, config.encoder.layers, task)
         if config.share_encoder_decoder_layers:

@@ -16,13 +16,8 @@ from fairseq_ext.files import read_lines
 logger = logging.getLogger(__name__)
 
 
-def check_word_vectors(path: str | None, pretrained: str | None, by_id: bool) -> None:
-    """Raise UsageError for --word-vectors beside a trained encoder, or for tokens with numbers."""
-    if path and pretrained:
-        raise UsageError(
-            "--word-vectors are for an encoder trained from scratch, and --finetune-from-model "
-            "gives a trained one; leave one of them out"
-        )
+def check_word_vectors(path: str | None, by_id: bool) -> None:
+    """Raise UsageError for --word-vectors if tokens have numbers."""
     if path and by_id:
         raise UsageError(
             "--word-vectors need a dictionary of words, and that of --vocabulary has numbers; "

@@ -2,157 +2,128 @@
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
-from fairseq_ext.errors import UsageError
-
-Values = Mapping[str, Any]
-"""Names of options -> values, None where there is none."""
+from fairseq_ext.attention.options import Rule, check_rules
 
 
-class Rule(NamedTuple):
-    """A rule for options of which none is None.
-
-    Attributes:
-        names: of the options, which the error names.
-        holds: tells whether the values suit each other.
-        advice: what is accepted.
-    """
-
-    names: str
-    holds: Callable[[Values], bool]
-    advice: str
+def _rule(others: str, broken: Callable[..., Any], advice: str) -> Rule:
+    """Return a rule for an option and others, all of them with a value."""
+    shown = "{one} and {other}" if others else "{one}"
+    return Rule(others, f"{shown}; {advice}", lambda *v: None not in v and broken(*v))
 
 
-def _below(one: str, other: str) -> Callable[[Values], bool]:
-    return lambda v: v[one] < v[other]
+def _has_other_layers(kept: Any, layers: int) -> bool:
+    kept = kept.split(",") if isinstance(kept, str) else kept
+    numbers = [str(layer).strip() for layer in kept]  # fairseq reads no brackets
+    return not all(n.isdecimal() and int(n) < layers for n in numbers)
 
 
-def _divides(side: str) -> Callable[[Values], bool]:
-    # a width whose default is that of the other side is text on a command line
-    return lambda v: int(v[f"{side}_embed_dim"]) % int(v[f"{side}_attention_heads"]) == 0
-
-
-def _has_layers(side: str) -> Callable[[Values], bool]:
-    def holds(values: Values) -> bool:
-        kept = values[f"{side}_layers_to_keep"]
-        kept = kept.split(",") if isinstance(kept, str) else kept
-        numbers = [str(layer).strip() for layer in kept]  # fairseq reads no brackets
-        return all(n.isdecimal() and int(n) < values[f"{side}_layers"] for n in numbers)
-
-    return holds
-
-
-def _can_mask_words(values: Values) -> bool:
+def _fails_with_whole_words(task: str, whole_words: bool) -> bool:
     from fairseq.tasks import TASK_REGISTRY
     from fairseq.tasks.masked_lm import MaskedLMTask
 
-    task = TASK_REGISTRY.get(values["task"], object)
-    return not (values["mask_whole_words"] and issubclass(task, MaskedLMTask))
+    return whole_words and issubclass(TASK_REGISTRY.get(task, object), MaskedLMTask)
 
 
-def _refines(flag: str) -> Callable[[Values], bool]:
-    def holds(values: Values) -> bool:
-        from fairseq.tasks import TASK_REGISTRY
-        from fairseq.tasks.translation_lev import TranslationLevenshteinTask
+def _refines_nothing(task: str, asked: bool) -> bool:
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 
-        task = TASK_REGISTRY.get(values["task"], object)
-        return not values[flag] or issubclass(task, TranslationLevenshteinTask)
-
-    return holds
+    kind = TASK_REGISTRY.get(task, object)
+    return asked and not issubclass(kind, TranslationLevenshteinTask)
 
 
-def _restores_weights(values: Values) -> bool:
-    saving = any(values[f"memory_efficient_{kind}"] for kind in ("fp16", "bf16"))
-    return not values["quant_noise_pq"] or ((values["fp16"] or values["bf16"]) and not saving)
+def _keeps_noise(noise: float, fp16: bool, bf16: bool, *saving: bool) -> bool:
+    return bool(noise) and (not (fp16 or bf16) or any(saving))
 
 
-def _in_steps(values: Values) -> bool:
-    named = values["lr_scheduler"] == "tri_stage" and values["phase_ratio"] is None
-    return not named or values["decay_steps"] > 0
-
-
-def _has_period(values: Values) -> bool:
-    named = values["lr_scheduler"] == "cosine" and values["lr_period_updates"] <= 0
-    return not named or values["max_update"] > values["warmup_updates"]
-
-
-RULES = [
-    Rule("shard_id num_shards", _below("shard_id", "num_shards"), "shards are numbered from 0"),
-    Rule(
-        "distributed_rank distributed_world_size",
-        _below("distributed_rank", "distributed_world_size"),
-        "ranks are numbered from 0",
-    ),
-    Rule("nbest beam", lambda v: v["nbest"] <= v["beam"], "give no more than --beam hypotheses"),
-    Rule(
-        "min_len max_len_b max_len_a",
-        lambda v: v["max_len_a"] > 0 or v["min_len"] <= v["max_len_b"],
+RULES: dict[str, Rule | list[Rule]] = {
+    "shard_id": [_rule("num_shards", lambda s, n: s >= n, "shards are numbered from 0")],
+    "distributed_rank": [
+        _rule("distributed_world_size", lambda r, n: r >= n, "ranks are numbered from 0")
+    ],
+    "nbest": [_rule("beam", lambda n, beam: n > beam, "give no more than --beam hypotheses")],
+    "min_len": _rule(
+        "max_len_b max_len_a",
+        lambda least, b, a: a <= 0 and least > b,
         "no output could be that long; raise --max-len-b, or lower --min-len",
     ),
-    Rule(
-        "random_token_prob leave_unmasked_prob",
-        lambda v: v["random_token_prob"] + v["leave_unmasked_prob"] <= 1,
+    "random_token_prob": _rule(
+        "leave_unmasked_prob",
+        lambda one, other: one + other > 1,
         "give shares of the masked tokens, 1 together at most",
     ),
-    Rule(
-        "lr_scheduler warmup_updates",
-        lambda v: v["lr_scheduler"] != "inverse_sqrt" or v["warmup_updates"] > 0,
-        "its learning rates are relative to the warm-up; give 1 update or more",
-    ),
-    Rule(
-        "best_checkpoint_metric eval_bleu",
-        lambda v: v["best_checkpoint_metric"] != "bleu" or v["eval_bleu"],
+    "best_checkpoint_metric": _rule(
+        "eval_bleu",
+        lambda metric, measured: metric == "bleu" and not measured,
         "validation measures BLEU with --eval-bleu alone; give it too, or another metric",
     ),
-    Rule(
-        "write_checkpoints_asynchronously",
-        lambda v: not v["write_checkpoints_asynchronously"] or find_spec("iopath") is not None,
-        "it needs the package iopath, which is not installed; install it, or leave the flag out",
+    "write_checkpoints_asynchronously": _rule(
+        "",
+        lambda asked: asked and find_spec("iopath") is None,
+        "it needs the package iopath, which is not installed; install that, or leave it out",
     ),
-    Rule(
-        "task mask_whole_words",
-        _can_mask_words,
-        "fairseq's task fails with whole words; leave the flag out",
-    ),
-    *(
-        Rule(
-            f"task {flag}",
-            _refines(flag),
-            "only models that refine a translation in steps have any; leave the flag out",
-        )
-        for flag in ("print_step", "retain_iter_history")
-    ),
-    Rule(
-        "quant_noise_pq fp16 bf16 memory_efficient_fp16 memory_efficient_bf16",
-        _restores_weights,
+    "task": [
+        _rule(
+            "mask_whole_words",
+            _fails_with_whole_words,
+            "fairseq's task fails with whole words; leave the flag out",
+        ),
+        *(
+            _rule(
+                flag,
+                _refines_nothing,
+                "only models that refine a translation in steps have any; leave the flag out",
+            )
+            for flag in ("print_step", "retain_iter_history")
+        ),
+    ],
+    "quant_noise_pq": _rule(
+        "fp16 bf16 memory_efficient_fp16 memory_efficient_bf16",
+        _keeps_noise,
         "the noise of each pass stays in the weights, unless --fp16 or --bf16 keeps a copy in "
         "float32; give one of them, or leave the noise out",
     ),
-    Rule("lr_scheduler decay_steps", _in_steps, "give --decay-steps, or --phase-ratio"),
-    Rule(
-        "lr_scheduler phase_ratio max_update",
-        lambda v: v["lr_scheduler"] != "tri_stage" or v["max_update"] > 0,
-        "shares of a training need its length; give --max-update",
-    ),
-    Rule(
-        "lr_scheduler max_update warmup_updates lr_period_updates",
-        _has_period,
-        "give a --max-update above the warm-up, or --lr-period-updates",
-    ),
-]
-for _side in ("encoder", "decoder"):
-    _heads, _width, _kept = (
-        f"{_side}_{name}" for name in ("attention_heads", "embed_dim", "layers_to_keep")
-    )
-    RULES += [
-        Rule(f"{_heads} {_width}", _divides(_side), "give heads that divide the width"),
+    "lr_scheduler": [
+        _rule(
+            "warmup_updates",
+            lambda name, updates: name == "inverse_sqrt" and updates <= 0,
+            "its learning rates are relative to the warm-up; give 1 update or more",
+        ),
         Rule(
-            f"{_kept} {_side}_layers",
-            _has_layers(_side),
+            "phase_ratio decay_steps",
+            "{one} and {other}; give --decay-steps, or --phase-ratio",
+            lambda name, ratio, steps: name == "tri_stage" and ratio is None and steps <= 0,
+        ),
+        _rule(
+            "phase_ratio max_update",
+            lambda name, _, updates: name == "tri_stage" and updates <= 0,
+            "shares of a training need its length; give --max-update",
+        ),
+        _rule(
+            "max_update warmup_updates lr_period_updates",
+            lambda name, most, first, period: name == "cosine" and period <= 0 and most <= first,
+            "give a --max-update above the warm-up, or --lr-period-updates",
+        ),
+    ],
+}
+for _side in ("encoder", "decoder"):
+    RULES |= {
+        f"{_side}_attention_heads": [
+            # a width whose default is that of the other side is text on a command line
+            _rule(
+                f"{_side}_embed_dim",
+                lambda heads, width: int(width) % int(heads),
+                "give heads that divide the width",
+            )
+        ],
+        f"{_side}_layers_to_keep": _rule(
+            f"{_side}_layers",
+            _has_other_layers,
             "layers are numbered from 0; give those of the model that is pruned, as in 0,2",
         ),
-    ]
+    }
 
 
 def check_pairs(settings: Mapping[str, tuple[str, Any]]) -> None:
@@ -161,13 +132,10 @@ def check_pairs(settings: Mapping[str, tuple[str, Any]]) -> None:
     Args:
         settings: name -> how the setting is given, as in "--beam", and its value.
     """
-    values = {name: value for name, (_, value) in settings.items()}
-    for names, holds, advice in RULES:
-        if all(_is_set(values.get(name)) for name in names.split()) and not holds(values):
-            shown = " and ".join("{} is {}".format(*settings[name]) for name in names.split())
-            raise UsageError(f"{shown}; {advice}")
+    values = {name: value for name, (_, value) in settings.items() if not _refers(value)}
+    check_rules(values, RULES, lambda name, value: f"{settings[name][0]} is {value}")
 
 
-def _is_set(value: Any) -> bool:
-    """Tell whether an option has a value that refers to no other one."""
-    return value is not None and not str(value).startswith(("${", "???"))
+def _refers(value: Any) -> bool:
+    """Tell whether the value of an option is that of another one, or missing."""
+    return str(value).startswith(("${", "???"))

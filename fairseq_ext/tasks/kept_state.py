@@ -6,9 +6,10 @@ from typing import Any, ClassVar, Optional, Self
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, FairseqTask
 from omegaconf import II
 
+from fairseq_ext.attention.options import Rule, check_rules, option, read_rules
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import help_from_docstring
 
@@ -25,7 +26,14 @@ class KeptConfig(FairseqDataclass):
         word_vectors: file in GloVe's text form, plain or .gz, whose vectors embeddings begin with
     """
 
-    word_vectors: Optional[str] = None
+    word_vectors: Optional[str] = option(
+        None,
+        excludes=Rule(
+            "pretrained",
+            "{one} is for an encoder trained from scratch, and --finetune-from-model gives a "
+            "trained one; leave one of them out",
+        ),
+    )
     seed: int = II("common.seed")
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
@@ -53,6 +61,7 @@ class KeptTask(FairseqTask):
         """Build the task. It reads its data unless a checkpoint holds what it needs of them."""
         task = cls(cfg)
         if not from_checkpoint:
+            check_rules(cfg, read_rules(TASK_DATACLASS_REGISTRY[cfg._name]))
             task.begin()
         return task
 

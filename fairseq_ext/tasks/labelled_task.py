@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from fairseq_ext.attention.options import check_ranges, option, whole
+from fairseq_ext.attention.options import Rule, check_ranges, option, whole
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
@@ -43,9 +43,45 @@ class LabelledConfig(KeptConfig):
     vocabulary: Optional[str] = None
     tokens_per_sample: Optional[int] = None
     strict: bool = False
-    folds: int = option(0, whole("[2, 1000000]", "a number of folds", special={0: "none"}))
+    folds: int = option(
+        0,
+        whole("[2, 1000000]", "a number of folds", special={0: "none"}),
+        excludes=[
+            Rule(
+                "fold",
+                "{other} is none of {one}; give 2 folds or more, and one of them",
+                lambda folds, fold: folds == 1 or not 1 <= fold <= (folds or 1),
+            ),
+            Rule(
+                "train_subset",
+                "{other} is given, and {one} are parts of train; leave one of the two out",
+                lambda folds, subset: folds and subset != "train",
+            ),
+        ],
+    )
     fold: int = option(1, whole("[1, 1000000]", "the number of a fold, from 1"))
-    freeze_encoder: bool = False
+    freeze_encoder: bool = option(
+        False,
+        excludes=[
+            Rule(
+                "criterion ag_preset",
+                "{criterion} guides attention, and that of a frozen encoder does not learn; leave "
+                "out {one}, or the _ag of the criterion",
+                lambda frozen, *_: frozen,
+            ),
+            Rule(
+                "criterion asa_baseline",
+                "{criterion} cannot train adversaries in a frozen encoder; leave out {one}, or "
+                "give an --asa-baseline",
+                lambda frozen, _, baseline: frozen and str(baseline) == "none",
+            ),
+            Rule(
+                "criterion l0_lambda",
+                "{criterion} closes heads by their gates; leave out {one}",
+                lambda frozen, *_: frozen,
+            ),
+        ],
+    )
 
 
 class LabelledTask(KeptTask):
@@ -82,21 +118,12 @@ class LabelledTask(KeptTask):
         """Read what a training starts from. Raise UsageError if it cannot start from that."""
         cfg = self.cfg
         check_ranges(LabelledConfig, cfg)
-        if cfg.fold > max(1, cfg.folds):
-            raise UsageError(
-                f"--fold is {cfg.fold} of --folds {cfg.folds}; give more folds, or one of these"
-            )
-        if cfg.folds and cfg.train_subset != "train":
-            raise UsageError(
-                f"--train-subset is {cfg.train_subset}, and --folds are parts of train; leave one "
-                "of the two out"
-            )
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
         self.pretrained, encoder = cfg.pretrained, pretrained.read_model_options(cfg.pretrained)
         positions = encoder.get("max_positions")
         self.vocabulary = Vocabulary.load(Path(cfg.vocabulary or cfg.data))
-        word_vectors.check_word_vectors(cfg.word_vectors, cfg.pretrained, self.vocabulary.by_id)
+        word_vectors.check_word_vectors(cfg.word_vectors, self.vocabulary.by_id)
         wanted = cfg.tokens_per_sample
         self.room = (positions or roberta.POSITIONS) if wanted is None else wanted
         self._set_form(encoder)

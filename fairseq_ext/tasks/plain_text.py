@@ -12,7 +12,7 @@ from fairseq import data, utils
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from fairseq_ext.attention.options import SHARE, option, real
+from fairseq_ext.attention.options import SHARE, Rule, check_rules, option, read_rules, real
 from fairseq_ext.data.binarised import check_files, describe_subsets
 from fairseq_ext.data.sampled import PairDataset, ReplacedDataset
 from fairseq_ext.errors import UsageError
@@ -45,7 +45,15 @@ class GeneratorOptions:
     """
 
     replace_prob: float = option(0.15, real("(0, 1]", "a share that is not nothing"))
-    generator_size: float = option(0.0, SHARE)
+    generator_size: float = option(
+        0.0,
+        SHARE,
+        excludes=Rule(
+            "replace_prob",
+            "{one} needs tokens that are not masked, and {other} masks all; give less",
+            lambda size, share: size and share == 1,
+        ),
+    )
 
 
 _NAMES = ("data", "tokens_per_sample", "seed", *BLOCKS)
@@ -131,10 +139,7 @@ class ReplacedTokenDetectionTask(PlainTextTask):
 
     def __init__(self, cfg: Any, dictionary: Any = None) -> None:
         super().__init__(cfg, dictionary)
-        if cfg.generator_size and cfg.replace_prob == 1:
-            raise UsageError(
-                "--replace-prob is 1, and a generator needs tokens that are not masked; give less"
-            )
+        check_rules(cfg, read_rules(ReplacedTokenDetectionConfig))
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model, with a head that scores each token, and its generator."""

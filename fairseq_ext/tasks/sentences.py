@@ -12,7 +12,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_ext.attention.options import LAYERS, check_ranges, option
+from fairseq_ext.attention.options import LAYERS, Rule, check_ranges, option
 from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import (
     PAIR,
@@ -31,6 +31,21 @@ from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 Pairs = ChoiceEnum(["joint", "apart"])
 Poolings = ChoiceEnum([*task_heads.POOLINGS, "attention"])
 Outputs = ChoiceEnum(["mlp", "linear"])
+
+
+OF_ATTENTION: Any = {"needs": ("pooling",), "values": ("attention",)}
+
+OF_JOINT_PAIRS: Any = {"needs": ("pairs",), "values": ("joint",)}
+"""Facts of options without effect on sentences apart, which always end in a dot product."""
+
+LARGE_WEIGHTS = [
+    Rule(
+        kind,
+        "{one} makes numbers too large for {other}; give --bf16, or neither",
+        lambda init, sixteen: sixteen and str(init).startswith("uniform"),
+    )
+    for kind in ("fp16", "amp")
+]
 
 
 @dataclass
@@ -55,22 +70,15 @@ class SentenceConfig(LabelledConfig):
 
     pairs: Pairs = "joint"
     pooling: Poolings = "first"
-    output: Outputs = "mlp"
-    task_layers: Optional[int] = option(None, LAYERS)
-    task_init: str = "default"
-    task_attention_bias: bool = False
-    task_attention_residual: bool = False
-    task_attention_norm: bool = False
+    output: Outputs = option("mlp", **OF_JOINT_PAIRS)
+    task_layers: Optional[int] = option(None, LAYERS, **OF_ATTENTION)
+    task_init: str = option("default", **OF_ATTENTION, excludes=LARGE_WEIGHTS)
+    task_attention_bias: bool = option(False, **OF_ATTENTION)
+    task_attention_residual: bool = option(False, **OF_ATTENTION)
+    task_attention_norm: bool = option(False, **OF_ATTENTION)
 
 
 BLOCK_PARTS = ("bias", "residual", "norm")
-
-REQUIREMENTS = {
-    **dict.fromkeys(("task_layers", "task_init"), (["pooling"], ["attention"])),
-    **{f"task_attention_{name}": (["pooling"], ["attention"]) for name in BLOCK_PARTS},
-    "output": (["pairs"], ["joint"]),  # sentences apart always end in a dot product
-}
-
 
 TEXTS = {"text": TEXT, "pair": PAIR}
 
@@ -104,8 +112,10 @@ class SentenceTask(LabelledTask):
         if self._apart() and self.sentences == 1:
             raise UsageError(f"{first.where} has no 'pair', and --pairs apart needs two sentences")
         check_ranges(SentenceConfig, self.cfg)
-        values = {name: getattr(self.cfg, name) for name in (*REQUIREMENTS, "pooling", "pairs")}
-        config.check_requirements(values, config.default_options(SentenceConfig), {}, REQUIREMENTS)
+        usual = config.default_options(SentenceConfig)
+        needs = config.list_requirements(config.read_facts(SentenceConfig))
+        values = {name: getattr(self.cfg, name) for name in (*needs, "pooling", "pairs")}
+        config.check_requirements(values, usual, {}, needs)
         if self._apart() and len(self.labels) > 2:
             raise UsageError(
                 f"--pairs apart gives one score, for 2 classes, and there are {len(self.labels)}; "

@@ -19,9 +19,10 @@ from fairseq_ext.attention.slots import list_parts
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.adversary import parse_adversary_layers
 from fairseq_ext.models import model_options, origins
-from fairseq_ext.models.config import to_dict
+from fairseq_ext.models.config import read_facts, to_dict
 from fairseq_ext.models.options import DEFAULTS, FACTS, OPTIONS
 from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.models.roberta_options import RobertaOptions
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +34,11 @@ State = Mapping[str, Any]
 HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 OTHERS = (
     *HEADS,
-    "activation_fn",
-    "no_scale_embedding",
-    "layer_norm_eps",
-    "encoder_conv_activation_fn",
-    "encoder_normalize_before",
-    "decoder_normalize_before",
-    "no_decoder_final_norm",
-    "pooler_activation_fn",
+    *("activation_fn", "no_scale_embedding", "no_decoder_final_norm"),
+    *("encoder_normalize_before", "decoder_normalize_before"),
+    *(name for name, facts in read_facts(RobertaOptions).items() if facts.alike),
 )
-"""Options of fairseq that change what equal parameters compute."""
+"""Options of fairseq, and of RoBERTa-style models, that change what equal parameters compute."""
 
 TIES = ("untie_weights_roberta", "share_all_embeddings", "share_decoder_input_output_embed")
 """Its options that share embeddings; all names are in a state dict, shared or not."""

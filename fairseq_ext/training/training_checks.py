@@ -7,19 +7,22 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from torch import nn
 
 from fairseq_ext.attention import Attention
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
+from fairseq_ext.attention.options import Rule, Rules, check_rules, read_rules
 from fairseq_ext.criterions.closing_heads import find_gates
 from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import Term, unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.adversary import Adversary
 from fairseq_ext.models import model_options
-from fairseq_ext.models.config import check_requirements, default_options
+from fairseq_ext.models.config import check_requirements, default_options, to_dict
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS, check_embeddings
 from fairseq_ext.models.roberta_options import RobertaOptions
@@ -28,6 +31,29 @@ from fairseq_ext.models.transformer import TransformerModel
 logger = logging.getLogger(__name__)
 
 MASKED_LM = ("masked_lm", "replaced_token_detection")  # how their criterions begin
+
+RULES: Rules = {
+    "adaptive_softmax_cutoff": Rule(
+        "criterion",
+        "{one} is given, which {other} cannot train; give --criterion adaptive_loss, or leave "
+        "it out",
+        lambda cutoff, criterion: cutoff and criterion != "adaptive_loss",
+    ),
+    "d2v2_multi": Rule(
+        "criterion",
+        "{one} makes batches for data2vec 2, without masks, and {other} predicts masked "
+        "tokens; leave one of both out",
+        lambda multi, criterion: multi and criterion.startswith(MASKED_LM),
+    ),
+}
+"""Rules for options of fairseq and the criterion."""
+
+REGISTRIES = {
+    "criterion": CRITERION_DATACLASS_REGISTRY,
+    "task": TASK_DATACLASS_REGISTRY,
+    "model": MODEL_DATACLASS_REGISTRY,
+}
+"""Part of a training -> name -> the dataclass of its options."""
 
 
 def check_training(model: Any, criterion: Any, cfg: Any) -> None:
@@ -39,48 +65,24 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
         preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
         roberta = default_options(RobertaOptions)
         check_requirements(cfg.model, preset, DEFAULTS | roberta, OPTION_REQUIREMENTS)
-        check_effects(plain, cfg.model)
-    check_needs(cfg, name)
-    init = str(getattr(cfg.task, "task_init", ""))
-    if init.startswith("uniform") and (cfg.common.fp16 or cfg.common.amp):
-        flag = "--fp16" if cfg.common.fp16 else "--amp"
-        raise UsageError(
-            f"--task-init {init} makes numbers too large for {flag}; give --bf16, or neither"
-        )
+    if isinstance(plain, TransformerModel):
+        check_embeddings(cfg.model)
+    check_options(cfg)
 
 
-def check_effects(model: nn.Module, options: Any) -> None:
-    """Raise UsageError for options without effect that no table of requirements has.
+def check_options(cfg: Any) -> None:
+    """Raise UsageError for options of a training that exclude each other, with or without effect.
 
-    A checkpoint with them can be loaded all the same.
+    Those of a criterion, a task and a model are read from the dataclass of each.
     """
-    if isinstance(model, TransformerModel):
-        check_embeddings(options)
-    detached = getattr(options, "sinkformer_detach", False)
-    if detached and options.sinkformer_iterations == 1:
-        raise UsageError(
-            "--sinkformer-detach has no effect with --sinkformer-iterations 1, which sums no "
-            "columns; leave it out, or give 3 iterations or more"
-        )
-
-
-def check_needs(cfg: Any, criterion: str) -> None:
-    """Raise UsageError for options that need another criterion than the one called `criterion`."""
-    if getattr(cfg.model, "adaptive_softmax_cutoff", None) and criterion != "adaptive_loss":
-        raise UsageError(
-            f"--adaptive-softmax-cutoff is given and --criterion is {criterion}, which cannot "
-            "train it; give --criterion adaptive_loss, or leave it out"
-        )
-    if "replaced" in criterion and getattr(cfg.model, "enhanced_mask_decoder", False):
-        raise UsageError(
-            "--enhanced-mask-decoder is for masked tokens, which --criterion masked_lm has, and "
-            f"--criterion is {criterion}; leave one of both out"
-        )
-    if getattr(cfg.task, "d2v2_multi", False) and criterion.startswith(MASKED_LM):
-        raise UsageError(
-            f"--d2v2-multi makes batches for data2vec 2, without masks, and --criterion "
-            f"{criterion} predicts masked tokens; leave one of both out"
-        )
+    given = {part: getattr(cfg, part, None) for part in REGISTRIES}
+    options = [*given.values(), cfg.common]
+    values = {name: value for each in options if each for name, value in to_dict(each).items()}
+    values["criterion"] = cfg.criterion._name
+    check_rules(values, RULES, training=True)
+    for part, registry in REGISTRIES.items():
+        name = getattr(given[part], "_name", None)
+        check_rules(values, read_rules(registry.get(name)), training=True)
 
 
 def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> None:
@@ -100,14 +102,6 @@ def check_criterion(model: Any, criterion: Any, name: str, clip_norm: float) -> 
         check_empty_rows(model, getattr(part, "empty_rows", "unmasked"))
         check_mixed_heads(model, getattr(part, "per_head", False))
         check_samples(model, part, name)
-    if "ag" in getattr(criterion, "terms", ()) and not any(
-        isinstance(m, Attention) and _is_trained(m)
-        for m in getattr(model, "encoder", model).modules()
-    ):  # a decoder is never frozen
-        raise UsageError(
-            f"--criterion {name} guides attention, and that of a frozen encoder does not learn; "
-            "leave out --freeze-encoder, or the _ag of the criterion"
-        )
     check_adversaries(model, criterion, name, clip_norm)
     check_gates(model, "l0" in getattr(criterion, "terms", ()), name)
 
@@ -129,9 +123,8 @@ def check_gates(model: nn.Module, priced: bool, name: str) -> None:
         raise UsageError(
             f"--head-gate l0 closes no head with --criterion {name}; give {name}_l0 or another gate"
         )
-    if priced and not any(map(_is_trained, gates)):
-        lack = "leave out --freeze-encoder" if gates else "give --head-gate l0 too"
-        raise UsageError(f"--criterion {name} closes heads by their gates; {lack}")
+    if priced and not gates:
+        raise UsageError(f"--criterion {name} closes heads by their gates; give --head-gate l0 too")
 
 
 def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: float) -> None:
@@ -149,21 +142,12 @@ def check_adversaries(model: nn.Module, criterion: Any, name: str, clip_norm: fl
             f"--criterion {name} needs an architecture with adversaries; give --asa-layers all, an "
             "--arch like roberta_asa or transformer_asa, or an --asa-baseline"
         )
-    if not any(map(_is_trained, adversaries)):
-        raise UsageError(
-            f"--criterion {name} cannot train adversaries in a frozen encoder; leave out "
-            "--freeze-encoder, or give an --asa-baseline"
-        )
     if clip_norm:
         logger.warning(
             "--clip-norm %g cuts all gradients by one norm, and adversaries have by far the "
             "largest; their authors do not clip: give --clip-norm 0",
             clip_norm,
         )
-
-
-def _is_trained(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def check_empty_rows(model: nn.Module, empty_rows: str) -> None:

@@ -85,7 +85,6 @@ class VqaTask(KeptTask):
     def begin(self) -> None:
         """Read what a training starts from. Raise UsageError if it cannot start from that."""
         check_ranges(VqaConfig, self.cfg)
-        word_vectors.check_word_vectors(self.cfg.word_vectors, self.cfg.pretrained, False)
         self.dictionary = self._read_dictionary()
         self.answers = read_names(self.folder / "answers.txt")
         self.views = self._choose_views()

@@ -263,7 +263,7 @@ REFUSED = [
     ({"disentangled_terms": ""}, "--disentangled-terms is ''"),
     ({"disentangled_buckets": 7}, "--disentangled-buckets is 7; give an even number"),
     ({"disentangled_buckets": 2}, "--disentangled-buckets is 2"),
-    ({"disentangled_distance": 129}, "128 distances have buckets of their own; give 130 or more"),
+    ({"disentangled_distance": 129}, "256, half as many .* own, and --disentangled-distance 129"),
     ({"encoder_positions": "rotary"}, "turns queries and keys"),
     ({"encoder_head_mixer": "differential"}, "only --encoder-scorer dot compares"),
 ]

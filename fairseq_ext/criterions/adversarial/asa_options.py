@@ -9,7 +9,18 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.attention.options import SHARE, WEIGHT, check_ranges, flag, option, whole
+from fairseq_ext.attention.options import (
+    SHARE,
+    WEIGHT,
+    Rule,
+    Rules,
+    check_ranges,
+    check_rules,
+    contradict,
+    option,
+    read_rules,
+    whole,
+)
 from fairseq_ext.criterions.divergence import DIVERGENCES, REGRESSIONS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.passes import EMPTY_ROWS
@@ -18,6 +29,8 @@ from fairseq_ext.models.config import (
     check_requirements,
     default_options,
     help_from_docstring,
+    list_requirements,
+    read_facts,
     to_dict,
 )
 from fairseq_ext.models.model_report import get_model_report
@@ -49,9 +62,20 @@ RELEASED: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {"none": {}, "released": RELEASED}
 Presets = ChoiceEnum(list(PRESETS))
 
-CONFIGURABLE = ("asa_tau", "asa_padded_length")  # options of the released code too
+CONFIGURABLE = ("asa_tau", "asa_padded_length", "asa_tau_squared")
+"""Options of the released code too, and one that the preset switches on."""
+
 FIXED = {"asa_alpha": 1.0, "asa_sample": False}  # further values that it has
 RELEASED_EMPTY_ROWS = {True: "uniform", False: "scores"}  # of BERT, of RoBERTa
+
+
+PADDED = whole("[1, 100000]", "a number of positions")
+STEPS = whole("[1, 100000]", "a number of iterations")
+
+
+def _option(default: Any, *baselines: str, **facts: Any) -> Any:
+    """Return the field of an option that has an effect with these values of --asa-baseline."""
+    return option(default, needs=("asa_baseline",), values=baselines, **facts)
 
 
 @dataclass
@@ -102,25 +126,35 @@ class AdversarialConfig(FairseqDataclass):
 
     asa_rival: Baselines = ADVERSARIES
     asa_baseline: Baselines = ADVERSARIES
-    asa_preset: Presets = "none"
-    asa_tau: Optional[float] = option(None, WEIGHT)
-    asa_alpha: float = option(1.0, WEIGHT)
-    asa_sample: bool = False
-    asa_divergence: Optional[Divergences] = None
-    asa_regression: Optional[Regressions] = None
-    asa_tagging: Optional[Tagging] = None
-    asa_penalty: Optional[Penalties] = None
-    asa_padded_length: Optional[int] = option(None, whole("[1, 100000]", "a number of positions"))
-    asa_tau_squared: bool = False
-    asa_empty_rows: Optional[EmptyRows] = None
-    asa_in_sequence: bool = False
-    asa_rate: float = option(0.1, SHARE)
-    asa_log: Optional[str] = None
-    asa_steps: Optional[int] = option(None, whole("[1, 100000]", "a number of iterations"))
-    asa_radius: float = option(0.15, WEIGHT)
-    asa_step_size: float = option(0.03, WEIGHT)
-    smart_mu: float = option(1.0, WEIGHT)
-    smart_beta: float = option(0.99, SHARE)
+    asa_preset: Presets = _option("none", *PASSES)
+    asa_tau: Optional[float] = _option(None, ADVERSARIES, range=WEIGHT)
+    asa_alpha: float = _option(1.0, *PASSES, "smart", range=WEIGHT)
+    asa_sample: bool = _option(False, ADVERSARIES)
+    asa_divergence: Optional[Divergences] = _option(None, *PASSES)
+    asa_regression: Optional[Regressions] = _option(None, *PASSES)
+    asa_tagging: Optional[Tagging] = _option(None, *PASSES)
+    asa_penalty: Optional[Penalties] = _option(None, ADVERSARIES)
+    asa_padded_length: Optional[int] = _option(None, *PASSES, range=PADDED)
+    asa_tau_squared: bool = _option(False, ADVERSARIES)
+    asa_empty_rows: Optional[EmptyRows] = _option(None, *MASKS)
+    asa_in_sequence: bool = _option(False, *PASSES)
+    asa_rate: float = _option(0.1, "bernoulli", "magnitude", range=SHARE)
+    asa_log: Optional[str] = _option(None, "scheduled")
+    asa_steps: Optional[int] = _option(None, *NOISE, range=STEPS)
+    asa_radius: float = _option(0.15, *NOISE, range=WEIGHT)
+    asa_step_size: float = _option(
+        0.03,
+        *NOISE,
+        range=WEIGHT,
+        excludes=Rule(
+            "asa_steps asa_baseline",
+            "{one} has no effect with {other}, whose one pass has the noise as it is drawn; "
+            "leave it out, or give 2 steps or more",
+            lambda size, *others: size != 0.03 and others == (1, "freelb"),
+        ),
+    )
+    smart_mu: float = _option(1.0, "smart", range=WEIGHT)
+    smart_beta: float = _option(0.99, "smart", range=SHARE)
 
 
 DEFAULTS = {
@@ -132,18 +166,17 @@ DEFAULTS = {
 }
 """Values of options that neither the user nor a preset has set."""
 
-BASELINE_REQUIREMENTS = {
-    **dict.fromkeys(("asa_tau", "asa_tau_squared", "asa_penalty", "asa_sample"), [ADVERSARIES]),
-    **dict.fromkeys(("asa_padded_length", "asa_preset", "asa_tagging"), PASSES),
-    "asa_alpha": [*PASSES, "smart"],
-    **dict.fromkeys(("asa_divergence", "asa_regression", "asa_in_sequence"), PASSES),
-    "asa_empty_rows": MASKS,
-    "asa_rate": ["bernoulli", "magnitude"],
-    "asa_log": ["scheduled"],
-    **dict.fromkeys(("asa_steps", "asa_radius", "asa_step_size"), NOISE),
-    **dict.fromkeys(("smart_mu", "smart_beta"), ["smart"]),
+BASELINE_REQUIREMENTS = list_requirements(read_facts(AdversarialConfig))
+
+CONTRADICTIONS: Rules = {
+    option: [contradict("asa_preset", {"released": accepted})]
+    for option, accepted in {
+        **{option: [value] for option, value in {**RELEASED, **FIXED}.items()},
+        "asa_empty_rows": [*RELEASED_EMPTY_ROWS.values()],
+    }.items()
+    if option not in CONFIGURABLE
 }
-"""Option -> the values of --asa-baseline with which it has an effect."""
+"""Option -> the rule that it must not contradict a preset."""
 
 REGRESSION_TASK = "sentence_regression"  # the task whose predictions are numbers
 TAGGING_TASK = "sequence_tagging"
@@ -172,39 +205,17 @@ def check_options(cfg: Any, baseline: str, task: Any) -> None:
         task: the task, whose name and rows options have to fit.
     """
     check_ranges(AdversarialConfig, cfg)
-    _check_preset(cfg)
+    check_rules(to_dict(cfg), CONTRADICTIONS)
     resolved, name = vars(resolve_options(cfg, task)), str(getattr(task.cfg, "_name", ""))
-    values = {option: resolved[option] for option in (*BASELINE_REQUIREMENTS, "asa_preset")}
+    values = {option: resolved[option] for option in BASELINE_REQUIREMENTS}
     values |= {"asa_baseline": baseline, "task": name}
     usual = {**default_options(AdversarialConfig), **DEFAULTS}
     unchanged = {option: values.get(option) for option in values if getattr(cfg, option, 0) is None}
     preset = PRESETS[str(cfg.asa_preset)]
     for requirements in _list_requirements(name):
         check_requirements(values, usual | unchanged | preset, {"smart_mu": 0.0}, requirements)
-    if (baseline, cfg.asa_steps) == ("freelb", 1) and cfg.asa_step_size != usual["asa_step_size"]:
-        raise UsageError(
-            f"--asa-step-size {cfg.asa_step_size:g} has no effect with --asa-steps 1, whose one "
-            "pass has the noise as it is drawn; leave it out, or give 2 steps or more"
-        )
+    check_rules(values, read_rules(AdversarialConfig))
     _check_padded_length(resolved["asa_padded_length"], task)
-
-
-def _check_preset(cfg: Any) -> None:
-    """Raise UsageError for an option that contradicts the preset."""
-    preset = str(cfg.asa_preset)
-    if not PRESETS[preset]:
-        return
-    accepted = {name: [value] for name, value in {**PRESETS[preset], **FIXED}.items()}
-    accepted |= {
-        "asa_empty_rows": [*RELEASED_EMPTY_ROWS.values()],
-        "asa_tau_squared": [True, False],
-    }
-    for name, values in accepted.items():
-        value = getattr(cfg, name)
-        if name not in CONFIGURABLE and value is not None and str(value) not in map(str, values):
-            raise UsageError(
-                f"{flag(name, value)} contradicts --asa-preset {preset}; leave out one of them"
-            )
 
 
 def _check_padded_length(length: int | None, task: Any) -> None:
@@ -226,7 +237,6 @@ def _check_padded_length(length: int | None, task: Any) -> None:
 
 def _list_requirements(task: str) -> tuple[Requirements, ...]:
     """Return what options need to have an effect in a task; all tables must be met."""
-    baselines = {name: (["asa_baseline"], values) for name, values in BASELINE_REQUIREMENTS.items()}
     others = {
         "asa_regression": (["task"], [REGRESSION_TASK]),
         "asa_tagging": (["task"], [TAGGING_TASK]),
@@ -236,4 +246,4 @@ def _list_requirements(task: str) -> tuple[Requirements, ...]:
     }
     if task == REGRESSION_TASK:  # a squared difference of numbers is no divergence
         others["asa_divergence"] = (["asa_regression"], ["batch"])
-    return baselines, others, {"asa_padded_length": (["asa_penalty"], ["padded"])}
+    return BASELINE_REQUIREMENTS, others, {"asa_padded_length": (["asa_penalty"], ["padded"])}

@@ -1,15 +1,21 @@
 """Heads with roles (Wang et al. 2020), read from options."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from fairseq_ext.attention.building import HeadKind, LayerHeads, register_heads
-from fairseq_ext.attention.options import option, whole
+from fairseq_ext.attention.options import Rule, option, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.roles.role_masks import DEFINITIONS, NO_ROLE, ROLES, RoleMask
 
 FLAG = "--encoder-roles"
+
+
+def _lack_rare(roles: str) -> bool:
+    names = {name.strip() for name in re.split("[,/]", roles)}
+    return "rare" not in names and names != {NO_ROLE}
 
 
 @dataclass
@@ -31,6 +37,12 @@ class RoleOptions:
         whole("[0, 1000000000]", "how often a word is counted at least"),
         needs=("encoder_roles",),
         alike=True,
+        excludes=Rule(
+            "encoder_roles",
+            "{one} has no effect, since {other} has no rare; give rare there, or leave the "
+            "count out",
+            lambda count, roles: count and _lack_rare(roles),
+        ),
     )
 
 
