@@ -261,21 +261,6 @@ def read_rules(config: Any) -> Rules:
     return {field.name: get_facts(field).excludes for field in fields}
 
 
-def contradict(preset: str, accepted: Mapping[str, Sequence[Any]]) -> Rule:
-    """Return the rule that an option, if given, has a value that a preset accepts.
-
-    Args:
-        preset: the option that names a preset.
-        accepted: name of a preset -> the values that it accepts.
-    """
-
-    def contradicts(value: Any, name: Any) -> bool:
-        values = accepted.get(str(name))
-        return not (value is None or values is None or str(value) in map(str, values))
-
-    return Rule(preset, "{one} contradicts {other}; leave out one of them", contradicts)
-
-
 def check_rules(
     values: Mapping[str, Any],
     rules: Rules,

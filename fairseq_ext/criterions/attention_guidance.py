@@ -19,7 +19,6 @@ from fairseq_ext.attention.options import (
     Rules,
     check_ranges,
     check_rules,
-    contradict,
     option,
     real,
     whole,
@@ -36,7 +35,7 @@ from fairseq_ext.mechanisms.guidance.schedule import (
     choose_alpha,
     parse_alpha,
 )
-from fairseq_ext.models.config import help_from_docstring, to_dict
+from fairseq_ext.models.config import contradict, help_from_docstring, to_dict
 from fairseq_ext.models.model_report import get_model_report
 
 logger = logging.getLogger(__name__)

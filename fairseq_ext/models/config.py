@@ -13,6 +13,7 @@ from omegaconf import II, DictConfig, OmegaConf
 
 from fairseq_ext.attention.options import (
     Facts,
+    Rule,
     flag,
     get_facts,
     option,
@@ -124,6 +125,21 @@ def check_requirements(
                 f"{flag(name, options[name])} has no effect with {present}; leave it out, or "
                 f"{_advise(values, accepted)}"
             )
+
+
+def contradict(preset: str, accepted: Mapping[str, Sequence[Any]]) -> Rule:
+    """Return the rule that an option, if given, has a value that a preset accepts.
+
+    Args:
+        preset: the option that names a preset.
+        accepted: name of a preset -> the values that it accepts.
+    """
+
+    def contradicts(value: Any, name: Any) -> bool:
+        values = accepted.get(str(name))
+        return not (value is None or values is None or str(value) in map(str, values))
+
+    return Rule(preset, "{one} contradicts {other}; leave out one of them", contradicts)
 
 
 def _advise(needed: Iterable[str], accepted: Sequence[Any]) -> str:

@@ -34,8 +34,8 @@ State = Mapping[str, Any]
 HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 OTHERS = (
     *HEADS,
-    *("activation_fn", "no_scale_embedding", "no_decoder_final_norm"),
-    *("encoder_normalize_before", "decoder_normalize_before"),
+    *("activation_fn", "no_scale_embedding"),
+    *("encoder_normalize_before", "decoder_normalize_before", "no_decoder_final_norm"),
     *(name for name, facts in read_facts(RobertaOptions).items() if facts.alike),
 )
 """Options of fairseq, and of RoBERTa-style models, that change what equal parameters compute."""

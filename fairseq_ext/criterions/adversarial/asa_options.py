@@ -16,7 +16,6 @@ from fairseq_ext.attention.options import (
     Rules,
     check_ranges,
     check_rules,
-    contradict,
     option,
     read_rules,
     whole,
@@ -27,6 +26,7 @@ from fairseq_ext.mechanisms.second_pass.passes import EMPTY_ROWS
 from fairseq_ext.models.config import (
     Requirements,
     check_requirements,
+    contradict,
     default_options,
     help_from_docstring,
     list_requirements,
