@@ -55,7 +55,7 @@ class DisentangledOptions:
             "disentangled_buckets",
             "with {other}, half as many distances have buckets of their own, and {one} is not "
             "2 more; give a larger distance, or fewer buckets",
-            lambda distance, buckets: buckets is not None and distance < buckets // 2 + 2,
+            lambda distance, buckets: distance < buckets // 2 + 2,
         ),
     )
     disentangled_own_projections: bool = False

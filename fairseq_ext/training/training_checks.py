@@ -76,8 +76,9 @@ def check_options(cfg: Any) -> None:
     Those of a criterion, a task and a model are read from the dataclass of each.
     """
     given = {part: getattr(cfg, part, None) for part in REGISTRIES}
-    options = [*given.values(), cfg.common]
-    values = {name: value for each in options if each for name, value in to_dict(each).items()}
+    options = [to_dict(each) for each in (*given.values(), cfg.common) if each]
+    # what is None is taken from a checkpoint, and was checked when the model was built
+    values = {n: value for each in options for n, value in each.items() if value is not None}
     values["criterion"] = cfg.criterion._name
     check_rules(values, RULES, training=True)
     for part, registry in REGISTRIES.items():
