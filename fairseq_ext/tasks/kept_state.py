@@ -9,7 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, FairseqTask
 from omegaconf import II
 
-from fairseq_ext.attention.options import Rule, check_rules, option, read_rules
+from fairseq_ext.attention.options import Rule, check_ranges, check_rules, option, read_rules
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import help_from_docstring
 
@@ -61,7 +61,9 @@ class KeptTask(FairseqTask):
         """Build the task. It reads its data unless a checkpoint holds what it needs of them."""
         task = cls(cfg)
         if not from_checkpoint:
-            check_rules(cfg, read_rules(TASK_DATACLASS_REGISTRY[cfg._name]))
+            config = TASK_DATACLASS_REGISTRY[cfg._name]
+            check_ranges(config, cfg)
+            check_rules(cfg, read_rules(config))
             task.begin()
         return task
 

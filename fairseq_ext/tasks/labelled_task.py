@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from fairseq_ext.attention.options import Rule, check_ranges, option, whole
+from fairseq_ext.attention.options import Rule, option, whole
 from fairseq_ext.data.examples import Example, Field, in_fold, read
 from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
@@ -117,7 +117,6 @@ class LabelledTask(KeptTask):
     def begin(self) -> None:
         """Read what a training starts from. Raise UsageError if it cannot start from that."""
         cfg = self.cfg
-        check_ranges(LabelledConfig, cfg)
         if cfg.pretrained and not Path(cfg.pretrained).is_file():
             raise UsageError(f"--finetune-from-model is {cfg.pretrained}, which is not there")
         self.pretrained, encoder = cfg.pretrained, pretrained.read_model_options(cfg.pretrained)

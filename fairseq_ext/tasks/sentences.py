@@ -12,7 +12,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_ext.attention.options import LAYERS, Rule, check_ranges, option
+from fairseq_ext.attention.options import LAYERS, Rule, option
 from fairseq_ext.data.annotations import Annotated, Annotations
 from fairseq_ext.data.examples import (
     PAIR,
@@ -111,7 +111,6 @@ class SentenceTask(LabelledTask):
         self.sentences = 2 if "pair" in first.values else 1
         if self._apart() and self.sentences == 1:
             raise UsageError(f"{first.where} has no 'pair', and --pairs apart needs two sentences")
-        check_ranges(SentenceConfig, self.cfg)
         usual = config.default_options(SentenceConfig)
         needs = config.list_requirements(config.read_facts(SentenceConfig))
         values = {name: getattr(self.cfg, name) for name in (*needs, "pooling", "pairs")}

@@ -9,7 +9,7 @@ from fairseq.tasks import register_task
 from scipy.special import expit, log_expit, logsumexp
 from torch import Tensor, nn
 
-from fairseq_ext.attention.options import check_ranges, option, whole
+from fairseq_ext.attention.options import option, whole
 from fairseq_ext.data.examples import TEXT, Example, Field, is_text
 from fairseq_ext.data.rows import IGNORED, Item, Row, Rows, Window, best_span, span, windows
 from fairseq_ext.data.vocabulary import Pieces
@@ -65,11 +65,6 @@ class SpanExtractionTask(LabelledTask):
             'a list like [{"text": "...", "start": 0}], or []', are_answers, target=True
         ),
     }
-
-    def begin(self) -> None:
-        """Read what a training starts from, and check the lengths."""
-        super().begin()
-        check_ranges(SpanExtractionConfig, self.cfg)
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
         """Return ANSWERED, and UNANSWERED if there are questions without an answer."""

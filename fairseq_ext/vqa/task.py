@@ -11,7 +11,7 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 
-from fairseq_ext.attention.options import check_ranges, option, whole
+from fairseq_ext.attention.options import option, whole
 from fairseq_ext.data.vocabulary import build_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models import word_vectors
@@ -84,7 +84,6 @@ class VqaTask(KeptTask):
 
     def begin(self) -> None:
         """Read what a training starts from. Raise UsageError if it cannot start from that."""
-        check_ranges(VqaConfig, self.cfg)
         self.dictionary = self._read_dictionary()
         self.answers = read_names(self.folder / "answers.txt")
         self.views = self._choose_views()
