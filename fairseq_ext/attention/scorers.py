@@ -98,9 +98,16 @@ class _Function(Scorer):
         for name in ATTRIBUTES:
             setattr(self, name, getattr(function, name, getattr(Scorer, name)))
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["function"], name)
+
     def forward(self, call: HeadCall) -> Tensor:
         """Return the function's scores."""
         return self.function(call)
+
+    def extra_repr(self) -> str:
+        """Return the function, for printing."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
 
 
 def as_scorer(scorer: Any) -> Scorer:
