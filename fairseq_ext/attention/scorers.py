@@ -99,7 +99,7 @@ class _Function(Scorer):
             setattr(self, name, getattr(function, name, getattr(Scorer, name)))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["function"], name)
+        return getattr(vars(self).get("function"), name)
 
     def forward(self, call: HeadCall) -> Tensor:
         """Return the function's scores."""
