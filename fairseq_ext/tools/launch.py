@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.processes import CPU_DDP
 from fairseq_ext.tools.command_lines import parse_flags
 from fairseq_ext.tools.jobs import PLUGIN, share_cores
 
@@ -149,6 +148,8 @@ def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> l
         on_cpu: whether it is on CPUs.
         world: the number of processes on all nodes.
     """
+    from fairseq_ext.patches.processes import CPU_DDP  # slow
+
     accepted: dict[str, Sequence[str]] = {"--distributed-world-size": [str(world)]}
     if on_cpu and world > 1:
         accepted |= {"--distributed-backend": ["gloo"], "--ddp-backend": CPU_DDP}
