@@ -95,7 +95,7 @@ def test_faults_of_normalisers_are_noticed(monkeypatch, part, twin, said):
 def test_a_normaliser_across_queries_must_be_refused_in_a_decoder(monkeypatch):
     """It is: a declared one passes."""
     testing.check_normaliser("doubly")
-    monkeypatch.setattr(testing.slots, "check_model", lambda *args, **options: None)
+    monkeypatch.setattr(testing.slot_checks, "check_model", lambda *args, **options: None)
     with pytest.raises(AssertionError, match="decoder_normaliser accepts doubly"):
         testing.check_normaliser("doubly")
 
