@@ -85,7 +85,7 @@ CORE = [
     Case("none", "head_mixer"),
     Case("none", "head_gate"),
 ]
-"""What attention has without a mechanism."""
+"""Parts of attention without a mechanism."""
 
 
 def load(name: str) -> ModuleType:

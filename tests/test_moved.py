@@ -1,4 +1,4 @@
-"""What users of earlier versions import still imports: old paths, from one table."""
+"""Import paths of earlier versions still work, from one table."""
 
 import pickle
 import runpy
@@ -90,7 +90,7 @@ def test_pickles_with_old_paths_are_read():
 
 
 def test_an_old_folder_without_code_is_no_package(tmp_path):
-    """As a checkout leaves it, with the compiled files of the version before."""
+    """A folder that a checkout has left, with the compiled files of the version before."""
     (tmp_path / "guidance" / "__pycache__").mkdir(parents=True)
     spec = MovedFinder().find_spec("fairseq_ext.guidance", [str(tmp_path)])
     assert isinstance(spec.loader, MovedLoader)

@@ -1,4 +1,4 @@
-"""What holds between normalisers: where they are fused, and names of their parameters."""
+"""Normalisers against each other: where they are fused, and names of their parameters."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What fairseq finds on attention by name, now that it is no class of fairseq's."""
+"""Names that fairseq looks for on attention are there, though it is no class of fairseq's."""
 
 from enum import Enum
 from functools import partial
@@ -109,7 +109,7 @@ def test_steps_with_a_cache_are_those_of_fairseqs(site, padded):
     "options", [{}, {"decoder_gaussian_heads": "all"}], ids=["una", "gaussian"]
 )
 def test_a_prefix_is_kept_and_scored_as_in_training(options):
-    """What --prefix-size gives beam search."""
+    """Beam search gets such a prefix from --prefix-size."""
     model = build_tiny_model("transformer_una_tiny", **options)
     words = Dictionary()
     for n in range(40):

@@ -81,8 +81,8 @@ def masked_row(scores: Tensor, m: Tensor, padding: Tensor, empty: str) -> Tensor
 def second_pass(
     module, x: Tensor, padding: Tensor, empty: str = "unmasked", padded_rows: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What an attention module with an adversary makes of x [B, T, C] in a second pass, and how
-    many units it keeps [B]."""
+    """The output of attention with an adversary in a second pass, of x [B, T, C], and the number
+    of units that are kept [B]."""
     width = x.size(-1) // module.num_heads
     outputs, kept = [], []
     for sentence, pads in zip(x, padding, strict=True):
