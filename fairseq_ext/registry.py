@@ -24,7 +24,7 @@ patches.apply()
 import logging  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from importlib import import_module, metadata  # noqa: E402
-from pathlib import Path  # noqa: E402
+from importlib.machinery import PathFinder  # noqa: E402
 from typing import Any, TypeVar  # noqa: E402
 
 from fairseq_ext import criterions, models, tasks  # noqa: E402, F401
@@ -194,7 +194,8 @@ def load_installed_packages() -> None:
 
 def load_vqa() -> None:
     """Import what questions about pictures register, if the folder is there."""
-    if Path(__file__).with_name("vqa").joinpath("registration.py").is_file():
+    package = import_module("fairseq_ext")  # an editable install may know another checkout's
+    if (spec := PathFinder.find_spec("fairseq_ext.vqa", package.__path__)) and spec.origin:
         import_module("fairseq_ext.vqa.registration")
 
 
