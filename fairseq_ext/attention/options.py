@@ -261,6 +261,13 @@ def read_rules(config: Any) -> Rules:
     return {field.name: get_facts(field).excludes for field in fields}
 
 
+def check_values(config: type, **values: Any) -> None:
+    """Raise UsageError if options of a dataclass are out of range, or exclude each other."""
+    for name, value in values.items():
+        check_range(config, name, value)
+    check_rules(values, read_rules(config))
+
+
 def check_rules(
     values: Mapping[str, Any],
     rules: Rules,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall, Inputs
 from fairseq_ext.attention.normalisers import is_fused
-from fairseq_ext.attention.options import Rule, check_range, option, whole
+from fairseq_ext.attention.options import Rule, check_values, option, whole
 from fairseq_ext.attention.projections import Dropout
 from fairseq_ext.attention.scorers import SCORERS, Scorer
 from fairseq_ext.errors import UsageError
@@ -126,8 +126,11 @@ class Disentangled(Scorer):
         self.buckets, self.distance = disentangled_buckets, disentangled_distance
         self.own_projections = disentangled_own_projections
         self.normalised = not disentangled_raw_embeddings
-        check_range(DisentangledOptions, "disentangled_buckets", self.buckets)
-        check_range(DisentangledOptions, "disentangled_distance", self.distance)
+        check_values(
+            DisentangledOptions,
+            disentangled_buckets=self.buckets,
+            disentangled_distance=self.distance,
+        )
         if self.buckets % 2:
             raise UsageError(f"--disentangled-buckets is {self.buckets}; give an even number")
         self.span = self.buckets or self.distance

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
-from fairseq_ext.attention.options import Rule, check_range, option, real, whole
+from fairseq_ext.attention.options import Rule, check_range, check_values, option, real, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
@@ -91,7 +91,7 @@ class Hybrid(Normaliser):
         kernel: a name of GPU_KERNELS.
 
     Raises:
-        UsageError: u0 outside [0, 1], or an unknown `weight`.
+        UsageError: u0 outside [0, 1], or 0 or 1 with "sigmoid", or an unknown `weight`.
     """
 
     across_queries = True
@@ -103,7 +103,7 @@ class Hybrid(Normaliser):
         super().__init__()
         if weight not in self.WEIGHTS:
             raise UsageError(f"--hna-weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}")
-        check_range(HybridOptions, "hna_init", init)
+        check_values(HybridOptions, hna_init=init, hna_weight=weight)
         self.init, self.weight = init, weight
         self.doubly, self.softmax = Sinkhorn(kernel=kernel), Softmax()
         self.offset = nn.Parameter(torch.zeros(heads))

@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from fairseq_ext.attention.masks import add_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
-from fairseq_ext.attention.options import Rule, check_range, option, real
+from fairseq_ext.attention.options import Rule, check_values, option, real
 from fairseq_ext.attention.presets import preset
 
 ALPHAS = 1.01, 1.99  # of learned ones; nearer to 1 powers overflow, and the weights are softmax's
@@ -54,12 +54,12 @@ class Entmax(Normaliser):
         entmax_learned: learn one for each head.
 
     Raises:
-        UsageError: alpha is not in (1, 2].
+        UsageError: alpha is not in (1, 2], or a learned one not between 1.01 and 1.99.
     """
 
     def __init__(self, heads: int, entmax_alpha: float = 1.5, entmax_learned: bool = False) -> None:
         super().__init__(heads)
-        check_range(EntmaxOptions, "entmax_alpha", entmax_alpha)
+        check_values(EntmaxOptions, entmax_alpha=entmax_alpha, entmax_learned=entmax_learned)
         self.init = entmax_alpha
         self.alpha_offset = nn.Parameter(torch.zeros(heads)) if entmax_learned else None
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
-from fairseq_ext.attention.options import Rule, check_range, option, whole
+from fairseq_ext.attention.options import Rule, check_values, option, whole
 from fairseq_ext.attention.positions import POSITIONS, Positions
 from fairseq_ext.errors import UsageError
 
@@ -72,14 +72,14 @@ class Buckets(Positions):
     layers; they begin as 0, where the authors draw them.
 
     Raises:
-        UsageError: there are too few buckets.
+        UsageError: there are too few buckets, or their last distance is too small.
     """
 
     shared = True
 
     def __init__(self, heads: int, t5_buckets: int = 32, t5_distance: int = 128) -> None:
         super().__init__(heads)
-        check_range(BucketOptions, "t5_buckets", t5_buckets)
+        check_values(BucketOptions, t5_buckets=t5_buckets, t5_distance=t5_distance)
         if t5_buckets % 4:
             raise UsageError(f"--t5-buckets is {t5_buckets}; give a multiple of 4, such as 32")
         self.distance = t5_distance
