@@ -131,8 +131,8 @@ step() {
   touch "$WORK/.$1"
 }
 
-# name_module NAME: print the module of a step: of fairseq_ext.prepare, unless NAME has dots.
-name_module() { case $1 in *.*) echo "$1" ;; *) echo "fairseq_ext.prepare.$1" ;; esac; }
+# name_module NAME: print the module of a step: of fairseq_ext.prepare, unless NAME is whole.
+name_module() { case $1 in fairseq_ext.*) echo "$1" ;; *) echo "fairseq_ext.prepare.$1" ;; esac; }
 
 # prepare_step NAME ARGUMENT...: run a step.
 prepare_step() { foreground python -m "$(name_module "$1")" "${@:2}"; }
