@@ -319,7 +319,7 @@ EXPORTS = {
     "attention": ("model", {"encoder_normaliser": "doubly"}, "--encoder-normaliser doubly"),
     "hard-coded heads": ("model", {"encoder_gaussian_heads": "2"}, "--encoder-gaussian-heads 2"),
     "roles": ("model", {"encoder_roles": "rare"}, "--encoder-roles rare"),
-    "weights of heads": ("model", {"head_gate": True}, "--head-gate True"),
+    "weights of heads": ("model", {"head_gate": True}, "--head-gate static"),
     "an activation": ("model", {"activation_fn": "tanh"}, "--activation-fn tanh"),
     "a translator": ("model", {"_name": "transformer_una"}, "--arch transformer_una"),
     "layers": ("model", {"encoder_layers": 3}, "missing or without a place"),

@@ -173,7 +173,7 @@ def test_headlines_may_be_longer_than_those_that_models_are_trained_on(data, tmp
         (["--variants", "sinkhorn-0"], ["--variants has 'sinkhorn-0'"]),
         (
             ["--share", "--", "--encoder-layers", 3],
-            ["one stack of layers", "--encoder-layers is 3"],
+            ["one stack of layers", "--encoder-layers 3 and --decoder-layers 4"],
         ),
     ],
 )
