@@ -609,3 +609,10 @@ def test_equal_hypotheses_are_computed_once_as_the_search_begins(case):
     if case not in ("dropout", "dropout of heads", "training"):
         for ours, expected in zip(results[:2], results[2:], strict=True):
             torch.testing.assert_close(ours, expected)
+
+
+def test_mechanisms_are_listed_by_rank():
+    """Files are imported by name; --arch lists plain attention first, then by rank."""
+    first = ["una", "dna", "hna", "sinkformer", "entmax", "sink", "talking", "differential"]
+    assert [*PRESETS["transformer"]][:8] == first
+    assert [*PRESETS["transformer_lm"]][:2] == ["una", "gaussian"]

@@ -1,22 +1,31 @@
 """Presets: names of mechanisms that architectures have, and the options that these set."""
 
+from collections import defaultdict
 from typing import Any
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {}
-"""Family of architectures -> name of a mechanism -> options of `FAMILY_NAME…`."""
+PRESETS: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+"""Family of architectures -> name of a mechanism -> options of `FAMILY_NAME…`, by rank."""
+
+LAST = 100
+
+_RANKS: dict[tuple[str, str], int] = {}
 
 
-def preset(name: str, families: str, **options: Any) -> None:
+def preset(name: str, families: str, rank: int = LAST, **options: Any) -> None:
     """Let architectures FAMILY_NAME of every size have these options.
 
     Args:
         name: small letters, digits and _.
         families: of "transformer", "roberta", "deberta" and "transformer_lm", with blanks between.
+        rank: the lower, the earlier among the choices of --arch.
         options: as in `encoder_normaliser="softmax"`.
     """
     for family in families.split():
-        PRESETS.setdefault(family, {})[name] = options
+        _RANKS[family, name] = rank
+        known = PRESETS[family] | {name: options}
+        ordered = sorted(known, key=lambda each: _RANKS.get((family, each), LAST))
+        PRESETS[family] = {each: known[each] for each in ordered}
 
 
-preset("una", "transformer roberta deberta", encoder_normaliser="softmax")
-preset("una", "transformer_lm", decoder_normaliser="softmax")
+preset("una", "transformer roberta deberta", 0, encoder_normaliser="softmax")
+preset("una", "transformer_lm", 0, decoder_normaliser="softmax")

@@ -81,5 +81,5 @@ class Differential(HeadMixer):
         return f"lambda_init={self.first:.4f}"
 
 
-preset("differential", "transformer roberta", encoder_head_mixer="differential")
-preset("differential", "transformer_lm", decoder_head_mixer="differential")
+preset("differential", "transformer roberta", 7, encoder_head_mixer="differential")
+preset("differential", "transformer_lm", 7, decoder_head_mixer="differential")

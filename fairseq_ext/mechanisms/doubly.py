@@ -221,5 +221,5 @@ def build_sinkhorn(heads: int, sinkhorn_sweeps: int, doubly_kernel: str = "trito
     return Sinkhorn(sinkhorn_sweeps, kernel=doubly_kernel)
 
 
-preset("dna", "transformer roberta deberta", encoder_normaliser="doubly")
-preset("hna", "transformer roberta deberta", encoder_normaliser="hybrid")
+preset("dna", "transformer roberta deberta", 1, encoder_normaliser="doubly")
+preset("hna", "transformer roberta deberta", 2, encoder_normaliser="hybrid")

@@ -186,5 +186,5 @@ def _power(x: Tensor, exponent: Tensor | float) -> Tensor:
     return y.mul_(x > 0)
 
 
-preset("entmax", "transformer roberta", encoder_normaliser="entmax")
-preset("entmax", "transformer_lm", decoder_normaliser="entmax")
+preset("entmax", "transformer roberta", 4, encoder_normaliser="entmax")
+preset("entmax", "transformer_lm", 4, decoder_normaliser="entmax")

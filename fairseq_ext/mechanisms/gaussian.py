@@ -253,7 +253,9 @@ def _parse_numbers(name: str, layer: LayerHeads, heads: int) -> list[float]:
 
 HARD_CODED = {"encoder_gaussian_heads": "all", "decoder_gaussian_heads": "all"}
 
-preset("gaussian", "transformer", **HARD_CODED)
-preset("gaussian_all", "transformer", **HARD_CODED, cross_gaussian_heads="all")
-preset("gaussian_shx", "transformer", **HARD_CODED, cross_layers="last", cross_attention_heads=1)
-preset("gaussian", "transformer_lm", decoder_gaussian_heads="all")
+preset("gaussian", "transformer", 10, **HARD_CODED)
+preset("gaussian_all", "transformer", 11, **HARD_CODED, cross_gaussian_heads="all")
+preset(
+    "gaussian_shx", "transformer", 12, **HARD_CODED, cross_layers="last", cross_attention_heads=1
+)
+preset("gaussian", "transformer_lm", 1, decoder_gaussian_heads="all")

@@ -78,5 +78,5 @@ class Sink(Normaliser):
         return f"sink={FIXED if self.sink_logit is None else LEARNED}"
 
 
-preset("sink", "transformer roberta", encoder_normaliser="sink")
-preset("sink", "transformer_lm", decoder_normaliser="sink")
+preset("sink", "transformer roberta", 5, encoder_normaliser="sink")
+preset("sink", "transformer_lm", 5, decoder_normaliser="sink")

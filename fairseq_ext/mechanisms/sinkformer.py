@@ -93,4 +93,4 @@ class Sinkformer(Normaliser):
         return f"iterations={self.iterations}, detach={self.detach}"
 
 
-preset("sinkformer", "transformer roberta", encoder_normaliser="sinkformer")
+preset("sinkformer", "transformer roberta", 3, encoder_normaliser="sinkformer")

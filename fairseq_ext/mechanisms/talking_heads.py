@@ -42,5 +42,5 @@ def project_heads(offset: Tensor, maps: Tensor) -> Tensor:
         return torch.einsum("gh,bhts->bgts", projection, maps.expand(-1, heads, -1, -1))
 
 
-preset("talking", "transformer roberta", encoder_head_mixer="talking")
-preset("talking", "transformer_lm", decoder_head_mixer="talking")
+preset("talking", "transformer roberta", 6, encoder_head_mixer="talking")
+preset("talking", "transformer_lm", 6, decoder_head_mixer="talking")

@@ -94,4 +94,4 @@ def parse_roles(text: str, layers: int) -> list[tuple[str, ...]]:
     return [names if set(names) != {NO_ROLE} else () for names in lists]
 
 
-preset("roles", "transformer roberta deberta", encoder_roles="rare,separator,relative")
+preset("roles", "transformer roberta deberta", 9, encoder_roles="rare,separator,relative")

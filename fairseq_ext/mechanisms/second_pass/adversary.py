@@ -144,4 +144,4 @@ def build_adversary(
         return Adversary(width, heads, heads * width // unpruned)
 
 
-preset("asa", "transformer roberta deberta", asa_layers="all")
+preset("asa", "transformer roberta deberta", 8, asa_layers="all")
