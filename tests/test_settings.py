@@ -122,6 +122,7 @@ def parse(command, flags):
         ("training", "--decoder-layers-to-keep 0,6", "is [0, 6] and --decoder-layers is 6; layers"),
         ("training", "--task translation --best-checkpoint-metric bleu", "with --eval-bleu alone"),
         ("training", "--task masked_lm --mask-whole-words", "--mask-whole-words is True; fairseq"),
+        ("interactive_generation", "--print-alignment soft", "hard, or run fairseq-generate"),
         ("generation", "--nbest 6", "--nbest is 6 and --beam is 5; give no more than --beam"),
         ("generation", "--min-len 5 --max-len-b 4", "--min-len is 5 and --max-len-b is 4 and"),
         ("generation", "--print-step", "--print-step is True; only models that refine"),

@@ -49,6 +49,11 @@ RULES: dict[str, Rule | list[Rule]] = {
         lambda least, b, a: a <= 0 and least > b,
         "no output could be that long; raise --max-len-b, or lower --min-len",
     ),
+    "print_alignment": Rule(
+        "buffer_size",
+        "{one} cannot be printed by fairseq-interactive; give hard, or run fairseq-generate",
+        lambda form, _: form == "soft",
+    ),
     "random_token_prob": _rule(
         "leave_unmasked_prob",
         lambda one, other: one + other > 1,
