@@ -86,7 +86,7 @@ setup(
         "fairseq_ext.analysis": ["static/*"],
         "fairseq_ext.analysis.coreference": ["words.ini"],
         "fairseq_ext.moved": ["paths.txt"],
-        "fairseq_ext.patches": ["ranges.toml"],
+        "fairseq_ext.commands": ["ranges.toml"],
         "fairseq_ext.prepare": ["corpora.toml", "sources.txt"],
         "fairseq_ext.prepare.toy": ["lexicon.txt"],
     },

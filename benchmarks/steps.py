@@ -24,7 +24,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.processes import unset_tpu
+from fairseq_ext.training.machine_checks import unset_tpu
 
 FLAGS = "--optimizer adam --lr 1e-4 --lr-scheduler fixed --num-workers 0".split()
 MEASURED = (("Time of a batch", "ms"), ("Speed", "tokens/s"))

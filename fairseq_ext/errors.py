@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -63,6 +64,7 @@ def plain_errors() -> None:
     FAIRSEQ_EXT_TRACEBACK=1, and in programs of others, tracebacks are printed as usual.
 
     Fault: A UsageError prints a traceback, as any fault does.
+    Asked: all users; loud; it is a message.
     Since: always.
     Until: fairseq's commands have a way to print a sentence.
     """
@@ -89,9 +91,20 @@ def _is_caught(error: BaseException) -> bool:
     """Tell whether the net catches an exception: of a command of fairseq or ours, not of users."""
     if isinstance(error, KeyboardInterrupt | BrokenPipeError):
         return False  # other exceptions that are no Exception are panics of libraries in Rust
+    return os.environ.get(TRACEBACK) != "1" and is_command()
+
+
+def is_command() -> bool:
+    """Tell whether this process runs a command of fairseq or ours, or was started by one.
+
+    A process that Python's multiprocessing starts has the arguments and the main module of the one
+    that started it.
+    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = spec.name if spec else Path(sys.argv[0]).name
-    return os.environ.get(TRACEBACK) != "1" and program.startswith(COMMANDS)
+    if program == "-m":  # a package of the main module is imported before that
+        program = next((name for word, name in pairwise(sys.orig_argv) if word == "-m"), "")
+    return program.startswith(COMMANDS)
 
 
 def describe(error: BaseException) -> str:

@@ -17,8 +17,11 @@ Then `--encoder-normaliser cubed` works with every architecture, and `--arch tra
 `roberta_cubed_tiny`, … are there. `fairseq_ext.testing` proves that a part does what it should.
 """
 
-from fairseq_ext import patches
+from fairseq_ext import commands, patches
+from fairseq_ext.errors import is_command
 
+if is_command():
+    commands.set_up()
 patches.apply()
 
 import logging  # noqa: E402

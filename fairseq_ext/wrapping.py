@@ -1,10 +1,29 @@
-"""Replacement and wrapping of functions of fairseq."""
+"""Replacement and wrapping of functions of fairseq, and of what they raise."""
 
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from fairseq_ext.errors import UsageError
+
+FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
+
+_applied: set[Callable[[], None]] = set()
+
+
+def apply_once(changes: Iterable[Callable[[], None]]) -> None:
+    """Make every change that has not been made in this process.
+
+    An inner call is harmless: a change may be the first to import fairseq, which registers
+    everything (see `deferred`) and so calls this again.
+    """
+    for change in changes:
+        if change not in _applied:
+            _applied.add(change)
+            change()
 
 
 def replace(modules: list[str], name: str, value: Any) -> None:
@@ -44,3 +63,21 @@ def _named(function: Callable) -> list[str]:
     """Return the names of the parameters that can be given by position."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+@contextmanager
+def as_usage_error(start: str, sentence: str, argument: Any) -> Iterator[None]:
+    """Turn an exception whose text begins with `start` into a UsageError.
+
+    Args:
+        sentence: the message, with places for "{argument}" and for "{reason}", which the exception
+            gives.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not str(error).startswith(start):
+            raise
+        cause = error.__context__ or error
+        reason = " ".join(str(cause).split(FULL_KEY)[0].split())[:200]
+        raise UsageError(sentence.format(argument=argument, reason=reason)) from error

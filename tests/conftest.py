@@ -15,6 +15,7 @@ import torch
 import warm
 
 import fairseq_ext.registry  # noqa: F401
+from fairseq_ext import commands as process
 from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.mechanisms.kernels import doubly_cpu
 from fairseq_ext.prepare import byte_bpe
@@ -27,6 +28,7 @@ PLUGIN = ROOT / "fairseq_ext"
 for name in ("FAIRSEQ_EXT_PLACE", "FAIRSEQ_EXT_CALLER"):
     os.environ.pop(name, None)
 warm.activate()
+process.set_up()  # tests call the functions of commands
 pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "hf_encoders", "shell")
 
 

@@ -20,10 +20,10 @@ from fairseq_cli import preprocess
 from omegaconf import OmegaConf
 
 from fairseq_ext.attention.options import check_rules, read_rules
+from fairseq_ext.commands import option_pairs
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.roberta_options import RobertaOptions
-from fairseq_ext.patches import option_pairs
 from fairseq_ext.training import training_checks
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.models import products
-from fairseq_ext.models.products import NARROWEST, choose_library
+from fairseq_ext.commands import products
+from fairseq_ext.commands.products import NARROWEST, choose_library
 
 WIDE, NARROW = nn.Linear(NARROWEST, NARROWEST), nn.Linear(NARROWEST - 1, 10_000)
 

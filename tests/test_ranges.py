@@ -21,9 +21,9 @@ from numeric_options import (
 )
 
 from fairseq_ext.attention.options import RANGES, get_facts
+from fairseq_ext.commands import configurations, ranges
 from fairseq_ext.data.examples import is_number
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches import configurations, ranges
 from fairseq_ext.tools.predict import predict
 
 TRAIN = "DATA --user-dir fairseq_ext --max-tokens 100 --arch transformer_dna_tiny".split()

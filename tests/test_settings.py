@@ -12,10 +12,10 @@ from fairseq.dataclass import utils as dataclass_utils
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
+from fairseq_ext.commands import option_pairs
+from fairseq_ext.commands.configurations import check_configuration, check_flags
+from fairseq_ext.commands.overrides import TEXTS, check_overrides
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches import option_pairs
-from fairseq_ext.patches.configurations import check_configuration, check_flags
-from fairseq_ext.patches.overrides import TEXTS, check_overrides
 
 OVERRIDES = "--model-overrides"
 
@@ -122,6 +122,7 @@ def parse(command, flags):
         ("training", "--decoder-layers-to-keep 0,6", "is [0, 6] and --decoder-layers is 6; layers"),
         ("training", "--task translation --best-checkpoint-metric bleu", "with --eval-bleu alone"),
         ("training", "--task masked_lm --mask-whole-words", "--mask-whole-words is True; fairseq"),
+        ("training", "--task translation --num-batch-buckets 2", "install numpy 2.3"),
         ("interactive_generation", "--print-alignment soft", "hard, or run fairseq-generate"),
         ("generation", "--nbest 6", "--nbest is 6 and --beam is 5; give no more than --beam"),
         ("generation", "--min-len 5 --max-len-b 4", "--min-len is 5 and --max-len-b is 4 and"),

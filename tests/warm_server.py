@@ -20,6 +20,7 @@ import warm
 from hangs import cpu_time
 
 import fairseq_ext
+from fairseq_ext import commands
 
 LATE = "fairseq.libbleu hydra._internal.hydra torch._dynamo torch.profiler".split()
 """Modules that commands import when they first need them."""
@@ -119,6 +120,7 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(fairseq_ext.__path__, "fairseq_ext."):
         if not module.name.endswith(".__main__"):
             import_module(module.name)
+    commands.set_up()
 
 
 if __name__ == "__main__":

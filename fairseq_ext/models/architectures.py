@@ -9,6 +9,7 @@ and would build the base size.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from fairseq import models as registration
 from fairseq.models import (
     ARCH_MODEL_REGISTRY,
     MODEL_DATACLASS_REGISTRY,
@@ -18,7 +19,6 @@ from fairseq.models import (
 from fairseq.models import transformer_lm as stock_lm
 from fairseq.models.roberta import model as stock_roberta
 from fairseq.models.transformer import transformer_legacy as stock
-from hydra.core.config_store import ConfigStore
 from omegaconf import II
 
 from fairseq_ext.attention.parts import check_name
@@ -186,7 +186,8 @@ def _replace_config(name: str, config: type) -> None:
     MODEL_DATACLASS_REGISTRY[name] = config
     node = config()
     node._name = name
-    ConfigStore.instance().store(name=name, group="model", node=node, provider="fairseq")
+    store = registration.ConfigStore.instance()
+    store.store(name=name, group="model", node=node, provider="fairseq")
 
 
 def add_mechanism(name: str, options: dict[str, Any]) -> list[str]:

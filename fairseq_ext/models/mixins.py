@@ -21,7 +21,6 @@ from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.model_report import ModelReport, get_model_report
-from fairseq_ext.models.products import choose_library
 
 SIDES = ("encoder", "decoder")
 
@@ -126,11 +125,7 @@ def find_adversary_layers(model: nn.Module) -> list[int]:
 
 
 def report_model(model: nn.Module, task: Any) -> ModelReport:
-    """Write into the task's report the heads to guide and the layers with an adversary.
-
-    All models of text come by here when they are built: it chooses how they are multiplied, too.
-    """
-    choose_library(model)
+    """Write into the task's report the heads to guide and the layers with an adversary."""
     report = get_model_report(task)
     report.guidable = find_guidable_heads(model)
     report.adversary_layers = find_adversary_layers(model)

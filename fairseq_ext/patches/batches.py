@@ -1,21 +1,14 @@
-"""Patches of batching: none is lost, stale or other after resuming, and its threads end."""
+"""Patches of batching: none is lost, stale or other after resuming."""
 
-import atexit
-import queue
-import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from fairseq_ext.patches.messages import as_usage_error
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import as_usage_error, wrap
 
 TOO_LONG = (
     "{reason}, which is --max-tokens; give as many as the longest sentence has, or leave longer "
     "ones out by --max-source-positions with --skip-invalid-size-inputs-valid-test"
 )
-LONGEST_WAIT = 10.0  # seconds for a batch that is being made when a command ends
 
 
 def keep_last_batch() -> None:
@@ -24,6 +17,7 @@ def keep_last_batch() -> None:
     Fault: The last batch is dropped, without a word, if its size is no multiple of
         --required-batch-size-multiple (8): sentences are missing from training,
         validation and the output of fairseq-generate.
+    Asked: all users; silent, loses sentences; none.
     Since: fairseq 0.12.
     Until: batch_by_size returns every index.
     """
@@ -44,6 +38,7 @@ def repeat_batches() -> None:
 
     Fault: Batches are made once, from a seed plus the epoch: a training resumed in a later epoch
         has other batches, sees some sentences twice in that epoch and some never.
+    Asked: who resumes; silent, loses sentences; none.
     Since: fairseq after 0.12.3 (d871f616), as fairseq-fixed.
     Until: make_batches in FairseqTask.get_batch_iterator seeds without the epoch.
     """
@@ -70,6 +65,7 @@ def refresh_cached_items() -> None:
     """Empty the cache of an LRUCacheDataset at the start of an epoch.
 
     Fault: Data sets that cache their last items return them, as masked before, in a new epoch.
+    Asked: who pre-trains; silent, masks stay; none.
     Since: fairseq 0.8.
     Until: LRUCacheDataset.set_epoch empties its cache.
     """
@@ -87,6 +83,7 @@ def use_whole_parts() -> None:
 
     Fault: A split of several parts (train and train1), with the default of --upsample-primary, has
         less than no sentences of the first one: training fails, or on a part of the text.
+    Asked: who has train and train1; silent, loses text; none.
     Since: fairseq 0.10.
     Until: load_langpair_dataset takes -1 for 1.
     """
@@ -104,6 +101,7 @@ def shuffle_after_curriculum() -> None:
 
     Fault: With --curriculum batches are shuffled in no later epoch either, but in a training that
         is resumed.
+    Asked: who gives --curriculum; silent; none.
     Since: fairseq 0.12.2.
     Until: EpochBatchIterator tells its batch sampler whether to shuffle.
     """
@@ -123,6 +121,7 @@ def restart_workers() -> None:
 
     Fault: Processes that load data (--num-workers) live on and are not told of a new epoch: what is
         sampled in each epoch, such as masks, stays as in the first.
+    Asked: who gives --num-workers; silent, masks stay; none.
     Since: fairseq 0.12.2; not 0.12.3; again after it (d871f616), as fairseq-fixed.
     Until: EpochBatchIterator tells its workers.
     """
@@ -132,26 +131,3 @@ def restart_workers() -> None:
         iterator.persistent_workers = False
 
     wrap("fairseq.data.iterators:EpochBatchIterator", "__init__", init)
-
-
-def stop_reading_ahead() -> None:
-    """Let the threads that make batches ahead end before Python does.
-
-    Fault: A thread that makes batches ahead runs on when a training ends amid an epoch; where it
-        is inside torch then, the command is aborted (status 134) though all its work is done.
-    Since: fairseq 0.10.
-    Until: BufferedIterator ends its thread.
-    """
-    from fairseq.data.iterators import BackgroundConsumer
-
-    def stop() -> None:
-        readers = [each for each in threading.enumerate() if isinstance(each, BackgroundConsumer)]
-        for reader in readers:
-            reader._max_len = 0  # it ends after its next batch, for which its queue needs room
-        until = time.monotonic() + LONGEST_WAIT
-        while any(reader.is_alive() for reader in readers) and time.monotonic() < until:
-            for reader in readers:
-                with suppress(queue.Empty):
-                    reader._queue.get(timeout=0.01)
-
-    atexit.register(stop)

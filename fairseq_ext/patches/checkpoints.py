@@ -26,6 +26,7 @@ def copy_whole() -> None:
 
     Fault: checkpoint_last.pt is copied under its final name: a kill leaves one cut short, from
         which no training resumes.
+    Asked: who is interrupted; loses the last checkpoint; none.
     Since: fairseq 0.7.
     Until: fairseq copies to a temporary name first.
     """
@@ -46,6 +47,7 @@ def save_whole() -> None:
 
     Fault: On a full disk torch.save is tried three times into one file, and a traceback is logged;
         what was written stays.
+    Asked: whose disk is full; leaves broken files; none.
     Since: fairseq 0.12.
     Until: torch_persistent_save removes what it could not complete.
     """
@@ -67,6 +69,7 @@ def find_scores_below_zero() -> None:
 
     Fault: --keep-best-checkpoints deletes none whose score is below 0, as the loss of Pearson's
         correlation is, and keeps other ones than the best.
+    Asked: who maximises a correlation; loses the best checkpoints; none.
     Since: fairseq 0.10.
     Until: save_checkpoint looks for a minus sign too.
     """
@@ -83,6 +86,7 @@ def load_safely() -> None:
     """Give fairseq a `torch.load` that builds nothing but an explicit list of types.
 
     Fault: A checkpoint is a pickle, which can run code.
+    Asked: who loads a stranger's checkpoint; silent; none.
     Since: always.
     Until: fairseq loads with weights_only and a list of types.
     """
@@ -96,6 +100,7 @@ def parse_settings() -> None:
     """Give fairseq an `eval` that reads literals only.
 
     Fault: Models eval settings that are saved in a checkpoint.
+    Asked: who loads a stranger's checkpoint; silent; none.
     Since: always.
     Until: fairseq reads them as literals.
     """
@@ -112,6 +117,7 @@ def unpack_safely() -> None:
     """Unpack archives inside their folder, or not at all.
 
     Fault: from_pretrained unpacks an archive wherever its paths lead.
+    Asked: who loads a stranger's archive; silent; none.
     Since: always.
     Until: fairseq filters the members.
     """
@@ -139,6 +145,7 @@ def override_model_name() -> None:
     """Set an overridden `_name` in the configuration of the model alone.
 
     Fault: An override of _name is given to the task too.
+    Asked: who compares models by --model-overrides; loud; none.
     Since: fairseq 0.12.
     Until: overwrite_args_by_name sets it in the model alone.
     """
@@ -168,12 +175,12 @@ def check_models() -> None:
 
     Fault: A checkpoint that fits neither its own settings nor the data ends in a traceback; with
         another dictionary of the same size its output means nothing.
+    Asked: who loads a checkpoint; silent with a dictionary of equal size; none.
     Since: always.
     Until: load_model_ensemble_and_task prints a sentence, and compares dictionaries.
     """
     from fairseq_ext.data.fingerprints import check_fingerprints
     from fairseq_ext.models.origins import check_origins
-    from fairseq_ext.permissions import add_permissions
 
     def read(original: Callable, path: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -212,13 +219,8 @@ def check_models() -> None:
             check_fingerprints(path, extra_state, task)
         return models, cfg, task
 
-    def add_arguments(original: Callable, parser: Any, *args: Any, **kwargs: Any) -> Any:
-        add_permissions(parser)
-        return original(parser, *args, **kwargs)
-
     wrap("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", read)
     wrap("fairseq.checkpoint_utils", "load_model_ensemble_and_task", load)
-    wrap("fairseq.options", "add_dataset_args", add_arguments)
 
 
 def _explain(error: Exception, files: str) -> UsageError:

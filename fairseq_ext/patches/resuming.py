@@ -18,6 +18,7 @@ def end_when_done() -> None:
 
     Fault: A training that has reached --max-update, --stop-time-hours, --stop-min-lr or the end of
         --patience is trained on, and saved, each time its command is run again.
+    Asked: who runs a command again; silent, trains on; none.
     Since: always.
     Until: fairseq_cli.train compares them before the first batch.
     """
@@ -74,6 +75,7 @@ def restore_plateau() -> None:
 
     Fault: With --lr-scheduler reduce_lr_on_plateau a resumed training waits anew before the
         learning rate falls.
+    Asked: who resumes; silent, another learning rate; none.
     Since: fairseq 0.6.
     Until: ReduceLROnPlateauLRSchedule.state_dict has them.
     """

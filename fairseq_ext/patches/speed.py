@@ -7,6 +7,7 @@ def smooth_in_one_pass() -> None:
     """Compute label-smoothed cross-entropy and its gradient together.
 
     Fault: It passes over the scores of the whole vocabulary seven times, and keeps four copies.
+    Asked: who translates; silent, slow; none.
     Since: always.
     Until: torch or fairseq has such a loss in one kernel.
     """
@@ -21,6 +22,7 @@ def update_in_one_kernel() -> None:
 
     Fault: Without apex Adam takes about ten operations for each tensor, each of which passes over
     memory.
+    Asked: who trains; silent, slow; none.
     Since: always.
     Until: fairseq takes torch's fused Adam.
     """

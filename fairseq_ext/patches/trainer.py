@@ -12,10 +12,9 @@ from typing import Any
 
 from fairseq_ext.patches.best_metric import check_metric
 from fairseq_ext.patches.checkpoints import examining
-from fairseq_ext.patches.messages import as_usage_error
-from fairseq_ext.patches.processes import check_precision, check_processes
 from fairseq_ext.patches.resuming import EARLY_STOP, early_stop
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.training.machine_checks import check_precision, check_processes
+from fairseq_ext.wrapping import as_usage_error, wrap
 
 TRAINER = "fairseq.trainer:Trainer"
 
@@ -31,6 +30,7 @@ def check_before_training() -> None:
     """Check the machine, then model and criterion, when the trainer is built.
 
     Fault: Flags that do not go together are found late, by a traceback, or never.
+    Asked: who trains; silent for some options; it is a refusal.
     Since: always.
     Until: fairseq refuses them before it reads data.
     """
@@ -51,6 +51,7 @@ def save_all() -> None:
 
     Fault: Checkpoints do not say which dictionary and whose parts they were trained with, or how
         many validations were worse than the best one.
+    Asked: who resumes; silent, another training; none.
     Since: always.
     Until: Trainer.state_dict has all three.
     """
@@ -82,6 +83,7 @@ def restore_all() -> None:
     Fault: A resumed training loses what the task keeps and what metrics add up over a run, and
         takes parameters of another mechanism for its own. With --store-ema a checkpoint without a
         moving average ends in a traceback, and --ema-update-freq counts from 0 again.
+    Asked: who resumes; silent, another training; none.
     Since: fairseq 0.12.
     Until: Trainer.load_checkpoint calls task.load_state_dict, restores the default metrics and the
         count, and begins an average from the parameters.
@@ -133,6 +135,7 @@ def forget_validations() -> None:
     """Begin each validation without the meters of those before.
 
     Fault: What validations log, all predictions among it, is kept and saved in checkpoints.
+    Asked: who validates; silent, checkpoints grow; none.
     Since: fairseq 0.9.
     Until: Trainer.begin_valid_epoch resets the meters of "valid".
     """
@@ -168,6 +171,7 @@ def average_last_norms() -> None:
     Fault: --store-ema drops the last layer norms of models with --encoder-normalize-before or
         --decoder-normalize-before, as language models are: it takes the average for one of a
         version that had none.
+    Asked: who gives --store-ema; silent, loses parameters; none.
     Since: fairseq 0.12.
     Until: EMA.restore keeps the versions of encoder and decoder.
     """
@@ -185,6 +189,7 @@ def average_shared_once() -> None:
 
     Fault: --store-ema averages shared parameters, such as tied embeddings, once under each of their
         names, so that their decay is a power of --ema-decay.
+    Asked: who gives --store-ema; silent, another decay; none.
     Since: fairseq 0.12.
     Until: EMA.step keeps no tensor twice.
     """
@@ -209,6 +214,7 @@ def register_lamb() -> None:
     """Register LAMB in plain torch instead of fairseq's.
 
     Fault: --optimizer lamb needs apex.
+    Asked: who repeats the paper on DNA; loud; none.
     Since: fairseq 0.10.
     Until: fairseq's FusedLAMB works in plain torch.
     """
@@ -220,6 +226,7 @@ def unscale_once() -> None:
 
     Fault: With --amp gradients are divided by the loss scale twice: once for the optimizer and once
         for its wrapper. --amp-init-scale has no effect but as the window.
+    Asked: who gives --amp; silent, another step; none.
     Since: fairseq 0.12.
     Until: AMPOptimizer.step steps `self.optimizer`.
     """

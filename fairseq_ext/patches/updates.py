@@ -21,6 +21,7 @@ def count_real_batches() -> None:
 
     Fault: With --update-freq above 1 the dummy that a process gets at the end of an epoch makes it
         count nothing of this update, or is counted itself, while gradients are of the real batches.
+    Asked: who trains in processes with --update-freq; silent; none.
     Since: fairseq 0.9.
     Until: Trainer.train_step leaves the size and the log of a dummy out, and nothing else.
     """
@@ -42,6 +43,7 @@ def stop_when_not_finite() -> None:
 
     Fault: A training whose loss is not finite goes on, or ends in a traceback without the update
         and its sentences. The last batch of an update decides whether all of them are counted.
+    Asked: who trains; silent; it is a refusal.
     Since: always.
     Until: Trainer.train_step names them.
     """

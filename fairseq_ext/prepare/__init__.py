@@ -1,5 +1,6 @@
 """Steps of data recipes, each run as `python -m fairseq_ext.prepare.STEP`."""
 
-from fairseq_ext.errors import plain_errors
+from fairseq_ext.errors import is_command, plain_errors
 
-plain_errors()
+if is_command():
+    plain_errors()

@@ -148,7 +148,7 @@ def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> l
         on_cpu: whether it is on CPUs.
         world: the number of processes on all nodes.
     """
-    from fairseq_ext.patches.processes import CPU_DDP  # slow
+    from fairseq_ext.training.machine_checks import CPU_DDP  # slow
 
     accepted: dict[str, Sequence[str]] = {"--distributed-world-size": [str(world)]}
     if on_cpu and world > 1:

@@ -27,7 +27,6 @@ from fairseq_ext.models.config import (
     to_dict,
 )
 from fairseq_ext.models.mixins import log_average, log_statistics, record_attention
-from fairseq_ext.models.products import choose_library
 from fairseq_ext.vqa.model_parts import (
     LAYERS,
     RNNS,
@@ -149,9 +148,7 @@ class VqaModel(BaseFairseqModel):
         args = Namespace(**options)
         check_ranges(getattr(cls, "__dataclass"), args)
         words = task.source_dictionary
-        model = cls(args, len(words), words.pad(), len(task.answers), task.width)
-        choose_library(model)
-        return model
+        return cls(args, len(words), words.pad(), len(task.answers), task.width)
 
     def describe(self) -> dict[str, Any]:
         """Return the options that change what parameters mean, as text."""

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext.patches.ranges import find_range
+from fairseq_ext.commands.ranges import find_range
 
 from .commands import COMMANDS, Command
 from .files import PRINTED, Fault, list_read, list_written

@@ -5,8 +5,9 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
+from fairseq_ext.commands.configurations import check_name
+from fairseq_ext.commands.products import choose_library
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.configurations import check_name
 from fairseq_ext.wrapping import wrap
 
 LANGUAGES = ("source_lang", "target_lang")
@@ -18,6 +19,7 @@ def check_user_dir() -> None:
     """Say which paths were tried for a --user-dir, and what it has to be.
 
     Fault: A --user-dir that is not there, or no package, ends in a traceback.
+    Asked: all users; loud; it is a message.
     Since: always.
     Until: import_user_module prints a sentence.
     """
@@ -59,7 +61,10 @@ def check_user_dir() -> None:
 def check_data() -> None:
     """Refuse folders of data, subsets, tasks and architectures that are not there.
 
+    A model of ours that is built chooses how matrices are multiplied.
+
     Fault: Data, subsets, tasks and architectures that are not there end in a traceback.
+    Asked: all users; loud; it is a message.
     Since: always.
     Until: fairseq prints a sentence for them.
     """
@@ -123,7 +128,9 @@ def check_data() -> None:
         if name:
             known = {**models.MODEL_REGISTRY, **models.ARCH_MODEL_REGISTRY}
             check_name("the architecture", name, known)
-        return original(cfg, *args, **kwargs)
+        model = original(cfg, *args, **kwargs)
+        choose_library(model)
+        return model
 
     wrap("fairseq.models", "build_model", build)
     wrap("fairseq.tasks", "setup_task", setup)
@@ -157,6 +164,7 @@ def check_dictionaries() -> None:
 
     Fault: A dictionary that is missing or damaged ends in a traceback, mostly without its name; one
         without symbols is accepted.
+    Asked: all users; silent without symbols; it is a message.
     Since: always.
     Until: Dictionary.add_from_file prints a sentence.
     """
@@ -182,6 +190,7 @@ def check_raw_text() -> None:
 
     Fault: fairseq-preprocess goes back byte by byte from what it cannot decode, to the beginning of
         the file, and ends in a traceback. Files that are no text, but zeros, are binarised.
+    Asked: who binarises; silent for zeros; it is a message.
     Since: fairseq 0.8.
     Until: ChunkLineIterator prints a sentence.
     """
@@ -215,6 +224,7 @@ def check_binarised_text() -> None:
 
     Fault: Text that is cut short, of another dictionary or not text at all is noticed late, by a
         traceback, or never. A .bin that is missing is reported as its .idx, or not at all.
+    Asked: who trains; silent with another dictionary; it is a message.
     Since: always.
     Until: fairseq compares .idx, .bin and dictionary.
     """

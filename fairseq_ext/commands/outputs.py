@@ -20,6 +20,7 @@ def say_once_that_a_log_is_cut() -> None:
     """Say in one line that the file of a log cannot be written.
 
     Fault: On a full disk each line of preprocess.log, or of --log-file, leaves a traceback.
+    Asked: whose disk is full; loud, a flood; it is a message.
     Since: always.
     Until: logging says so itself.
     """
@@ -47,6 +48,7 @@ def write_results_whole() -> None:
     """Give the file of --results-path its name when it is complete.
 
     Fault: What an interrupted fairseq-generate has written stands under the final name.
+    Asked: who is interrupted; silent, a part looks whole; none.
     Since: fairseq 0.9.
     Until: fairseq-generate writes to a temporary name first.
     """
@@ -61,6 +63,7 @@ def write_data_whole() -> None:
 
     Fault: What an interrupted fairseq-preprocess, or a full disk, has left stands under the final
         names of .bin, .idx and dict.txt.
+    Asked: who is interrupted; silent, a part looks whole; none.
     Since: always.
     Until: it writes to temporary names first.
     """

@@ -1,10 +1,13 @@
 """Rules for options of fairseq that have to suit each other, checked at start."""
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 from fairseq_ext.attention.options import Rule, check_rules
+
+OLDER_NUMPY = ("1.", "2.0.", "2.1.", "2.2.", "2.3.")
 
 
 def _rule(others: str, broken: Callable[..., Any], advice: str) -> Rule:
@@ -48,6 +51,12 @@ RULES: dict[str, Rule | list[Rule]] = {
         "max_len_b max_len_a",
         lambda least, b, a: a <= 0 and least > b,
         "no output could be that long; raise --max-len-b, or lower --min-len",
+    ),
+    "num_batch_buckets": Rule(
+        "",
+        "{one}, and fairseq makes no buckets with numpy 2.4 or newer; leave it out, or install "
+        "numpy 2.3",
+        lambda most: most and most > 0 and not version("numpy").startswith(OLDER_NUMPY),
     ),
     "print_alignment": Rule(
         "buffer_size",

@@ -9,8 +9,9 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from fairseq_ext.commands.configurations import check_configuration, check_flags, to_flag
 from fairseq_ext.errors import UsageError, guard_standard_output
-from fairseq_ext.patches.configurations import check_configuration, check_flags, to_flag
+from fairseq_ext.permissions import add_permissions
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
 
@@ -24,6 +25,7 @@ def check_ranges() -> None:
     Fault: Numbers and names that mean nothing end in a traceback, or train all the same; a reader
         of standard output that goes away ends in a traceback; --help lists only the flags that all
         trainings have, whatever --arch is.
+    Asked: all users; silent for some numbers; it is a refusal.
     Since: always.
     Until: fairseq checks ranges and names, and leaves --help out of its first pass over the flags.
     """
@@ -32,6 +34,12 @@ def check_ranges() -> None:
     def add_arguments(original: Callable, parser: ArgumentParser) -> ArgumentParser:
         parser.parse_args = partial(_parse, parser.parse_args)  # type: ignore[method-assign]
         return original(parser)
+
+    def add_data_arguments(
+        original: Callable, parser: ArgumentParser, *args: Any, **kw: Any
+    ) -> Any:
+        add_permissions(parser)
+        return original(parser, *args, **kw)
 
     def add_defaults(original: Callable, cfg: Any) -> None:
         original(cfg)
@@ -44,6 +52,7 @@ def check_ranges() -> None:
 
     wrap("fairseq.options", "parse_args_and_arch", parse)
     wrap("fairseq.options", "add_preprocess_args", add_arguments)
+    wrap("fairseq.options", "add_dataset_args", add_data_arguments)
     wrap("fairseq.dataclass.utils", "eval_str_list", _read_list)
     wrap("fairseq.dataclass.utils", "_override_attr", _read_literals)
     wrap("fairseq.dataclass.initialize", "add_defaults", add_defaults)

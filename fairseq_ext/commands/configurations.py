@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_ext.commands.option_pairs import check_pairs
+from fairseq_ext.commands.overrides import TEXTS
+from fairseq_ext.commands.ranges import check_number
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.option_pairs import check_pairs
-from fairseq_ext.patches.overrides import TEXTS
-from fairseq_ext.patches.ranges import check_number
 
 LAST = "checkpoint_last.pt"  # default of --restore-file, in --save-dir
 

@@ -2,17 +2,13 @@
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext import errors
-from fairseq_ext.errors import UsageError, to_line
-from fairseq_ext.wrapping import replace, wrap
-
-FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
-
+from fairseq_ext.errors import to_line
+from fairseq_ext.wrapping import FULL_KEY, as_usage_error, replace, wrap
 
 NO_TEXT = ("'utf-8' codec", "{argument} is not valid UTF-8; convert it to UTF-8")
 
@@ -67,15 +63,16 @@ def refuse_plainly() -> None:
     """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError.
 
     Fault: Errors that a user can mend end in a traceback.
+    Asked: all users; loud; it is messages.
     Since: always.
     Until: fairseq prints a sentence for them.
     """
-    from fairseq_ext.tasks.plain_text import find_split
-
     for function, refusal in REFUSALS.items():
         wrap(*function, _wrapper(*refusal))
 
     def load(original: Callable, task: Any, split: str, epoch: int, combine: bool) -> Any:
+        from fairseq_ext.tasks.plain_text import find_split
+
         find_split(task, split, epoch)
         return original(task, split, epoch, combine)
 
@@ -135,21 +132,3 @@ def _wrapper(start: str, sentence: str) -> Callable:
             return original(*args, **kwargs)
 
     return call
-
-
-@contextmanager
-def as_usage_error(start: str, sentence: str, argument: Any) -> Iterator[None]:
-    """Turn an exception whose text begins with `start` into a UsageError.
-
-    Args:
-        sentence: the message, with places for "{argument}" and for "{reason}", which the exception
-            gives.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not str(error).startswith(start):
-            raise
-        cause = error.__context__ or error
-        reason = " ".join(str(cause).split(FULL_KEY)[0].split())[:200]
-        raise UsageError(sentence.format(argument=argument, reason=reason)) from error

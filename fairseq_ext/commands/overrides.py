@@ -10,8 +10,8 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
+from fairseq_ext.commands.ranges import check_number, find_range
 from fairseq_ext.errors import UsageError
-from fairseq_ext.patches.ranges import check_number, find_range
 
 GROUP = frozenset(
     "lr initial_lr lr_scale betas beta1 eps weight_decay momentum dampening nesterov rho amsgrad "

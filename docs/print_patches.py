@@ -1,0 +1,33 @@
+"""Print the tables of docs/patches.md from the docstrings of patches and changes for commands."""
+
+import inspect
+import re
+from collections.abc import Callable
+
+from fairseq_ext import commands, patches
+
+HEAD = ["change", "what fairseq does", "who meets it; how; smaller mend", "since", "goes when"]
+FACTS = re.compile(r"Fault: (.+) Asked: (.+)\. Since: (.+)\. Until: (.+)\.$")
+
+
+def read_facts(change: Callable[[], None]) -> list[str]:
+    """Return what the docstring of a change says under Fault, Asked, Since and Until."""
+    text = " ".join((inspect.getdoc(change) or "").split())
+    facts = FACTS.search(text)
+    assert facts, f"{change.__name__} does not say its fault, who meets it, since and until when"
+    return list(facts.groups())
+
+
+def as_markdown(title: str, changes: tuple[Callable[[], None], ...]) -> str:
+    """Return a section with a row for each change; * marks those that can be switched off."""
+    rows = [HEAD, ["---"] * len(HEAD)]
+    for change in changes:
+        mark = " \\*" if change in patches.NUMBERS else ""
+        name = f"{change.__module__.removeprefix('fairseq_ext.')}.{change.__name__}"
+        rows.append([f"`{name}`{mark}", *read_facts(change)])
+    return f"## {title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    print(as_markdown("Patches", patches.PATCHES))
+    print(as_markdown("Commands", commands.CHANGES), end="")

@@ -1,0 +1,56 @@
+"""Settings of hydra, torch and warnings for a whole process."""
+
+import warnings
+
+from fairseq_ext.wrapping import find_owner
+
+STOCK_WARNINGS = [
+    (r"hydra\.experimental\.\w+\(\) is no longer experimental", UserWarning, ""),
+    (r"\nThe version_base parameter is not specified", UserWarning, ""),
+    (r"In '.*': Usage of deprecated keyword in package header", UserWarning, ""),
+    (r"\n'.*' is validated against ConfigStore schema with the same name", UserWarning, ""),
+    (r"\nThe strict flag in the compose API is deprecated", UserWarning, ""),
+    (r"'pin_memory' argument is set as true but no accelerator is found", UserWarning, ""),
+    (r"Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning, ""),
+    (r"`torch\.jit\.script` is deprecated", Warning, ""),
+    (r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated", FutureWarning, r"fairseq\."),
+]
+"""Start of a message that stock fairseq causes, its category, the module that warns ("": any)."""
+
+
+def silence_stock_warnings() -> None:
+    """Ignore the warnings of `STOCK_WARNINGS`.
+
+    Fault: It causes some thirty lines of warnings in every run.
+    Asked: all users; thirty lines of noise; none.
+    Since: torch 2, hydra 1.1.
+    Until: a row of the list goes when fairseq stops causing it.
+    """
+    for message, category, module in STOCK_WARNINGS:
+        warnings.filterwarnings("ignore", message, category, module)
+
+
+def share_configurations() -> None:
+    """Let hydra read its store of configurations in place.
+
+    Fault: hydra copies every stored configuration before it composes one, and then the few that it
+        uses once more; with fairseq's and ours that takes half a second of every command.
+    Asked: all users; silent, a slow start; none.
+    Since: hydra 1.1.
+    Until: hydra copies its list of sources alone, which is all that it changes.
+    """
+    find_owner("hydra.core.config_store:ConfigStore").__deepcopy__ = lambda self, memo: self
+
+
+def avoid_cudnn_attention() -> None:
+    """Let torch run attention by its flash or memory-efficient kernels, not by cuDNN's.
+
+    Fault: On Hopper and Blackwell it runs attention by cuDNN, which takes up to a second to plan
+        each new shape of a batch, and whose gradients can be NaN (pytorch#196678).
+    Asked: who has a new GPU; silent, NaN or slow; none.
+    Since: torch 2.11.
+    Until: cuDNN keeps one plan for all lengths and its gradients are right.
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
