@@ -43,8 +43,7 @@ from omegaconf import OmegaConf
 from torch.multiprocessing import ProcessRaisedException
 
 from fairseq_ext import commands, patches, safe_loading, wrapping
-from fairseq_ext.commands import libraries as command_libraries
-from fairseq_ext.commands import processes as command_processes
+from fairseq_ext.commands import launching, process_wide
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches import libraries
 from fairseq_ext.training import machine_checks
@@ -103,7 +102,7 @@ def test_only_stock_warnings_are_filtered():
     mine = ["something of yours", "hydra says hello", "mismatched key_padding_mask"]
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        command_libraries.silence_stock_warnings()
+        process_wide.silence_stock_warnings()
         for text in mine:
             warnings.warn(text, UserWarning, stacklevel=1)
         warnings.warn(
@@ -681,7 +680,7 @@ def test_a_refusal_of_a_process_that_was_started_is_one_sentence(monkeypatch):
     cfg.distributed_training.distributed_init_method = "tcp://localhost:1"
     cfg.distributed_training.distributed_num_procs = 2
     monkeypatch.setattr(torch.multiprocessing, "spawn", spawn)
-    monkeypatch.setattr(command_processes, "check_processes", lambda cfg: None)
+    monkeypatch.setattr(launching, "check_processes", lambda cfg: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UsageError, match=r"^--x is 1; give 2$"):
         distributed_utils.call_main(cfg, print)

@@ -45,7 +45,7 @@ import functools, json, logging, multiprocessing, os, sys
 from pathlib import Path
 
 import fairseq_ext.registry
-from fairseq_ext.commands.processes import run_and_end_group
+from fairseq_ext.commands.launching import run_and_end_group
 
 DONE = []
 

@@ -1,18 +1,18 @@
-"""What a command needs of its process, in one ordered list: checks, messages, outputs, settings.
+"""Changes that a command makes to its process, in one list: checks, messages, outputs, settings.
 
 fairseq's commands and ours set it up when they import the plugin, and so do the processes that they
 start. A program that imports the plugin does not, unless it calls `set_up`. docs/patches.md has the
 list as a table.
 """
 
-from fairseq_ext.commands import flags, input_files, libraries, messages, outputs, processes
+from fairseq_ext.commands import flags, input_files, launching, messages, outputs, process_wide
 from fairseq_ext.errors import plain_errors
 from fairseq_ext.wrapping import apply_once
 
 CHANGES = (
-    libraries.silence_stock_warnings,
-    libraries.avoid_cudnn_attention,
-    libraries.share_configurations,
+    process_wide.silence_stock_warnings,
+    process_wide.avoid_cudnn_attention,
+    process_wide.share_configurations,
     input_files.check_user_dir,
     input_files.check_data,
     input_files.check_dictionaries,
@@ -23,8 +23,7 @@ CHANGES = (
     outputs.write_data_whole,
     outputs.say_once_that_a_log_is_cut,
     flags.check_ranges,
-    processes.run_processes,
-    processes.stop_reading_ahead,
+    launching.run_processes,
     plain_errors,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""

@@ -129,7 +129,8 @@ def check_data() -> None:
             known = {**models.MODEL_REGISTRY, **models.ARCH_MODEL_REGISTRY}
             check_name("the architecture", name, known)
         model = original(cfg, *args, **kwargs)
-        choose_library(model)
+        if type(model).__module__.startswith("fairseq_ext."):
+            choose_library(model)
         return model
 
     wrap("fairseq.models", "build_model", build)

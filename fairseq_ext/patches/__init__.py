@@ -29,6 +29,7 @@ PATCHES = (
     batches.use_whole_parts,
     batches.shuffle_after_curriculum,
     batches.restart_workers,
+    batches.stop_reading_ahead,
     checkpoints.copy_whole,
     checkpoints.save_whole,
     checkpoints.find_scores_below_zero,

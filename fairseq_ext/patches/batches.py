@@ -1,6 +1,11 @@
-"""Patches of batching: none is lost, stale or other after resuming."""
+"""Patches of batching: none is lost, stale or other after resuming, and its threads end."""
 
+import atexit
+import queue
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fairseq_ext.wrapping import as_usage_error, wrap
@@ -9,6 +14,7 @@ TOO_LONG = (
     "{reason}, which is --max-tokens; give as many as the longest sentence has, or leave longer "
     "ones out by --max-source-positions with --skip-invalid-size-inputs-valid-test"
 )
+LONGEST_WAIT = 10.0  # seconds for a batch that is being made when a program ends
 
 
 def keep_last_batch() -> None:
@@ -131,3 +137,32 @@ def restart_workers() -> None:
         iterator.persistent_workers = False
 
     wrap("fairseq.data.iterators:EpochBatchIterator", "__init__", init)
+
+
+def stop_reading_ahead() -> None:
+    """Let the threads that make batches ahead end before Python does.
+
+    Fault: A thread that makes batches ahead runs on when a training ends amid an epoch; where it
+        is inside torch then, the command is aborted (status 134) though all its work is done.
+    Asked: who stops amid an epoch; loud after all work is done; none.
+    Since: fairseq 0.10.
+    Until: BufferedIterator ends its thread.
+    """
+    from fairseq.data.iterators import BackgroundConsumer
+
+    def stop() -> None:
+        readers = [each for each in threading.enumerate() if isinstance(each, BackgroundConsumer)]
+        for reader in readers:
+            reader._max_len = 0  # it ends after its next batch, for which its queue needs room
+        until = time.monotonic() + LONGEST_WAIT
+        while any(reader.is_alive() for reader in readers) and time.monotonic() < until:
+            for reader in readers:
+                with suppress(queue.Empty):
+                    reader._queue.get(timeout=0.01)
+
+    def create(original: Callable, iterator: Any) -> None:
+        original(iterator)
+        atexit.unregister(stop)
+        atexit.register(stop)
+
+    wrap("fairseq.data.iterators:BufferedIterator", "_create_consumer", create)

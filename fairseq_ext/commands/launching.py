@@ -1,19 +1,12 @@
-"""Changes of how the processes and threads of a command start and end."""
+"""Changes of how the processes of a command start and end."""
 
-import atexit
 import functools
-import queue
-import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from fairseq_ext.errors import USAGE_ERROR, UsageError
 from fairseq_ext.training.machine_checks import check_processes, unset_tpu
 from fairseq_ext.wrapping import wrap
-
-LONGEST_WAIT = 10.0  # seconds for a batch that is being made when a command ends
 
 
 def run_processes() -> None:
@@ -57,27 +50,3 @@ def run_and_end_group(main: Callable, cfg: Any, **kwargs: Any) -> None:
         dist.barrier(utils.get_global_group())
         dist.destroy_process_group()
         vars(utils.get_global_group).pop("_global_group", None)  # it is kept there
-
-
-def stop_reading_ahead() -> None:
-    """Let the threads that make batches ahead end before Python does.
-
-    Fault: A thread that makes batches ahead runs on when a training ends amid an epoch; where it
-        is inside torch then, the command is aborted (status 134) though all its work is done.
-    Asked: who stops amid an epoch; loud after all work is done; none.
-    Since: fairseq 0.10.
-    Until: BufferedIterator ends its thread.
-    """
-    from fairseq.data.iterators import BackgroundConsumer
-
-    def stop() -> None:
-        readers = [each for each in threading.enumerate() if isinstance(each, BackgroundConsumer)]
-        for reader in readers:
-            reader._max_len = 0  # it ends after its next batch, for which its queue needs room
-        until = time.monotonic() + LONGEST_WAIT
-        while any(reader.is_alive() for reader in readers) and time.monotonic() < until:
-            for reader in readers:
-                with suppress(queue.Empty):
-                    reader._queue.get(timeout=0.01)
-
-    atexit.register(stop)
