@@ -36,14 +36,18 @@ ANY = Range("finite", -1e300, 1e300, True, True, whole=False)
 def _read() -> dict[str, Range]:
     """Return the table: names and patterns of options -> range."""
     table = tomllib.loads(TABLE.read_text("utf-8"))
-    return {name: _make(row) for row in table.values() for name in row["options"].split()}
+    return {
+        option: _make(row.get("means", kind), row)
+        for kind, row in table.items()
+        for option in row["options"].split()
+    }
 
 
-def _make(row: Mapping[str, Any]) -> Range:
+def _make(means: str, row: Mapping[str, Any]) -> Range:
     number = int if "whole" in row else float
     special = {number(value): what for value, what in row.get("special", {}).items()}
     interval = row.get("whole") or row["real"]
-    return read_range(interval, row["means"], "whole" in row, special, row.get("length"))
+    return read_range(interval, means, "whole" in row, special, row.get("length"))
 
 
 def rows() -> Iterator[tuple[str, Range]]:
