@@ -60,9 +60,22 @@ def decode_utf8(line: bytes, where: str) -> str:
 def decode_line(line: bytes, where: str) -> str:
     """Return what `decode_utf8` returns; raise UsageError for a carriage return within the line."""
     text = decode_utf8(line, where)
-    if "\r" in text.removesuffix("\n").removesuffix("\r"):
-        raise UsageError(f"{where}: holds a carriage return, a line end for fairseq; remove it")
+    check_line_end(line, where)
     return text
+
+
+def check_line_end(line: bytes, where: str) -> None:
+    """Raise UsageError for a carriage return within a line."""
+    if b"\r" in line and b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
+        raise UsageError(f"{where}: holds a carriage return, a line end for fairseq; remove it")
+
+
+def check_line_ends(path: Path) -> None:
+    """Raise UsageError for a carriage return within a line of a text file; pipes are not read."""
+    if path.is_file():
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                check_line_end(line, f"{path}, line {number}")
 
 
 def decode_lines(

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,13 @@ def find_owner(path: str) -> Any:
     module, _, cls = path.partition(":")
     owner = importlib.import_module(module)
     return getattr(owner, cls) if cls else owner
+
+
+def list_copies(command: str) -> list[str]:
+    """Return the names under which the module of a command is loaded: `python -m` makes another."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    as_main = ["__main__"] if spec is not None and spec.name == command else []
+    return [name for name in (command, *as_main) if name in sys.modules]
 
 
 def wrap(path: str, name: str, wrapper: Callable) -> None:

@@ -12,8 +12,10 @@ from conftest import PLUGIN, TRAIN, fairseq
 from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.file_chunker_utils import Chunker, find_offsets
+from fairseq_cli import interactive
 from omegaconf import OmegaConf
 
+from fairseq_ext.commands import input_files
 from fairseq_ext.data import binarised
 from fairseq_ext.errors import UsageError
 
@@ -377,3 +379,39 @@ def test_raw_text_in_chunks(tmp_path, chunks):
         with Chunker(name, begin, end) as lines:
             read += lines
     assert read == text
+
+
+RETURNS = {"en": "a b\rc\nd\ne\nf\n", "fr": "g\nh\ni\rj\nk\n"}
+
+
+@pytest.mark.parametrize("flags", ["", "--workers 3", "--only-source", "--dataset-impl raw"])
+def test_a_carriage_return_ends_no_line(flags, tmp_path):
+    for side, text in RETURNS.items():
+        (tmp_path / f"train.{side}").write_bytes(text.encode())
+    given = ["-s", "en", "-t", "fr", f"--trainpref={tmp_path}/train", f"--destdir={tmp_path}/out"]
+    given += [*flags.split(), "--user-dir", PLUGIN]
+    done = fairseq("preprocess", *given, check=False)
+    said = "train.en, line 1: holds a carriage return, a line end for fairseq; remove it"
+    assert done.returncode == 1 and said in done.stderr
+    for side, text in RETURNS.items():
+        spaced = text.replace("\r", " ").replace("\n", "\r\n")
+        (tmp_path / f"train.{side}").write_bytes(spaced.encode())
+    fairseq("preprocess", *given)
+    if "raw" not in flags:
+        words = Dictionary.load(str(tmp_path / "out" / "dict.en.txt"))
+        data = data_utils.load_indexed_dataset(f"{tmp_path}/out/train.en-fr.en", words)
+        assert words.string(data[0]) == "a b c" and len(data) == 4
+
+
+def test_raw_data_sets_and_input_with_carriage_returns(tmp_path, monkeypatch):
+    text = tmp_path / "text"
+    text.write_bytes(b"w1 w2\nw1\rw2\n")
+    with pytest.raises(UsageError, match=r"text, line 2: holds a carriage return"):
+        indexed_dataset.IndexedRawTextDataset(str(text), dictionary())
+    monkeypatch.setattr(interactive, "buffered_read", interactive.buffered_read)
+    input_files.read_input_by_lines()  # which does it where the command is loaded
+    with pytest.raises(UsageError, match=r"text, line 2: holds a carriage return"):
+        next(interactive.buffered_read(str(text), 9))
+    with text.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert [*interactive.buffered_read("-", 9)] == [["w1 w2", "w1\rw2"]]

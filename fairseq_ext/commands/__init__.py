@@ -17,6 +17,7 @@ CHANGES = (
     input_files.check_data,
     input_files.check_dictionaries,
     input_files.check_raw_text,
+    input_files.read_input_by_lines,
     input_files.check_binarised_text,
     messages.refuse_plainly,
     outputs.write_results_whole,

@@ -10,11 +10,7 @@ from fairseq_ext import errors
 from fairseq_ext.errors import to_line
 from fairseq_ext.wrapping import FULL_KEY, as_usage_error, replace, wrap
 
-NO_TEXT = ("'utf-8' codec", "{argument} is not valid UTF-8; convert it to UTF-8")
-
 REFUSALS = {
-    ("fairseq.binarizer", "find_offsets"): NO_TEXT,
-    ("fairseq.data.dictionary", "find_offsets"): NO_TEXT,
     ("fairseq.checkpoint_utils", "verify_checkpoint_directory"): (
         "[Errno",
         "cannot write checkpoints to {argument} ({reason}); choose another --save-dir",

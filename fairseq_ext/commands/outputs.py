@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.files import explain_disk_errors, remove, rename_when_complete
-from fairseq_ext.wrapping import replace, wrap
+from fairseq_ext.wrapping import list_copies, replace, wrap
 
 NEVER = logging.CRITICAL + 1
 GENERATE = "fairseq_cli.generate"
@@ -53,9 +53,7 @@ def write_results_whole() -> None:
     Until: fairseq-generate writes to a temporary name first.
     """
     importlib.import_module(GENERATE)  # it may be half imported: what is replaced is a builtin
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    as_main = ["__main__"] if spec is not None and spec.name == GENERATE else []
-    replace([GENERATE, *as_main], "open", open_whole)
+    replace(list_copies(GENERATE), "open", open_whole)
 
 
 def write_data_whole() -> None:

@@ -33,6 +33,7 @@ def main() -> None:
     add = parser.add_argument
     add("--seed", type=int, default=int(os.environ.get("FAIRSEQ_EXT_FUZZ_SEED", 1)))
     add("--cases", type=int, default=int(os.environ.get("FAIRSEQ_EXT_FUZZ_CASES", 2000)))
+    add("--every", type=int, default=1, metavar="N", help="each N-th of these cases")
     add("--case", type=int, nargs="+", metavar="N", help="only these, and show what they say")
     add("--only", metavar="NAME", help="only commands whose name has this in it")
     add("--about", metavar="TEXT", help="only cases with this in them")
@@ -74,7 +75,9 @@ def run(args: argparse.Namespace, folder: Path) -> int:
     cases = (
         (number, case)
         for number, case in cases
-        if (args.only or "") in case.command.name and (args.about or "") in case.about
+        if number % args.every == 0
+        and (args.only or "") in case.command.name
+        and (args.about or "") in case.about
     )
     if args.list:
         for number, case in cases:
