@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
@@ -73,6 +74,8 @@ def plain_errors() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, UsageError):
             print(f"error: {read_message(error)}", file=sys.stderr)
+        elif issubclass(kind, KeyboardInterrupt) and is_command():
+            print("interrupted", file=sys.stderr)
         elif _is_caught(error):
             print(describe(error), file=sys.stderr)
         else:
@@ -168,16 +171,35 @@ def _report(error: BaseException) -> str:
     where = " at {}:{}, in {}".format(*places[-1]) if places else ""
     inner = "Traceback (most recent call last)" in str(error)  # of another process
     what = text.rpartition("\n")[2] if inner else f"{type(error).__name__}: {error}"
-    found = (
-        f"unexpected error: {to_line(what)}{where}; this is a fault of ours: please report it with"
-    )
+    found = f"unexpected error: {to_line(what)}{where}; {name_culprit([p[0] for p in places])}"
     try:
-        path = _write_report(text)
+        path = f"the file {_write_report(text)}"
     except OSError:
         return f"{text}\n{found} the traceback above"
-    return (
-        f"{found} the file {path}, which has the command and the traceback ({TRACEBACK}=1 shows it)"
-    )
+    return f"{found} {path}, which has the command and the traceback ({TRACEBACK}=1 shows it)"
+
+
+def name_culprit(files: Sequence[str]) -> str:
+    """Return whose code an exception arose in, as a sentence before "the file …".
+
+    Args:
+        files: those of the traceback's frames, the innermost last; Python's own are passed over.
+    """
+    packages = {"fairseq", "fairseq_cli"}
+    libraries = {Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("platstdlib"))}
+    for path in map(Path, reversed(files)):
+        if path.is_relative_to(Path(__file__).parent):
+            break
+        folders = path.parts
+        installed = next((i for i, name in enumerate(folders) if name.endswith("-packages")), None)
+        if installed is None and packages.isdisjoint(folders):
+            if str(path).startswith("<") or any(map(path.is_relative_to, libraries)):
+                continue
+            return f"it arose in your own code, {path}; see"
+        name = "fairseq" if installed is None else folders[installed + 1].removesuffix(".py")
+        name = "fairseq" if name in packages else f"the library {name}"
+        return f"it arose in {name}, and not in fairseq_ext; see"
+    return "this is a fault of ours: please report it with"
 
 
 def _write_report(text: str) -> str:

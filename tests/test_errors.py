@@ -1,6 +1,7 @@
 """Exceptions that nobody caught end a command with one line, and a file with the traceback."""
 
 import gc
+import json
 import re
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import hydra
 import pytest
 import torch
+from conftest import PLUGIN
 from conftest import fairseq as run_fairseq
 from fairseq import options
 from fairseq import utils as fairseq_utils
@@ -19,6 +21,7 @@ from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq_cli import preprocess
 from omegaconf import OmegaConf
 
+from fairseq_ext import errors
 from fairseq_ext.attention.options import check_rules, read_rules
 from fairseq_ext.commands import option_pairs
 from fairseq_ext.errors import UsageError
@@ -53,9 +56,11 @@ def fail(error):
 
 
 def test_a_fault_is_one_line_with_a_file(end):
-    (line,) = end(fail, ValueError("mine\nand more"))
+    code = compile("def fail(error):\n    raise error\n", OURS, "exec")
+    exec(code, mine := {})
+    (line,) = end(mine["fail"], ValueError("mine\nand more"))
     assert re.fullmatch(
-        r"unexpected error: ValueError: mine and more at \S+test_errors.py:\d+, in fail; this "
+        r"unexpected error: ValueError: mine and more at \S+sentences.py:2, in fail; this "
         r"is a fault of ours: please report it with the file (\S+), which has the command and the "
         r"traceback \(FAIRSEQ_EXT_TRACEBACK=1 shows it\)",
         line,
@@ -68,14 +73,14 @@ def test_a_fault_is_one_line_with_a_file(end):
 def test_a_fault_in_another_process_says_where(end):
     text = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\nKeyError: 1\n'
     (line,) = end(fail, RuntimeError(f"-- Process 0 terminated:\n\n{text}"))
-    assert line.startswith("unexpected error: KeyError: 1 at /x/y.py:3, in f; this is")
+    assert line.startswith("unexpected error: KeyError: 1 at /x/y.py:3, in f; it arose in your own")
 
 
 def test_a_traceback_is_shown_where_no_file_can_be_written(end, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     first, *_, last = end(fail, KeyError("mine"))
     assert first.startswith("Traceback")
-    assert last.endswith("please report it with the traceback above")
+    assert last.endswith("see the traceback above")
 
 
 def test_the_environment_shows_the_traceback(end, monkeypatch, tmp_path):
@@ -85,10 +90,32 @@ def test_the_environment_shows_the_traceback(end, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenPipeError(32, "Broken pipe")])
-def test_what_is_no_fault_is_not_reported(end, error, tmp_path):
-    assert end(fail, error)[0].startswith("Traceback")
+def test_what_is_no_fault_is_not_reported(end, tmp_path):
+    assert end(fail, BrokenPipeError(32, "Broken pipe"))[0].startswith("Traceback")
+    assert end(fail, KeyboardInterrupt()) == ["interrupted"]
     assert not list(tmp_path.iterdir())
+
+
+OURS = str(PLUGIN / "tasks" / "sentences.py")
+STOCK = "/env/lib/python3.11/site-packages/fairseq/trainer.py"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([STOCK, OURS], "this is a fault of ours: please report it with"),
+        ([OURS, STOCK], "it arose in fairseq, and not in fairseq_ext; see"),
+        ([OURS, "/src/fairseq/fairseq/trainer.py"], "it arose in fairseq, and not in"),
+        ([OURS, "/env/lib/python3.11/site-packages/torch/nn/x.py"], "in the library torch, and"),
+        ([OURS, "/usr/lib/python3/dist-packages/regex.py"], "in the library regex, and not"),
+        ([STOCK, "/home/me/mine/normaliser.py"], "in your own code, /home/me/mine/normaliser.py;"),
+        ([STOCK, OURS, json.__file__, "<frozen runpy>"], "this is a fault of ours"),
+        ([], "this is a fault of ours"),
+    ],
+)
+def test_the_culprit_is_named(files, said):
+    """It is the innermost frame's, of those that are not Python's own."""
+    assert said in errors.name_culprit(files)
 
 
 @pytest.mark.parametrize(
