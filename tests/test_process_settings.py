@@ -31,9 +31,7 @@ checkpoint: {{save_dir: {out}}}
 WAYS = {
     "a script": f"{{bin}}/fairseq-train {FLAGS}",
     "a module": f"{{bin}}/python -m fairseq_cli.train {FLAGS}",
-    "torchrun": "{bin}/torchrun --standalone --nproc_per_node 1 -m fairseq_cli.train " + FLAGS,
-    "torchrun with a script": "{bin}/torchrun --standalone --no-python {bin}/fairseq-train "
-    + FLAGS,
+    "torchrun": "{bin}/torchrun --standalone --no-python {bin}/fairseq-train " + FLAGS,
     "hydra": "{bin}/fairseq-hydra-train --config-dir {top} --config-name mine hydra.run.dir={out}",
     "fairseq-ext": "{bin}/fairseq-ext weights {data}/dict.de.txt --out {out} --user-dir {probe}",
 }
