@@ -24,7 +24,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_ext.errors import Unfinished, UsageError, guard_standard_output
+from fairseq_ext.errors import Unfinished, UsageError, guard_standard_output, plain_errors
 from fairseq_ext.files import (
     batched,
     list_files,
@@ -156,6 +156,7 @@ def _end_with_parent() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a step; exit with code 65 if it raises UsageError, unless that is Unfinished."""
+    plain_errors()
     guard_standard_output()
     module, *rest = sys.argv[1:] if arguments is None else arguments
     try:
