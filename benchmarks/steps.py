@@ -23,8 +23,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from fairseq_ext import commands
 from fairseq_ext.errors import UsageError
 from fairseq_ext.training.machine_checks import unset_tpu
+
+commands.set_up()  # what commands do is measured
 
 FLAGS = "--optimizer adam --lr 1e-4 --lr-scheduler fixed --num-workers 0".split()
 MEASURED = (("Time of a batch", "ms"), ("Speed", "tokens/s"))
