@@ -137,6 +137,29 @@ def test_numbers_that_do_not_suit_each_other(command, flags, said):
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            "--arch transformer_dna_tinny",
+            "'transformer_dna_tinny', .* transformer_dna_tiny",
+        ),
+        ("--criterion cross_entrop", "--criterion is 'cross_entrop', .*such as cross_entropy"),
+        (
+            "--optimizer adamw",
+            "--optimizer is 'adamw', which nothing has registered; .*such as adam",
+        ),
+        ("--encoder-normalizer doubly", "did you mean --encoder-normaliser, --"),
+        ("--label-smooth=.1", "^--label-smooth is no flag .* mean --label-smoothing"),
+        ("--qqq 3", "^--qqq is no flag of this command, its --task, --arch …; leave it out$"),
+    ],
+)
+def test_unknown_names_are_told_the_nearest(flags, said):
+    given = "DATA --arch transformer_una_tiny --criterion label_smoothed_cross_entropy".split()
+    with pytest.raises(UsageError, match=said):
+        parse("training", [*given, *flags.split()])
+
+
 def test_parts_that_have_the_same_flag():
     flags = "DATA --task text_to_speech --arch transformer_una_tiny --optimizer adam".split()
     with pytest.raises(UsageError, match="have the flag --max-source-positions each, so that they"):

@@ -1,18 +1,32 @@
 """Patches of how flags and configurations are read: what means nothing is refused at start."""
 
 import ast
+import re
 import sys
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from enum import Enum
 from functools import partial
 from typing import Any
 
-from fairseq_ext.commands.configurations import check_configuration, check_flags, to_flag
+from fairseq_ext.commands.configurations import (
+    check_configuration,
+    check_flags,
+    check_name,
+    to_flag,
+)
 from fairseq_ext.errors import UsageError, guard_standard_output
 from fairseq_ext.permissions import add_permissions
 from fairseq_ext.wrapping import find_owner, replace, wrap
+
+REGISTERED = frozenset(
+    "--arch --task --criterion --optimizer --lr-scheduler --scoring --bpe --tokenizer".split()
+)
+NO_CHOICE = re.compile(
+    r"argument (?:-\w/)?(--[\w-]+)\S*: invalid choice: '(.*)' \(choose from (.*)\)$", re.S
+)
 
 
 def check_ranges() -> None:
@@ -48,6 +62,7 @@ def check_ranges() -> None:
 
     def parse(original: Callable, parser: ArgumentParser, given: Any = None, **kwargs: Any) -> Any:
         _answer_help_last(parser, sys.argv[1:] if given is None else given)
+        parser.error = partial(_name_close, parser.error, parser)  # type: ignore[assignment, method-assign]
         return _parse(original, parser, given, **kwargs)
 
     wrap("fairseq.options", "parse_args_and_arch", parse)
@@ -71,6 +86,19 @@ def _answer_help_last(parser: ArgumentParser, words: Sequence[str]) -> None:
 
     if asked:
         parser.parse_known_args = parse_without_help  # type: ignore[assignment, method-assign]
+
+
+def _name_close(original: Callable, parser: ArgumentParser, message: str) -> None:
+    """Raise UsageError with the nearest names for an unknown flag, --arch and the like."""
+    if (found := NO_CHOICE.match(message)) and found[1] in REGISTERED:
+        check_name(found[1], found[2], re.findall(r"[\w.-]+", found[3]))
+    rest = message.removeprefix("unrecognized arguments: ")
+    flag = next((w.partition("=")[0] for w in rest.split() if w.startswith("--")), None)
+    if flag and rest != message:
+        close = ", ".join(get_close_matches(flag, parser._option_string_actions, 3))
+        advice = f"did you mean {close}?" if close else "leave it out"
+        raise UsageError(f"{flag} is no flag of this command, its --task, --arch …; {advice}")
+    original(message)
 
 
 def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
