@@ -52,6 +52,11 @@ def to_field(name: str, option: PartOption, **metadata: Any) -> Option:
     return name, kind, field(default=option.default, metadata=metadata)
 
 
+def as_mapping(options: Any) -> Mapping[str, Any]:
+    """Return options of a configuration or a namespace as they are: nothing is resolved yet."""
+    return options if isinstance(options, Mapping) else vars(options)
+
+
 def to_dict(options: Any, warn: bool = False) -> dict[str, Any]:
     """Return options of a DictConfig (interpolations resolved), a mapping or a namespace.
 
@@ -60,8 +65,8 @@ def to_dict(options: Any, warn: bool = False) -> dict[str, Any]:
     """
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True)
-    values = options if isinstance(options, Mapping) else vars(options)
-    plain = {name: v.value if isinstance(v, Enum) else v for name, v in values.items()}
+    values = as_mapping(options).items()
+    plain = {name: v.value if isinstance(v, Enum) else v for name, v in values}
     return upgrade_settings(plain, warn)
 
 

@@ -11,7 +11,7 @@ from omegaconf import II
 
 from fairseq_ext.attention.options import Rule, check_ranges, check_rules, option, read_rules
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.config import help_from_docstring, to_dict
+from fairseq_ext.models.config import as_mapping, help_from_docstring
 
 LONGEST = 60
 """Characters of a value that an error shows."""
@@ -63,7 +63,7 @@ class KeptTask(FairseqTask):
         if not from_checkpoint:
             config = TASK_DATACLASS_REGISTRY[cfg._name]
             check_ranges(config, cfg)
-            check_rules(to_dict(cfg), read_rules(config))
+            check_rules(as_mapping(cfg), read_rules(config))
             task.begin()
         return task
 

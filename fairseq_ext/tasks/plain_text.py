@@ -139,7 +139,7 @@ class ReplacedTokenDetectionTask(PlainTextTask):
 
     def __init__(self, cfg: Any, dictionary: Any = None) -> None:
         super().__init__(cfg, dictionary)
-        check_rules(config.to_dict(cfg), read_rules(ReplacedTokenDetectionConfig))
+        check_rules(config.as_mapping(cfg), read_rules(ReplacedTokenDetectionConfig))
 
     def build_model(self, model_cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model, with a head that scores each token, and its generator."""
