@@ -216,8 +216,10 @@ esac
 exec {python} "$@"
 """
 FETCH = """
+from fairseq_ext.errors import plain_errors
 from fairseq_ext.prepare import fetch
 
+plain_errors()
 for key, known in {sums!r}.items():
     fetch.SOURCES[key] = [each._replace(checksum=known) for each in fetch.SOURCES[key]]
 fetch.main()
