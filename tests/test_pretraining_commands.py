@@ -351,7 +351,7 @@ def test_every_variant_is_one_that_fairseq_takes(text_bin, tmp_path, experiment)
         (["converge"], "The experiment is 'converge' and must be convergence, fraction"),
         (["patterns", "--size", "_9"], "--size is '_9' and must be _tiny, _8"),
         (["patterns", "--objective", "lm"], "--objective is 'lm' and must be masked_lm"),
-        (["patterns", "--", "--lrr", "1"], "fairseq-train cannot take these flags"),
+        (["patterns", "--", "--lrr", "1"], "--lrr is no flag of this command"),
         (["patterns", "--data", "/nowhere"], "no train.idx"),
     ],
 )
