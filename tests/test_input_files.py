@@ -15,7 +15,7 @@ from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq_cli import interactive
 from omegaconf import OmegaConf
 
-from fairseq_ext.commands import input_files
+from fairseq_ext.commands import raw_text
 from fairseq_ext.data import binarised
 from fairseq_ext.errors import UsageError
 
@@ -409,7 +409,7 @@ def test_raw_data_sets_and_input_with_carriage_returns(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"text, line 2: holds a carriage return"):
         indexed_dataset.IndexedRawTextDataset(str(text), dictionary())
     monkeypatch.setattr(interactive, "buffered_read", interactive.buffered_read)
-    input_files.read_input_by_lines()  # which does it where the command is loaded
+    raw_text.read_input_by_lines()  # which does it where the command is loaded
     with pytest.raises(UsageError, match=r"text, line 2: holds a carriage return"):
         next(interactive.buffered_read(str(text), 9))
     with text.open() as stdin:

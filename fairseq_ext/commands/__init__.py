@@ -5,7 +5,15 @@ start. A program that imports the plugin does not, unless it calls `set_up`. doc
 list as a table.
 """
 
-from fairseq_ext.commands import flags, input_files, launching, messages, outputs, process_wide
+from fairseq_ext.commands import (
+    flags,
+    input_files,
+    launching,
+    messages,
+    outputs,
+    process_wide,
+    raw_text,
+)
 from fairseq_ext.errors import plain_errors
 from fairseq_ext.wrapping import apply_once
 
@@ -16,8 +24,8 @@ CHANGES = (
     input_files.check_user_dir,
     input_files.check_data,
     input_files.check_dictionaries,
-    input_files.check_raw_text,
-    input_files.read_input_by_lines,
+    raw_text.check_raw_text,
+    raw_text.read_input_by_lines,
     input_files.check_binarised_text,
     messages.refuse_plainly,
     outputs.write_results_whole,

@@ -1,8 +1,6 @@
 """Patches of what fairseq's commands read: it is checked when it is opened, and refused by name."""
 
-import io
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -10,12 +8,9 @@ from typing import Any
 from fairseq_ext.commands.configurations import check_name
 from fairseq_ext.commands.products import choose_library
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import check_line_ends
-from fairseq_ext.wrapping import as_usage_error, list_copies, wrap
+from fairseq_ext.wrapping import wrap
 
 LANGUAGES = ("source_lang", "target_lang")
-MOST_BYTES = 4  # of a character in UTF-8
-NO_UTF8 = "{argument} is not valid UTF-8; convert it to UTF-8"
 PLUGIN = Path(__file__).parents[1]
 
 
@@ -188,75 +183,6 @@ def check_dictionaries() -> None:
         dictionaries.check_symbols(path, dictionary.symbols, len(special))
 
     wrap("fairseq.data:Dictionary", "add_from_file", add)
-
-
-def check_raw_text() -> None:
-    """Refuse raw text that is not valid UTF-8, has U+0000, or carriage returns within lines.
-
-    Fault: fairseq-preprocess goes back byte by byte from what it cannot decode, to the beginning of
-        the file, and ends in a traceback. Files that are no text, but zeros, are binarised. A
-        carriage return ends a line, so that the pairs after it are no translations.
-    Asked: who binarises; silent for zeros and carriage returns; it is a message.
-    Since: fairseq 0.8.
-    Until: ChunkLineIterator prints a sentence, and files are opened without universal
-        newlines.
-    """
-
-    def read_line(original: Callable, file: Any) -> str:
-        begin = file.tell()
-        for back in range(min(MOST_BYTES, begin + 1)):  # begin may be within a character
-            try:
-                if back:
-                    file.seek(begin - back)
-                return file.readline()
-            except UnicodeDecodeError:
-                continue
-        raise UsageError(NO_UTF8.format(argument=file.name))
-
-    def read_lines(original: Callable, lines: Any) -> Iterator[str]:
-        try:
-            for line in original(lines):
-                if "\0" in line:
-                    raise UsageError(f"{lines._fd.name} holds U+0000; give a file of plain text")
-                yield line
-        except UnicodeDecodeError:
-            raise UsageError(NO_UTF8.format(argument=lines._fd.name)) from None
-
-    def find_offsets(original: Callable, path: str, chunks: int) -> list[int]:
-        check_line_ends(Path(path))
-        with as_usage_error("'utf-8' codec", NO_UTF8, path):
-            return original(path, chunks)
-
-    def read_raw(original: Callable, data: Any, path: str, words: Any) -> None:
-        check_line_ends(Path(path))
-        with as_usage_error("'utf-8' codec", NO_UTF8, path):
-            original(data, path, words)
-
-    wrap("fairseq.file_chunker_utils", "_safe_readline", read_line)
-    wrap("fairseq.file_chunker_utils:ChunkLineIterator", "__iter__", read_lines)
-    wrap("fairseq.binarizer", "find_offsets", find_offsets)
-    wrap("fairseq.data.dictionary", "find_offsets", find_offsets)
-    wrap("fairseq.data.indexed_dataset:IndexedRawTextDataset", "read_data", read_raw)
-
-
-def read_input_by_lines() -> None:
-    """Let a newline alone end a line that fairseq-interactive reads.
-
-    Fault: A carriage return within a line makes two sentences of one.
-    Asked: who translates text of others; silent; it is a message, but for standard input.
-    Since: always.
-    Until: fairseq-interactive reads without universal newlines.
-    """
-
-    def read(original: Callable, given: str, size: int) -> Iterator[list[str]]:
-        if given != "-":
-            check_line_ends(Path(given))
-        elif isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(newline="\n")
-        return original(given, size)
-
-    for module in list_copies("fairseq_cli.interactive"):
-        wrap(module, "buffered_read", read)
 
 
 def check_binarised_text() -> None:
