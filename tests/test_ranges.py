@@ -244,7 +244,7 @@ def test_other_errors_of_a_parser_stay_what_they_are(error):
         raise error
 
     with pytest.raises(type(error), match="mine"):
-        options.parse_args_and_arch(SimpleNamespace(parse_known_args=fail), ["DATA"])
+        options.parse_args_and_arch(SimpleNamespace(parse_known_args=fail, error=print), ["DATA"])
 
 
 def test_preprocess_in_python_is_checked():
