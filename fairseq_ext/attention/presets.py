@@ -1,9 +1,8 @@
 """Presets: names of mechanisms that architectures have, and the options that these set."""
 
-from collections import defaultdict
 from typing import Any
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {}
 """Family of architectures -> name of a mechanism -> options of `FAMILY_NAME…`, by rank."""
 
 LAST = 100
@@ -22,9 +21,10 @@ def preset(name: str, families: str, rank: int = LAST, **options: Any) -> None:
     """
     for family in families.split():
         _RANKS[family, name] = rank
-        known = PRESETS[family] | {name: options}
-        ordered = sorted(known, key=lambda each: _RANKS.get((family, each), LAST))
-        PRESETS[family] = {each: known[each] for each in ordered}
+        own = PRESETS.setdefault(family, {})
+        own[name] = options
+        for each in sorted(own, key=lambda each: _RANKS.get((family, each), LAST)):
+            own[each] = own.pop(each)
 
 
 preset("una", "transformer roberta deberta", 0, encoder_normaliser="softmax")
