@@ -3,8 +3,9 @@
 import functools
 import importlib
 import inspect
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,14 +16,21 @@ FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itse
 _applied: set[Callable[[], None]] = set()
 
 
-def apply_once(changes: Iterable[Callable[[], None]]) -> None:
-    """Make every change that has not been made in this process.
+STOCK = "FAIRSEQ_EXT_STOCK_NUMBERS"
+"""Environment variable: 1 leaves out what changes numbers, or speed, of fairseq's own models."""
+
+
+def apply_once(
+    changes: Iterable[Callable[[], None]], numbers: Collection[Callable[[], None]] = ()
+) -> None:
+    """Make every change that has not been made in this process, but `numbers` if `STOCK` is 1.
 
     An inner call is harmless: a change may be the first to import fairseq, which registers
     everything (see `deferred`) and so calls this again.
     """
+    left_out = numbers if os.environ.get(STOCK) == "1" else ()
     for change in changes:
-        if change not in _applied:
+        if change not in _applied and change not in left_out:
             _applied.add(change)
             change()
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import PLUGIN, ROOT
 
-from fairseq_ext import commands, patches
+from fairseq_ext import commands, patches, wrapping
 
 TRAIN = (
     "-s de -t en --arch transformer_una_tiny --encoder-layers 1 --decoder-layers 1 --lr 1e-3 "
@@ -198,7 +198,7 @@ def test_each_way_to_start_sets_up_alike(way, letters, tmp_path):
     assert found == [expected] * len(places)
 
 
-def test_a_program_sets_itself_up_when_it_asks(tmp_path):
+def test_a_program_sets_itself_up_when_it_asks():
     code = (
         "import fairseq_ext.commands, sys; before = sys.excepthook; import fairseq_ext.registry; "
         "assert sys.excepthook is before; fairseq_ext.commands.set_up(); "
@@ -216,7 +216,7 @@ def test_a_stock_run_to_compare_with(letters, tmp_path):
     flags += "--criterion label_smoothed_cross_entropy --max-epoch 3 --max-update 30".split()
     train = [Path(sys.executable).parent / "fairseq-train", letters, *flags, "--save-dir"]
     run(*train, tmp_path / "without")
-    run(*train, tmp_path / "stock", "--user-dir", PLUGIN, **{patches.STOCK: "1"})
+    run(*train, tmp_path / "stock", "--user-dir", PLUGIN, **{wrapping.STOCK: "1"})
     run(*train, tmp_path / "ours", "--user-dir", PLUGIN)
     path = "checkpoint_last.pt"
     without, stock, ours = (

@@ -2,7 +2,7 @@
 
 fairseq's commands and ours set it up when they import the plugin, and so do the processes that they
 start. A program that imports the plugin does not, unless it calls `set_up`. docs/patches.md has the
-list as a table.
+same list.
 """
 
 from fairseq_ext.commands import (
@@ -37,7 +37,10 @@ CHANGES = (
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""
 
+NUMBERS = {process_wide.avoid_cudnn_attention}
+"""Changes that have an effect on the numbers, or the speed, of fairseq's own models."""
+
 
 def set_up() -> None:
     """Let this process read flags and files, report errors and compute as fairseq's commands do."""
-    apply_once(CHANGES)
+    apply_once(CHANGES, NUMBERS)

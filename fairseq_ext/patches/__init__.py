@@ -2,11 +2,9 @@
 
 The list is written against fairseq-fixed 0.12.3.1 (and upstream fairseq), torch 2.6 to 2.15 and
 numpy 1.26 to 2.5. Importing this module changes nothing; `apply` makes all changes. docs/patches.md
-has the same list as a table, printed by `docs/print_patches.py`. They touch modules
+has the same list, printed by `docs/print_patches.py`. They touch modules
 of fairseq alone; what a command needs of its process is in `commands`.
 """
-
-import os
 
 from fairseq_ext.patches import (
     batches,
@@ -64,12 +62,9 @@ NUMBERS = {
     *(trainer.average_last_norms, trainer.average_shared_once, trainer.unscale_once),
     *(updates.count_real_batches, speed.smooth_in_one_pass, speed.update_in_one_kernel),
 }
-"""Those that change the numbers, or the speed, of fairseq's own models."""
-
-STOCK = "FAIRSEQ_EXT_STOCK_NUMBERS"  # environment variable: 1 leaves out `NUMBERS`
+"""Patches that change the numbers, or the speed, of fairseq's own models."""
 
 
 def apply() -> None:
     """Make every change that has not been made in this process."""
-    stock = os.environ.get(STOCK) == "1"
-    apply_once(patch for patch in PATCHES if not (stock and patch in NUMBERS))
+    apply_once(PATCHES, NUMBERS)
