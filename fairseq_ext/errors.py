@@ -74,7 +74,7 @@ def plain_errors() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, UsageError):
             print(f"error: {read_message(error)}", file=sys.stderr)
-        elif issubclass(kind, KeyboardInterrupt) and is_command():
+        elif issubclass(kind, KeyboardInterrupt) and _is_plain():
             print("interrupted", file=sys.stderr)
         elif _is_caught(error):
             print(describe(error), file=sys.stderr)
@@ -94,6 +94,11 @@ def _is_caught(error: BaseException) -> bool:
     """Tell whether the net catches an exception: of a command of fairseq or ours, not of users."""
     if isinstance(error, KeyboardInterrupt | BrokenPipeError):
         return False  # other exceptions that are no Exception are panics of libraries in Rust
+    return _is_plain()
+
+
+def _is_plain() -> bool:
+    """Tell whether this is a command, whose tracebacks nobody has asked for."""
     return os.environ.get(TRACEBACK) != "1" and is_command()
 
 
@@ -186,13 +191,15 @@ def name_culprit(files: Sequence[str]) -> str:
         files: those of the traceback's frames, the innermost last; Python's own are passed over.
     """
     packages = {"fairseq", "fairseq_cli"}
+    loaded = [getattr(sys.modules.get(name), "__file__", None) for name in packages]
+    clones = [Path(file).parent for file in loaded if file]
     libraries = {Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("platstdlib"))}
     for path in map(Path, reversed(files)):
         if path.is_relative_to(Path(__file__).parent):
             break
         folders = path.parts
         installed = next((i for i, name in enumerate(folders) if name.endswith("-packages")), None)
-        if installed is None and packages.isdisjoint(folders):
+        if installed is None and not any(map(path.is_relative_to, clones)):
             if str(path).startswith("<") or any(map(path.is_relative_to, libraries)):
                 continue
             return f"it arose in your own code, {path}; see"

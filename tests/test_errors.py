@@ -90,13 +90,16 @@ def test_the_environment_shows_the_traceback(end, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_fault_is_not_reported(end, tmp_path):
+def test_what_is_no_fault_is_not_reported(end, tmp_path, monkeypatch):
     assert end(fail, BrokenPipeError(32, "Broken pipe"))[0].startswith("Traceback")
     assert end(fail, KeyboardInterrupt()) == ["interrupted"]
+    monkeypatch.setenv(errors.TRACEBACK, "1")
+    assert end(fail, KeyboardInterrupt())[0].startswith("Traceback")
     assert not list(tmp_path.iterdir())
 
 
 OURS = str(PLUGIN / "tasks" / "sentences.py")
+CLONE = "/src/fairseq/fairseq/__init__.py"
 STOCK = "/env/lib/python3.11/site-packages/fairseq/trainer.py"
 
 
@@ -108,13 +111,15 @@ STOCK = "/env/lib/python3.11/site-packages/fairseq/trainer.py"
         ([OURS, "/src/fairseq/fairseq/trainer.py"], "it arose in fairseq, and not in"),
         ([OURS, "/env/lib/python3.11/site-packages/torch/nn/x.py"], "in the library torch, and"),
         ([OURS, "/usr/lib/python3/dist-packages/regex.py"], "in the library regex, and not"),
+        ([STOCK, "/src/fairseq/mine/normaliser.py"], "in your own code, /src/fairseq/mine/"),
         ([STOCK, "/home/me/mine/normaliser.py"], "in your own code, /home/me/mine/normaliser.py;"),
         ([STOCK, OURS, json.__file__, "<frozen runpy>"], "this is a fault of ours"),
         ([], "this is a fault of ours"),
     ],
 )
-def test_the_culprit_is_named(files, said):
+def test_the_culprit_is_named(files, said, monkeypatch):
     """It is the innermost frame's, of those that are not Python's own."""
+    monkeypatch.setitem(sys.modules, "fairseq", SimpleNamespace(__file__=CLONE))
     assert said in errors.name_culprit(files)
 
 
