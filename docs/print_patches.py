@@ -1,4 +1,4 @@
-"""Print the tables of docs/patches.md from the docstrings of patches and changes for commands."""
+"""Print the lists of docs/patches.md from the docstrings of patches and changes for commands."""
 
 import inspect
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fairseq_ext import commands, patches
 
-HEAD = ["change", "what fairseq does", "who meets it; how; smaller mend", "since", "goes when"]
+LABELS = ("Who meets it; how; smaller mend", "Since", "Goes when")
 FACTS = re.compile(r"Fault: (.+) Asked: (.+)\. Since: (.+)\. Until: (.+)\.$")
 
 
@@ -19,13 +19,21 @@ def read_facts(change: Callable[[], None]) -> list[str]:
 
 
 def as_markdown(title: str, changes: tuple[Callable[[], None], ...]) -> str:
-    """Return a section with a row for each change; * marks those that can be switched off."""
-    rows = [HEAD, ["---"] * len(HEAD)]
+    """Return a section with an item for each change; * marks those that can be switched off."""
+    lines = [f"## {title}", ""]
     for change in changes:
-        mark = " \\*" if change in patches.NUMBERS else ""
+        mark = " \\*" if change in patches.NUMBERS | commands.NUMBERS else ""
         name = f"{change.__module__.removeprefix('fairseq_ext.')}.{change.__name__}"
-        rows.append([f"`{name}`{mark}", *read_facts(change)])
-    return f"## {title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        fault, *facts = read_facts(change)
+        lines += [f"- `{name}`{mark}", *(f"    - {each}." for each in split(fault))]
+        lines += [f"    - *{label}*: {fact}." for label, fact in zip(LABELS, facts, strict=True)]
+    return "\n".join(lines) + "\n"
+
+
+def split(fault: str) -> list[str]:
+    """Return the sentences of a fault, and the parts between their semicolons."""
+    parts = re.split(r"(?<=\w)[.;] ", fault.removesuffix("."))
+    return [part[0].upper() + part[1:] for part in parts]
 
 
 if __name__ == "__main__":
