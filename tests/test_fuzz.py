@@ -143,18 +143,8 @@ def test_bad_options_and_bad_files(tmp_path):
     seed = os.environ.get("FAIRSEQ_EXT_FUZZ_SEED", "1")
     cases = os.environ.get("FAIRSEQ_EXT_FUZZ_CASES", "2000")
     every = os.environ.get("FAIRSEQ_EXT_FUZZ_EVERY", "4")
-    given = [
-        "--seed",
-        seed,
-        "--cases",
-        cases,
-        "--every",
-        every,
-        "--jobs",
-        "1",
-        "--folder",
-        tmp_path,
-    ]
+    given = f"--seed {seed} --cases {cases} --every {every} --jobs 1".split()
+    given += ["--folder", tmp_path]
     run = [sys.executable, "-m", "tests.fuzz.run", *given]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)

@@ -1,6 +1,7 @@
 """Settings that mean nothing, alone or together, are refused when a command starts."""
 
 from argparse import Namespace
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import List  # noqa: UP035
 
@@ -122,7 +123,6 @@ def parse(command, flags):
         ("training", "--decoder-layers-to-keep 0,6", "is [0, 6] and --decoder-layers is 6; layers"),
         ("training", "--task translation --best-checkpoint-metric bleu", "with --eval-bleu alone"),
         ("training", "--task masked_lm --mask-whole-words", "--mask-whole-words is True; fairseq"),
-        ("training", "--task translation --num-batch-buckets 2", "install numpy 2.3"),
         ("interactive_generation", "--print-alignment soft", "hard, or run fairseq-generate"),
         ("generation", "--nbest 6", "--nbest is 6 and --beam is 5; give no more than --beam"),
         ("generation", "--min-len 5 --max-len-b 4", "--min-len is 5 and --max-len-b is 4 and"),
@@ -158,6 +158,14 @@ def test_unknown_names_are_told_the_nearest(flags, said):
     given = "DATA --arch transformer_una_tiny --criterion label_smoothed_cross_entropy".split()
     with pytest.raises(UsageError, match=said):
         parse("training", [*given, *flags.split()])
+
+
+def test_buckets_need_an_older_numpy(monkeypatch):
+    for version, refused in {"1.26.4": False, "2.3.5": False, "2.4.0": True, "3.0.1": True}.items():
+        monkeypatch.setattr(option_pairs, "version", lambda name, found=version: found)
+        option_pairs.check_pairs({"num_batch_buckets": ("--num-batch-buckets", 0)})
+        with pytest.raises(UsageError, match="install numpy 2.3$") if refused else nullcontext():
+            option_pairs.check_pairs({"num_batch_buckets": ("--num-batch-buckets", 2)})
 
 
 def test_parts_that_have_the_same_flag():

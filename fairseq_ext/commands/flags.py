@@ -92,9 +92,8 @@ def _name_close(original: Callable, parser: ArgumentParser, message: str) -> Non
     """Raise UsageError with the nearest names for an unknown flag, --arch and the like."""
     if (found := NO_CHOICE.match(message)) and found[1] in REGISTERED:
         check_name(found[1], found[2], re.findall(r"[\w.-]+", found[3]))
-    rest = message.removeprefix("unrecognized arguments: ")
-    flag = next((w.partition("=")[0] for w in rest.split() if w.startswith("--")), None)
-    if flag and rest != message:
+    words = message.split() if message.startswith("unrecognized arguments: ") else []
+    if flag := next((w.partition("=")[0] for w in words if w.startswith("--")), None):
         close = ", ".join(get_close_matches(flag, parser._option_string_actions, 3))
         advice = f"did you mean {close}?" if close else "leave it out"
         raise UsageError(f"{flag} is no flag of this command, its --task, --arch …; {advice}")

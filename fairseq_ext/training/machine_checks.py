@@ -9,6 +9,10 @@ from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
+LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # variables that fairseq reads
+SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
+CPU_DDP = ("legacy_ddp", "no_c10d")
+CPU_FLAGS = "--distributed-backend gloo --ddp-backend legacy_ddp"
 BF16_INSTRUCTIONS = {"avx512_bw", "amx_bf16", "bf16", "sve_bf16"}  # any one makes products fast
 
 
@@ -53,12 +57,6 @@ def check_precision(cfg: Any) -> None:
             "--optimizer lamb needs the norm of each parameter, which 16 bits lose in one flat "
             "tensor; add --fp16-no-flatten-grads"
         )
-
-
-LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # variables that fairseq reads
-SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
-CPU_DDP = ("legacy_ddp", "no_c10d")
-CPU_FLAGS = "--distributed-backend gloo --ddp-backend legacy_ddp"
 
 
 def check_processes(cfg: Any) -> None:
