@@ -16,6 +16,12 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq_cli import score
 
+OTHERS = re.compile(
+    "model (?!(transformer|transformer_lm|transformer_align|roberta)$)|(criterion|task) .*"
+    "(audio|ctc|dlm|dummy|hubert|latency|lev|model|nat|nlu|online|simul|spect|speech|tacotron|unit|wav2vec)"
+)
+"""Parts of fairseq that none of our models is used with."""
+
 COMMANDS = "preprocessing training generation interactive_generation eval_lm validation".split()
 
 
@@ -63,8 +69,10 @@ def list_options() -> Iterator[tuple[str, tuple[str, ...], bool]]:
 
 
 def list_numbers() -> set[tuple[str, ...]]:
-    """Return the names of all options that are numbers or lists of them, flat and plain."""
-    return {names for _, names, number in list_options() if number}
+    """Return the names, flat and plain, of options with numbers that go with models of ours."""
+    parts = list_own_parts()
+    used = ((where, names) for where, names, number in list_options() if number)
+    return {names for where, names in used if where in parts or not OTHERS.match(where)}
 
 
 def list_own_parts() -> set[str]:

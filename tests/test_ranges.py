@@ -92,7 +92,7 @@ def parse(command, *flags):
 
 def test_every_number_has_a_range():
     """A new option of fairseq needs a row in ranges.toml, one of ours a range beside it."""
-    assert len(list_numbers()) > 400
+    assert len(list_numbers()) > 300
     assert not {names for names in list_numbers() if ranges.find_range(*names) is None}
 
 
