@@ -94,6 +94,7 @@ setup(
         "torch>=2.6,<2.16",
         "numpy>=1.26,<3",
         "fairseq-fixed==0.12.3.1",
+        "filelock>=3.20.1",
         "matplotlib>=3.8,<4",
         "nltk>=3.9,<4",
         "pillow>=10.1",

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 from fairseq_ext import __version__
 from fairseq_ext.errors import UsageError, guard_standard_output, plain_errors
 from fairseq_ext.permissions import add_permissions
+from fairseq_ext.places import hold
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
@@ -49,6 +51,9 @@ NO_READERS = (
     *("doctor", "recipe", "launch", "sweep", "annotate", "import-hf"),
     *("score", "curves", "masking", "collapse"),
 )
+
+# Verbs of whose outputs each is held by itself, as a run of a sweep is.
+NOT_HELD = ("sweep", "import-hf", "export-hf")
 
 
 def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
@@ -122,7 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     user_dir = vars(args).pop("user_dir", None)
     if user_dir is not None:
         import_user_dir(user_dir)
-    args.run(args)
+    with ExitStack() as held:
+        for name in () if arguments[0] in NOT_HELD else ("output", "out", "bars", "mismatches"):
+            if path := getattr(args, name, None):
+                held.enter_context(hold(path, f"--{name}"))
+        args.run(args)
 
 
 def import_user_dir(folder: str) -> None:

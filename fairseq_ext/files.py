@@ -15,6 +15,7 @@ from tokenize import TokenError
 from typing import TextIO, TypeVar
 
 from fairseq_ext.errors import Unfinished, UsageError, find_disk_error
+from fairseq_ext.places import hold, is_device, private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -135,13 +136,13 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 @contextmanager
-def atomic_writer(path: Path) -> Iterator[TextIO]:
+def atomic_writer(path: Path, keep_link: bool = True) -> Iterator[TextIO]:
     """Open a text file to write, which gets the name `path` only when it is complete.
 
     The encoding is UTF-8 and line feeds stay as they are. See `rename_when_complete`.
     """
     with (
-        rename_when_complete(path) as part,
+        rename_when_complete(path, keep_link) as part,
         part.open("w", encoding="utf-8", newline="") as file,
     ):
         yield file
@@ -158,22 +159,16 @@ def rename_when_complete(path: Path, keep_link: bool = True) -> Iterator[Path]:
     Raises:
         Unfinished: it cannot be written, as on a full disk; nothing of it is left.
     """
-    is_device = _is_device(path)  # before links are resolved: /dev/stdout may be one to no file
-    target = path.resolve() if keep_link and not is_device else path.absolute()
-    part = target if is_device else target.with_name(f".{target.name}.part")
+    if is_device(path):  # before links are resolved: /dev/stdout may be one to no file
+        with explain_disk_errors(path):
+            yield path
+        return
+    target = path.resolve() if keep_link else path.absolute()
     with explain_disk_errors(path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield part
-            if not is_device:
-                _put(part, target)
-        finally:
-            if not is_device:
-                remove(part)
-
-
-def _is_device(path: Path) -> bool:
-    return path.exists() and not path.is_file() and not path.is_dir()
+        with private_folder(target.parent) as hidden:
+            yield hidden / "new"
+            _put(hidden / "new", target)
 
 
 @contextmanager
@@ -188,7 +183,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         kept = "what was there before is kept" if path.exists() else "nothing of it is left"
         raise Unfinished(
             f"{path} cannot be written ({cause.strerror or cause})"
-            f"{'' if _is_device(path) else f', {kept}'}; make room or give another place, and run "
+            f"{'' if is_device(path) else f', {kept}'}; make room or give another place, and run "
             "the same command again"
         ) from error
 
@@ -198,8 +193,7 @@ def _put(part: Path, target: Path) -> None:
     if not (part.is_dir() and target.is_dir()):
         part.replace(target)
         return
-    old = target.with_name(f".{target.name}.old")
-    remove(old)
+    old = part.parent.with_suffix(".old")
     target.replace(old)
     try:
         part.replace(target)
@@ -224,19 +218,19 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
     Raises:
         UsageError: there is something of this name that is no empty folder; not with `replace`.
+            Or another process makes it.
         Unfinished: as there.
     """
     if not replace and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UsageError(f"{path} is there already; delete it, or give another folder")
-    with rename_when_complete(path) as part:
-        remove(part)  # of a command that was killed
+    with hold(path), rename_when_complete(path) as part:
         part.mkdir()
         yield part
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
+def write_lines(path: Path, lines: Iterable[str], keep_link: bool = True) -> None:
     """Write each item as a line, by `atomic_writer`."""
-    with atomic_writer(path) as file:
+    with atomic_writer(path, keep_link) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 

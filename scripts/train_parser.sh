@@ -56,8 +56,9 @@ train_parser() {
   [ -e "$work/spacy.log" ] || [ -z "$(ls -A "$work" 2>/dev/null)" ] ||
     die "'$work', in which this works, is there and is not of this script: rename it or give" \
       "another --out."
-  rm -rf "$work"
   mkdir -p "$work"
+  lock_folder "$work"
+  find "$work" -mindepth 1 -delete
   convert "$train" train
   convert "$dev" dev
   spacy init fill-config "$SCRIPTS/configs/parser.cfg" "$work/filled.cfg"

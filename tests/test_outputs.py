@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_put_in_place_leaves_the_one_before(tmp_path, mo
     (folder / "one").write_bytes(b"before")
 
     def replace_or_fail(source, target):
-        return full() if source.name.endswith(".part") else replace(source, target)
+        return full() if source.name == "new" else replace(source, target)
 
     monkeypatch.setattr(Path, "replace", replace_or_fail)
     refused = pytest.raises(Unfinished, match="what was there before is kept")

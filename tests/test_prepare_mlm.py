@@ -117,9 +117,9 @@ def test_second_run_repeats_nothing(prepared, texts):
 KILLER = """#!/bin/sh
 # Kills the script that calls it when it first comes to a step, leaving half of the step's work.
 case "$*" in
-*prepare.documents*) step=documents half={out}.partial/.text.part/train ;;
-*prepare.byte_bpe*) step=byte_bpe half={out}.partial/encoded/.train.part ;;
-*) step=binarise half={out}.partial/valid.pt99.bin ;;
+*prepare.documents*) step=documents half={out}.partial/.abcdefgh.part/new/train ;;
+*prepare.byte_bpe*) step=byte_bpe half={out}.partial/encoded/.abcdefgh.part/new ;;
+*) step=binarise half={out}.partial/.abcdefgh.part/new.pt9.bin ;;
 esac
 if mkdir "{folder}/$step" 2>/dev/null; then
   mkdir -p "$(dirname $half)"

@@ -29,6 +29,7 @@ CHANGES = (
     input_files.check_binarised_text,
     messages.refuse_plainly,
     outputs.write_results_whole,
+    outputs.train_alone,
     outputs.write_data_whole,
     outputs.say_once_that_a_log_is_cut,
     flags.check_ranges,

@@ -9,6 +9,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fairseq_ext.commands.configurations import (
@@ -19,6 +20,7 @@ from fairseq_ext.commands.configurations import (
 )
 from fairseq_ext.errors import UsageError, guard_standard_output
 from fairseq_ext.permissions import add_permissions
+from fairseq_ext.places import hold_until_exit
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
 REGISTERED = frozenset(
@@ -46,7 +48,7 @@ def check_ranges() -> None:
     from fairseq import utils
 
     def add_arguments(original: Callable, parser: ArgumentParser) -> ArgumentParser:
-        parser.parse_args = partial(_parse, parser.parse_args)  # type: ignore[method-assign]
+        parser.parse_args = partial(_parse_and_hold, parser.parse_args)  # type: ignore[method-assign]
         return original(parser)
 
     def add_data_arguments(
@@ -98,6 +100,13 @@ def _name_close(original: Callable, parser: ArgumentParser, message: str) -> Non
         advice = f"did you mean {close}?" if close else "leave it out"
         raise UsageError(f"{flag} is no flag of this command, its --task, --arch …; {advice}")
     original(message)
+
+
+def _parse_and_hold(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Parse the command line of fairseq-preprocess, and keep others from writing to its folder."""
+    parsed = _parse(original, *args, **kwargs)
+    hold_until_exit(Path(parsed.destdir), "--destdir")
+    return parsed
 
 
 def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:

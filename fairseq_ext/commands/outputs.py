@@ -1,6 +1,5 @@
 """Patches of what commands write: results are complete or not there; logs are cut in one line."""
 
-import glob
 import importlib
 import logging
 import sys
@@ -9,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.files import explain_disk_errors, remove, rename_when_complete
+from fairseq_ext.files import explain_disk_errors, rename_when_complete
+from fairseq_ext.places import hold, hold_until_exit, private_folder
 from fairseq_ext.wrapping import list_copies, replace, wrap
 
 NEVER = logging.CRITICAL + 1
@@ -39,21 +39,41 @@ def say_once_that_a_log_is_cut() -> None:
 
 @contextmanager
 def open_whole(path: str, mode: str, **settings: Any) -> Iterator[Any]:
-    """Open a file to write, which gets its name when it is complete."""
-    with rename_when_complete(Path(path)) as part, part.open(mode, **settings) as file:
+    """Open a file to write, which gets its name when it is complete; keep other writers out."""
+    held = hold(Path(path), "--results-path")
+    with held, rename_when_complete(Path(path)) as part, part.open(mode, **settings) as file:
         yield file
 
 
 def write_results_whole() -> None:
-    """Give the file of --results-path its name when it is complete.
+    """Give the file of --results-path its name when it is complete; let one process write it.
 
-    Fault: What an interrupted fairseq-generate has written stands under the final name.
+    Fault: What an interrupted fairseq-generate has written stands under the final name. Two of them
+        write into one file.
     Asked: who is interrupted; silent, a part looks whole; none.
     Since: fairseq 0.9.
     Until: fairseq-generate writes to a temporary name first.
     """
     importlib.import_module(GENERATE)  # it may be half imported: what is replaced is a builtin
     replace(list_copies(GENERATE), "open", open_whole)
+
+
+def train_alone() -> None:
+    """Let one training write to a --save-dir, by the process that saves.
+
+    Fault: A folder into which two trainings write has checkpoints of both.
+    Asked: who starts a training twice; silent, another model; it is a refusal.
+    Since: always.
+    Until: fairseq-train locks the folder.
+    """
+    from fairseq.distributed.utils import is_master
+
+    def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        if is_master(cfg.distributed_training) and not cfg.checkpoint.no_save:
+            hold_until_exit(Path(cfg.checkpoint.save_dir), "--save-dir")
+        original(trainer, cfg, *args, **kwargs)
+
+    wrap("fairseq.trainer:Trainer", "__init__", start)
 
 
 def write_data_whole() -> None:
@@ -70,15 +90,13 @@ def write_data_whole() -> None:
         original: Callable, file: str, impl: str, binarizer: Any, prefix: str, *args: Any, **kw: Any
     ) -> Any:
         target = Path(prefix)
-        part = target.with_name(f".{target.name}.part")
-        with explain_disk_errors(Path(f"{target}.bin")):
-            try:
-                summary = original(file, impl, binarizer, str(part), *args, **kw)
-                for kind in ("bin", "idx"):  # without the latter, the former is not read
-                    Path(f"{part}.{kind}").replace(f"{target}.{kind}")
-            finally:
-                for left in part.parent.glob(f"{glob.escape(part.name)}.*"):
-                    remove(left)
+        with (
+            explain_disk_errors(Path(f"{target}.bin")),
+            private_folder(target.parent) as hidden,
+        ):
+            summary = original(file, impl, binarizer, str(hidden / "new"), *args, **kw)
+            for kind in ("bin", "idx"):  # without the latter, the former is not read
+                (hidden / f"new.{kind}").replace(f"{target}.{kind}")
         return summary
 
     def save(original: Callable, dictionary: Any, file: Any) -> None:

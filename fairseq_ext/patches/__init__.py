@@ -30,6 +30,7 @@ PATCHES = (
     batches.stop_reading_ahead,
     checkpoints.copy_whole,
     checkpoints.save_whole,
+    checkpoints.try_folder_safely,
     checkpoints.find_scores_below_zero,
     checkpoints.load_safely,
     checkpoints.parse_settings,

@@ -3,6 +3,7 @@
 import os
 import sys
 import tarfile
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,23 @@ def save_whole() -> None:
             torch.save(state, file)
 
     wrap("fairseq.checkpoint_utils", "torch_persistent_save", save)
+
+
+def try_folder_safely() -> None:
+    """Try whether --save-dir can be written by a file whose name nobody can foretell.
+
+    Fault: A file "dummy" in it is emptied and deleted; if it is a link, what it points to is
+        emptied.
+    Asked: who continues a stranger's training; silent, loses a file; none.
+    Since: fairseq 0.6.
+    Until: verify_checkpoint_directory uses the module tempfile.
+    """
+
+    def verify(original: Callable, folder: str) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+
+    wrap("fairseq.checkpoint_utils", "verify_checkpoint_directory", verify)
 
 
 def find_scores_below_zero() -> None:

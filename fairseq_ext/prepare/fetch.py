@@ -6,14 +6,11 @@ a part of what was published. With --given, the files are somewhere below FOLDER
 is printed. (pooch is no substitute: it restarts interrupted downloads and takes one address.)
 """
 
-import fcntl
 import hashlib
-import os
 import shutil
 import ssl
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -25,6 +22,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import read_lines
+from fairseq_ext.places import hold, open_unlinked
 from fairseq_ext.prepare.extract import ARCHIVES, find
 from fairseq_ext.prepare.step import step_parser
 
@@ -156,22 +154,9 @@ def fetch(addresses: Sequence[Address], folder: Path) -> Path:
 
 def _download(address: Address, folder: Path) -> Path:
     """Download a file, unless another command has done so while this one waited for it."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / address.name
-    with _lock(folder):
+    with hold(folder, inside=True, wait=True):
         return path if path.exists() else _continue_download(address, path)
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Wait for other commands that download to a folder."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # of a network disk that has no locks
-            fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(number)
 
 
 def _continue_download(address: Address, path: Path) -> Path:
@@ -210,7 +195,7 @@ def _save(answer: HTTPResponse, part: Path, begun: int) -> None:
     length = answer.headers.get("Content-Length")
     total = int(length) + begun if length else None
     with (
-        part.open("ab" if begun else "wb") as file,
+        open_unlinked(part, "ab" if begun else "wb") as file,
         tqdm.wrapattr(answer, "read", total, desc=part.stem, initial=begun) as stream,
     ):
         shutil.copyfileobj(stream, file, CHUNK)

@@ -40,6 +40,12 @@ PATTERNS = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.p
 NAMES = {"epoch": "checkpoint<epoch>.pt", "update": "checkpoint_<epoch>_<update>.pt"}
 ANY = r"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.+)\.pt"
 
+TRAINING = (
+    "common.seed task._name task.data criterion._name optimizer._name optimization.lr "
+    "lr_scheduler._name model.dropout"
+).split()
+"""Settings that make another training; what a user changes to continue one is not among them."""
+
 LEFT_OUT = ("last_optimizer_state", "ema", "ema_fp32_params", SMART_MEAN)
 
 
@@ -55,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = " or ".join(NAMES.values())
     add("--by", choices=PATTERNS, help=f"for --last: {names} (default: whichever there are)")
     add("--at-most", action="store_true", help="fewer than N will do")
+    add("--different-trainings", action="store_true", help="also of several trainings")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -65,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("--at-most is for --last and --best; give one of them, or leave it out")
     check_output(args.output, args.force)
     files = select_checkpoints(args.paths, args.last, args.best, args.by, args.at_most)
-    write_checkpoint(average_checkpoints(files), args.output)
+    write_checkpoint(average_checkpoints(files, args.different_trainings), args.output)
     print(f"{args.output} is the average of {', '.join(map(str, files))}")
     if copies := [str(path) for path in args.paths if path.is_file() and path not in files]:
         print(f"counted once, being copies of these: {', '.join(copies)}")
@@ -182,20 +189,23 @@ def _sort_by_score(folder: Path) -> list[Path]:
     return [one.file for one in sorted(_drop_copies(scored), key=lambda one: one.score)]
 
 
-def average_checkpoints(files: Sequence[Path]) -> dict:
+def average_checkpoints(files: Sequence[Path], different_trainings: bool = False) -> dict:
     """Return the last checkpoint with the mean of all parameters, in their own dtypes.
 
     The mean is computed in float64, and one checkpoint at a time is read. Numbers that are not
     floating-point (counters) are taken from the last checkpoint.
 
     Raises:
-        UsageError: they are not checkpoints of one architecture, or cannot be read.
+        UsageError: they are not checkpoints of one architecture, or cannot be read, or are of
+            several trainings without `different_trainings`.
     """
     first = read_checkpoint(files[0])
     sums: dict[str, Tensor] = {}
     for file in tqdm(files, unit="checkpoint", disable=None):
         state = read_checkpoint(file)
         _check_same_model(first, files[0], state, file)
+        if not different_trainings:
+            _check_same_training(first, files[0], state, file)
         for name, value in state["model"].items():
             if value.is_floating_point():
                 sums[name] = value.double() + sums.get(name, 0)
@@ -254,6 +264,21 @@ def _check_same_model(first: dict, file: Path, other: dict, other_file: Path) ->
             f"{file} and {other_file} were trained with other dictionaries or tokenisers; give "
             "checkpoints of one training, or --other-dictionary"
         )
+
+
+def _check_same_training(first: dict, file: Path, other: dict, other_file: Path) -> None:
+    """Raise UsageError for a setting of `TRAINING` that differs; a folder may have been moved."""
+    for part, name in (setting.split(".") for setting in TRAINING):
+        both = [saved_options(state, part).get(name) for state in (first, other)]
+        compared = both
+        if name == "data":
+            compared = [[Path(x).name for x in str(path).split(":")] for path in both]
+        if None not in both and compared[0] != compared[1]:
+            raise UsageError(
+                f"{file} is of a training with the {part if name == '_name' else name} {both[0]}, "
+                f"{other_file} of one with {both[1]}; give checkpoints of one training, or "
+                "--different-trainings"
+            )
 
 
 def _read_settings(state: dict) -> dict[str, Any]:

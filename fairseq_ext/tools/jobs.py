@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
+from fairseq_ext.places import open_unlinked
 from fairseq_ext.tools.command_lines import describe_difference, drop_world_size
 from fairseq_ext.training_logs import parse_line
 
@@ -102,9 +103,12 @@ class Step(NamedTuple):
         log_file = self.file("log")
         if _read(self.file("begun")) != self.stamp():
             log_file.unlink(missing_ok=True)  # of another command
-        write_lines(self.file("begun"), [self.stamp()])
+        write_lines(self.file("begun"), [self.stamp()], keep_link=False)
         output = self.file("part") if self.keeps else log_file
-        with log_file.open("ab") as log, output.open("wb" if self.keeps else "ab") as out:
+        with (
+            open_unlinked(log_file, "ab") as log,
+            open_unlinked(output, "wb" if self.keeps else "ab") as out,
+        ):
             start = log.tell()
             command = [sys.executable, "-m", *PROGRAMS[self.program], *self.arguments()]
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": log}
@@ -249,7 +253,7 @@ def _catch_signals() -> Iterator[list[int]]:
 @contextmanager
 def _lock(folder: Path) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("ab") as file:
+    with open_unlinked(folder / ".lock", "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -17,6 +17,7 @@ import numpy as np
 from fairseq_ext.data.arrays import map_array
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import explain_disk_errors, rename_when_complete
+from fairseq_ext.places import open_unlinked
 
 AGAIN = "prepare the data again with scripts/prepare_vqa.sh"
 BATCH = 256  # pictures after which what was written can be continued
@@ -130,7 +131,7 @@ class FeatureWriter:
     def _continue(self) -> list[tuple[int, int]]:
         """Return pictures, with their numbers of boxes, that are there in full."""
         for path in self._parts:
-            path.touch()
+            open_unlinked(path, "ab").close()
         boxes, rows = self._parts
         header = _header((0, self.width), TYPE)
         if boxes.stat().st_size < len(header):

@@ -166,12 +166,26 @@ require_room() { workspace room "$@"; }
 
 # produce OUT COMMAND...: write what COMMAND prints to OUT, unless OUT exists already.
 produce() {
-  local out=$1
+  local out=$1 hidden status=0
   shift
   [ ! -e "$out" ] || return 0
   mkdir -p "$(dirname "$out")"
-  "$@" >"$out.part" || return
-  mv "$out.part" "$out"
+  hidden=$(mktemp -d "$(dirname "$out")/.part.XXXXXXXX") # no link can lie in wait in it
+  "$@" >"$hidden/new" && mv "$hidden/new" "$out" || status=$?
+  rm -rf "$hidden"
+  return "$status"
+}
+
+LOCK=''
+
+# lock_folder FOLDER: refuse to work beside another command, or behind a link, which leads elsewhere.
+# What a killed script has left running may end within 3 seconds.
+lock_folder() {
+  [ ! -L "$1" ] || die "'$1', in which this works, is a link: delete it or give another folder."
+  [ -z "$LOCK" ] && command -v flock >/dev/null || return 0 # Linux has flock
+  exec {LOCK}<"$1"
+  flock -w 3 "$LOCK" || [ $? != 1 ] ||
+    die "Another command works in '$1': wait until it has ended, or stop it."
 }
 
 # corpus_folder NAME: print the folder of a corpus in FAIRSEQ_EXT_CORPORA, nothing if that is not

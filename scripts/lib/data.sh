@@ -7,9 +7,8 @@ ARGUMENTS=("$@") # of the script
 # Options that most recipes share, options of one recipe alone, and a dictionary to use.
 SHARED='--offline= --merges= --bpe= --dictionaries=' EXTRA='' DICTIONARY=''
 dictionaries=joined
-# Settings that change what a recipe makes, a pattern of files that only complete data have, and a
-# lock.
-SETTINGS=() MADE=manifest.json LOCK=''
+# Settings that change what a recipe makes, and a pattern of files that only complete data have.
+SETTINGS=() MADE=manifest.json
 
 # data_recipe DEFAULT [OUT [MB [FOLDER]]]: begin a data recipe. Set OUT, the folder that it makes,
 # and WORK, the folder beside OUT in which it works; end the script if OUT is made already. MB is
@@ -50,7 +49,7 @@ open_work() {
     die "'$WORK', in which this works, is there and was not made by a data recipe: rename it or give" \
       "another folder."
   mkdir -p "$WORK"
-  lock_work
+  lock_folder "$WORK"
   if [ "$(cat "$WORK/source" 2>/dev/null)" = "$1" ]; then
     local changed
     changed=$(changed_inputs)
@@ -73,15 +72,6 @@ changed_inputs() {
       say "$path"
     fi
   done <"$WORK/inputs"
-}
-
-# lock_work: refuse to work beside another command. What a killed script has left running may end
-# within 3 seconds.
-lock_work() {
-  [ -z "$LOCK" ] && command -v flock >/dev/null || return 0 # Linux has flock
-  exec {LOCK}<"$WORK"
-  flock -w 3 "$LOCK" || [ $? != 1 ] ||
-    die "Another command works in '$WORK': wait until it has ended, or stop it."
 }
 
 # one_at_a_time FOLDER: wait for other scripts that make something in a folder, since recipes that

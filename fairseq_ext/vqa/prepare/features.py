@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, check_writable, list_files, read_lines, write_lines
+from fairseq_ext.places import hold
 from fairseq_ext.prepare.step import number_from, step_parser
 from fairseq_ext.vqa.picture_features import FeatureWriter, PictureFeatures
 from fairseq_ext.vqa.prepare.feature_sources import FeatureSource
@@ -152,7 +153,7 @@ def convert(
     # again, if it continued what was begun with pictures that are not wanted any more
     while not (boxes.exists() and {*PictureFeatures(prefix)} == {*pictures}):
         boxes.unlink(missing_ok=True)
-        with FeatureWriter(prefix, width) as writer:
+        with hold(prefix), FeatureWriter(prefix, width) as writer:
             for image in tqdm(pictures, f"writing {prefix.name}", unit=" pictures"):
                 if image not in writer:
                     _copy_picture(writer, source, image, most)
