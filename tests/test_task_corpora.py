@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -388,7 +389,8 @@ def test_interrupted_work_is_begun_again(tmp_path, monkeypatch):
         made("cola", FIXTURES, tmp_path)
     assert not (tmp_path / "cola").exists()
     monkeypatch.undo()
-    write_text(tmp_path / ".cola.part" / "old", "")  # of a command that was killed
+    write_text(tmp_path / ".abcdefgh.part" / "old", "")  # of a command that was killed
+    os.utime(tmp_path / ".abcdefgh.part", (0, 0))
     assert counts(made("cola", FIXTURES, tmp_path)) == PUBLISHED["cola"]
     assert [path.name for path in tmp_path.iterdir()] == ["cola"]
 

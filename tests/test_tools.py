@@ -457,3 +457,41 @@ def test_an_older_checkpoint_has_its_settings_in_args(tmp_path):
     assert average_checkpoints(files[:1])["model"]["w"] == 1
     with pytest.raises(UsageError, match="encoder_attention_heads is 2 in"):
         average_checkpoints(files)
+
+
+TRAINED = {
+    "common": {"seed": 1},
+    "task": {"_name": "translation", "data": "/mine/data-bin/a:/mine/b"},
+    "criterion": {"_name": "cross_entropy"},
+    "optimization": {"lr": [0.1], "max_update": 10},
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "said"),
+    [
+        ("common", {"seed": 2}, "the seed 1, {}/2.pt of one with 2; give checkpoints of one train"),
+        (
+            "task",
+            {"data": "/mine/data-bin/c:/mine/b"},
+            "the data /mine/data-bin/a:/mine/b, {}/2.pt",
+        ),
+        ("criterion", {"_name": "other"}, "the criterion cross_entropy, {}/2.pt of one with other"),
+        ("optimization", {"lr": [0.2]}, "the lr [0.1], {}/2.pt of one with [0.2]"),
+        ("optimization", {"max_update": 20}, ""),  # as a training is continued
+        ("task", {"data": "/moved/a:/moved/b"}, ""),
+    ],
+)
+def test_checkpoints_of_several_trainings_are_not_averaged_unasked(part, changes, said, tmp_path):
+    files = [tmp_path / "1.pt", tmp_path / "2.pt"]
+    for n, cfg in enumerate((TRAINED, TRAINED | {part: TRAINED[part] | changes})):
+        state = {"model": {"w": torch.full((1,), 2.0 * n)}, "optimizer_history": [{}]}
+        torch.save(state | {"cfg": cfg}, files[n])
+    line = ["average", *map(str, files), "--output", str(tmp_path / "out.pt")]
+    if said:
+        with pytest.raises(UsageError, match=re.escape(said.format(tmp_path))):
+            main(line)
+        assert sorted(tmp_path.iterdir()) == files
+        line.append("--different-trainings")
+    main(line)
+    assert torch.load(tmp_path / "out.pt")["model"]["w"] == 1
