@@ -461,6 +461,7 @@ def test_an_older_checkpoint_has_its_settings_in_args(tmp_path):
 
 TRAINED = {
     "common": {"seed": 1},
+    "model": {"_name": "transformer"},
     "task": {"_name": "translation", "data": "/mine/data-bin/a:/mine/b"},
     "criterion": {"_name": "cross_entropy"},
     "optimization": {"lr": [0.1], "max_update": 10},
@@ -485,7 +486,7 @@ TRAINED = {
 def test_checkpoints_of_several_trainings_are_not_averaged_unasked(part, changes, said, tmp_path):
     files = [tmp_path / "1.pt", tmp_path / "2.pt"]
     for n, cfg in enumerate((TRAINED, TRAINED | {part: TRAINED[part] | changes})):
-        state = {"model": {"w": torch.full((1,), 2.0 * n)}, "optimizer_history": [{}]}
+        state = {"model": {"w": torch.full((1,), 2.0 * n)}, "optimizer_history": [{"num_updates": n}]}
         torch.save(state | {"cfg": cfg}, files[n])
     line = ["average", *map(str, files), "--output", str(tmp_path / "out.pt")]
     if said:

@@ -221,7 +221,7 @@ complete() {
   step summary "What there is" prepare_step manifest "$WORK" "$@" \
     --about "$(basename "$0") ${ARGUMENTS[*]@Q}" "${SETTINGS[@]/#/--setting=}"
   rm -rf "$WORK"/{raw,tokens,pieces,encoded,unpacked,short,srcdict}
-  rm -rf "$WORK"/{source,inputs} "$WORK"/.[a-z]*
+  rm -rf "$WORK"/{source,inputs} "$WORK"/.[a-z0-9_]*
   [ ! -d "$OUT" ] || rmdir "$OUT" # it was empty
   mv "$WORK" "$OUT"
   say "$OUT is ready."
