@@ -486,8 +486,8 @@ TRAINED = {
 def test_checkpoints_of_several_trainings_are_not_averaged_unasked(part, changes, said, tmp_path):
     files = [tmp_path / "1.pt", tmp_path / "2.pt"]
     for n, cfg in enumerate((TRAINED, TRAINED | {part: TRAINED[part] | changes})):
-        state = {"model": {"w": torch.full((1,), 2.0 * n)}, "optimizer_history": [{"num_updates": n}]}
-        torch.save(state | {"cfg": cfg}, files[n])
+        state = {"cfg": cfg, "model": {"w": torch.full((1,), 2.0 * n)}}
+        torch.save(state | {"optimizer_history": [{"num_updates": n}]}, files[n])
     line = ["average", *map(str, files), "--output", str(tmp_path / "out.pt")]
     if said:
         with pytest.raises(UsageError, match=re.escape(said.format(tmp_path))):
