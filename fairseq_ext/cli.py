@@ -17,9 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairseq_ext import __version__
-from fairseq_ext.errors import UsageError, guard_standard_output, plain_errors
+from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.permissions import add_permissions
 from fairseq_ext.places import hold
+from fairseq_ext.standard_output import guard_standard_output
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {

@@ -1,17 +1,17 @@
-"""Exceptions and errors of standard output that a user sees as one sentence, and a last net."""
+"""Exceptions that a user sees as one sentence, and a last net."""
 
-import atexit
 import errno
-import io
-import logging
+import json
 import os
 import re
 import signal
 import sys
 import sysconfig
+import threading
+import time
+from _thread import interrupt_main
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,11 @@ class Unfinished(UsageError):
 
 
 TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"  # environment variable: 1 shows tracebacks
+LAUNCHED = (
+    "FAIRSEQ_EXT_LAUNCHED"  # environment variable of processes that `fairseq-ext launch` runs
+)
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # environment variable: where torchrun looks for an error
+LOST = "another process of this training has ended, which says why"
 COMMANDS = ("fairseq-", "fairseq_cli.", "fairseq_ext.")
 USAGE_ERROR = re.compile(r"^fairseq_ext\.errors\.(?:UsageError|Unfinished): (.+)\Z", re.M | re.S)
 NO_MEMORY = re.compile(
@@ -46,11 +51,6 @@ MACHINE = frozenset(
     "ENOSPC ENOTDIR ENOTEMPTY EPERM EROFS ETXTBSY".split()
 )
 """Errors of files and disks that a user can mend."""
-
-SETTINGS = ("encoding", "errors", "line_buffering", "write_through")  # of an output
-STANDARD_OUTPUT = (
-    "error: standard output cannot be written ({reason}); make room, or send it elsewhere"
-)
 
 explanations: list[Callable[[BaseException], str | None]] = []
 """Functions that return a sentence for exceptions that others raise, or None."""
@@ -72,16 +72,73 @@ def plain_errors() -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, UsageError):
-            print(f"error: {read_message(error)}", file=sys.stderr)
-        elif issubclass(kind, KeyboardInterrupt) and _is_plain():
-            print("interrupted", file=sys.stderr)
+        if _is_interruption(error) and _is_plain():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends it at once
+            if LAUNCHED not in os.environ:
+                print("interrupted", file=sys.stderr)
+            if not isinstance(error, KeyboardInterrupt):  # after which Python ends by the signal
+                signal.raise_signal(signal.SIGINT)
+        elif issubclass(kind, UsageError):
+            _say(f"error: {read_message(error)}")
         elif _is_caught(error):
-            print(describe(error), file=sys.stderr)
+            _say(describe(error))
         else:
             previous(kind, error, trace)
 
     sys.excepthook = hook
+    sys.unraisablehook = partial(_interrupt_again, sys.unraisablehook)
+    os.register_at_fork(after_in_child=_leave_interrupts_to_parent)
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Tell whether an exception is Ctrl-C, or arose while that was handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _interrupt_again(previous: Callable[[Any], None], unraisable: Any) -> None:
+    """Interrupt the command once more if Ctrl-C came where Python ignores exceptions."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt) and _is_plain():
+        threading.Timer(0.1, interrupt_main).start()
+    else:
+        previous(unraisable)
+
+
+def _leave_interrupts_to_parent() -> None:
+    """Let a process that a command forks, as for data, be ended by that command alone."""
+    if is_command():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _say(line: str) -> None:
+    """Print an error, or leave it to the launcher of several processes, which prints one."""
+    try:
+        if path := os.environ.get(ERROR_FILE):
+            said = {
+                "message": line.removeprefix("error: "),
+                "extraInfo": {"timestamp": time.time()},
+            }
+            Path(path).write_text(json.dumps({"message": said}), "utf-8")
+            if LAUNCHED in os.environ:
+                return
+    except OSError:
+        pass
+    print(line, file=sys.stderr)
+
+
+def describe_end(process: str, code: int) -> str:
+    """Return a sentence for a process that has ended without one.
+
+    Args:
+        code: its exit code, or the negative number of a signal.
+    """
+    if code >= 0:
+        return f"{process} has ended with exit code {code}; its reason stands above"
+    return (
+        f"{process} was ended by {signal.Signals(-code).name}, perhaps for want of memory; run the "
+        "same command again, which continues from the last checkpoint, or give it less to do"
+    )
 
 
 def read_message(error: BaseException) -> str:
@@ -223,53 +280,3 @@ def _write_report(text: str) -> str:
     ) as file:
         file.write(f"{' '.join(sys.argv)}\n\n{text}\n")
     return file.name
-
-
-class _StandardOutput(io.FileIO):
-    """The file of standard output; an error ends the command, also within logging.
-
-    Attributes:
-        code: the exit code, after an error.
-    """
-
-    code = 0
-
-    def write(self, data: Any) -> int:
-        """Write bytes; raise SystemExit if the reader has gone away, or the disk is full."""
-        try:
-            return super().write(data)
-        except OSError as error:
-            with Path(os.devnull).open("wb") as nothing:
-                os.dup2(nothing.fileno(), self.fileno())  # for what is written afterwards
-            self.code = 1
-            if isinstance(error, BrokenPipeError):
-                self.code = 128 + signal.SIGPIPE  # as a shell reports it
-            else:
-                print(STANDARD_OUTPUT.format(reason=error.strerror), file=sys.stderr, flush=True)
-            raise SystemExit(self.code) from None
-
-    def end(self, buffered: io.TextIOBase) -> None:
-        """Write what is left; end the process with its code, which Python's own end loses."""
-        with suppress(SystemExit):
-            buffered.flush()
-        if self.code:
-            os._exit(self.code)
-
-
-def guard_standard_output() -> None:
-    """Let a command whose output cannot be written end without a traceback.
-
-    It ends quietly if its reader has gone away, and with a sentence if a disk is full. Only the
-    output of a process is guarded, not what takes its place in a notebook or a test.
-    """
-    before: Any = sys.__stdout__
-    if before is None or sys.stdout is not before:
-        return
-    before.flush()
-    file = _StandardOutput(before.fileno(), "wb", closefd=False)
-    settings = {name: getattr(before, name) for name in SETTINGS}
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(file), **settings)
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
-            handler.setStream(sys.stdout)
-    atexit.register(file.end, sys.stdout)

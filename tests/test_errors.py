@@ -3,6 +3,7 @@
 import gc
 import json
 import re
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -41,11 +42,14 @@ def end(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["/bin/fairseq-train", "DATA"])
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=None))
 
+    interrupted = signal.getsignal(signal.SIGINT)
+
     def end(function, *args):
         try:
             function(*args)
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
+            signal.signal(signal.SIGINT, interrupted)
         return capsys.readouterr().err.splitlines()
 
     return end

@@ -1,5 +1,6 @@
 """Files that fairseq's commands read: what is missing, damaged or foreign is refused by name."""
 
+import os
 import shutil
 from argparse import Namespace
 from itertools import pairwise
@@ -42,6 +43,34 @@ def dictionary(size: int = SYMBOLS) -> Dictionary:
 def make_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
+
+
+def rewrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(path.read_bytes()[::-1])
+
+
+@pytest.mark.parametrize("kind", ["mmap", "lazy", "cached"])
+@pytest.mark.parametrize("change", [lambda path: os.truncate(path, 4), rewrite])
+@pytest.mark.parametrize("ending", [".bin", ".idx"])
+def test_text_that_changes_while_it_is_read_is_named(kind, change, ending, tmp_path):
+    """Reading on would end in SIGBUS, or in other numbers."""
+    data = indexed_dataset.make_dataset(str(write(tmp_path / "train", kind)), kind)
+    change(tmp_path / f"train{ending}")
+    os.utime(tmp_path / f"train{ending}", (1, 1))
+    with pytest.raises(UsageError, match=rf"train\{ending} was changed while this command read it"):
+        data.prefetch([0]) if kind == "cached" else data[0]
+
+
+def test_text_that_is_touched_or_replaced_is_read_as_it_was(tmp_path):
+    data = indexed_dataset.make_dataset(str(write(tmp_path / "train")), "mmap")
+    os.utime(tmp_path / "train.bin", (1, 1))
+    assert data[0].tolist() == ROWS[0]
+    write(tmp_path / "new", rows=ROWS[::-1])
+    (tmp_path / "new.bin").replace(tmp_path / "train.bin")
+    assert data[1].tolist() == ROWS[1]
+    (tmp_path / "train.idx").unlink()
+    assert data[2].tolist() == ROWS[2]
 
 
 DAMAGE = {

@@ -1,20 +1,32 @@
 """`fairseq-ext launch`: what it starts trains as it should, and nothing else is started."""
 
+import multiprocessing
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from commands import find_free_port, read_parameters
 from conftest import PLUGIN, ROOT, TRAIN, train
+from fairseq import binarizer
+from fairseq.data import dictionary
+from fairseq.distributed import utils as distributed
 from hangs import communicate, wait_until
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.multiprocessing import ProcessExitedException
 
+from fairseq_ext import errors
 from fairseq_ext.cli import main
-from fairseq_ext.errors import UsageError
+from fairseq_ext.commands import launching, messages
+from fairseq_ext.commands.launching import WorkerPool
+from fairseq_ext.errors import LOST, Unfinished, UsageError
+from fairseq_ext.tools.launch import explain_failures
 
 FAIRSEQ_TRAIN = str(Path(sys.executable).with_name("fairseq-train"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
@@ -88,11 +100,93 @@ def test_the_command_takes_the_place_of_this_process(machine, monkeypatch):
     machine(2)
     monkeypatch.setenv("KEPT", "1")
     started = []
-    monkeypatch.setattr(os, "execve", lambda *each: started.append(each))
-    main(["launch", "--cpu-processes", "2", "--", "fairseq-train", "data"])
-    [(program, command, environment)] = started
-    assert program == command[0] == TORCHRUN[0] and command[-len(GLOO) :] == GLOO
-    assert (environment["CUDA_VISIBLE_DEVICES"], environment["KEPT"]) == ("", "1")
+    monkeypatch.setattr(os, "execv", lambda *each: started.append(each))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    main(["launch", "--cpu-processes", "1", "--", "fairseq-train", "data"])
+    [(program, command)] = started
+    assert program == command[0] == FAIRSEQ_TRAIN and "--cpu" in command
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["KEPT"]) == ("", "1")
+
+
+def end(rank, code, message="", timestamp=1):
+    said = {"message": message, "extraInfo": {}} if message else f"Signal {-code}"
+    return {rank: SimpleNamespace(exitcode=code, message=said, timestamp=timestamp)}
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (
+            end(0, 1, LOST) | end(1, -9, timestamp=2),
+            "process 1 .* was ended by SIGKILL, .*continues",
+        ),
+        (end(0, 1, LOST) | end(1, 1, "no --lr", 2), r"^no --lr \(process 1 of the training\)$"),
+        (end(0, 1, "no --lr") | end(1, 1, "no --lr"), r"^no --lr \(process 0 of the training\)$"),
+        (end(0, -15, timestamp=2) | end(1, 3), "process 1 .*exit code 3; its reason stands above"),
+        (end(0, 1, LOST) | end(1, 1, LOST), LOST),
+    ],
+)
+def test_the_launcher_names_who_failed_by_itself(ends, said):
+    assert re.search(said, str(explain_failures(ends)))
+
+
+def test_a_process_leaves_its_error_to_the_launcher(monkeypatch, tmp_path, capsys):
+    """Under torchrun alone it also prints it."""
+    file = tmp_path / "error.json"
+    monkeypatch.setenv(errors.ERROR_FILE, str(file))
+    refusal = UsageError("no --lr")
+    sys.excepthook(UsageError, refusal, None)
+    assert capsys.readouterr().err == "error: no --lr\n"
+    monkeypatch.setenv(errors.LAUNCHED, "1")
+    sys.excepthook(UsageError, refusal, None)
+    failure = ProcessFailure(0, 1, 1, str(file))
+    assert capsys.readouterr().err == "" and failure.message["message"] == "no --lr"
+    assert str(explain_failures({0: failure})) == "no --lr (process 0 of the training)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] closed by peer [::1]",
+        "NCCL error in: ncclRemoteError: due to a network error or a remote process exiting early",
+    ],
+)
+def test_a_process_that_lost_another_one_says_so(text):
+    assert messages.explain(RuntimeError(text)) == LOST
+
+
+def test_a_killed_process_of_the_data_is_named():
+    ends = "DataLoader worker (pid 7) is killed by signal: Killed. ", "exited unexpectedly"
+    for text in (ends[0], f"DataLoader worker (pid(s) 7, 8) {ends[1]}"):
+        said = messages.explain(RuntimeError(text))
+        assert said.startswith("a process that reads data has ended (") and "--num-workers" in said
+
+
+def test_a_killed_process_that_fairseq_started_is_named(monkeypatch):
+    def call(cfg, main):
+        raise ProcessExitedException("", 1, 7, -9, "SIGKILL")
+
+    monkeypatch.setattr(distributed, "call_main", call)
+    monkeypatch.setattr(launching, "check_processes", lambda cfg: None)
+    monkeypatch.setattr(launching, "unset_tpu", lambda cfg: None)
+    launching.run_processes()
+    with pytest.raises(Unfinished, match=r"^process 1 of the training was ended by SIGKILL"):
+        distributed.call_main(None, None)
+
+
+def test_a_pool_notices_that_a_worker_was_killed():
+    pool = WorkerPool(2)
+    results = [pool.apply_async(max, (1, number), {"key": abs}) for number in (2, -3)]
+    pool.close()
+    pool.join()
+    assert [result.get() for result in results] == [2, -3]
+    pool = WorkerPool(2)
+    pool.apply_async(signal.raise_signal, (signal.SIGKILL,))
+    with pytest.raises(Unfinished, match="a process of --workers was killed"):
+        pool.join()
+    assert not multiprocessing.active_children()
+    assert binarizer.Pool is dictionary.Pool is WorkerPool
 
 
 def test_an_environment_without_fairseq(machine, monkeypatch, tmp_path):
@@ -128,7 +222,8 @@ BAD = {
 @pytest.mark.parametrize("said", BAD)
 def test_what_contradicts_itself_is_refused(said, machine, monkeypatch):
     machine(2)
-    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("something was started"))
+    for starts in ("execv", "posix_spawn", "fork"):
+        monkeypatch.setattr(os, starts, lambda *_: pytest.fail("something was started"))
     with pytest.raises(UsageError) as error:
         main(["launch", *BAD[said].split()])
     assert said in str(error.value)

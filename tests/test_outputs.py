@@ -19,7 +19,7 @@ from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from shell import bash
 
-from fairseq_ext import errors, files
+from fairseq_ext import files, standard_output
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, new_folder, rename_when_complete
 from fairseq_ext.prepare import tokenise
@@ -60,9 +60,8 @@ def test_a_full_disk_behind_standard_output_is_one_sentence(command, text):
 
 def test_output_that_can_be_written_is_as_it_was(text):
     """In the order in which it was written, and with all of its end."""
-    code = (
-        "from fairseq_ext.errors import guard_standard_output as guard; import os, sys; print(1); "
-    )
+    code = "from fairseq_ext.standard_output import guard_standard_output as guard; import os, sys"
+    code += "; print(1); "
     code += "guard(); guard(); print('ä'); sys.stdout.flush(); os.write(1, b'3\\n'); print(4)"
     done = bash("-c", f'python -c "{code}"')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\nä\n3\n4\n", "")
@@ -271,7 +270,7 @@ def test_saving_and_copying_replace_a_link_and_not_its_target(name, tmp_path):
 
 
 def test_no_output_is_guarded_that_is_not_of_the_process(capsys):
-    errors.guard_standard_output()
+    standard_output.guard_standard_output()
     print("as before")
     assert capsys.readouterr().out == "as before\n"
 

@@ -18,6 +18,7 @@ from fairseq_ext.errors import plain_errors
 from fairseq_ext.wrapping import apply_once
 
 CHANGES = (
+    plain_errors,
     process_wide.silence_stock_warnings,
     process_wide.avoid_cudnn_attention,
     process_wide.share_configurations,
@@ -34,7 +35,7 @@ CHANGES = (
     outputs.say_once_that_a_log_is_cut,
     flags.check_ranges,
     launching.run_processes,
-    plain_errors,
+    launching.notice_killed_workers,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""
 

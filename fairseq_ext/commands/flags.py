@@ -18,9 +18,10 @@ from fairseq_ext.commands.configurations import (
     check_name,
     to_flag,
 )
-from fairseq_ext.errors import UsageError, guard_standard_output
+from fairseq_ext.errors import UsageError
 from fairseq_ext.permissions import add_permissions
 from fairseq_ext.places import hold_until_exit
+from fairseq_ext.standard_output import guard_standard_output
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
 REGISTERED = frozenset(
@@ -58,6 +59,7 @@ def check_ranges() -> None:
         return original(parser, *args, **kw)
 
     def add_defaults(original: Callable, cfg: Any) -> None:
+        guard_standard_output()
         original(cfg)
         utils.import_user_module(cfg.common)  # fairseq-hydra-train does it later
         check_configuration(cfg)

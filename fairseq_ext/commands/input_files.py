@@ -186,17 +186,19 @@ def check_dictionaries() -> None:
 
 
 def check_binarised_text() -> None:
-    """Check binarised text when it is opened; see `fairseq_ext.data.binarised`.
+    """Check binarised text when it is opened, and that it stays; see `fairseq_ext.data.binarised`.
 
     Fault: Text that is cut short, of another dictionary or not text at all is noticed late, by a
-        traceback, or never. A .bin that is missing is reported as its .idx, or not at all.
+        traceback, or never. A .bin that is missing is reported as its .idx, or not at all. Text
+        that is changed while it is read ends in SIGBUS, in a traceback, or is read.
     Asked: who trains; silent with another dictionary; it is a message.
     Since: always.
-    Until: fairseq compares .idx, .bin and dictionary.
+    Until: fairseq compares .idx, .bin and dictionary, and reads no file that changes.
     """
     from fairseq.data import indexed_dataset, plasma_utils
 
     from fairseq_ext.data.binarised import check_files, check_text
+    from fairseq_ext.data.files_in_use import FilesInUse
 
     def infer(original: Callable, path: str) -> str | None:
         if not indexed_dataset.IndexedRawTextDataset.exists(path) and check_files(path):
@@ -217,6 +219,14 @@ def check_binarised_text() -> None:
     def close(original: Callable, opened: str) -> Callable:
         return lambda data: hasattr(data, opened) and original(data)
 
+    def open_files(original: Callable, data: Any, path: str) -> None:
+        original(data, path)
+        data.files_in_use = FilesInUse(f"{path}.idx", f"{path}.bin")
+
+    def read(original: Callable, data: Any, index: Any) -> Any:
+        data.files_in_use.check()
+        return original(data, index)
+
     mapped = indexed_dataset.MMapIndexedDataset
     for owner, opened in (
         (mapped, "_bin_buffer_mmap"),
@@ -224,6 +234,11 @@ def check_binarised_text() -> None:
         (plasma_utils.PlasmaStore, "server"),
     ):  # which could not be opened, for want of memory or of a package
         owner.__del__ = close(owner.__del__, opened)
+    owners = {"MMapIndexedDataset": "_do_init", "IndexedDataset": "read_index"}
+    for cls, opens in owners.items():
+        wrap(f"fairseq.data.indexed_dataset:{cls}", opens, open_files)
+        wrap(f"fairseq.data.indexed_dataset:{cls}", "__getitem__", read)
+    wrap("fairseq.data.indexed_dataset:IndexedCachedDataset", "prefetch", read)
     wrap("fairseq.data.indexed_dataset", "infer_dataset_impl", infer)
     wrap("fairseq.data.indexed_dataset", "make_dataset", make)
     wrap("fairseq.data.indexed_dataset", "dataset_exists", exists)

@@ -1,18 +1,22 @@
 """Changes of how the processes of a command start and end."""
 
 import functools
+import multiprocessing
+import signal
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from fairseq_ext.errors import USAGE_ERROR, UsageError
+from fairseq_ext.errors import USAGE_ERROR, Unfinished, UsageError, describe_end
 from fairseq_ext.training.machine_checks import check_processes, unset_tpu
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import replace, wrap
 
 
 def run_processes() -> None:
     """Correct --bf16, check the processes and end their group, in every command that has several.
 
-    A UsageError of a process that it starts is raised here as one.
+    A UsageError of a process that it starts is raised here as one, and so is its sudden end.
 
     Fault: On CPUs several processes train nothing, or each the whole; --bf16 implies --tpu. The
         group of processes is never ended: where one of its threads still runs, a process is
@@ -23,7 +27,7 @@ def run_processes() -> None:
         and calls destroy_process_group.
     """
     import torch.distributed as dist
-    from torch.multiprocessing import ProcessRaisedException
+    from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
     def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
         unset_tpu(cfg)
@@ -36,6 +40,9 @@ def run_processes() -> None:
             if message := USAGE_ERROR.search(str(error)):
                 raise UsageError(message[1].strip()) from None
             raise
+        except ProcessExitedException as error:
+            process = f"process {error.error_index} of the training"
+            raise Unfinished(describe_end(process, error.exit_code)) from None
 
     wrap("fairseq.distributed.utils", "call_main", call_main)
 
@@ -50,3 +57,56 @@ def run_and_end_group(main: Callable, cfg: Any, **kwargs: Any) -> None:
         dist.barrier(utils.get_global_group())
         dist.destroy_process_group()
         vars(utils.get_global_group).pop("_global_group", None)  # it is kept there
+
+
+class WorkerPool:
+    """A pool of processes that notices if one of them is killed, as fairseq uses one."""
+
+    def __init__(self, processes: int) -> None:
+        self.executor = ProcessPoolExecutor(processes, initializer=_end_with_parent)
+        self.results: list[Future] = []
+
+    def apply_async(self, work: Callable, args: Any = (), kwds: Any = None) -> Any:
+        """Return the result of a call, which `get` waits for."""
+        result: Any = self.executor.submit(work, *args, **kwds or {})
+        self.results.append(result)
+        result.get = result.result
+        return result
+
+    def close(self) -> None:
+        """Accept no more calls."""
+
+    def join(self) -> None:
+        """Wait for all results; end all processes if one was killed, or this one is interrupted."""
+        try:
+            wait(self.results)
+            for result in self.results:
+                if isinstance(result.exception(), BrokenProcessPool):
+                    raise Unfinished(
+                        "a process of --workers was killed, perhaps for want of memory; give fewer "
+                        "--workers, or more memory, and run the same command again"
+                    )
+            self.executor.shutdown()
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.kill()
+                process.join()
+            raise
+
+
+def _end_with_parent() -> None:
+    from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
+
+    _prctl_pr_set_pdeathsig(signal.SIGKILL)
+
+
+def notice_killed_workers() -> None:
+    """Let fairseq-preprocess notice that one of its --workers was killed.
+
+    Fault: It waits for ever for what a killed process was to do. Killed itself, it leaves its
+        processes behind, which wait for ever.
+    Asked: who binarises much text on a small machine; silent, it hangs; none.
+    Since: always.
+    Until: it uses concurrent.futures.
+    """
+    replace(["fairseq.binarizer", "fairseq.data.dictionary"], "Pool", WorkerPool)

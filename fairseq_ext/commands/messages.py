@@ -78,6 +78,19 @@ def refuse_plainly() -> None:
     replace(["hydra._internal.utils"], "_is_env_set", lambda name: True)
 
 
+ENDS = (
+    (
+        r"(?i)(gloo|nccl|store).*((closed|reset) by|broken pipe|remote process|was likely closed)",
+        errors.LOST,
+    ),
+    (
+        r"DataLoader worker \(pid\S* [\d, ]+\) (exited unexpectedly|is killed by signal: [\w ]+)",
+        "a process that reads data has ended ({}), perhaps for want of memory; run the same "
+        "command again, with a smaller --num-workers",
+    ),
+)
+"""Start of what is said of a process that another one waited for, and our sentence instead."""
+
 FOR_USERS = re.compile(r"(?<!\S)--[a-z]|\bplease\b", re.I)
 RAISES = re.compile(r"(raise|assert)\b|\)")
 FORESEEN = (AssertionError, Exception, NotImplementedError, RuntimeError, ValueError)
@@ -92,6 +105,9 @@ def explain(error: BaseException) -> str | None:
     Messages that fairseq writes for its users name a flag or say please, or stand in a line that
     raises an exception with words of fairseq's own. What a model asserts without words is shown.
     """
+    for pattern, sentence in ENDS:
+        if isinstance(error, RuntimeError) and (found := re.search(pattern, str(error))):
+            return sentence.format(found[1])
     steps = traceback.extract_tb(error.__traceback__)
     packages = set(Path(steps[-1].filename).parts) if steps else set()
     packages |= {cls.__module__.partition(".")[0] for cls in type(error).__mro__}

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,10 @@ def train_alone() -> None:
 
 
 def write_data_whole() -> None:
-    """Give files of fairseq-preprocess their names when they are complete.
+    """Give files of fairseq-preprocess their names when they are complete, and dictionaries last.
 
     Fault: What an interrupted fairseq-preprocess, or a full disk, has left stands under the final
-        names of .bin, .idx and dict.txt.
+        names of .bin, .idx and dict.txt. It cannot be run again, since there is a dictionary.
     Asked: who is interrupted; silent, a part looks whole; none.
     Since: always.
     Until: it writes to temporary names first.
@@ -99,7 +100,22 @@ def write_data_whole() -> None:
                 (hidden / f"new.{kind}").replace(f"{target}.{kind}")
         return summary
 
+    queue: list[Callable[[], None]] | None = None
+
+    def main(original: Callable, args: Any) -> None:
+        nonlocal queue
+        queue = dictionaries = []
+        try:
+            original(args)
+        finally:
+            queue = None
+        for write in dictionaries:
+            write()
+
     def save(original: Callable, dictionary: Any, file: Any) -> None:
+        if queue is not None:  # by fairseq-preprocess, which reads none of them again
+            queue.append(partial(save, original, dictionary, file))
+            return
         if not isinstance(file, str | Path):
             original(dictionary, file)
             return
@@ -108,3 +124,5 @@ def write_data_whole() -> None:
 
     wrap("fairseq.binarizer:FileBinarizer", "multiprocess_dataset", binarise)
     wrap("fairseq.data:Dictionary", "save", save)
+    for module in list_copies("fairseq_cli.preprocess"):
+        wrap(module, "main", main)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fairseq_ext.data.arrays import reason_of
 from fairseq_ext.data.conllu import Sentence
+from fairseq_ext.data.files_in_use import FilesInUse
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import ARRAY_ERRORS, new_folder
@@ -164,6 +165,7 @@ class Annotations:
             types = self.values.dtype, self.offsets.dtype
             if (self.values.shape, self.offsets.shape) != shapes or types != (np.int16, np.int64):
                 raise ValueError("its files do not belong together")
+            self.files_in_use = FilesInUse(*(folder / f"{name}.npy" for name in FILES))
             self.dictionary, self.lengths = about["dictionary"], about["lengths"]
             if about.setdefault(CHECKSUM) is None:
                 _note_unchecked(folder)
@@ -199,6 +201,7 @@ class Annotations:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray:
+        self.files_in_use.check()
         first, last = self.offsets[index], self.offsets[index + 1]
         return np.array(self.values[first:last])
 

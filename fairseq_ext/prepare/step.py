@@ -24,13 +24,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_ext.errors import Unfinished, UsageError, guard_standard_output, plain_errors
+from fairseq_ext.errors import Unfinished, UsageError, plain_errors
 from fairseq_ext.files import (
     batched,
     list_files,
     read_lines,
     write_lines,
 )
+from fairseq_ext.standard_output import guard_standard_output
 
 logger = logging.getLogger("fairseq_ext.prepare")
 

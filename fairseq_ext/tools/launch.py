@@ -14,13 +14,16 @@ Example:
 """
 
 import argparse
+import logging
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import LAUNCHED, LOST, Unfinished, UsageError, describe_end
 from fairseq_ext.tools.command_lines import parse_flags
 from fairseq_ext.tools.jobs import PLUGIN, share_cores
 
@@ -29,6 +32,8 @@ RESERVED = [
     *("--distributed-init-method", "--distributed-rank", "--distributed-port"),
     *("--distributed-num-procs", "--distributed-no-spawn", "--tpu"),
 ]
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +67,57 @@ def _address(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the command line of the training, and become it."""
+    """Print the command line of the training, and become it or, with several processes, run it."""
     environment, command = plan_command(args)
     settings = [f"{name}={value}" for name, value in environment.items()]
     print(shlex.join([*settings, *command]), flush=True)
-    if not args.dry_run:
-        os.execve(command[0], command, os.environ | environment)
+    if args.dry_run:
+        return
+    os.environ |= environment
+    if command[:3] == TORCHRUN:
+        run_torchrun(command[3:])
+    else:
+        os.execv(command[0], command)
+
+
+def run_torchrun(arguments: list[str]) -> None:
+    """Run torchrun in this process, which alone says why a training has ended.
+
+    Raises:
+        UsageError: one of its processes has refused to train, or has failed.
+        Unfinished: one of them was killed.
+    """
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    os.environ[LAUNCHED] = "1"
+    logging.disable(logging.ERROR)  # of torchrun, which reports each process
+    try:
+        torchrun.main(arguments)
+    except ChildFailedError as error:
+        raise explain_failures(error.failures) from None
+    except SignalException as error:
+        if error.sigval == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        signal.signal(error.sigval, signal.SIG_DFL)
+        signal.raise_signal(error.sigval)
+
+
+def explain_failures(failures: Mapping[int, Any]) -> UsageError:
+    """Return an error for the first process that has failed by itself, and not with another one.
+
+    Args:
+        failures: rank -> torchrun's record of its end.
+    """
+    said = {
+        rank: failure.message["message"] if isinstance(failure.message, dict) else ""
+        for rank, failure in failures.items()
+    }
+    rank = min(said, key=lambda rank: (said[rank] == LOST, failures[rank].timestamp))
+    if said[rank]:
+        return UsageError(f"{said[rank]} (process {rank} of the training)")
+    return Unfinished(describe_end(f"process {rank} of the training", failures[rank].exitcode))
 
 
 def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
@@ -81,7 +131,7 @@ def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     if reserved := [name for name in RESERVED if name in flags]:
         raise UsageError(f"launch itself decides what {' '.join(reserved)} says; leave it out")
     on_cpu, processes = _choose_devices(args, "--cpu" in flags)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", *_plan_meeting(args)]
+    torchrun = [*TORCHRUN, "--no-python", *_plan_meeting(args)]
     world = processes * (args.nodes or 1)
     training += _find_missing_flags(flags, on_cpu, world)
     torchrun += ["--nproc-per-node", str(processes)]

@@ -27,6 +27,7 @@ from typing import NoReturn
 from fairseq_ext.data.examples import read
 from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
+from fairseq_ext.standard_output import guard_standard_output
 from fairseq_ext.tools.roles_trial import choose_settings, compare_corpora, draw_settings
 
 TAKEN_OVER = ("hna_init", "hna_weight")  # by fine-tuning, from its checkpoint
@@ -223,6 +224,7 @@ STEPS: dict[str, tuple[Callable, str | tuple[str, ...], str | int | None]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a step, and print its lines."""
     plain_errors()
+    guard_standard_output()
     kept = argparse.RawDescriptionHelpFormatter  # its lines
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kept)
     steps = parser.add_subparsers(required=True, metavar="STEP")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.data.arrays import map_array
+from fairseq_ext.data.files_in_use import FilesInUse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import explain_disk_errors, rename_when_complete
 from fairseq_ext.places import open_unlinked
@@ -65,6 +66,7 @@ class PictureFeatures:
             raise UsageError(f"{pictures} has a picture twice; {AGAIN}")
         self._start = mapped.offset % mmap.ALLOCATIONGRANULARITY  # of the boxes, in what is mapped
         self._map: Any = mapped._mmap
+        self._files_in_use = FilesInUse(boxes)
         self._map.madvise(mmap.MADV_RANDOM)  # read no more than `__getitem__` asks for
 
     def __len__(self) -> int:
@@ -82,6 +84,7 @@ class PictureFeatures:
         The system begins to read these boxes at once, and no others. By itself it reads page by
         page what is touched, with up to some MB around it.
         """
+        self._files_in_use.check()
         first, end = self._spans[image]
         row = self._boxes.strides[0]
         begin = self._start + first * row

@@ -5,6 +5,8 @@ Each has limits: of the size of its files (a full disk), of its memory, and of C
 
 import atexit
 import faulthandler
+import logging
+import multiprocessing.util
 import os
 import resource
 import selectors
@@ -25,6 +27,7 @@ from hangs import cpu_time
 IDLE = 60.0  # seconds without any use of a CPU, after which a command hangs
 BUSY = 20.0  # seconds of a CPU, after which a command that still works is ended
 MEMORY = 3 << 30  # bytes that a command may need beyond what it starts with
+CLOSED = "closed"
 KEPT = 400_000  # bytes of what a command says
 
 
@@ -35,12 +38,13 @@ class Process(NamedTuple):
     arguments: Sequence[str]
     folder: Path
     stdin: str = "/dev/null"
-    stdout: str | None = None  # a path such as /dev/full, or "" for a reader that goes away
+    stdout: str | None = None  # a path, CLOSED, or "" for a reader that goes away
     most_bytes: int | None = None  # of a file that it writes
     environment: tuple[tuple[str, str], ...] = ()
     memory: int = MEMORY
     signal: int | None = None  # that it gets
     after: float = 0.0  # seconds
+    most_files: int | None = None  # that it may have open
 
 
 class Ended(NamedTuple):
@@ -51,6 +55,7 @@ class Ended(NamedTuple):
     err: str
     hung: bool
     seconds: float  # of a CPU
+    left: bool = False  # whether a process of it still runs
 
 
 def run_all(
@@ -154,29 +159,50 @@ class _Running:
                     pass
         for file in list(self.open):  # a child of it has it open
             self._close(file)
+        left = _is_left(self.child)
         with suppress(ProcessLookupError):
             os.killpg(self.child, signal.SIGKILL)
         code = None if self.stopped else os.waitstatus_to_exitcode(self.status)
         out, err = (bytes(said).decode("utf-8", "replace") for said in self.said.values())
-        return Ended(code, out, err, self.hung, self.seconds)
+        return Ended(code, out, err, self.hung, self.seconds, left and not self.stopped)
+
+
+def _is_left(group: int) -> bool:
+    """Return whether a process of a group outlives its leader for more than some seconds."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _become(process: Process, pipes: list[int]) -> None:
     """Be the command from now on, with its files and limits."""
     os.setsid()
     out = pipes[0]
-    if process.stdout is not None:
+    if process.stdout is not None and process.stdout != CLOSED:
         out = os.open(process.stdout, os.O_WRONLY) if process.stdout else _without_reader()
     faulthandler.disable()
     atexit._clear()  # what this process does at its end
+    multiprocessing.process._children.clear()
+    atexit.register(multiprocessing.util._exit_function)
     os.chdir(process.folder)
     for number, file in enumerate([os.open(process.stdin, os.O_RDONLY), out, pipes[1]]):
         os.dup2(file, number)
+    if process.stdout == CLOSED:
+        os.close(1)
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stdout = sys.__stdout__ = (
+        os.fdopen(1, "w", encoding="utf-8", closefd=False) if process.stdout != CLOSED else None
+    )
     sys.stderr = sys.__stderr__ = os.fdopen(
         2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False
     )
+    for handler in logging.root.handlers:
+        if process.stdout == CLOSED and type(handler) is logging.StreamHandler:
+            handler.setStream(sys.stderr)  # as logging does where there is no standard output
     os.environ.update(process.environment)
     sys.modules["__main__"].__spec__ = None  # what tells which program this is
     tempfile.tempdir = os.environ["TMPDIR"] = str(process.folder.parent)
@@ -184,6 +210,8 @@ def _become(process: Process, pipes: list[int]) -> None:
     if process.most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (process.most_bytes,) * 2)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if process.most_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (process.most_files,) * 2)
     started = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (started + process.memory,) * 2)
     if process.program.endswith(".sh"):
@@ -193,9 +221,11 @@ def _become(process: Process, pipes: list[int]) -> None:
         code: object = 0
     except SystemExit as error:
         code = error.code
-    except BaseException:
+    except BaseException as error:
         sys.excepthook(*sys.exc_info())
         code = 1
+        if isinstance(error, KeyboardInterrupt):
+            code = 128 + signal.SIGINT  # Python ends by that signal
     _exit(code)
 
 
@@ -206,7 +236,8 @@ def _exit(code: object) -> None:
         code = 1
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
         sys.stderr.write(f"Exception ignored on flushing sys.stdout: {sys.exc_info()[1]}\n")
