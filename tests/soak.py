@@ -1,11 +1,12 @@
 r"""Disturb trainings of all families in all ways, and compare their ends with undisturbed ones.
 
-A seed draws a family and its disturbances: the training is killed (by SIGKILL or SIGTERM), has too
-little memory, or its disk is full. The same command is run again until it ends. Its parameters have
-to be those of a training that nothing disturbed, bit for bit, and so has what the model generates,
-predicts or scores, which is disturbed too. What a disturbed command leaves under a final name is
-whole, and it says one sentence or nothing. A disk is a small file system where one may be mounted,
-and otherwise a limit of the size of files.
+A seed draws a family and its disturbances: the training is killed (by SIGKILL or SIGTERM) or
+interrupted, has too little memory or too few files, its disk is full, its standard output is closed
+or full, its data change, or the same command runs beside it. The same command is run again until it
+ends. Its parameters have to be those of a training that nothing disturbed, bit for bit, and so has
+what the model generates, predicts or scores, which is disturbed too. What a disturbed command
+leaves under a final name is whole, and it says one sentence or nothing, and leaves no process. A
+disk is a small file system where one may be mounted, and otherwise a limit of the size of files.
 
 Example:
   python tests/soak.py --minutes 30 --seed 1 --out soak.md
@@ -21,10 +22,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGINT, SIGKILL, SIGTERM
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,10 +38,13 @@ import warm_server  # noqa: E402
 
 from tests.fuzz import judge, world  # noqa: E402
 from tests.fuzz.options import EITHER  # noqa: E402
-from tests.fuzz.process import Ended, Process, run  # noqa: E402
+from tests.fuzz.process import CLOSED, Ended, Process, run, run_all  # noqa: E402
 
 UPDATES = 30
-DISTURBANCES = ("SIGKILL", "SIGTERM", "too little memory", "full disk", "nothing")
+SIGNALS = {"SIGKILL": SIGKILL, "SIGTERM": SIGTERM, "SIGINT": SIGINT}
+STREAMS = {"closed output": CLOSED, "full output": "/dev/full", "no reader": ""}
+DISTURBANCES = (*SIGNALS, *STREAMS, "too little memory", "too few files", "full disk")
+DISTURBANCES += ("two at once", "changed data", "nothing")
 MOST = 4  # disturbances of one training
 FAMILIES = [name for name in world.TRAININGS if name != "lm"]
 TRANSLATION = "una hna asa roles".split()
@@ -149,19 +154,50 @@ class Soak:
         words = [word.format(plugin=world.PLUGIN) for word in given.split()]
         limits: dict[str, object] = {}
         if event.startswith("SIG"):
-            limits["signal"] = {"SIGKILL": SIGKILL, "SIGTERM": SIGTERM}[event]
+            limits["signal"] = SIGNALS[event]
             limits["after"] = self.chance.uniform(0, 0.9 * seconds)
         elif event == "too little memory":
             limits["memory"] = self.chance.randrange(1 << 20, 50 << 20)
+        elif event in STREAMS:
+            limits["stdout"] = STREAMS[event]
+        elif event == "too few files":
+            limits["most_files"] = self.chance.randrange(5, 40)
         elif event == "full disk" and self.disk:
             fill(self.disk, self.chance.randrange(size))
         elif event == "full disk":
             limits["most_bytes"] = self.chance.randrange(2 * size)
+        process = Process(program, words, self.world, **limits)
         try:
-            return run(Process(program, words, self.world, **limits))
+            if event == "two at once":
+                return self.run_two(process)
+            if event == "changed data":
+                return self.run_on_changed_data(process, self.chance.uniform(0, 0.9 * seconds))
+            return run(process)
         finally:
             if self.disk:
                 (self.disk / "fill").unlink(missing_ok=True)
+
+    def run_two(self, process: Process) -> Ended:
+        """Run a command twice at once; one of the two may refuse, and both may end right."""
+        ends: list[Ended] = []
+        run_all(enumerate([process, process]), 2, lambda _, ended: ends.append(ended))
+        first, second = sorted(ends, key=lambda ended: ended.code != 0)
+        return second if second.code and judge.TRACEBACK in second.err else first
+
+    def run_on_changed_data(self, process: Process, after: float) -> Ended:
+        """Cut the files of binarised text short while a command runs; restore them afterwards."""
+        files = [*self.world.glob("*/train*.bin"), *self.world.glob("*/train*.idx")]
+        before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+        timer = threading.Timer(after, lambda: [os.truncate(file, 20) for file in files])
+        timer.start()
+        try:
+            return run(process)
+        finally:
+            timer.cancel()
+            timer.join()
+            for file, (content, changed) in before.items():
+                file.write_bytes(content)
+                os.utime(file, ns=(changed, changed))
 
     def ask(self, family: str, file: Path, event: str = "nothing") -> str:
         """Return what a model generates, predicts or scores; a disturbed command is run again."""
@@ -198,8 +234,14 @@ class Soak:
         after = judge.read_state(out) if out.exists() else {}
         writes = [name for name in after if name.endswith(".pt")]
         for failure in judge.find_failures(ended, EITHER, {}, after, writes):
-            if not failure.startswith("ended by signal"):
+            asked = what.rpartition(", ")[2]
+            if failure.startswith("exit 141 without") and asked == "no reader":
+                continue
+            if not failure.startswith("ended by signal") or asked == "changed data":
                 self.failures.append(f"{what}: {failure}")
+
+        if ended.left:
+            self.failures.append(f"{what}: leaves a process behind")
 
     def new_folder(self) -> Path:
         """Return an empty folder for a training, on the small disk if there is one."""

@@ -11,10 +11,12 @@ from typing import NamedTuple
 from fairseq_ext.commands.ranges import find_range
 
 from .commands import COMMANDS, Command
-from .files import PRINTED, Fault, list_read, list_written
+from .files import PRINTED, Fault, list_accidents, list_read, list_written
 from .options import EITHER, REFUSED, WORKS, Change, Option, list_changes, list_options
 from .ranges import find_own_range
 
+ACCIDENTS = {c.name for c in COMMANDS if c.works and not c.program.endswith(".sh")}
+"""Commands that accidents happen to; in a script they may meet a program of others."""
 PAIRS = 0.1  # share of further cases with two options at once
 
 
@@ -76,6 +78,8 @@ def list_targets(world: Path) -> dict[tuple[str, ...], list[Target]]:
             targets[command.name, "reads", name].append(Target(command, read=name))
         for name in command.writes.split() if command.works else ():
             targets[command.name, "writes", name].append(Target(command, written=name))
+        if command.name in ACCIDENTS:
+            targets[command.name, "accident"].append(Target(command))
         if command.prints:
             targets[command.name, "writes", "-"].append(Target(command, written="-"))
     return targets
@@ -88,6 +92,9 @@ SAME = [f"fairseq-{name}" for name in SAME]
 
 def make_case(target: Target, chance: random.Random) -> Case:
     """Draw a fault for a target."""
+    if target == Target(target.command):
+        fault = chance.choice(list_accidents(chance))
+        return Case(target.command, fault.about, tuple(target.command.words()), EITHER, "", fault)
     if target.option is None:
         return _make_fault(target, chance)
     command, option = target.command, target.option

@@ -4,11 +4,13 @@ import gzip
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from .options import EITHER, REFUSED
+from .process import CLOSED
 
 FULL = "/dev/full"
 PLACES = 10  # where files are cut
@@ -28,6 +30,7 @@ class Fault(NamedTuple):
         expected: what the command is to do.
         stdout: where its standard output goes; None is a pipe that is read.
         most_bytes: of a file that it may write; None is any number.
+        limits: further fields of the process, such as the signal that it gets.
     """
 
     about: str
@@ -35,6 +38,7 @@ class Fault(NamedTuple):
     expected: str = EITHER
     stdout: str | None = None
     most_bytes: int | None = None
+    limits: tuple[tuple[str, object], ...] = ()
 
 
 def list_read(name: str, chance: random.Random) -> list[Fault]:
@@ -93,9 +97,22 @@ def list_written(name: str) -> list[Fault]:
 
 PRINTED = [
     Fault("on /dev/full", stdout=FULL, expected=REFUSED),
+    Fault("that is closed", stdout=CLOSED, expected=REFUSED),
     Fault("without a reader", stdout=""),
 ]
 """Faults of standard output."""
+
+
+def list_accidents(chance: random.Random) -> list[Fault]:
+    """Return what may happen to any command."""
+    seconds, files = chance.uniform(0, 1.5), chance.randrange(5, 40)
+    return [
+        Fault("is interrupted", limits=(("signal", signal.SIGINT), ("after", seconds))),
+        Fault("is terminated", limits=(("signal", signal.SIGTERM), ("after", seconds))),
+        Fault(f"may open {files} files", limits=(("most_files", files),)),
+        Fault("has little memory", limits=(("memory", chance.randrange(1 << 20, 50 << 20)),)),
+        Fault("has its standard output closed", stdout=CLOSED),
+    ]
 
 
 def _write(data: bytes) -> Callable[[Path], None]:

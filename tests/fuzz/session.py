@@ -16,7 +16,7 @@ from .commands import Command
 from .files import FULL
 from .judge import State, find_failures, is_written, read_state
 from .options import EITHER
-from .process import Ended, Process, run, run_all
+from .process import CLOSED, Ended, Process, run, run_all
 
 WORK = "work"  # folder of a case
 QUIET = 141  # of a command whose reader has gone away
@@ -54,6 +54,11 @@ class Session:
             find_whole = partial(self.find_whole, case.command)
             judged = ended, case.expected, before, after, writes, find_whole, full
             failures = find_failures(*judged)
+            asked = dict(case.fault.limits).get("signal") if case.fault else None
+            if asked and ended.code in (-asked, 128 + asked) and "Traceback" not in ended.err:
+                failures = []
+            if ended.left:
+                failures.append("leaves a process behind")
             if ended.code == QUIET and case.fault and case.fault.stdout == "":
                 failures = []
             if case.file and not ended.code and os.path.realpath(folder / case.file) == FULL:
@@ -114,7 +119,7 @@ def make_process(case: Case, folder: Path) -> Process:
     if fault and fault.most_bytes is not None:  # a server would not inherit the limit
         paths = [part for part in os.environ["PATH"].split(":") if "warm-" not in part]
         environment.append(("PATH", ":".join([str(warm.BIN), *paths])))
-    return Process(
+    process = Process(
         command.program,
         case.words,
         folder,
@@ -123,6 +128,7 @@ def make_process(case: Case, folder: Path) -> Process:
         fault.most_bytes if fault else None,
         tuple(environment),
     )
+    return process._replace(**dict(fault.limits)) if fault else process
 
 
 def format_command(case: Case) -> str:
@@ -135,7 +141,10 @@ def format_command(case: Case) -> str:
     if case.command.stdin:
         text += f" <{case.command.stdin}"
     if case.fault and case.fault.stdout is not None:
-        text += f" >{case.fault.stdout}" if case.fault.stdout else " | true"
+        where = "&-" if case.fault.stdout == CLOSED else case.fault.stdout
+        text += f" >{where}" if case.fault.stdout else " | true"
+    if case.fault and case.fault.limits:
+        text += f"  # {dict(case.fault.limits)}"
     if case.fault and case.fault.most_bytes is not None:
         text = f"(ulimit -f {case.fault.most_bytes // 1024}; {text})"
     return text
