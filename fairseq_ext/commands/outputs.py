@@ -104,7 +104,8 @@ def write_data_whole() -> None:
 
     def main(original: Callable, args: Any) -> None:
         nonlocal queue
-        queue = dictionaries = []
+        dictionaries: list[Callable[[], None]] = []
+        queue = dictionaries
         try:
             original(args)
         finally:
