@@ -6,6 +6,7 @@ same list.
 """
 
 from fairseq_ext.commands import (
+    files_beside_text,
     flags,
     input_files,
     launching,
@@ -28,6 +29,7 @@ CHANGES = (
     raw_text.check_raw_text,
     raw_text.read_input_by_lines,
     input_files.check_binarised_text,
+    files_beside_text.check_further_folders,
     messages.refuse_plainly,
     outputs.write_results_whole,
     outputs.train_alone,

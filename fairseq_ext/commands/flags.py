@@ -18,6 +18,7 @@ from fairseq_ext.commands.configurations import (
     check_name,
     to_flag,
 )
+from fairseq_ext.commands.files_beside_text import check_alignment_files
 from fairseq_ext.errors import UsageError
 from fairseq_ext.permissions import add_permissions
 from fairseq_ext.places import hold_until_exit
@@ -140,7 +141,10 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
             "--arch is not given, or the name of no architecture; give one, such as transformer"
         ) from None
-    check_flags(parsed if isinstance(parsed, Namespace) else parsed[0])
+    settings = parsed if isinstance(parsed, Namespace) else parsed[0]
+    check_flags(settings)
+    if hasattr(settings, "align_suffix"):
+        check_alignment_files(settings)
     return parsed
 
 

@@ -6,6 +6,12 @@ from traceback import walk_tb
 from typing import Any
 
 from fairseq_ext.commands.configurations import check_name
+from fairseq_ext.commands.files_beside_text import (
+    check_alignments,
+    check_other_folders,
+    note,
+    record_files,
+)
 from fairseq_ext.commands.products import choose_library
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
@@ -62,8 +68,10 @@ def check_data() -> None:
 
     A model of ours that is built chooses how matrices are multiplied.
 
-    Fault: Data, subsets, tasks and architectures that are not there end in a traceback.
-    Asked: all users; loud; it is a message.
+    Fault: Data, subsets, tasks and architectures that are not there end in a traceback. Alignments
+        that are not there are left out of the loss, and folders joined by colons are all read with
+        the dictionary of the first one.
+    Asked: all users; silent for alignments and dictionaries; it is a message.
     Since: always.
     Until: fairseq prints a sentence for them.
     """
@@ -84,7 +92,8 @@ def check_data() -> None:
                 _check_folder(folder)
         given = [getattr(cfg, language, None) for language in LANGUAGES]
         try:
-            task = original(cfg, **kwargs)
+            with record_files() as opened:
+                task = original(cfg, **kwargs)
         except Exception as error:
             if str(error).startswith("Could not infer language pair"):
                 raise UsageError(
@@ -97,13 +106,16 @@ def check_data() -> None:
                     "its dictionaries; give another --task, such as masked_lm"
                 ) from None
             raise
+        check_other_folders(folders, opened)
         used = getattr(task, "cfg", None) or cfg  # legacy tasks have none
         _check_languages(given, [getattr(used, language, None) for language in LANGUAGES])
         return task
 
     def load_dataset(original: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
         try:
-            return original(task, split, *args, **kwargs)
+            loaded = original(task, split, *args, **kwargs)
+            check_alignments(task, split)
+            return loaded
         except FileNotFoundError as error:
             if not str(error).startswith("Dataset not found"):
                 raise
@@ -175,6 +187,7 @@ def check_dictionaries() -> None:
             original(dictionary, file)
             return
         path, special = Path(file), list(dictionary.symbols)
+        note(file)
         dictionaries.check_file(path)
         try:
             original(dictionary, file)
@@ -206,6 +219,7 @@ def check_binarised_text() -> None:
         return original(path)
 
     def make(original: Callable, path: str, impl: str, *args: Any, **kwargs: Any) -> Any:
+        note(path)
         if impl not in ("raw", "fasta") and check_files(path):
             words = kwargs.get("dictionary")
             check_text(path, None if words is None else len(words))

@@ -34,10 +34,6 @@ REFUSALS = {
         "--tokenizer nltk needs data that are not installed; run 'python -m nltk.downloader "
         "punkt_tab', or give another --tokenizer",
     ),
-    ("fairseq.utils", "parse_embedding"): (
-        "could not convert",
-        "{argument} has no vectors ({reason}); give text with a word and its numbers in each line",
-    ),
     ("fairseq.quantization_utils", "quantize_model_scalar"): (
         "<class",
         "--quant-noise-scalar quantises plain linear maps, embeddings and convolutions, and this "

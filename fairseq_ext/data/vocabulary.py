@@ -23,7 +23,7 @@ def build_dictionary(symbols: Sequence[str]) -> Dictionary:
     """Build a dictionary from the symbols of another one, fairseq's special ones among them."""
     dictionary = Dictionary()
     for symbol in symbols[dictionary.nspecial :]:
-        dictionary.add_symbol(symbol)
+        dictionary.add_symbol(symbol, overwrite=True)  # if there are two of its name
     return dictionary
 
 

@@ -1,7 +1,7 @@
 """Embeddings that begin as word vectors, read from a text file of words and numbers."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import read_lines
+from fairseq_ext.files import numbered_lines, read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -83,16 +83,50 @@ def read_vectors(path: Path, numbers: Mapping[str, int], width: int) -> dict[int
         UsageError: a line is malformed, or the vectors have another width.
     """
     vectors: dict[int, np.ndarray] = {}
-    for line, text in enumerate(read_lines(path), 1):
-        where = f"{path}:{line}"
-        text = text.rstrip(" ")
-        if line == 1 and _is_header(text.split(" "), path, width):
-            continue
-        word, *fields = text.rsplit(" ", width)
-        _check_count(word.split(" ")[1:] + fields, where, width)
+    for word, fields, where in _read_words(path, width):
         if word in numbers and numbers[word] not in vectors:
             vectors[numbers[word]] = _parse_vector(fields, where)
     return vectors
+
+
+def _read_words(path: Path, width: int) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the word, the fields of the vector and the place of each line but the header."""
+    for where, text in numbered_lines(path):
+        text = text.rstrip(" ")
+        if where == f"{path}:1" and _is_header(text.split(" "), path, width):
+            continue
+        word, *fields = text.rsplit(" ", width)
+        _check_count(word.split(" ")[1:] + fields, where, width)
+        yield word, fields, where
+
+
+class WordVectors(dict[str, torch.Tensor]):
+    """Vectors of a file by their words, as fairseq's `parse_embedding` returns them.
+
+    Raises:
+        UsageError: the file is not there, or malformed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.width = path, find_width(Path(path))
+        words = _read_words(Path(path), self.width)
+        super().__init__((w, torch.from_numpy(_parse_vector(v, where))) for w, v, where in words)
+
+    def check(self, words: Dictionary, width: int) -> None:
+        """Raise UsageError unless the vectors have a width, and one is of a word of `words`."""
+        if self.width != width:
+            raise UsageError(
+                f"{self.path} has vectors of {self.width} numbers and the embeddings {width} "
+                "(--encoder-embed-dim, --decoder-embed-dim); give vectors of that width, or "
+                "embeddings of theirs"
+            )
+        known = sum(symbol in self for symbol in words.symbols)
+        if not known:
+            raise UsageError(
+                f"{self.path} has none of the {len(words)} symbols of the dictionary; give vectors "
+                "of its words, or leave --encoder-embed-path and --decoder-embed-path out"
+            )
+        logger.info("%s: %d of %d symbols begin with their vectors", self.path, known, len(words))
 
 
 def _is_header(fields: Sequence[str], path: Path, width: int) -> bool:

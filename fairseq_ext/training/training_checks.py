@@ -30,6 +30,7 @@ from fairseq_ext.models.transformer import TransformerModel
 
 logger = logging.getLogger(__name__)
 
+ALIGNED = "label_smoothed_cross_entropy_with_alignment"
 MASKED_LM = ("masked_lm", "replaced_token_detection")  # how their criterions begin
 
 RULES: Rules = {
@@ -38,6 +39,11 @@ RULES: Rules = {
         "{one} is given, which {other} cannot train; give --criterion adaptive_loss, or leave "
         "it out",
         lambda cutoff, criterion: cutoff and criterion != "adaptive_loss",
+    ),
+    "criterion": Rule(
+        "load_alignments",
+        "{one} needs alignments, which are not loaded; give --load-alignments, or another criterion",
+        lambda criterion, loads: criterion == ALIGNED and not loads,
     ),
     "d2v2_multi": Rule(
         "criterion",
