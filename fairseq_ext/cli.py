@@ -21,6 +21,7 @@ from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.permissions import add_permissions
 from fairseq_ext.places import hold
 from fairseq_ext.standard_output import guard_standard_output
+from fairseq_ext.suggestions import refuse_unknown, suggest
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
@@ -111,7 +112,7 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
         )
     if verb not in NO_READERS:
         add_permissions(parser)
-    parser.set_defaults(run=module.run, refuse=parser.error)
+    parser.set_defaults(run=module.run, parser=parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,10 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not sys.stderr.isatty():  # progress bars are for terminals
         os.environ.setdefault("TQDM_DISABLE", "1")
     arguments = sys.argv[1:] if arguments is None else arguments
+    check_verb(*arguments[:1])
     args, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
-    refuse = vars(args).pop("refuse")  # with the usage of the verb
+    parser = vars(args).pop("parser")
     if unknown:
-        refuse(f"unrecognized arguments: {' '.join(unknown)}")
+        refuse_unknown(parser, unknown, parser.prog)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of the verb
     user_dir = vars(args).pop("user_dir", None)
     if user_dir is not None:
         import_user_dir(user_dir)
@@ -133,6 +136,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if path := getattr(args, name, None):
                 held.enter_context(hold(path, f"--{name}"))
         args.run(args)
+
+
+def check_verb(verb: str = "--help") -> None:
+    """Raise UsageError for an unknown verb, with those that are like it."""
+    if not verb.startswith("-") and verb not in VERBS:
+        advice = suggest(verb, VERBS, "'fairseq-ext --help' lists them")
+        raise UsageError(f"there is no verb {verb!r} of fairseq-ext; {advice}")
 
 
 def import_user_dir(folder: str) -> None:

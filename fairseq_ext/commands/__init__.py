@@ -31,6 +31,7 @@ CHANGES = (
     input_files.check_binarised_text,
     files_beside_text.check_further_folders,
     messages.refuse_plainly,
+    messages.refuse_skipped_subsets,
     outputs.write_results_whole,
     outputs.train_alone,
     outputs.write_data_whole,

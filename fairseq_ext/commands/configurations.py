@@ -3,7 +3,6 @@
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,9 @@ from fairseq_ext.commands.option_pairs import check_pairs
 from fairseq_ext.commands.overrides import TEXTS
 from fairseq_ext.commands.ranges import check_number
 from fairseq_ext.errors import UsageError
+from fairseq_ext.suggestions import suggest
 
+MISSING = "???"  # value of a setting that has to be given
 LAST = "checkpoint_last.pt"  # default of --restore-file, in --save-dir
 
 
@@ -30,8 +31,21 @@ class Setting(NamedTuple):
 
 
 def check_flags(args: Namespace) -> None:
-    """Raise UsageError if flags of a command line have values that mean nothing."""
+    """Raise UsageError if flags of a command line have values that mean nothing, or lack one."""
+    check_needed(args)
     check_settings([Setting(to_flag(name), (name,), value) for name, value in vars(args).items()])
+
+
+def check_needed(args: Namespace) -> None:
+    """Raise UsageError if a part that is chosen by its name needs a flag that is not given."""
+    from fairseq.registry import REGISTRIES
+
+    for part, registry in REGISTRIES.items():
+        name = getattr(args, part, None)
+        config = registry["dataclass_registry"].get(name)
+        for field in fields(config) if config else ():
+            if field.default == MISSING and getattr(args, field.name, None) in (None, MISSING):
+                raise UsageError(f"{to_flag(part)} {name} needs {to_flag(field.name)}; give it too")
 
 
 def check_configuration(cfg: Any) -> None:
@@ -40,7 +54,7 @@ def check_configuration(cfg: Any) -> None:
     fairseq-train has one too, which it makes of its flags.
     """
     check_names(cfg)
-    by_hydra = _is_hydra()
+    by_hydra = is_hydra()
     check_settings(
         [
             setting if by_hydra else setting._replace(given=to_flag(setting.names[0]))
@@ -51,7 +65,8 @@ def check_configuration(cfg: Any) -> None:
         check_checkpoints(cfg.checkpoint, by_hydra)
 
 
-def _is_hydra() -> bool:
+def is_hydra() -> bool:
+    """Tell whether this command has a configuration of hydra, and not flags."""
     from hydra.core.hydra_config import HydraConfig
 
     return HydraConfig.initialized()
@@ -118,12 +133,8 @@ def check_names(cfg: Any) -> None:
 def check_name(given: str, name: Any, known: Any) -> None:
     """Raise UsageError for an unknown name, with those that are like it."""
     if name not in known:
-        close = get_close_matches(str(name), known, 3)
-        hint = f", such as {', '.join(close)}" if close else ""
-        raise UsageError(
-            f"{given} is {name!r}, which nothing has registered; give a name that fairseq or the "
-            f"package of --user-dir has{hint}"
-        )
+        advice = suggest(name, known, "give a name that fairseq or the package of --user-dir has")
+        raise UsageError(f"{given} is {name!r}, which nothing has registered; {advice}")
 
 
 def check_checkpoints(cfg: Any, by_hydra: bool) -> None:

@@ -6,7 +6,6 @@ import sys
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -23,11 +22,13 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.permissions import add_permissions
 from fairseq_ext.places import hold_until_exit
 from fairseq_ext.standard_output import guard_standard_output
+from fairseq_ext.suggestions import refuse_unknown, suggest
 from fairseq_ext.wrapping import find_owner, replace, wrap
 
 REGISTERED = frozenset(
     "--arch --task --criterion --optimizer --lr-scheduler --scoring --bpe --tokenizer".split()
 )
+MOST_NAMES = 40  # in a message
 NO_CHOICE = re.compile(
     r"argument (?:-\w/)?(--[\w-]+)\S*: invalid choice: '(.*)' \(choose from (.*)\)$", re.S
 )
@@ -51,6 +52,7 @@ def check_ranges() -> None:
 
     def add_arguments(original: Callable, parser: ArgumentParser) -> ArgumentParser:
         parser.parse_args = partial(_parse_and_hold, parser.parse_args)  # type: ignore[method-assign]
+        parser.error = partial(_name_close, parser.error, parser)  # type: ignore[assignment, method-assign]
         return original(parser)
 
     def add_data_arguments(
@@ -94,14 +96,16 @@ def _answer_help_last(parser: ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _name_close(original: Callable, parser: ArgumentParser, message: str) -> None:
-    """Raise UsageError with the nearest names for an unknown flag, --arch and the like."""
-    if (found := NO_CHOICE.match(message)) and found[1] in REGISTERED:
-        check_name(found[1], found[2], re.findall(r"[\w.-]+", found[3]))
-    words = message.split() if message.startswith("unrecognized arguments: ") else []
-    if flag := next((w.partition("=")[0] for w in words if w.startswith("--")), None):
-        close = ", ".join(get_close_matches(flag, parser._option_string_actions, 3))
-        advice = f"did you mean {close}?" if close else "leave it out"
-        raise UsageError(f"{flag} is no flag of this command, its --task, --arch …; {advice}")
+    """Raise UsageError with the nearest names for an unknown flag, --arch and other choices."""
+    if found := NO_CHOICE.match(message):
+        names = re.findall(r"[\w.-]+", found[3])
+        if found[1] in REGISTERED:
+            check_name(found[1], found[2], names)
+        advice = suggest(found[2], names, f"choose from {', '.join(names[:MOST_NAMES])}")
+        raise UsageError(f"{found[1]} is {found[2]!r}, which it does not take; {advice}")
+    if message.startswith("unrecognized arguments: "):
+        command = "this command, its --task, --arch …"
+        refuse_unknown(parser, message.split(), command)
     original(message)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext import errors
-from fairseq_ext.errors import to_line
+from fairseq_ext.commands.configurations import is_hydra, to_flag
+from fairseq_ext.errors import UsageError, to_line
 from fairseq_ext.wrapping import FULL_KEY, as_usage_error, replace, wrap
 
 REFUSALS = {
@@ -86,6 +87,31 @@ ENDS = (
     ),
 )
 """Start of what is said of a process that another one waited for, and our sentence instead."""
+def refuse_skipped_subsets() -> None:
+    """Refuse a subset all of whose sentences are too long, when its batches are made.
+
+    Fault: A subset all of whose sentences are skipped ends in a traceback.
+    Asked: all users; loud; it is a message.
+    Since: fairseq 0.9.
+    Until: batch_by_size, or who calls it, says so.
+    """
+
+    def keep(
+        original: Callable, task: Any, indices: Any, data: Any, most: Any = None, skips: bool = False
+    ) -> Any:
+        kept = original(task, indices, data, most, skips)
+        split = next((name for name, each in task.datasets.items() if each is data), None)
+        if split is not None and len(indices) and not len(kept):
+            limits = most if isinstance(most, tuple | list) else (most,)
+            raise UsageError(
+                f"all {len(indices)} sentences of {split} are longer than "
+                f"{' and '.join(map(str, limits))} tokens; give more by --max-source-positions, "
+                "--max-target-positions, --tokens-per-sample or --max-tokens, or shorter text"
+            )
+        return kept
+
+    wrap("fairseq.tasks.fairseq_task:FairseqTask", "filter_indices_by_size", keep)
+
 
 FOR_USERS = re.compile(r"(?<!\S)--[a-z]|\bplease\b", re.I)
 RAISES = re.compile(r"(raise|assert)\b|\)")
@@ -108,7 +134,7 @@ def explain(error: BaseException) -> str | None:
     packages = set(Path(steps[-1].filename).parts) if steps else set()
     packages |= {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
     if not packages.isdisjoint(CONFIGURATION):
-        return f"{_describe_key(error)}; correct that key of the configuration, or leave it out"
+        return _describe_setting(error)
     if packages.isdisjoint(FAIRSEQ):
         return None
     if isinstance(error, FileExistsError):  # which has its path alone
@@ -123,6 +149,16 @@ def explain(error: BaseException) -> str | None:
         asked = line.removeprefix("assert").replace("args.", "")
         return f"fairseq's model needs {asked.strip()}; correct its options ({SHOW} shows where)"
     return None
+
+
+def _describe_setting(error: BaseException) -> str:
+    """Return a sentence for a setting: a key of a configuration, or a flag."""
+    key = str(getattr(error, "full_key", None) or "").rpartition(".")[2]
+    if is_hydra() or not key:
+        return f"{_describe_key(error)}; correct that key of the configuration, or leave it out"
+    if type(error).__name__ == "MissingMandatoryValue":
+        return f"{to_flag(key)} is not given, and needed; give it"
+    return f"{to_flag(key)}: {_describe_key(error)}; correct that flag, or leave it out"
 
 
 def _describe_key(error: BaseException) -> str:

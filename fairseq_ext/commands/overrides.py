@@ -5,13 +5,13 @@ import dataclasses
 import json
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from typing import Any
 
 from fairseq_ext.commands.ranges import check_number, find_range
 from fairseq_ext.errors import UsageError
+from fairseq_ext.suggestions import suggest
 
 GROUP = frozenset(
     "lr initial_lr lr_scale betas beta1 eps weight_decay momentum dampening nesterov rho amsgrad "
@@ -32,9 +32,8 @@ def check_overrides(given: str, text: Any) -> None:
     known = GROUP if "optimizer" in given else list_settings() if settings else ()
     for name, value in settings.items():
         if name not in known:
-            close = get_close_matches(str(name), known, 3)
-            hint = f"such as {', '.join(close)}" if close else "as in {'dropout': 0.1}"
-            raise UsageError(f"{given} has {name!r}, which is no setting; give names, {hint}")
+            advice = suggest(name, known, "give names, as in {'dropout': 0.1}")
+            raise UsageError(f"{given} has {name!r}, which is no setting; {advice}")
         if name in list_sections() and not isinstance(value, Mapping | None):
             raise UsageError(
                 f"{given} has {name!r}: {value!r}, for a section as a whole, which changes "

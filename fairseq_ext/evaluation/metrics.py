@@ -9,6 +9,7 @@ import sacremoses
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.suggestions import suggest
 from fairseq_ext.evaluation import corpus_scorers
 from fairseq_ext.evaluation.corpus_scorers import KINDS, MODEL, CompoundSplit, Sacrebleu, Scorer
 from fairseq_ext.evaluation.significance import LEVEL, RESAMPLES, SEED, confidence_interval
@@ -130,7 +131,8 @@ def score_outputs(
     names = expand_groups(names or [name for name in DEFAULTS if _has_texts(name, texts)])
     for name in names:
         if name not in METRICS:
-            raise UsageError(f"there is no metric {name!r}; give some of {', '.join(NAMES)}")
+            advice = suggest(name, NAMES, f"give some of {', '.join(NAMES)}")
+            raise UsageError(f"there is no metric {name!r}; {advice}")
         if not _has_texts(name, texts):
             raise UsageError(f"{name} compares {MISSING[METRICS[name].form]}, or leave it out")
     settings = lowercase, language, comet_model

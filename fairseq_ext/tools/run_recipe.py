@@ -17,6 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.suggestions import suggest
 
 PACKAGE = Path(__file__).parent.parent
 # the folder of an installed package, or of a checkout
@@ -40,8 +41,8 @@ def run(args: argparse.Namespace) -> None:
         return
     script = find_recipes().get(args.name)
     if script is None:
-        known = ", ".join(find_recipes())
-        raise UsageError(f"the recipe is {args.name!r}, and must be one of {known}")
+        advice = suggest(args.name, find_recipes(), "'fairseq-ext recipe' lists them")
+        raise UsageError(f"there is no recipe {args.name!r}; {advice}")
     environment = {
         "FAIRSEQ_EXT_SKIP_INSTALL": "1",
         "FAIRSEQ_EXT_PLACE": str(Path.cwd()),
