@@ -6,7 +6,6 @@ same list.
 """
 
 from fairseq_ext.commands import (
-    files_beside_text,
     flags,
     input_files,
     launching,
@@ -29,9 +28,8 @@ CHANGES = (
     raw_text.check_raw_text,
     raw_text.read_input_by_lines,
     input_files.check_binarised_text,
-    files_beside_text.check_further_folders,
     messages.refuse_plainly,
-    messages.refuse_skipped_subsets,
+    messages.name_skipped_text,
     outputs.write_results_whole,
     outputs.train_alone,
     outputs.write_data_whole,

@@ -6,12 +6,7 @@ from traceback import walk_tb
 from typing import Any
 
 from fairseq_ext.commands.configurations import check_name
-from fairseq_ext.commands.files_beside_text import (
-    check_alignments,
-    check_other_folders,
-    note,
-    record_files,
-)
+from fairseq_ext.commands.files_beside_text import check_alignments, check_other_dictionaries
 from fairseq_ext.commands.products import choose_library
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
@@ -90,10 +85,10 @@ def check_data() -> None:
         if not kwargs.get("from_checkpoint"):  # which may hold all that the task needs
             for folder in folders:
                 _check_folder(folder)
+            check_other_dictionaries(folders)
         given = [getattr(cfg, language, None) for language in LANGUAGES]
         try:
-            with record_files() as opened:
-                task = original(cfg, **kwargs)
+            task = original(cfg, **kwargs)
         except Exception as error:
             if str(error).startswith("Could not infer language pair"):
                 raise UsageError(
@@ -106,7 +101,6 @@ def check_data() -> None:
                     "its dictionaries; give another --task, such as masked_lm"
                 ) from None
             raise
-        check_other_folders(folders, opened)
         used = getattr(task, "cfg", None) or cfg  # legacy tasks have none
         _check_languages(given, [getattr(used, language, None) for language in LANGUAGES])
         return task
@@ -114,13 +108,16 @@ def check_data() -> None:
     def load_dataset(original: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
         try:
             loaded = original(task, split, *args, **kwargs)
-            check_alignments(task, split)
+            data = task.datasets.get(split)
+            check_alignments(task.cfg or getattr(task, "args", None), split, data)
             return loaded
         except FileNotFoundError as error:
             if not str(error).startswith("Dataset not found"):
                 raise
             cfg = task.cfg or task.args  # of legacy tasks
-            folder = Path(utils.split_paths(cfg.data)[0])
+            tried = Path(str(error).rpartition("(")[2].rstrip(")"))
+            folders = list(map(Path, utils.split_paths(cfg.data)))
+            folder = next(filter(tried.is_relative_to, folders), folders[0])
             raise UsageError(
                 f"there is no subset {split} of this --task and its languages: "
                 f"{describe_subsets(folder)}; give one of these, as --train-subset, "
@@ -187,7 +184,6 @@ def check_dictionaries() -> None:
             original(dictionary, file)
             return
         path, special = Path(file), list(dictionary.symbols)
-        note(file)
         dictionaries.check_file(path)
         try:
             original(dictionary, file)
@@ -219,7 +215,6 @@ def check_binarised_text() -> None:
         return original(path)
 
     def make(original: Callable, path: str, impl: str, *args: Any, **kwargs: Any) -> Any:
-        note(path)
         if impl not in ("raw", "fasta") and check_files(path):
             words = kwargs.get("dictionary")
             check_text(path, None if words is None else len(words))

@@ -11,6 +11,9 @@ from fairseq_ext.files import check_line_ends
 from fairseq_ext.wrapping import as_usage_error, list_copies, wrap
 
 MOST_BYTES = 4  # of a character in UTF-8
+buffer_place: list[tuple[str, int]] = []  # of fairseq-interactive: file, number of its first line
+    tuple[str, int]
+] = []  # file and first line of what fairseq-interactive translates
 NO_UTF8 = "{argument} is not valid UTF-8; convert it to UTF-8"
 
 
@@ -73,11 +76,15 @@ def read_input_by_lines() -> None:
     """
 
     def read(original: Callable, given: str, size: int) -> Iterator[list[str]]:
+        first = 1
         if given != "-":
             check_line_ends(Path(given))
         elif isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(newline="\n")
-        return original(given, size)
+        for lines in original(given, size):
+            buffer_place[:] = [("standard input" if given == "-" else given, first)]
+            yield lines
+            first += len(lines)
 
     for module in list_copies("fairseq_cli.interactive"):
         wrap(module, "buffered_read", read)

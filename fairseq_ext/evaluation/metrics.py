@@ -9,11 +9,11 @@ import sacremoses
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.suggestions import suggest
 from fairseq_ext.evaluation import corpus_scorers
 from fairseq_ext.evaluation.corpus_scorers import KINDS, MODEL, CompoundSplit, Sacrebleu, Scorer
 from fairseq_ext.evaluation.significance import LEVEL, RESAMPLES, SEED, confidence_interval
 from fairseq_ext.evaluation.translation import Texts
+from fairseq_ext.suggestions import suggest
 
 MARK = "†"  # behind the name of a score on a reference that is not raw text
 

@@ -30,7 +30,7 @@ def keep_last_batch() -> None:
 
     def batch_by_size(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
         with as_usage_error("Sentences lengths should not exceed", TOO_LONG, ""):
-            batches = original(indices, *args, **kwargs)
+            batches = original(indices, *args, **kwargs) if len(indices) else []
         kept = sum(map(len, batches))
         if kwargs.get("fixed_shapes") is None and kept < len(indices):
             batches = [*batches, indices[kept:]]

@@ -60,5 +60,5 @@ def complete_pretrained_bart() -> None:
     Since: fairseq 0.11.
     Until: the task reads `cfg`.
     """
-    task = find_owner("fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask")
-    task.args = property(lambda self: self.cfg)
+    module = find_owner("fairseq.tasks.translation_from_pretrained_bart")
+    module.TranslationFromPretrainedBARTTask.args = property(lambda task: task.cfg)

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.prepare.step import logger, step_parser
+from fairseq_ext.prepare.step import logger, name_place, step_parser
 
 
 class Counts(NamedTuple):
@@ -67,14 +67,15 @@ def check_parallel(a: Path, b: Path) -> Counts:
         if not (is_normalized("NFC", source) and is_normalized("NFC", target)):
             apart, first_apart = apart + 1, first_apart or number
     if not number:
-        raise UsageError(f"{a} and {b} are empty; give a corpus of at least one line")
+        files = (name_place(path, 1).removesuffix(", line 1") for path in (a, b))
+        raise UsageError(f"{' and '.join(files)} are empty; give a corpus of at least one line")
     if empty:
-        logger.warning("%s, %s: %d lines have an empty side, first line %d", a, b, empty, first)
+        logger.warning("%d lines have an empty side, first %s", empty, name_place(a, first))
     if apart:
         logger.warning(
-            "%s, %s: %d lines are not in Unicode's composed form (NFC), first line %d; compose "
-            "them, or else accents become words of their own",
-            *(a, b, apart, first_apart),
+            "%d pairs of lines are not in Unicode's composed form (NFC), first %s; compose them, "
+            "or else accents become words of their own",
+            *(apart, name_place(a, first_apart)),
         )
     return Counts(number, tokens, empty)
 

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines_replacing_returns, rename_when_complete
 from fairseq_ext.prepare.check import read_parallel
-from fairseq_ext.prepare.step import record_inputs, step_parser
+from fairseq_ext.prepare.step import record_inputs, sources_of, step_parser
 
 ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
 AGAIN = "make room, or give a folder that can be read, and run the same command again"
@@ -249,13 +249,19 @@ def _check_distinct(paths: Sequence[Path]) -> None:
 
 
 def _write_part(paths: Sequence[Path], sources: Sequence[Sequence[Path]], part: str) -> None:
-    """Write a part in all languages at once."""
+    """Write a part in all languages at once, and for each file its sources (see `name_place`)."""
     with ExitStack() as stack:
         files = [stack.enter_context(atomic_writer(path)) for path in paths]
-        pairs = chain.from_iterable(read_parallel(each, sentences) for each in sources)
-        for lines in tqdm(pairs, f"reading {part}", unit=" lines"):
-            for file, line in zip(files, lines, strict=True):
-                file.write(f"{line}\n")
+        lists = [stack.enter_context(atomic_writer(sources_of(path))) for path in paths]
+        for each in sources:
+            count = 0
+            pairs = tqdm(read_parallel(each, sentences), f"reading {part}", unit=" lines")
+            for lines in pairs:
+                count += 1
+                for file, line in zip(files, lines, strict=True):
+                    file.write(f"{line}\n")
+            for file, source in zip(lists, each, strict=True):
+                file.write(f"{count}\t{source}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

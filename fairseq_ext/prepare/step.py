@@ -89,6 +89,22 @@ def record_inputs(folder: Path, paths: Iterable[Path]) -> None:
     write_lines(folder.absolute().with_name(INPUTS), map(str, dict.fromkeys(paths)))
 
 
+def sources_of(path: Path) -> Path:
+    """Return the list of the files that a file of a recipe's work was copied from."""
+    return path.with_name(f".{path.name}.sources")
+
+
+def name_place(path: Path, number: int) -> str:
+    """Return "FILE, line N" of the user's file from which a line of a recipe's file was copied."""
+    sources = sources_of(path)
+    for text in read_lines(sources) if sources.is_file() else ():
+        count, _, source = text.partition("\t")
+        if number <= max(int(count), 1):
+            return f"{source}, line {number}"
+        number -= int(count)
+    return f"{path}, line {number}"
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -106,7 +122,22 @@ def map_files(folder: Path, out: Path, verb: str, choose: Callable[[str], BatchF
     for path in list_files(folder):
         if not (out / path.name).exists():
             function, lines = choose(path.suffix[1:]), read_with_progress(verb, path)
-            write_lines(out / path.name, map_lines(function, lines))
+            try:
+                write_lines(out / path.name, map_lines(function, lines))
+            except Unfinished:
+                raise
+            except UsageError:
+                _name_refused(function, path)
+                raise
+
+
+def _name_refused(function: BatchFunction, path: Path) -> None:
+    """Raise UsageError with the place of the first line that a function refuses."""
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            function([line])
+        except UsageError as error:
+            raise UsageError(f"{name_place(path, number)}: {error}") from None
 
 
 def map_lines(function: BatchFunction, lines: Iterable[str], processes: int = 0) -> Iterator[str]:

@@ -69,8 +69,8 @@ def normalise_spaces(lines: list[str]) -> list[str]:
     for line, each in zip(lines, words, strict=True):
         if symbols := SYMBOLS.intersection(each):
             raise UsageError(
-                f"a line has the word {min(symbols)} ({line[:60]!r}), which fairseq's dictionaries "
-                "have for themselves; take it out of the text"
+                f"the line has the word {min(symbols)} ({line[:60]!r}), which fairseq's "
+                "dictionaries have for themselves; take it out of the text"
             )
     return [" ".join(each) for each in words]
 

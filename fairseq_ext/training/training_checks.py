@@ -42,7 +42,7 @@ RULES: Rules = {
     ),
     "criterion": Rule(
         "load_alignments",
-        "{one} needs alignments, which are not loaded; give --load-alignments, or another criterion",
+        "{one} needs alignments, and none are loaded; give --load-alignments, or another one",
         lambda criterion, loads: criterion == ALIGNED and not loads,
     ),
     "d2v2_multi": Rule(
