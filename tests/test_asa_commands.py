@@ -378,11 +378,10 @@ def test_a_refusal_is_one_sentence(place, tmp_path):
     assert not list(tmp_path.glob("run/*.pt"))
 
 
-def test_an_unknown_baseline(place, pretrained, tmp_path, here, capsys):
+def test_an_unknown_baseline(place, pretrained, tmp_path, here):
     data, *given = finetuning(place, pretrained, *WITH_ASA, "--asa-baseline", "chance")
-    with pytest.raises(SystemExit):
+    with pytest.raises(UsageError, match="--asa-baseline is 'chance', which it does not take; "):
         here(data, tmp_path / "run", 2, *given)
-    assert "--asa-baseline: invalid choice: 'chance' (choose from" in capsys.readouterr().err
 
 
 # The recipe.

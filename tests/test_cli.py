@@ -13,6 +13,7 @@ import pytest
 
 from fairseq_ext import __version__
 from fairseq_ext.cli import QUICK, VERBS, build_parser, describe_versions, main
+from fairseq_ext.errors import UsageError
 
 COMMANDS = Path(__file__).parent.parent / "docs" / "commands.md"
 
@@ -57,12 +58,22 @@ def test_a_refusal_is_one_sentence_and_an_exit_code(program, tmp_path):
     assert done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
-def test_an_unknown_flag_is_told_with_the_usage_of_its_verb(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["score", "a", "--metrik", "bleu"])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.startswith("usage: fairseq-ext score")
-    assert "unrecognized arguments: --metrik bleu" in said
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("scor a", r"^there is no verb 'scor' of fairseq-ext; did you mean score, doctor\?$"),
+        ("zzz", "^there is no verb 'zzz' of fairseq-ext; 'fairseq-ext --help' lists them$"),
+        ("recipe quikstart", r"^there is no recipe 'quikstart'; did you mean quickstart\?$"),
+        (
+            "score a --metrik bleu",
+            "^--metrik is no flag of fairseq-ext score; did you mean --metric",
+        ),
+        ("score a --zzz", "^--zzz is no flag of fairseq-ext score; leave it out$"),
+    ],
+)
+def test_unknown_names_are_told_the_nearest(words, said):
+    with pytest.raises(UsageError, match=said):
+        main(words.split())
 
 
 def test_no_verb_is_no_traceback(capsys):

@@ -127,7 +127,7 @@ def test_empty_sides_are_a_warning(tmp_path, caplog):
     a, b = written(tmp_path, a=b"x\n\ny\n \n", b=b"x\ny\n\nz\n")
     assert check.check_parallel(a, b).empty == 3
     (warning,) = caplog.messages
-    assert "3 lines" in warning and "first line 2" in warning
+    assert "3 lines" in warning and "first" in warning and "a, line 2" in warning
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,10 @@ def test_a_file_that_cannot_be_read(tmp_path, name, part):
 def test_text_that_is_not_composed_is_warned_of(tmp_path, caplog):
     a, b = written(tmp_path, a="caf\u00e9\ncafe\u0301\n".encode(), b=b"x\ny\n")
     check.check_parallel(a, b)
-    assert "1 lines are not in Unicode's composed form (NFC), first line 2" in caplog.text
+    assert (
+        f"1 pairs of lines are not in Unicode's composed form (NFC), first {a}, line 2"
+        in caplog.text
+    )
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):

@@ -294,6 +294,25 @@ def test_text_that_is_tokenised_already(tmp_path):
             tokenise.normalise_spaces(["a", f"b {word}"])
 
 
+def test_lines_are_named_by_the_files_of_the_user(tmp_path, caplog):
+    """A part of two files: the third line of the work is the first one of the second file."""
+    corpus = {"a.xx": "a\nb", "a.yy": "a\nb", "b.xx": "c <s>\nd", "b.yy": "\nd"}
+    for name, text in corpus.items():
+        write(tmp_path / "corpus" / name, text)
+    raw = tmp_path / "out.partial" / "raw"
+    extract.extract(tmp_path / "corpus", raw, ["xx", "yy"], {"train": "a.@+b.@"})
+    check.check_parallel(raw / "train.xx", raw / "train.yy")
+    place = tmp_path / "corpus" / "b.xx"
+    assert f"1 lines have an empty side, first {place}, line 1" in caplog.text
+    with pytest.raises(UsageError, match=f"^{place}, line 1: the line has the word <s>"):
+        tokenise.main([str(raw), str(tmp_path / "out"), "--tokenised"])
+    for name in corpus:
+        write(tmp_path / "corpus" / name, "")
+    extract.extract(tmp_path / "corpus", tmp_path / "none", ["xx", "yy"], {"train": "a.@"})
+    with pytest.raises(UsageError, match="corpus/a.xx and .*corpus/a.yy are empty"):
+        check.check_parallel(tmp_path / "none" / "train.xx", tmp_path / "none" / "train.yy")
+
+
 def test_a_language_that_sacremoses_does_not_know(tmp_path, caplog):
     write(tmp_path / "raw" / "train.xx", "a.")
     write(tmp_path / "raw" / "train.vi", "a.")

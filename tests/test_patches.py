@@ -26,6 +26,7 @@ from conftest import fairseq as run_fairseq
 from fairseq import checkpoint_utils, file_utils, options
 from fairseq.data import (
     ConcatDataset,
+    Dictionary,
     FairseqDataset,
     ListDataset,
     data_utils,
@@ -44,6 +45,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from fairseq_ext import commands, patches, safe_loading, wrapping
 from fairseq_ext.commands import launching, process_wide
+from fairseq_ext.data.vocabulary import build_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.patches import libraries
 from fairseq_ext.training import machine_checks
@@ -284,6 +286,70 @@ def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
         checkpoint_utils.save_checkpoint(cfg, trainer, done, score)
     kept = [path.stem.rsplit("_")[-1] for path in tmp_path.glob("checkpoint.best_*")]
     assert sorted(round(float(score), 3) for score in kept) == best  # a further digit breaks ties
+
+
+def save_all(folder, scores, updates, epoch_ends, **flags):
+    """Save as fairseq-train does at these updates, at the end of an epoch or within one."""
+    cfg = CheckpointConfig(save_dir=str(folder), **flags)
+    trainer = SimpleNamespace(
+        data_parallel_rank=0,
+        should_save_checkpoint_on_current_rank=True,
+        checkpoint_suffix="",
+        task=None,
+        consolidate_optimizer=lambda: None,
+        save_checkpoint=lambda name, state: Path(name).touch(),
+    )
+    epoch = 1
+    for score, update in zip(scores, updates, strict=True):
+        trainer.get_num_updates = lambda update=update: update
+        ends = update in epoch_ends
+        iterator = SimpleNamespace(epoch=epoch, end_of_epoch=lambda e=ends: e, state_dict=dict)
+        checkpoint_utils.save_checkpoint(cfg, trainer, iterator, score)
+        epoch += ends
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ({"no_epoch_checkpoints": True}, ["_1_2", "_2_4", "_3_6"]),
+        ({"save_interval": 2}, ["2", "_1_2", "_3_6"]),
+        ({}, ["1", "2", "3"]),
+        ({"no_epoch_checkpoints": True, "keep_interval_updates": 1}, ["_3_6"]),
+    ],
+)
+def test_updates_that_end_an_epoch_are_saved(flags, kept, tmp_path):
+    flags |= {"save_interval_updates": 2, "no_last_checkpoints": True}
+    names = save_all(tmp_path, [None] * 3, [2, 4, 6], [2, 4, 6], **flags)
+    assert names == sorted(f"checkpoint{name}.pt" for name in kept)
+
+
+@pytest.mark.parametrize(
+    ("scores", "maximise", "best"),
+    [
+        ([1.0, 3.0, 2.0, 1.5], False, [1.0, 1.5, 2.0]),
+        ([-3.0, -1.0, -2.0, -4.0], False, [-4.0, -3.0, -2.0]),
+        ([5.0, 4.0, 3.0, 2.0], True, [3.0, 4.0, 5.0]),
+        ([1.0, 9.0], False, [1.0, 9.0]),
+    ],
+)
+def test_as_many_best_checkpoints_as_asked_are_kept(scores, maximise, best, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_utils.save_checkpoint, "best", scores[0], raising=False)
+    updates = range(1, len(scores) + 1)
+    flags = {"keep_best_checkpoints": 3, "maximize_best_checkpoint_metric": maximise}
+    names = save_all(tmp_path, scores, updates, updates, no_epoch_checkpoints=True, **flags)
+    kept = [name[: -len("0.pt")].rpartition("_")[2] for name in names if ".best_" in name]
+    assert sorted(map(float, kept)) == best
+
+
+def test_a_dictionary_keeps_the_marks_of_symbols_that_overwrite_others(tmp_path):
+    path = tmp_path / "given.txt"
+    path.write_text("<s> 3 #fairseq:overwrite\na 2\na 1 #fairseq:overwrite\n")
+    words = Dictionary.load(str(path))
+    words.save(str(tmp_path / "dict.txt"))
+    assert (tmp_path / "dict.txt").read_text() == path.read_text()
+    assert Dictionary.load(str(tmp_path / "dict.txt")).symbols == words.symbols
+    assert build_dictionary(words.symbols).symbols == words.symbols
 
 
 @pytest.mark.parametrize("reuse", [False, True])

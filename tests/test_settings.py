@@ -31,7 +31,7 @@ OVERRIDES = "--model-overrides"
         ("__import__('os').system('true')", "; give a dict"),
         ("(" * 500, "; give a dict"),
         ("{1: 2}", " has 1, which is no setting; give names, as in {'dropout': 0.1}"),
-        ("{'dropuot': 0.1}", " has 'dropuot', which is no setting; give names, such as dropout"),
+        ("{'dropuot': 0.1}", " has 'dropuot', which is no setting; did you mean dropout"),
         ("{'dropout': 5}", ": dropout is 5; give a number from 0 to below 1 ("),
         ("{'dropout': 'x'}", ": dropout is 'x'; give a number from 0 to below 1 ("),
         ("{'encoder_embed_dim': 'x'}", ": encoder_embed_dim is 'x'; give a whole number from 1"),
@@ -85,7 +85,7 @@ def test_texts_of_a_setting_that_are_read_and_then_refused_by_fairseq():
         (
             "optimizer_overrides",
             "{'lrr': 1}",
-            "has 'lrr', which is no setting; give names,",
+            "has 'lrr', which is no setting; did you mean lr",
         ),
         ("optimizer_overrides", "{'lr': 'x'}", ": lr is 'x'; give a number, or numbers"),
         ("optimizer_overrides", "{'lr': -1}", ": lr is -1; give a number from 0"),
@@ -144,12 +144,14 @@ def test_numbers_that_do_not_suit_each_other(command, flags, said):
             "--arch transformer_dna_tinny",
             "'transformer_dna_tinny', .* transformer_dna_tiny",
         ),
-        ("--criterion cross_entrop", "--criterion is 'cross_entrop', .*such as cross_entropy"),
+        ("--criterion cross_entrop", "--criterion is 'cross_entrop', .* mean cross_entropy"),
         (
             "--optimizer adamw",
-            "--optimizer is 'adamw', which nothing has registered; .*such as adam",
+            "--optimizer is 'adamw', which nothing has registered; did you mean adam",
         ),
         ("--encoder-normalizer doubly", "did you mean --encoder-normaliser, --"),
+        ("--ddp-backend c10", r"^--ddp-backend is 'c10', .* did you mean c10d, no_c10d\?$"),
+        ("--bpe sentencepiece", "^--bpe sentencepiece needs --sentencepiece-model; give it too$"),
         ("--label-smooth=.1", "^--label-smooth is no flag .* mean --label-smoothing"),
         ("--qqq 3", "^--qqq is no flag of this command, its --task, --arch …; leave it out$"),
     ],
@@ -244,8 +246,11 @@ def configuration(**parts):
             ({part: {"_name": "nope"}}, rf"^{part}._name is 'nope', which nothing has registered")
             for part in ("model", "task", "criterion", "optimizer", "lr_scheduler")
         ),
-        ({"model": {"_name": "transformer_dna_tny"}}, "that fairseq .* has, such as transformer_"),
-        ({"dataset": {"max_tokns": 5}}, "^a key of dataset is 'max_tokns', .* such as max_tokens"),
+        (
+            {"model": {"_name": "transformer_dna_tny"}},
+            "registered; did you mean transformer_dna_tiny",
+        ),
+        ({"dataset": {"max_tokns": 5}}, "^a key of dataset is 'max_tokns', .* mean max_tokens"),
         ({"task": {"data": None}}, "^task.data is not given; give"),
         ({"dataset": {"max_tokens": 3}}, "is 3; give a whole number from 8 upwards"),
     ],

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import PLUGIN, fairseq
+from fairseq import utils
+from fairseq.data import Dictionary
 from labelled import (
     CLASSIFY,
     ORDERED,
@@ -19,6 +21,7 @@ from labelled import (
     write_vocabulary,
 )
 from saved_state import save_state
+from torch import nn
 
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
@@ -149,6 +152,27 @@ def test_files_without_such_vectors(text, says, tmp_path):
     with pytest.raises(UsageError, match=says):
         export(path, ["cat"], tmp_path / "out.txt")
     assert not (tmp_path / "out.txt").exists()
+
+
+@pytest.mark.parametrize("header", ["", "3 2\n"])
+def test_fairseq_s_readers_lose_no_word(header, tmp_path):
+    """The first line is a header, or a word; a word may have spaces in it."""
+    path = vectors(tmp_path / "glove.txt", f"{header}cat 1 2\n. . 3 4\n</s> 5 6\n")
+    found = utils.parse_embedding(str(path))
+    assert {w: v.tolist() for w, v in found.items()} == {
+        "cat": [1, 2],
+        ". .": [3, 4],
+        "</s>": [5, 6],
+    }
+    words = Dictionary()
+    words.add_symbol("cat")
+    embedding = utils.load_embedding(found, words, nn.Embedding(len(words), 2))
+    assert embedding.weight[[words.index("cat"), words.eos()]].tolist() == [[1, 2], [5, 6]]
+    with pytest.raises(UsageError, match="glove.txt has vectors of 2 numbers and the embeddings 3"):
+        utils.load_embedding(found, words, nn.Embedding(len(words), 3))
+    other = utils.parse_embedding(str(vectors(tmp_path / "other.txt", "dog 1 2\n")))
+    with pytest.raises(UsageError, match="other.txt has none of the 5 symbols of the dictionary"):
+        utils.load_embedding(other, words, nn.Embedding(len(words), 2))
 
 
 @pytest.mark.parametrize("out", ["", "none/out.txt"])

@@ -12,8 +12,6 @@ from fairseq_ext.wrapping import as_usage_error, list_copies, wrap
 
 MOST_BYTES = 4  # of a character in UTF-8
 buffer_place: list[tuple[str, int]] = []  # of fairseq-interactive: file, number of its first line
-    tuple[str, int]
-] = []  # file and first line of what fairseq-interactive translates
 NO_UTF8 = "{argument} is not valid UTF-8; convert it to UTF-8"
 
 
