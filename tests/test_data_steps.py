@@ -307,7 +307,7 @@ def test_lines_are_named_by_the_files_of_the_user(tmp_path, caplog):
     with pytest.raises(UsageError, match=f"^{place}, line 1: the line has the word <s>"):
         tokenise.main([str(raw), str(tmp_path / "out"), "--tokenised"])
     for name in corpus:
-        write(tmp_path / "corpus" / name, "")
+        (tmp_path / "corpus" / name).write_text("")
     extract.extract(tmp_path / "corpus", tmp_path / "none", ["xx", "yy"], {"train": "a.@"})
     with pytest.raises(UsageError, match="corpus/a.xx and .*corpus/a.yy are empty"):
         check.check_parallel(tmp_path / "none" / "train.xx", tmp_path / "none" / "train.yy")

@@ -110,7 +110,7 @@ def test_folders_with_other_dictionaries(task, tmp_path, caplog):
     other = folders[2] / names[-1]
     lines = other.read_text().splitlines()
     other.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:]]) + "\n")
-    with pytest.raises(UsageError, match=f"^{other} is another .* line 2 has 'w2' and there 'w1'"):
+    with pytest.raises(UsageError, match=f"^{other} is another .*line 2 has 'w2' and there 'w1'"):
         setup(task, data, **languages)
     other.write_text("\n".join(lines[:-1]) + "\n")
     with pytest.raises(UsageError, match=f"^{other} is another .* has 'nothing' and there 'w5'"):
