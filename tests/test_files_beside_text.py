@@ -1,21 +1,28 @@
 """Files beside text: word alignments, further folders of data, and text that is all too long."""
 
 import logging
+from argparse import Namespace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import fairseq
 from fairseq import tasks
-from fairseq.data import LanguagePairDataset
+from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.tasks.fairseq_task import FairseqTask
 from files import write_lines
-from test_input_files import dictionary, setup
 
 from fairseq_ext.commands import files_beside_text
 from fairseq_ext.commands.raw_text import buffer_place
 from fairseq_ext.errors import UsageError
 from fairseq_ext.training import training_checks
+
+
+def dictionary() -> Dictionary:
+    words = Dictionary()
+    for number in range(6):
+        words.add_symbol(f"w{number}")
+    return words
 
 
 def preprocessing(folder, **parts):
@@ -99,25 +106,26 @@ def test_fairseq_preprocess_refuses_alignments_before_it_writes(tmp_path):
 @pytest.mark.parametrize("task", ["translation", "language_modeling", "masked_lm"])
 def test_folders_with_other_dictionaries(task, tmp_path, caplog):
     names = ["dict.en.txt", "dict.fr.txt"] if task == "translation" else ["dict.txt"]
-    languages = {"source_lang": "en", "target_lang": "fr"} if task == "translation" else {}
+    source, target = ("en", "fr") if task == "translation" else (None, None)
     folders = [tmp_path / name for name in ("d1", "d2", "d3")]
     for folder in folders:
         folder.mkdir()
         for name in names:
             dictionary().save(str(folder / name))
     data = ":".join(map(str, folders))
-    setup(task, data, **languages)
+    given = Namespace(task=task, data=data, source_lang=source, target_lang=target)
+    tasks.setup_task(given)
     other = folders[2] / names[-1]
     lines = other.read_text().splitlines()
     other.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:]]) + "\n")
     with pytest.raises(UsageError, match=f"^{other} is another .*line 2 has 'w2' and there 'w1'"):
-        setup(task, data, **languages)
+        tasks.setup_task(given)
     other.write_text("\n".join(lines[:-1]) + "\n")
     with pytest.raises(UsageError, match=f"^{other} is another .* has 'nothing' and there 'w5'"):
-        setup(task, data, **languages)
+        tasks.setup_task(given)
     other.unlink()
     with caplog.at_level(logging.WARNING):
-        setup(task, data, **languages)
+        tasks.setup_task(given)
     assert f"{other} is not there; its numbers are read as those of" in caplog.text
 
 
