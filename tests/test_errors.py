@@ -216,7 +216,7 @@ def test_configurations(end):
     node = OmegaConf.create({"lr": 1})
     OmegaConf.set_struct(node, True)
     (line,) = end(lambda: node.lrr)
-    assert line.startswith("error: Key 'lrr' is not in struct; correct that key of the config")
+    assert line.startswith("error: --lrr: Key 'lrr' is not in struct; correct that flag, or leave")
     error = hydra.errors.ConfigCompositionException("Error merging override dataset.x=1")
     error.__cause__ = ValueError("Value '1'\n    full_key: dataset.x")
     (line,) = end(fail, error)
