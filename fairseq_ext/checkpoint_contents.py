@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fairseq_ext.bounds import check_unpacked
 from fairseq_ext.errors import UsageError
 from fairseq_ext.permissions import is_permitted
 
@@ -16,6 +17,50 @@ SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
 SIDES = ("encoder", "decoder")
 NAMES = {"model": ("_name", "arch"), "task": ("_name", "task")}
 """Part of the settings -> its entries, one of which is a registered name."""
+
+
+CONTAINERS = (dict, list, tuple, set, Namespace)
+DEEPEST = 100  # containers in one another
+MOST_PARTS = 20_000_000  # of containers, each counted as often as it is reached
+
+
+def check_bounds(file: str, content: Any) -> None:
+    """Raise UsageError for content that is small in a file and without end when it is used.
+
+    Containers that hold one another, or one container many times, are walked like a tree. A tensor
+    may not have more numbers than its storage, and many tensors not all the same storage.
+    """
+    waiting: list[tuple[Any, int]] = [([content], 0)]
+    parts, sizes, storages = 0, 0, {}
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            size, storage = _measure(file, value)
+            sizes, storages[storage.data_ptr()] = sizes + size, storage.nbytes()
+            continue
+        values = vars(value) if isinstance(value, Namespace) else value
+        values = values.values() if isinstance(values, dict) else values
+        parts += len(values)
+        if depth > DEEPEST or parts > MOST_PARTS:
+            raise UsageError(
+                f"{file} is no whole checkpoint: its parts hold one another {DEEPEST} times, or "
+                f"are more than {MOST_PARTS}; give one that fairseq-train saved"
+            )
+        kinds = (*CONTAINERS, torch.Tensor)
+        waiting += [(each, depth + 1) for each in values if isinstance(each, kinds)]
+    check_unpacked(file, sum(storages.values()), sizes)
+
+
+def _measure(file: str, tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage]:
+    """Return the bytes of a tensor's numbers, and its storage, which has as many."""
+    size = tensor.numel() * tensor.element_size()
+    stored = tensor.layout is torch.strided and tensor.device.type != "meta"
+    if not stored or size > tensor.untyped_storage().nbytes():
+        raise UsageError(
+            f"{file} has a tensor {[*tensor.shape]} whose numbers are not all in the file; give "
+            "one with each number of each tensor"
+        )
+    return size, tensor.untyped_storage()
 
 
 def check_contents(file: str, state: Mapping[str, Any]) -> None:

@@ -44,10 +44,16 @@ NO_MEMORY = re.compile(
     re.I,
 )
 
+OPEN_FILES = re.compile("Too many open files|items of ancdata")
+RAISE_LIMIT = (
+    "too many files are open at once; raise the limit of this shell, as by 'ulimit -n 65536', and "
+    "run the same command again"
+)
+
 NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver", re.I)
 MACHINE = frozenset(
     getattr(errno, name)
-    for name in "EACCES EBUSY EDQUOT EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENOENT "
+    for name in "EACCES EBUSY EDQUOT EEXIST EFBIG EIO EISDIR ELOOP ENAMETOOLONG ENOENT "
     "ENOSPC ENOTDIR ENOTEMPTY EPERM EROFS ETXTBSY".split()
 )
 """Errors of files and disks that a user can mend."""
@@ -142,7 +148,12 @@ def describe_end(process: str, code: int) -> str:
 
 
 def read_message(error: BaseException) -> str:
-    """Return the message of a UsageError, without the traceback of a process that raised it."""
+    """Return the message of a UsageError, without the traceback of a process that raised it.
+
+    A limit of open files is named alone, since any file may be the first that meets it.
+    """
+    if OPEN_FILES.search(str(error)):
+        return RAISE_LIMIT
     inner = USAGE_ERROR.search(str(error))
     return inner[1].strip() if inner else str(error)
 
@@ -174,6 +185,8 @@ def is_command() -> bool:
 
 def describe(error: BaseException) -> str:
     """Return the line for an exception that is no UsageError; keep the traceback of a fault."""
+    if OPEN_FILES.search(str(error)):
+        return f"error: {RAISE_LIMIT}"
     for explain in explanations:
         if sentence := explain(error):
             return f"error: {sentence}"

@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
-from typing import TextIO, TypeVar
+from typing import IO, TextIO, TypeVar
 
+from fairseq_ext.bounds import iterate_lines, open_unpacked
 from fairseq_ext.errors import Unfinished, UsageError, find_disk_error
 from fairseq_ext.places import hold, is_device, private_folder
 
@@ -33,7 +34,7 @@ def open_binary(path: Path) -> io.BufferedIOBase:
     if path.is_dir() or not path.exists():
         problem = "is a folder, not a file" if path.is_dir() else "there is no such file"
         raise UsageError(f"{path}: {problem}; give a text file, plain or .gz")
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    return open_unpacked(path, gzip.open) if path.suffix == ".gz" else path.open("rb")
 
 
 def decode_utf8(line: bytes, where: str) -> str:
@@ -75,15 +76,17 @@ def check_line_ends(path: Path) -> None:
     """Raise UsageError for a carriage return within a line of a text file; pipes are not read."""
     if path.is_file():
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iterate_lines(file, str(path)), 1):
                 check_line_end(line, f"{path}, line {number}")
 
 
 def decode_lines(
-    stream: Iterable[bytes], name: str, decode: Callable[[bytes, str], str] = decode_line
+    stream: IO[bytes] | io.BufferedIOBase,
+    name: str,
+    decode: Callable[[bytes, str], str] = decode_line,
 ) -> Iterator[str]:
     """Yield lines of bytes as text, without line ends and byte order mark; see `read_lines`."""
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iterate_lines(stream, name), 1):
         line = line.removeprefix(BOM_UTF8) if number == 1 else line
         yield decode(line, f"{name}, line {number}").rstrip("\r\n")
 

@@ -8,6 +8,7 @@ Before torch 2.10 that unpickler itself can be made to corrupt memory (CVE-2026-
 import argparse
 import ast
 import collections
+import io
 import operator
 import re
 import threading
@@ -23,7 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairseq_ext.checkpoint_contents import check_contents
+from fairseq_ext.bounds import check_regular, check_unpacked
+from fairseq_ext.checkpoint_contents import check_bounds, check_contents
 from fairseq_ext.errors import UsageError
 from fairseq_ext.old_settings import upgrade_checkpoint
 
@@ -130,10 +132,35 @@ def load(file: Any, *args: Any, allow: Callable[[], list] | None = None, **kwarg
     """
     kwargs["weights_only"] = True  # an explicit value beats TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD
     try:
+        is_stored = _check_file(file)
+        kwargs["mmap"] = bool(kwargs.get("mmap")) and is_stored
         with _allowed(allow() if allow else FILE_TYPES):
-            return torch.load(file, *args, **kwargs)
+            content = torch.load(file, *args, **kwargs)
+    except UsageError:
+        raise
     except Exception as error:
         raise _refusal(_name(file), error) from None
+    check_bounds(_name(file), content)
+    return content
+
+
+def _check_file(file: Any) -> bool:
+    """Return whether a file is a zip whose entries are not packed, so that they can be mapped.
+
+    Raises:
+        UsageError: it is a device or a pipe, or would be unpacked to much more than it has.
+    """
+    if isinstance(file, str | Path):
+        check_regular(Path(file))
+    entries: list[zipfile.ZipInfo] = []
+    if zipfile.is_zipfile(file):  # not from before torch 1.6
+        with zipfile.ZipFile(file) as zipped:
+            entries = zipped.infolist()
+            size = zipped.fp.seek(0, io.SEEK_END)  # type: ignore[union-attr]
+        check_unpacked(_name(file), size, sum(entry.file_size for entry in entries))
+    if not isinstance(file, str | Path):
+        file.seek(0)
+    return bool(entries) and all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
 
 
 def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
@@ -142,8 +169,6 @@ def load_checkpoint(file: Any, *args: Any, **kwargs: Any) -> dict:
     Raises:
         UsageError: it is any other file, or has parameters that are not finite.
     """
-    if kwargs.get("mmap") and not zipfile.is_zipfile(file):  # from before torch 1.6
-        kwargs["mmap"] = False
     state = load(file, *args, **kwargs)
     keys = set(state) if isinstance(state, dict) else set()
     if not ("model" in keys and {"optimizer_history", "best_loss"} & keys):
@@ -162,6 +187,7 @@ def read_checkpoint(file: Path) -> dict:
     Raises:
         UsageError: there is no such file, or it is no checkpoint; see `load_checkpoint`.
     """
+    check_regular(file)
     if not file.is_file():
         raise UsageError(f"there is no checkpoint {file}; give what fairseq-train saved")
     return load_checkpoint(str(file), map_location="cpu", mmap=True)
@@ -211,6 +237,8 @@ def parse_literal(text: str) -> Any:
     if not isinstance(text, str):
         raise TypeError(f"a setting must be text, not {type(text).__name__}")
     try:
+        if len(text) > MOST_PARTS:
+            raise ValueError
         return _evaluate(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UsageError(
@@ -221,13 +249,28 @@ def parse_literal(text: str) -> Any:
 
 
 _OPERATORS: dict[type, Callable] = {ast.Add: operator.add, ast.Mult: operator.mul}
+MOST_PARTS = 100_000  # characters of a setting, and parts of its value
 
 
 def _evaluate(node: ast.expr) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+        values = _evaluate(node.left), _evaluate(node.right)
+        times = [value for value in values if isinstance(value, int)]
+        repeats = isinstance(node.op, ast.Mult) and len(times) == 1
+        if sum(map(_count_parts, values)) * (times[0] if repeats else 1) > MOST_PARTS:
+            raise ValueError
+        return _OPERATORS[type(node.op)](*values)
     if isinstance(node, ast.List):
         return [_evaluate(element) for element in node.elts]
     if isinstance(node, ast.Tuple):
         return tuple(_evaluate(element) for element in node.elts)
     return ast.literal_eval(node)
+
+
+def _count_parts(value: Any) -> int:
+    """Return how many characters and values a value holds, those of its values included."""
+    if isinstance(value, dict):
+        return _count_parts([*value.items()])
+    if isinstance(value, list | tuple | set):
+        return 1 + sum(map(_count_parts, value))
+    return len(value) if isinstance(value, str | bytes) else 1

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_ext.bounds import check_regular
 from fairseq_ext.errors import UsageError
 
 LOG = "train.log"  # in the folder of a run
@@ -71,7 +72,7 @@ def parse_line(line: str) -> Record | None:
 
 
 def _parse_json(text: str) -> dict[str, object]:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         if isinstance(values := json.loads(text), dict):
             return values
     return {}
@@ -91,6 +92,7 @@ def _log_of(run: Path) -> Path:
 
 
 def _read_lines(log: Path) -> list[str]:
+    check_regular(log)
     return log.read_text(encoding="utf-8", errors="replace").split("\n")
 
 

@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_ext.bounds import check_regular
 from fairseq_ext.commands.option_pairs import check_pairs
 from fairseq_ext.commands.overrides import TEXTS
 from fairseq_ext.commands.ranges import check_number
@@ -149,6 +150,7 @@ def check_checkpoints(cfg: Any, by_hydra: bool) -> None:
         path = cfg.get(name)
         if path is None or PathManager.path_requires_pathmanager(path) or Path(path).is_file():
             continue
+        check_regular(Path(path))
         given = f"checkpoint.{name}" if by_hydra else to_flag(name)
         problem = "is a folder" if Path(path).is_dir() else "is not there"
         raise UsageError(

@@ -20,6 +20,7 @@ import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
+from fairseq_ext.bounds import MOST_BYTES, check_regular
 from fairseq_ext.data.arrays import reason_of
 from fairseq_ext.data.conllu import Sentence
 from fairseq_ext.data.files_in_use import FilesInUse
@@ -155,6 +156,7 @@ class Annotations:
 
     def __init__(self, folder: Path) -> None:
         try:
+            check_regular(folder / "about.json", MOST_BYTES)
             about = json.loads((folder / "about.json").read_text("utf-8"))
             if about["version"] != VERSION:
                 raise ValueError(f"of version {about['version']}, not {VERSION}")

@@ -1,8 +1,10 @@
 """Dictionaries of `fairseq-preprocess`: why one of them cannot be read."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fairseq_ext.bounds import check_regular, iterate_lines
 from fairseq_ext.errors import UsageError
 
 AGAIN = "give the one that fairseq-preprocess wrote"
@@ -10,8 +12,11 @@ OVERWRITE = " #fairseq:overwrite"
 
 
 def check_file(path: Path) -> None:
-    """Raise UsageError unless there is a dictionary to read."""
+    """Raise UsageError unless there is a dictionary to read, with lines of text."""
+    check_regular(path)
     if path.is_file():
+        with path.open("rb") as file:
+            deque(iterate_lines(file, str(path)), 0)
         return
     if path.exists():
         raise UsageError(f"{path} is a folder, and a dictionary belongs there; {AGAIN}")

@@ -14,6 +14,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import numbered_lines
 
 Values = dict[str, Any]
+LONGEST = 2_000_000  # characters
 
 
 class Example(NamedTuple):
@@ -88,6 +89,13 @@ def read(path: Path, fields: Mapping[str, Field]) -> list[Example]:
     if not found:
         raise UsageError(f"{path} is empty; give at least one example")
     return found
+
+
+def check_lengths(examples: Iterable[Example]) -> None:
+    """Raise UsageError for an example too long for tokenisers, which take 300 bytes a character."""
+    for values, where in examples:
+        if len(str(values)) > LONGEST:
+            raise UsageError(f"{where} has more than {LONGEST} characters; break it into parts")
 
 
 def parse(lines: Iterable[tuple[str, str]], fields: Mapping[str, Field]) -> Iterator[Example]:

@@ -16,6 +16,7 @@ Example:
 import argparse
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fairseq_ext import safe_loading
+from fairseq_ext.bounds import MOST_BYTES, check_regular
 from fairseq_ext.data.fingerprints import FINGERPRINTS
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
@@ -100,6 +102,8 @@ def convert(
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
+    for file in path.glob("*"):
+        check_regular(file, MOST_BYTES if file.suffix in (".json", ".txt") else inf)
     config = read_config(path)
     deberta = config["model_type"] in hf_deberta.KINDS
     if deberta and pooler:

@@ -11,6 +11,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.bounds import check_regular, check_unpacked
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.wrapping import replace, wrap
@@ -174,7 +175,7 @@ def parse_settings() -> None:
 def unpack_safely() -> None:
     """Unpack archives inside their folder, or not at all.
 
-    Fault: from_pretrained unpacks an archive wherever its paths lead.
+    Fault: from_pretrained unpacks an archive wherever its paths lead, and however much it becomes.
     Asked: who loads a stranger's archive; silent; none.
     Since: always.
     Until: fairseq filters the members.
@@ -194,6 +195,10 @@ def unpack_safely() -> None:
                     f"{self.name!s} is an archive, and this Python unpacks them wherever paths "
                     "lead; use Python 3.11.4 or newer, or unpack it and give the folder"
                 )
+            size = 0
+            for member in self:
+                size += member.size
+                check_unpacked(str(self.name), Path(str(self.name)).stat().st_size, size)
             super().extractall(*args, **kwargs)
 
     replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
@@ -241,6 +246,7 @@ def check_models() -> None:
     from fairseq_ext.models.origins import check_origins
 
     def read(original: Callable, path: str, *args: Any, **kwargs: Any) -> Any:
+        check_regular(Path(path))
         try:
             state = original(path, *args, **kwargs)
         except (KeyError, IndexError, TypeError, AttributeError) as error:  # of its upgrade

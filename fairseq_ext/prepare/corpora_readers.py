@@ -48,6 +48,8 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         where = f"{path}:{first_line + error.lineno - 1}"
         raise malformed(where, f"is not JSON ({error.msg})") from None
+    except RecursionError:
+        raise malformed(f"{path}:{first_line}", "holds values nested too deeply") from None
     if "\\ud" in text.lower() and HALF.search(json.dumps(value, ensure_ascii=False)):
         raise malformed(f"{path}:{first_line}", "holds half of a surrogate pair, no character")
     return value

@@ -9,6 +9,7 @@ sentence a line.
 
 import filecmp
 import html
+import lzma
 import re
 import shutil
 import tarfile
@@ -23,6 +24,7 @@ from typing import IO
 
 from tqdm import tqdm
 
+from fairseq_ext.bounds import check_unpacked, open_unpacked
 from fairseq_ext.errors import Unfinished, UsageError
 from fairseq_ext.files import atomic_writer, read_lines_replacing_returns, rename_when_complete
 from fairseq_ext.prepare.check import read_parallel
@@ -30,7 +32,10 @@ from fairseq_ext.prepare.step import record_inputs, sources_of, step_parser
 
 ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
 AGAIN = "make room, or give a folder that can be read, and run the same command again"
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError)
+DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError),
+    *(zlib.error, lzma.LZMAError),
+)
 
 # Lines about a talk are left out, but its title and description are text.
 ABOUT = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b")
@@ -100,13 +105,18 @@ def open_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield the base name and the content of each file in an archive, to be read at once."""
     if archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive) as zipped:
+            size = sum(entry.file_size for entry in zipped.infolist())
+            check_unpacked(archive, archive.stat().st_size, size)
             for entry in zipped.infolist():
                 if not entry.is_dir():
                     with zipped.open(entry) as content:
                         yield PurePosixPath(entry.filename).name, content
     else:
-        with tarfile.open(archive, "r|*") as tarred:
+        with open_unpacked(archive) as content, tarfile.open(fileobj=content, mode="r|") as tarred:
+            size = 0
             for member in tarred:
+                size += member.size  # more than its content takes, if that has holes
+                check_unpacked(archive, archive.stat().st_size, size)
                 if member.isfile() and (extracted := tarred.extractfile(member)):
                     yield PurePosixPath(member.name).name, extracted
 

@@ -44,7 +44,7 @@ def sentences(path: Path, side: str) -> Iterator[str]:
             if ".jsonl" in path.name:
                 example = json.loads(line)
                 line = example["text"] if side == "article" else example["summaries"][0]
-        except (ValueError, KeyError, IndexError, TypeError):
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             where = f"{path}, line {number}"
             raise UsageError(f"{where}: has no text and summaries; give both") from None
         yield normalise(line)

@@ -24,7 +24,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_ext.errors import Unfinished, UsageError, plain_errors
+from fairseq_ext.errors import OPEN_FILES, Unfinished, UsageError, plain_errors
 from fairseq_ext.files import (
     batched,
     list_files,
@@ -196,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Unfinished:
         raise
     except UsageError as error:
+        if OPEN_FILES.search(str(error)):  # which says nothing of the text
+            raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(REFUSED)
 

@@ -12,7 +12,7 @@ from omegaconf import MISSING
 from torch import Tensor, nn
 
 from fairseq_ext.attention.options import Rule, option, whole
-from fairseq_ext.data.examples import Example, Field, in_fold, read
+from fairseq_ext.data.examples import Example, Field, check_lengths, in_fold, read
 from fairseq_ext.data.rows import Item, LabelledDataset, Rows
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
@@ -209,6 +209,7 @@ class LabelledTask(KeptTask):
 
     def build_dataset(self, examples: Sequence[Example], rows: Rows) -> LabelledDataset:
         """Return examples as a data set."""
+        check_lengths(examples)
         items, pad = self.build_items(examples, rows), self.source_dictionary.pad()
         return LabelledDataset(items, pad=pad, segments=self.segments > 1, seed=self.cfg.seed)
 

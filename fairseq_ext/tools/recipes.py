@@ -24,6 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
+from fairseq_ext.bounds import MOST_BYTES, check_regular
 from fairseq_ext.data.examples import read
 from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
@@ -164,7 +165,8 @@ def read_period_ids(encoder: str) -> list[str]:
         UsageError: the file is no JSON object.
     """
     ids = None
-    with suppress(OSError, ValueError):
+    check_regular(Path(encoder), MOST_BYTES)
+    with suppress(OSError, ValueError, RecursionError):
         ids = json.loads(Path(encoder).read_text("utf-8"))
     if not isinstance(ids, dict):
         raise UsageError(f"{encoder} holds no JSON object; give DATA/bpe/encoder.json")

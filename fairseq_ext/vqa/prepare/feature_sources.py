@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fairseq_ext.bounds import iterate_lines
 from fairseq_ext.data.arrays import map_array
 from fairseq_ext.errors import UsageError
 
@@ -112,7 +113,7 @@ class TsvSource(FeatureSource):
             tqdm(total=path.stat().st_size, desc=f"checking {path.name}", unit="B") as bar,
         ):
             offset = 0
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iterate_lines(file, str(path)), 1):
                 image, boxes = parse_line(line, f"{path}, line {number}")
                 yield image, (path, offset, number, boxes.shape)
                 offset += len(line)

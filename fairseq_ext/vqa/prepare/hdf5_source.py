@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.bounds import check_unpacked
 from fairseq_ext.errors import UsageError
 from fairseq_ext.vqa.prepare.feature_sources import AGAIN, FeatureSource, Shape, find_number
 
@@ -26,6 +27,7 @@ class Hdf5Source(FeatureSource):
     def list_pictures(self, path: Path) -> Iterator[tuple[int, Any]]:
         """Yield a file, the name of a data set in it, and what of that a picture has."""
         file = _open_hdf5(path)
+        file.visititems(lambda _, entry: _check_size(path, entry))
         table = next((file[name] for name in TABLES if name in file), None)
         if table is None:
             for name in file:
@@ -79,6 +81,11 @@ def _open_hdf5(path: Path) -> Any:
         return h5py.File(path, "r")
     except OSError as error:
         raise UsageError(f"{path} is cut short or damaged ({error}); {AGAIN}") from None
+
+
+def _check_size(path: Path, entry: Any) -> None:
+    """Raise UsageError for a data set whose shape says much more than the file can hold."""
+    check_unpacked(path, path.stat().st_size, getattr(entry, "nbytes", 0))
 
 
 def _find_data_set(file: Any, name: str) -> Any:
