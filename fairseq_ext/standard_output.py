@@ -55,7 +55,7 @@ def guard_standard_output() -> None:
 
     It ends quietly if its reader has gone away, and with a sentence if a disk is full or the output
     was closed from the start. Only the output of a process is guarded, not what takes its place in
-    a notebook or a test.
+    a notebook or a test. Text is UTF-8, also where the locale is not, as it is in files.
     """
     before: Any = sys.__stdout__
     if sys.stdout is not before:
@@ -65,6 +65,10 @@ def guard_standard_output() -> None:
     else:
         before.flush()
         number, settings = before.fileno(), {name: getattr(before, name) for name in SETTINGS}
+        if "utf-8" not in before.encoding.lower():  # a locale without it, where names are escaped
+            settings |= {"encoding": "utf-8", "errors": "surrogateescape"}
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     file = _StandardOutput(number, "wb", closefd=False)
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(file), **settings)
     for handler in logging.getLogger().handlers:

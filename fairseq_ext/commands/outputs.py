@@ -18,10 +18,11 @@ GENERATE = "fairseq_cli.generate"
 
 
 def say_once_that_a_log_is_cut() -> None:
-    """Say in one line that the file of a log cannot be written.
+    """Say in one line that the file of a log cannot be written; write all of them in UTF-8.
 
-    Fault: On a full disk each line of preprocess.log, or of --log-file, leaves a traceback.
-    Asked: whose disk is full; loud, a flood; it is a message.
+    Fault: On a full disk, or without UTF-8 in the locale, each line of preprocess.log, or of
+        --log-file, leaves a traceback.
+    Asked: whose disk is full, or whose locale is C; loud, a flood; it is a message.
     Since: always.
     Until: logging says so itself.
     """
@@ -35,7 +36,13 @@ def say_once_that_a_log_is_cut() -> None:
             reason = error.strerror or error
             print(f"warning: {handler.baseFilename} is cut short ({reason})", file=sys.stderr)
 
+    def open_in_utf8(original: Callable, handler: logging.FileHandler) -> Any:
+        if handler.encoding in (None, "locale"):
+            handler.encoding, handler.errors = "utf-8", "backslashreplace"
+        return original(handler)
+
     wrap("logging:FileHandler", "handleError", handle)
+    wrap("logging:FileHandler", "_open", open_in_utf8)
 
 
 @contextmanager
