@@ -1,9 +1,13 @@
 """Exceptions that nobody caught end a command with one line, and a file with the traceback."""
 
+import errno
 import gc
 import json
+import logging
+import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +32,7 @@ from fairseq_ext.commands import option_pairs
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.roberta_options import RobertaOptions
+from fairseq_ext.prepare import step
 from fairseq_ext.training import training_checks
 
 
@@ -308,3 +313,58 @@ def test_options_that_need_another_criterion(option, refused, accepted, said):
     check_rules({**option, "criterion": accepted}, rules)
     with pytest.raises(UsageError, match=said):
         check_rules({**option, "criterion": refused}, rules)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a.txt"),
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        RuntimeError("received 0 items of ancdata"),
+        UsageError("a.pt cannot be read as a PyTorch file ([Errno 24] Too many open files)"),
+    ],
+)
+def test_too_many_open_files_are_no_full_disk(end, error):
+    (line,) = end(fail, error)
+    assert line == f"error: {errors.RAISE_LIMIT}" and "ulimit -n" in line
+
+
+def test_too_many_open_files_while_something_is_written(tmp_path, end):
+    def write():
+        with rename_when_complete(tmp_path / "a"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    assert end(write) == [f"error: {errors.RAISE_LIMIT}"]
+
+
+def test_a_step_does_not_refuse_the_text_for_too_many_open_files(monkeypatch):
+    error = UsageError("a: cannot be unpacked (Too many open files)")
+    monkeypatch.setattr(
+        step, "import_module", lambda _: SimpleNamespace(main=lambda _: fail(error))
+    )
+    with pytest.raises(UsageError, match="Too many open files"):
+        step.main(["module"])
+
+
+def test_streams_are_utf8_where_the_locale_is_not():
+    code = "from fairseq_ext.errors import *; guard_standard_output(); import sys; "
+    code += "print(input(), len(sys.argv[1]), sys.argv[1])"
+    streams = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    settings = os.environ | streams | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code, "straße"]
+    done = subprocess.run(command, input="größe\n".encode(), capture_output=True, env=settings)
+    assert done.stdout.decode() == "größe 7 straße\n"  # whose ß are two bytes of the name of a file
+
+
+def test_what_a_locale_cannot_read_is_no_fault_of_the_text(end):
+    (line,) = end("ä".encode().decode, "ascii")
+    assert line.startswith("error: this locale has no UTF-8") and "PYTHONUTF8=1" in line
+    (line,) = end(b"\xe4".decode, "utf-8")
+    assert "give text in UTF-8" in line
+
+
+def test_logs_are_utf8(tmp_path):
+    handler = logging.FileHandler(tmp_path / "a.log")
+    handler.emit(logging.makeLogRecord({"msg": "größe \udcc3"}))
+    handler.close()
+    assert (tmp_path / "a.log").read_text("utf-8") == "größe \\udcc3\n"

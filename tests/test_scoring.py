@@ -13,6 +13,7 @@ from conftest import fairseq
 from sacremoses import MosesTokenizer
 
 from fairseq_ext import cli
+from fairseq_ext.evaluation import corpus_scorers
 from fairseq_ext.evaluation.metrics import METRICS
 from fairseq_ext.evaluation.significance import confidence_interval
 
@@ -46,6 +47,29 @@ def test_interval_is_that_of_a_loop(name):
     low, high = confidence_interval(numbers, scorer.value)
     assert [low, high] == pytest.approx(naive_interval(scorer, numbers))
     assert low <= scorer.value(numbers.sum(0)) <= high and low < high
+
+
+def test_batches_of_sentences_have_the_statistics_of_all(monkeypatch):
+    for name in ("bleu", "chrf++", "ter", "compound-split-bleu"):
+        scorer = KINDS[name].make(False, "de")
+        monkeypatch.setattr(corpus_scorers, "BATCH", 1000)
+        together = scorer.statistics(HYPOTHESES, REFERENCES)
+        monkeypatch.setattr(corpus_scorers, "BATCH", 2)
+        assert (scorer.statistics(HYPOTHESES, REFERENCES) == together).all()
+        assert len(together) == len(HYPOTHESES) and "nrefs:1" in scorer.signature()
+
+
+def test_sacrebleu_keeps_the_ngrams_of_a_batch_alone(monkeypatch):
+    """A limit of memory: it is given so many sentences at once, however many there are."""
+    scorer, sizes = KINDS["chrf"].make(False, "de"), []
+    extract = scorer.metric._extract_corpus_statistics
+    monkeypatch.setattr(
+        scorer.metric,
+        "_extract_corpus_statistics",
+        lambda lines, references: sizes.append(len(lines)) or extract(lines, references),
+    )
+    scorer.statistics(HYPOTHESES * 500, REFERENCES * 500)
+    assert sizes == [1000, 1000, 500]
 
 
 def test_interval_of_a_mean_is_nearly_that_of_the_normal_distribution():

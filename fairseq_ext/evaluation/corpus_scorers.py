@@ -23,11 +23,12 @@ from sacrebleu.metrics.base import Metric
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import ESCAPED
-from fairseq_ext.files import write_lines
+from fairseq_ext.files import batched, write_lines
 
 KINDS = {"1": "rouge1", "2": "rouge2", "l": "rougeL"}  # our name -> that of rouge-score
 MODEL = "Unbabel/wmt22-comet-da"
 PACKAGE = "unbabel-comet"
+BATCH = 1000  # sentences
 
 
 class Sacrebleu:
@@ -38,7 +39,9 @@ class Sacrebleu:
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
         """Return the metric's own numbers, such as counts of n-grams, [sentences, numbers]."""
-        return np.array(self.metric._extract_corpus_statistics(hypotheses, [references]))
+        extract = self.metric._extract_corpus_statistics  # which keeps all n-grams of references
+        batches = zip(batched(hypotheses, BATCH), batched(references, BATCH), strict=True)
+        return np.concatenate([np.array(extract(h, [r])) for h, r in batches])
 
     def value(self, sums: np.ndarray) -> float:
         """Return the metric's score."""
