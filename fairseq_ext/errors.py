@@ -200,8 +200,7 @@ def describe(error: BaseException) -> str:
             "out what needs one, such as --profile"
         )
     if isinstance(error, UnicodeError) and "utf" not in getattr(error, "encoding", "utf"):
-        reason = to_line(error)
-        return f"error: this locale has no UTF-8 ({reason}); set PYTHONUTF8=1 or LC_ALL=C.UTF-8"
+        return f"error: this locale has no UTF-8 ({to_line(error)}); set PYTHONUTF8=1"
     if isinstance(error, UnicodeDecodeError):
         text = to_line(ascii(error.object[max(0, error.start - 20) : error.end + 20]), 80)
         return f"error: {text}, of what is read, is not UTF-8 ({error.reason}); give text in UTF-8"

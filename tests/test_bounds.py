@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_safe_loading import checkpoint
 
 from fairseq_ext import bounds, checkpoint_contents, safe_loading
 from fairseq_ext.data import dictionaries
@@ -33,6 +32,16 @@ def small(monkeypatch):
     """Bounds that a test reaches quickly."""
     monkeypatch.setattr(bounds, "FREE", 200_000)
     monkeypatch.setattr(bounds, "LONGEST_LINE", MB)
+
+
+def checkpoint(**changes):
+    """The least that is a checkpoint."""
+    state = {
+        "args": argparse.Namespace(task="translation", arch="transformer"),
+        "model": {"w": torch.arange(3.0)},
+        "optimizer_history": [{"num_updates": 7}],
+    }
+    return {**state, **changes}
 
 
 def save(path, state):

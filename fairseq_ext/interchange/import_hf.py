@@ -102,8 +102,8 @@ def convert(
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
-    for file in path.glob("*"):
-        check_regular(file, MOST_BYTES if file.suffix in (".json", ".txt") else inf)
+    for name in path.glob("*"):
+        check_regular(name, MOST_BYTES if name.suffix in (".json", ".txt") else inf)
     config = read_config(path)
     deberta = config["model_type"] in hf_deberta.KINDS
     if deberta and pooler:
