@@ -12,6 +12,7 @@
 #             wnut-17                                                 wnut17/wnut17train.conll
 #             anli, paws-qqp, paws-wiki                               anli_v1.0/R1/train.jsonl
 #             sst-5, sts, quora                                       CS224N, e.g. sts/sts-train.csv
+#                                (sts and sts-b also STS-benchmark, stsbenchmark/sts-train.csv)
 #             ewt-genre    English Web Treebank, ud-english-ewt/en_ewt-ud-train.conllu
 #             cr, mpqa, mr, subj, trec, sst-2-sentences               sentclass/custrev.all
 #   OUT     the folder to make (default data-bin/CORPUS)

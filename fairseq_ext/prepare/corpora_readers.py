@@ -5,6 +5,7 @@ corpus; it yields examples. It raises UsageError for a file of another form, nam
 question.
 """
 
+import ast
 import csv
 import json
 import re
@@ -25,6 +26,8 @@ Row = tuple[str, dict[str, Any]]  # "FILE:LINE", and the columns there by their 
 
 HALF = re.compile("[\ud800-\udfff]")
 LETTERS = [*"ABCD"]  # of RACE's choices
+BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
+"""Bytes as Python prints them, which PAWS-QQP's published program writes in the place of text."""
 
 
 def malformed(where: str | Path, problem: str) -> UsageError:
@@ -73,23 +76,31 @@ def check_label(given: str, labels: Collection[str], where: str) -> str | float:
 
 
 def tabs(
-    path: Path, names: Sequence[str] = (), quoted: bool = False, drops: bool = False, full: str = ""
+    path: Path,
+    names: Sequence[str] = (),
+    quoted: bool = False,
+    drops: bool = False,
+    full: str = "",
+    further: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows of a file of columns separated by tabs, below a header.
 
     Args:
         path: the file.
         names: names of the columns, for files without a header.
-        quoted: columns are quoted as in CSV; otherwise quotation marks are text.
+        quoted: columns below a header are quoted as in CSV; others have quotation marks as text.
         drops: leave out lines that lack columns instead of refusing them.
         full: name of a column that must not be empty.
+        further: rows without a header may have more columns than names, which are left out.
     """
-    rows = ((where, split_at_tabs(line, quoted, where)) for where, line in numbered_lines(path))
-    first = next(rows)
-    headless = bool(names) and {*names}.isdisjoint(first[1])
-    header = names if headless else first[1]
+    lines = numbered_lines(path)
+    first = next(lines)
+    headless = bool(names) and {*names}.isdisjoint(first[1].replace('"', "").split("\t"))
+    header = names if headless else split_at_tabs(first[1], quoted, first[0])
     dropped = 0
-    for where, columns in chain([first] * headless, rows):
+    for where, line in chain([first] * headless, lines):
+        columns = split_at_tabs(line, quoted and not headless, where)
+        columns = columns[: len(header)] if headless and further else columns
         row = dict(zip(header, columns, strict=False))
         if len(columns) == len(header) and row.get(full, True):
             yield where, row
@@ -140,7 +151,17 @@ def column(row: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
     if not isinstance(row.get(name), kind):
         given = ", ".join(row)
         raise malformed(where, f"has no '{name}' that is a {kind.__name__} (it has {given})")
-    return row[name]
+    return decode_bytes(row[name], where) if kind is str else row[name]
+
+
+def decode_bytes(text: str, where: str) -> str:
+    """Return the text that bytes of Python in UTF-8 stand for; other text as it is."""
+    if not BYTES.fullmatch(text):
+        return text
+    try:
+        return ast.literal_eval(text).decode()
+    except (SyntaxError, ValueError):
+        raise malformed(where, f"has bytes of Python that are no UTF-8: {text[:60]}") from None
 
 
 ROWS = {each.__name__: each for each in (tabs, label_first, json_lines, genres)}
