@@ -90,9 +90,11 @@ def check_shapes(
     """Check the features of a view's pictures, print what there is, and return boxes and C.
 
     Raises:
-        UsageError: a picture has too few boxes, or boxes of another width than the first picture.
+        UsageError: a picture has too few boxes, or boxes of another width than the first picture;
+            or all look transposed.
     """
     boxes = above = width = 0
+    counts = set()
     for image in tqdm(pictures, f"checking {view}", unit=" pictures"):
         count, own = _check_shape(source, image, limits.least)
         width = width or own
@@ -101,8 +103,14 @@ def check_shapes(
                 f"{source.name_place(source.pictures[image])} has boxes of {own} numbers and other "
                 f"pictures of {view} have {width}; give features of one detector"
             )
+        counts.add(count)
         boxes += min(count, limits.most)
         above += count > limits.most
+    if counts == {count} and width <= limits.most < count:
+        raise UsageError(
+            f"{view} has {count} boxes of {width} numbers in every picture, as if they were "
+            f"transposed; give [boxes, C], or --boxes {limits.least},{count} if these are boxes"
+        )
     cut = f"; {above:,} pictures have more than {limits.most} and lose the rest" if above else ""
     print(f"{view}: {boxes:,} boxes of {len(pictures):,} pictures, {width} numbers each{cut}")
     return boxes, width

@@ -8,10 +8,17 @@ import numpy as np
 
 from fairseq_ext.bounds import check_unpacked
 from fairseq_ext.errors import UsageError
-from fairseq_ext.vqa.prepare.feature_sources import AGAIN, FeatureSource, Shape, find_number
+from fairseq_ext.vqa.prepare.feature_sources import (
+    AGAIN,
+    CORNERS,
+    FeatureSource,
+    Shape,
+    find_number,
+)
 
 TABLES = ("image_features", "features")  # data sets that hold all pictures
 NUMBERS = ("image_ids", "image_id", "ids")
+PLACES = ("boxes", "bbox", "bboxes", "image_bb")  # coordinates of boxes
 
 
 class Hdf5Source(FeatureSource):
@@ -21,7 +28,8 @@ class Hdf5Source(FeatureSource):
     with the picture's number. Or one data set "features" or "image_features" has all pictures, and
     "image_ids", "image_id" or "ids" [P] their numbers: it is [P, K, C], with "num_boxes" [P] where
     pictures have fewer than K boxes; or [boxes, C], with "pos_boxes" [P, 2], the first box of each
-    picture and the one after its last.
+    picture and the one after its last. Coordinates beside them, "boxes" [..., 4, N] in the place of
+    [..., N, 4], say that features are [..., C, N]: these are read transposed.
     """
 
     def list_pictures(self, path: Path) -> Iterator[tuple[int, Any]]:
@@ -53,7 +61,9 @@ class Hdf5Source(FeatureSource):
         """Return the boxes of a picture [N, C]."""
         file, name, picture, boxes = self.pictures[image]
         try:
-            return _find_data_set(file, name)[picture][boxes]
+            entry = _find_data_set(file, name)
+            flipped = _shape(entry) != entry.shape
+            return (entry[picture].T if flipped else entry[picture])[boxes]
         except OSError as error:
             place = self.name_place(self.pictures[image])
             raise UsageError(f"{place} cannot be read ({error}); {AGAIN}") from None
@@ -62,11 +72,12 @@ class Hdf5Source(FeatureSource):
         """Return the shape, without reading the boxes."""
         file, name, picture, boxes = self.pictures[image]
         entry = _find_data_set(file, name)
+        shape = _shape(entry)
         if isinstance(picture, int):
-            return boxes.stop, entry.shape[2]
+            return boxes.stop, shape[2]
         if entry.ndim != 2:
-            return entry.shape
-        return len(range(*picture.indices(len(entry)))), entry.shape[1]
+            return shape
+        return len(range(*picture.indices(shape[0]))), shape[1]
 
 
 def _open_hdf5(path: Path) -> Any:
@@ -99,19 +110,34 @@ def _find_data_set(file: Any, name: str) -> Any:
     return found
 
 
+def _has_boxes_last(entry: Any) -> bool:
+    """Return whether features are [..., C, N], as the coordinates of boxes beside them tell."""
+    shapes = {getattr(entry.parent.get(name), "shape", ())[-2:] for name in PLACES}
+    number, width = entry.shape[-2], entry.shape[-1]
+    return (CORNERS, width) in shapes and (number, CORNERS) not in shapes
+
+
+def _shape(entry: Any) -> Shape:
+    """Return the shape of features with their boxes before C."""
+    shape = entry.shape
+    if len(shape) > 1 and _has_boxes_last(entry):
+        return (*shape[:-2], shape[-1], shape[-2])
+    return shape
+
+
 def _list_table(
     file: Any, table: Any, numbers: np.ndarray, path: Path
 ) -> Iterator[tuple[int, Any]]:
     """Yield the pictures of a data set that holds all of them."""
-    pictures, name = len(numbers), table.name[1:]
+    pictures, name, shape = len(numbers), table.name[1:], _shape(table)
     if table.ndim == 3 and len(table) == pictures:
-        most = np.full(pictures, table.shape[1])
+        most = np.full(pictures, shape[1])
         counts = file["num_boxes"][:].reshape(-1) if "num_boxes" in file else most
-        if len(counts) != pictures or (counts < 0).any() or (counts > table.shape[1]).any():
+        if len(counts) != pictures or (counts < 0).any() or (counts > shape[1]).any():
             raise UsageError(f"{path} has num_boxes that do not fit {name}; {AGAIN}")
         for row, (number, count) in enumerate(zip(numbers.tolist(), counts.tolist(), strict=True)):
             yield number, (file, name, row, slice(int(count)))
-    elif table.ndim == 2 and "pos_boxes" in file:
+    elif table.ndim == 2 and "pos_boxes" in file and shape == table.shape:
         spans = file["pos_boxes"][:]
         if spans.shape != (pictures, 2) or (spans < 0).any() or (spans > len(table)).any():
             raise UsageError(f"{path} has pos_boxes that do not fit {name}; {AGAIN}")
