@@ -117,7 +117,11 @@ name=$corpus
 [ ! -d "$corpus" ] || name=$(basename "$(realpath "$corpus")")
 case "$corpus" in
 wikitext-103 | books) SETTINGS=("corpus $corpus") ;;
-*) SETTINGS=("corpus $(realpath "$corpus" 2>/dev/null || true)") ;;
+*)
+  SETTINGS=("corpus $(realpath "$corpus" 2>/dev/null || true)")
+  texts=(-mindepth 1 -name '.*' -prune -o -type f \( -name '*.txt' -o -name '*.txt.gz' \) -print)
+  SETTINGS+=("files $(find -L "$corpus" "${texts[@]}" 2>/dev/null | wc -l || true)")
+  ;;
 esac
 record_settings prepare_mlm.sh --vocabulary --documents --valid --offline
 data_recipe "data-bin/$name" "${WORDS[1]:-}"

@@ -61,6 +61,7 @@ require_positive --answer-min-count "$answer_min_count"
 [[ "$minival" =~ ^(share|all)$ ]] || [ -f "$minival" ] ||
   die "--minival is '$minival' and must be share, all or a file with numbers of questions."
 features="${FEATURES[*]}"
+LARGE=("${FEATURES[@]#*=}")
 record_settings prepare_vqa.sh --features --offline --minival --answer-min-count --boxes --strict
 data_recipe data-bin/vqa "${WORDS[0]:-}" 1000 "$offline"
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import sys
 import zipfile
@@ -112,6 +113,17 @@ def test_second_run_repeats_nothing(prepared, texts):
     done = prepare(texts, prepared, *SMALL)
     assert done.returncode == 0 and "is there already" in done.stdout
     assert hash_files(prepared) == before
+
+
+def test_a_text_more_is_another_corpus(prepared, texts, tmp_path):
+    copy = shutil.copytree(prepared, tmp_path / "data")
+    more = write_text(texts / "deep" / "more.txt", "One more text.")
+    assert_refused(prepare(texts, copy, *SMALL), "with 'files 6' and this command has 'files 7'")
+    more.unlink()
+    first, before = texts / "0.txt", (texts / "0.txt").read_text("utf-8")
+    first.write_text(f"{before}One more line.\n", "utf-8")
+    assert_refused(prepare(texts, copy, *SMALL), f"was made from {first}, which has changed since")
+    first.write_text(before, "utf-8")
 
 
 KILLER = """#!/bin/sh

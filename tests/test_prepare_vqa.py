@@ -1,7 +1,9 @@
 """Preparation of VQA-v2: the official files and features of detectors to what training reads."""
 
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import zipfile
@@ -576,6 +578,48 @@ def test_hdf5_whose_boxes_cannot_be_read(tmp_path):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("form", ["table", "groups"])
+def test_hdf5_whose_boxes_come_last(tmp_path, form):
+    """As the coordinates beside features say; where these say the usual, or nothing, it counts."""
+    h5py = pytest.importorskip("h5py")
+    boxes = {image: each[:2] for image, each in make_boxes(1, 6).items()}
+    path = write_hdf5(tmp_path / "x.h5", boxes, form)
+    with h5py.File(path, "a") as file:
+        for place in [file] if form == "table" else file.values():
+            features = place["features"][:].swapaxes(-1, -2)
+            del place["features"]
+            place["features"] = features
+            place["boxes"] = np.zeros((*features.shape[:-2], 4, 2))
+    source = open_source(path)
+    for image, expected in boxes.items():
+        assert source.shape(image) == (2, 6)
+        np.testing.assert_array_equal(source.read(image), expected)
+    path = shutil.copy(path, tmp_path / "y.h5")
+    with h5py.File(path, "a") as file:
+        for place in [file] if form == "table" else file.values():
+            del place["boxes"]
+            place["image_bb"] = np.zeros((*place["features"].shape[:-1], 4))
+    assert open_source(path).shape(1)[1] == 2
+
+
+def test_a_list_of_boxes_that_come_last_is_refused(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = write_hdf5(tmp_path / "x.h5", make_boxes(1), "list")
+    with h5py.File(path, "a") as file:
+        features = file["image_features"][:].T
+        set_data("image_features", features)(file)
+        file["image_bb"] = np.zeros((4, features.shape[1]))
+    with pytest.raises(UsageError, match=r"has image_features of the shape \["):
+        open_source(path)
+
+
+def test_features_that_look_transposed(tmp_path, release):
+    """All pictures have more boxes than --boxes takes, as many, of fewer numbers than that."""
+    boxes = {image: np.zeros((200, 36)) for image in make_boxes(1)}
+    with pytest.raises(UsageError, match=r"200 boxes of 36 numbers .* give \[boxes, C\], or --"):
+        make_data(tmp_path, release, rcnn=write_numpy(tmp_path / "npy", boxes))
+
+
 def set_data(name: str, value):
     def change(file) -> None:
         del file[name]
@@ -720,6 +764,11 @@ def test_recipe(tmp_path, release):
     script, *rest = command
     other = bash(ROOT / "scripts" / script, *rest, "--minival", "all")
     assert_refused(other, "was made with '--minival share'", "'--minival all'")
+    late = (out / "manifest.json").stat().st_mtime + 9
+    os.utime(views["other"], (late, late))
+    assert_refused(
+        bash(ROOT / "scripts" / script, *rest), f"{views['other']} is newer than '{out}'"
+    )
 
 
 @pytest.mark.recipe

@@ -366,6 +366,11 @@ def test_recipe(tmp_path):
     assert counts(load(out)) == PUBLISHED["squad-2.0"]
     again = bash(RECIPE, "squad-2.0", out, FAIRSEQ_EXT_CORPORA=str(FIXTURES))
     assert again.returncode == 0 and "is there already" in again.stdout
+    other = edited(tmp_path, "squad/train-v2.0.json", "Ida Berg", "Ada Berg")
+    changed = bash(RECIPE, "squad-2.0", out, FAIRSEQ_EXT_CORPORA=str(other))
+    assert_refused(
+        changed, f"'{out}' was made from {other}/squad/train-v2.0.json, which has changed"
+    )
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="this system has no flock")
@@ -491,9 +496,48 @@ def test_quora_as_published(tmp_path, caplog):
     assert "2 lines do not have all columns: left out" in caplog.text
 
 
+BYTES = r"""id	sentence1	sentence2	label
+1	b'What is fire ?'	b"What is n't fire ?"	0
+2	b' caf\xc3\xa9 "x" \'y\' \\ '	Is b'x' bytes ?	1
+"""
+
+
+def test_bytes_of_python_become_text(tmp_path):
+    """As PAWS-QQP's own program writes sentences; text that only holds such bytes stays."""
+    for name in ("train", "dev_and_test"):
+        write_text(tmp_path / f"corpora/paws_qqp/{name}.tsv", BYTES)
+    expected = [
+        pair("What is fire ?", "What is n't fire ?", "0"),
+        pair("café \"x\" 'y' \\", "Is b'x' bytes ?", "1"),
+    ]
+    found = made("paws-qqp", tmp_path / "corpora", tmp_path)
+    assert found == {"train": expected, "valid": expected}
+    write_text(tmp_path / "corpora/sentclass/custrev.all", r"1 b'na\xc3\xafve'" + "\n")
+    assert made("cr", tmp_path / "corpora", tmp_path)["train"][0]["text"] == "naïve"
+
+
+STS = [
+    'main-news\tMSRpar\t2012test\t1\t5.000\t"A plane is taking off.\tA "plane".\tlicence\turl',
+    "main-captions\timages\t2014\t5\t0.4\tA man.\tA dog.",
+]
+
+
+@pytest.mark.parametrize(("corpus", "folder"), [("sts", "sts"), ("sts-b", "stsbenchmark")])
+def test_sts_benchmark_as_published(tmp_path, corpus, folder):
+    """Without a header; quotation marks are text, and some rows have further columns."""
+    for part in ("train", "dev", "test"):
+        write_text(tmp_path / f"corpora/{folder}/sts-{part}.csv", "".join(f"{x}\n" for x in STS))
+    examples = [pair('"A plane is taking off.', 'A "plane".', 5.0), pair("A man.", "A dog.", 0.4)]
+    found = made(corpus, tmp_path / "corpora", tmp_path)
+    assert found == dict.fromkeys(("train", "valid", "test"), examples)
+
+
 @pytest.mark.parametrize(
     ("corpus", "name", "content", "said"),
     [
+        ("cr", "sentclass/custrev.all", r"1 b'\xff'", [":1 has bytes of Python that are no UTF-8"]),
+        ("cr", "sentclass/custrev.all", "1 b'\u00e9'", [":1 has bytes of Python"]),
+        ("sts", "sts/sts-train.csv", "a\tb\tc\td\t5\tx\n", [":1 has 6 columns", "not 7"]),
         ("hellaswag", "hellaswag/val-part.jsonl", '{"ctx": "\\ud83d"}', [":1 holds half of a"]),
         ("wnut-17", "wnut17/wnut17train.conll", "a\tO\n\t\nb\tO\tO\n", [":3", "a word, a tab"]),
         ("wnut-17", "wnut17/wnut17train.conll", "a\tO\nb\n", [":2", "'b'"]),
@@ -513,7 +557,7 @@ def test_bad_content(tmp_path, corpus, name, content, said):
     path = tmp_path / "corpora" / name
     path.parent.mkdir(parents=True)
     path.write_text(content, "utf-8")
-    for other in ("emerging.dev.conll", "en_ewt-ud-dev.conllu"):
+    for other in ("emerging.dev.conll", "en_ewt-ud-dev.conllu", "sts-dev.csv"):
         path.with_name(other).write_text("a\tO\n")
     message = refusal(corpus, tmp_path / "corpora", tmp_path)
     for part in (str(path), *said):

@@ -7,16 +7,20 @@ import sys
 
 import pytest
 from conftest import ROOT
+from files import write_text
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import MB
+from fairseq_ext.prepare.manifest import hash_files
 from fairseq_ext.prepare.workspace import (
+    MANIFEST,
     check_room,
     check_same_settings,
     disk_usage,
     main,
     needed_space,
     read_settings,
+    sum_file,
 )
 
 SETTINGS = ["recipe x", "--merges 600", "--every ", '--train "a b"', "--offline /a"]
@@ -71,6 +75,27 @@ def test_the_same_settings(data):
 def test_other_settings(data, setting, message):
     with pytest.raises(UsageError, match=message):
         main(["same", str(data), SETTINGS[2], setting])
+
+
+def test_a_corpus_that_has_changed(tmp_path, monkeypatch, capsys):
+    """By the sums of its files; one of which nothing is left may have been deleted on purpose."""
+    data, (whole, named) = tmp_path / "data", (tmp_path / "a.txt", tmp_path / "corpora" / "b.txt")
+    for path in (data / MANIFEST, whole, named):
+        write_text(path, "a\n")
+    sums = hash_files([whole, named], lambda path: str(path) if path == whole else path.name)
+    assert {*sums.values()} == {sum_file(whole)}
+    write_text(data / MANIFEST, json.dumps({"inputs": sums}))
+    main(["record", str(data), *SETTINGS])
+    monkeypatch.setenv("FAIRSEQ_EXT_CORPORA", str(named.parent))
+    main(["same", str(data), *SETTINGS])
+    write_text(named, "b\n")
+    with pytest.raises(UsageError, match=f"^'{data}' was made from {named}, which has changed si"):
+        main(["same", str(data), *SETTINGS])
+    named.unlink()
+    with pytest.raises(UsageError, match=f"{named}, which is gone since: delete '{data}' to prep"):
+        main(["same", str(data), *SETTINGS])
+    whole.unlink()
+    main(["same", str(data), *SETTINGS])
 
 
 def test_space_that_a_corpus_needs(tmp_path):

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder, write_lines
 from fairseq_ext.prepare.corpora_readers import READERS, Example, Reader
+from fairseq_ext.prepare.manifest import hash_files
 from fairseq_ext.prepare.step import step_parser
+from fairseq_ext.prepare.workspace import MANIFEST
 
 Parts = dict[str, list[Example]]
 Shares = Callable[[Example], Sequence[Hashable]]
@@ -206,6 +208,8 @@ def describe_layout(layout: Layout) -> str:
 def prepare(corpus: str, folder: Path, out: Path) -> Parts:
     """Write the folder `out` with a file PART.jsonl for each part; return the parts.
 
+    Its manifest has the sums of the files that were read, named from `folder`.
+
     Raises:
         UsageError: as in `read`, or the folder exists and is not empty.
     """
@@ -214,6 +218,10 @@ def prepare(corpus: str, folder: Path, out: Path) -> Parts:
         for part, examples in parts.items():
             lines = (json.dumps(each, ensure_ascii=False) for each in examples)
             write_lines(work / f"{part}.jsonl", lines)
+        layout = choose_layout(corpus, folder)
+        paths = [path for part in layout.files for path in files_of(part, layout, folder)]
+        sums = hash_files(paths, lambda path: str(path.relative_to(folder)))
+        write_lines(work / MANIFEST, [json.dumps({"inputs": sums})])
     return parts
 
 

@@ -78,7 +78,7 @@ def installed_versions() -> dict[str, str]:
 
 def hash_files(files: Iterable[Path], name: Callable[[Path], str] = str) -> dict[str, str]:
     """Return the SHA-256 of each file, by its name."""
-    ordered = tqdm(sorted(files), "hashing", unit=" files")
+    ordered = tqdm(sorted(files), "hashing", unit=" files", delay=1)
     return {name(path): checksum_of(path, "sha256") for path in ordered}
 
 

@@ -86,7 +86,8 @@ def read_with_progress(verb: str, *paths: Path) -> Iterator[str]:
 
 def record_inputs(folder: Path, paths: Iterable[Path]) -> None:
     """List the files that a recipe has read, in the file `inputs` beside a folder of its work."""
-    write_lines(folder.absolute().with_name(INPUTS), map(str, dict.fromkeys(paths)))
+    names = (str(path.absolute()) for path in paths)
+    write_lines(folder.absolute().with_name(INPUTS), dict.fromkeys(names))
 
 
 def sources_of(path: Path) -> Path:

@@ -6,16 +6,18 @@
     python -m fairseq_ext.prepare.workspace record OUT SETTING...
 
 `room` refuses a FOLDER that cannot be written to or has less free space than MB. `same` refuses
-data in OUT that a recipe made with other settings, as in "--merges 4000"; `setting` prints one of
-them; `record` writes a manifest of nothing but settings. All need the standard library alone, so
-that they run before an environment is set up.
+data in OUT that a recipe made with other settings, as in "--merges 4000", or from files that have
+changed; `setting` prints one of the settings; `record` writes them into a manifest. All need the
+standard library alone, so that they run before an environment is set up.
 """
 
 import argparse
+import hashlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import MB, atomic_writer, check_writable
@@ -24,19 +26,23 @@ MANIFEST = "manifest.json"
 BLOCK = 512  # bytes, the unit of st_blocks
 
 
+def read_manifest(out: Path) -> dict[str, Any]:
+    """Return the manifest of a folder; nothing if it has none."""
+    manifest = out / MANIFEST
+    return json.loads(manifest.read_text("utf-8")) if manifest.is_file() else {}
+
+
 def read_settings(out: Path) -> dict[str, str]:
     """Return the settings in the manifest of a folder, by name; none if it has no manifest."""
-    manifest = out / MANIFEST
-    if not manifest.is_file():
-        return {}
-    settings = json.loads(manifest.read_text("utf-8")).get("settings", [])
+    settings = read_manifest(out).get("settings", [])
     return {name: value for name, _, value in (text.partition(" ") for text in settings)}
 
 
 def record_settings(out: Path, settings: Sequence[str]) -> None:
-    """Write a manifest of settings alone, for `read_settings`."""
+    """Write settings into the manifest of a folder, for `read_settings`."""
+    content = read_manifest(out) | {"settings": settings}
     with atomic_writer(out / MANIFEST) as file:
-        json.dump({"settings": settings}, file)
+        json.dump(content, file)
 
 
 def check_same_settings(out: Path, settings: Sequence[str]) -> None:
@@ -54,6 +60,29 @@ def check_same_settings(out: Path, settings: Sequence[str]) -> None:
                 f"{_in_words(name, value)}: delete it, give another folder, or give the same "
                 "options"
             )
+
+
+def check_same_inputs(out: Path) -> None:
+    """Raise UsageError if a file that a folder was made from has changed, by its SHA-256.
+
+    Names that are no whole paths are of files in FAIRSEQ_EXT_CORPORA. A corpus of which nothing is
+    left may have been deleted to save room.
+    """
+    corpora = Path(os.environ.get("FAIRSEQ_EXT_CORPORA", ""))
+    inputs = {corpora / name: total for name, total in read_manifest(out).get("inputs", {}).items()}
+    for path, total in inputs.items() if any(map(Path.is_file, inputs)) else ():
+        change = "" if path.is_file() else "is gone"
+        if change or sum_file(path) != total:
+            raise UsageError(
+                f"'{out}' was made from {path}, which {change or 'has changed'} since: delete "
+                f"'{out}' to prepare it again, or give another folder"
+            )
+
+
+def sum_file(path: Path) -> str:
+    """Return the SHA-256 of a file, as manifests have it."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def _in_words(name: str, value: str) -> str:
@@ -111,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_room(args.folder, needed_space(args.needed, args.corpus), args.work)
     elif args.command == "same":
         check_same_settings(args.out, args.settings)
+        check_same_inputs(args.out)
     elif args.command == "record":
         record_settings(args.out, args.settings)
     else:

@@ -7,8 +7,9 @@ ARGUMENTS=("$@") # of the script
 # Options that most recipes share, options of one recipe alone, and a dictionary to use.
 SHARED='--offline= --merges= --bpe= --dictionaries=' EXTRA='' DICTIONARY=''
 dictionaries=joined
-# Settings that change what a recipe makes, and a pattern of files that only complete data have.
-SETTINGS=() MADE=manifest.json
+# Settings that change what a recipe makes, files and folders that are too large to be summed, and a
+# pattern of files that only complete data have.
+SETTINGS=() LARGE=() MADE=manifest.json
 
 # data_recipe DEFAULT [OUT [MB [FOLDER]]]: begin a data recipe. Set OUT, the folder that it makes,
 # and WORK, the folder beside OUT in which it works; end the script if OUT is made already. MB is
@@ -28,8 +29,8 @@ data_recipe() {
 }
 
 # stop_if_made: end the script if OUT holds data. They must have been made with the same SETTINGS,
-# unless another script calls this one, since scripts that train take data as they are. An empty
-# folder counts as none.
+# from files that have not changed since, unless another script calls this one, since scripts that
+# train take data as they are. An empty folder counts as none.
 stop_if_made() {
   local files=("$OUT"/$MADE)
   [ -e "$OUT" ] || return 0
@@ -37,9 +38,22 @@ stop_if_made() {
   [ -e "${files[0]}" ] ||
     die "'$OUT' is there and was not made by a data recipe (it has no $MADE): delete it or give" \
       "another folder."
-  [ -n "$CALLER" ] || workspace same "$OUT" "${SETTINGS[@]}"
+  if [ -z "$CALLER" ]; then
+    workspace same "$OUT" "${SETTINGS[@]}"
+    refuse_newer "${files[0]}"
+  fi
   say "$OUT is there already: delete it to prepare it again."
   exit
+}
+
+# refuse_newer MANIFEST: refuse LARGE files that were written after a manifest.
+refuse_newer() {
+  local newer
+  [ ${#LARGE[@]} -gt 0 ] || return 0
+  newer=$(find -L "${LARGE[@]}" -type f -newer "$1" -print -quit 2>/dev/null) || true
+  [ -z "$newer" ] ||
+    die "$newer is newer than '$OUT', which was made from it: delete '$OUT' to prepare it again, or" \
+      "give another folder."
 }
 
 # open_work SOURCE: lock WORK until this script ends, and empty it if it was begun from another

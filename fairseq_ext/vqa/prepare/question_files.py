@@ -127,7 +127,7 @@ def prepare(folder: Path, out: Path, minival: str, least: int) -> None:
     Raises:
         UsageError: a file is missing or damaged, or the vocabulary has no answer of a split.
     """
-    files = find_files(folder, out / "unpacked")
+    files, archives = find_files(folder, out / "unpacked")
     parts = {part: read_part(*paths) for part, paths in files.items()}
     splits = make_splits(parts, minival)
     vocabulary = count_vocabulary((a for part in LABELLED for a in parts[part].usual), least)
@@ -141,7 +141,9 @@ def prepare(folder: Path, out: Path, minival: str, least: int) -> None:
     ranked = sorted(words.items(), key=lambda entry: (-entry[1], entry[0]))
     write_lines(out / "dict.txt", (f"{word} {count}" for word, count in ranked))
     given = [Path(minival)] if minival not in ("share", "all") else []
-    record_inputs(out / "raw", [path for paths in files.values() for path in paths if path] + given)
+    read = (path for paths in files.values() for path in paths if path)
+    used = [path for path in read if path.is_relative_to(folder)]
+    record_inputs(out / "raw", [*archives, *used, *given])
     print(f"vocabulary: {len(vocabulary):,} answers, {len(words):,} words of questions")
 
 

@@ -25,14 +25,16 @@ WORD = re.compile(r"\w+|[^\w\s]+")
 Item = dict[str, Any]  # a question with its annotation, as a line of a file
 
 
-def find_files(folder: Path, unpacked: Path) -> dict[str, tuple[Path, Path | None]]:
-    """Return the files of questions and annotations of each part, from a folder or its archives.
+def find_files(
+    folder: Path, unpacked: Path
+) -> tuple[dict[str, tuple[Path, Path | None]], list[Path]]:
+    """Return the files of questions and annotations of each part, and the archives unpacked.
 
     Raises:
         UsageError: a file of train2014 or val2014 is missing.
     """
     forms = (QUESTIONS, ANNOTATIONS)
-    unpack(folder, unpacked, [form.format("*") for form in forms], ARCHIVES)
+    archives = unpack(folder, unpacked, [form.format("*") for form in forms], ARCHIVES)
     folders = [folder, unpacked]
     files: dict[str, tuple[Path, Path | None]] = {}
     for part in LABELLED:
@@ -42,7 +44,7 @@ def find_files(folder: Path, unpacked: Path) -> dict[str, tuple[Path, Path | Non
         if questions := _try_to_find(QUESTIONS.format(part), folders):
             files["test"] = questions, _try_to_find(ANNOTATIONS.format(part), folders)
             break
-    return files
+    return files, archives
 
 
 def _try_to_find(name: str, folders: Sequence[Path]) -> Path | None:
