@@ -13,7 +13,7 @@
 #   --merges N     merges of the joint BPE (default 10000)
 #   --bpe TOOL     fastbpe (default if it is installed) or subword-nmt: the same pieces
 #   --dictionaries joined (default) or separate
-#   --tokenised    the text is tokenised already
+#   --tokenised    the text is tokenised already (text that looks so without this is warned of)
 #   --hyphens      words are split at hyphens (a @-@ b)
 #   --lowercase    lower-case the text
 #   --longest N    tokens of a training sentence (default 250). Longer ones are left out, and pairs of

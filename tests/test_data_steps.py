@@ -313,6 +313,18 @@ def test_lines_are_named_by_the_files_of_the_user(tmp_path, caplog):
         check.check_parallel(tmp_path / "none" / "train.xx", tmp_path / "none" / "train.yy")
 
 
+def test_tokenised_text_is_not_tokenised_again_in_silence(tmp_path, caplog):
+    kinds = ["I don &apos;t know", "a well @-@ known &#91; x &#93;", "pie@@ ces", "R&amp;D"]
+    write(tmp_path / "raw" / "train.en", *kinds, *["Plain text: a@b.c, x @ y & z;"] * 96)
+    write(tmp_path / "raw" / "train.de", "R&amp;D", *["Text."] * 500)
+    tokenise.main([str(tmp_path / "raw"), str(tmp_path / "kept"), "--tokenised"])
+    assert caplog.text == ""
+    tokenise.main([str(tmp_path / "raw"), str(tmp_path / "out")])
+    (record,) = caplog.records
+    assert "train.en: 4 of 100 lines look tokenised already (first line 1)" in record.message
+    assert "give --tokenised" in record.message
+
+
 def test_a_language_that_sacremoses_does_not_know(tmp_path, caplog):
     write(tmp_path / "raw" / "train.xx", "a.")
     write(tmp_path / "raw" / "train.vi", "a.")

@@ -1,7 +1,7 @@
 """Tokenisation of a folder of raw text by sacremoses; the ending of a file is its language.
 
 Punctuation is normalised first, unless --raw-punctuation. White space of any kind becomes one
-space. Files that exist are kept.
+space. Files that exist are kept. Text that looks tokenised already is warned of.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,24 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.prepare.step import BatchFunction, logger, map_files, step_parser
+from fairseq_ext.files import list_files
+from fairseq_ext.prepare.step import (
+    BatchFunction,
+    logger,
+    map_files,
+    read_with_progress,
+    step_parser,
+)
 
 SYMBOLS = {"<s>", "<pad>", "</s>"}
 """Words that would be read as the begin of a sentence, as padding and as its end."""
 
 UNPRINTED = regex.compile(r"\p{C}")
 """Control, format and unassigned characters, of any version of Python the same."""
+
+TOKENISED = regex.compile(r"&(?:amp|apos|quot|lt|gt|bar|bra|ket|#124|#91|#93);|(?<!\S)@-@ |@@ ")
+"""Escapes and joints of Moses, and joints of a byte-pair encoding."""
+SHARE = 0.005  # of lines with these, from which text counts as tokenised; raw text has some
 
 
 @dataclass
@@ -84,6 +95,20 @@ def choose_pipeline(language: str, tokenised: bool, **options: bool) -> BatchFun
     return MosesPipeline(language, **options)
 
 
+def warn_of_tokens(path: Path) -> None:
+    """Warn of a file whose lines are tokenised already, since tokens would be split again."""
+    total = marked = first = 0
+    for total, line in enumerate(read_with_progress("looking at", path), 1):
+        if TOKENISED.search(line):
+            marked, first = marked + 1, first or total
+    if marked > SHARE * total:
+        logger.warning(
+            "%s: %d of %d lines look tokenised already (first line %d), as by &apos; or @-@, and "
+            "are tokenised again; give --tokenised (to prepare_parallel.sh) to keep their tokens",
+            *(path.name, marked, total, first),
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Tokenise a folder of text."""
     parser = step_parser("tokenise", __doc__)
@@ -96,6 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lowercase", action="store_true")
     args = vars(parser.parse_args(arguments))
     text, out = args.pop("text"), args.pop("out")
+    for path in () if args["tokenised"] else list_files(text):
+        if not (out / path.name).exists():
+            warn_of_tokens(path)
     map_files(text, out, "tokenising", partial(choose_pipeline, **args))
 
 

@@ -19,6 +19,7 @@ from fairseq_ext.data.tokenisers import SPECIAL
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable, write_lines
 from fairseq_ext.prepare.step import number_from, step_parser
+from fairseq_ext.prepare.tokenise import TOKENISED
 
 READ = Field("a text or a list of texts", lambda x: is_text(x) or are_texts(x), needed=False)
 TEXTS = dict.fromkeys(("text", "pair", "question", "choices", "words"), READ)  # of all tasks
@@ -68,9 +69,10 @@ def read_texts(path: Path) -> Iterator[str]:
 def choose_splitter(texts: Sequence[str]) -> PreTokenizer:
     """Return a splitter at white space if the text is tokenised already, else at punctuation too.
 
-    In tokenised text, hardly a word ends with a punctuation mark.
+    In tokenised text, hardly a word ends with a punctuation mark, but for escapes such as &quot;.
     """
     words = [word for text in texts for word in text.split() if len(word) > 1]
+    words = [word for word in words if not TOKENISED.search(word)]
     attached = sum(word.endswith(MARKS) for word in words)
     return BertPreTokenizer() if attached > ATTACHED * len(words) else WhitespaceSplit()
 
