@@ -445,6 +445,19 @@ def test_words_that_do_not_fit_count_as_not_found():
     assert values["accuracy"] == 87.5 and values["recall"] == values["f1"] == 0
 
 
+def test_tags_without_entities_have_an_accuracy_alone():
+    task = task_of(SequenceTaggingTask, "ab", ["DT", "NN"], tag_scheme="none")
+    task.room = 4
+    examples = [
+        {"words": list("ab"), "tags": ["DT", "NN"]},
+        {"words": ["b"] * 4, "tags": ["DT"] * 4},
+    ]
+    *_, values = evaluate(task, constant(task, 2, per_row=False), batches(task, examples))
+    found = {"accuracy", "precision", "recall", "f1", "token_f1"} & values.keys()
+    # the first class is said of the first two words of each; the other words do not fit
+    assert found == {"accuracy"} and values["accuracy"] == 50
+
+
 def test_a_batch_without_a_tag_has_no_loss():
     task, model, _ = tagging()
     (sample,) = batches(task, [{"words": ["a"], "tags": ["B-x"]}])

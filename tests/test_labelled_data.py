@@ -1,6 +1,7 @@
 """Labelled examples: tags, windows, rows, files, vocabularies, batches."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -23,7 +24,14 @@ from fairseq_ext.data.rows import (
     span,
     windows,
 )
-from fairseq_ext.data.tags import SCHEMES, Entity, entities, first_fault, write
+from fairseq_ext.data.tags import (
+    SCHEMES,
+    Entity,
+    describe_fault,
+    entities,
+    first_fault,
+    write,
+)
 from fairseq_ext.data.vocabulary import Vocabulary, load_bpe
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import byte_bpe
@@ -109,6 +117,27 @@ def test_every_sequence_has_the_meaning_of_conll(tags):
 )
 def test_the_first_fault(scheme, tags, place):
     assert first_fault(tags.split(), scheme) == place
+
+
+@pytest.mark.parametrize(
+    ("tag", "scheme", "said"),
+    [
+        ("0", "iob2", "is not the letter O; write O"),
+        ("o", "iob2", "is not the letter O; write O"),
+        ("B_X", "iob2", "is no tag of an entity; write B-X"),
+        ("i-per", "iob1", "is no tag of an entity; write I-per"),
+        ("L-PER", "bioes", "is no tag of an entity; write E-PER"),
+        ("U-PER", "bioes", "is no tag of an entity; write S-PER"),
+        ("I-X", "iob2", "where iob2 has another; give --tag-scheme, one of iob1, iob2, bioes"),
+        ("B", "iob2", "names no kind; write B-KIND, or give --tag-scheme none"),
+        ("B-", "iob2", "names no kind; write B-KIND, or give --tag-scheme none"),
+        ("DT", "iob2", "marks no entity, .* or give --tag-scheme none for tags without"),
+        ("", "none", "is empty; write a tag"),
+    ],
+)
+def test_what_a_wrong_tag_is_not(tag, scheme, said):
+    assert first_fault([tag], scheme) == 0
+    assert re.search(said, describe_fault(tag, scheme))
 
 
 # Windows.

@@ -218,6 +218,19 @@ def test_schemes_of_tags(tmp_path, scheme, tags):
             build("sequence_tagging", tmp_path, tag_scheme=other)
 
 
+def test_tags_without_entities(tmp_path):
+    """A word without a piece has no tag that could be right."""
+    train = [{"words": ["the", HIDDEN, "cat"], "tags": ["DT", "B-x", "NN"]}]
+    task = task_on("sequence_tagging", tmp_path, train, tag_scheme="none")
+    assert task.labels == ["B-x", "DT", "NN"]
+    (item,) = items_of(task)
+    batch = task.build_dataset([item.example], task.build_rows()).collater([(0, item)])
+    (answer,) = task.read_answers(torch.eye(3).repeat(1, 2, 1)[:, 1:5], batch)
+    assert answer == {"words": train[0]["words"], "tags": ["NN", "O", "B-x"]}
+    with pytest.raises(UsageError, match=r"train\.jsonl:1 has the tag DT \(word 1\) which marks"):
+        build("sequence_tagging", tmp_path)
+
+
 # Spans.
 
 WINDOWED = {"tokens_per_sample": 13, "stride": 3}  # 9 for question and passage: 3 and 6

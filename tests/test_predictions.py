@@ -38,11 +38,16 @@ def test_worked_examples(tmp_path):
     assert scored(tmp_path, answers, "f1") == 50 and scored(tmp_path, answers, "mcc") == 0
     choices = [{"label": n, "choice": "a", "right": 1, "probabilities": [1, 0]} for n in (1, 0, 1)]
     assert scored(tmp_path, choices, "accuracy") == pytest.approx(200 / 3)
-    tags = [{"tags": ["B-x", "I-x", "O"], "right": ["B-x", "I-x", "B-y"]}]
-    tags += [{"tags": ["B-x", "O"], "right": ["B-x", "I-x"]}]
+    tags = [{"tags": ["B-x", "I-x", "O"], "entities": [], "right": ["B-x", "I-x", "B-y"]}]
+    tags += [{"tags": ["B-x", "O"], "entities": [], "right": ["B-x", "I-x"]}]
     # of two entities one is right, of three; of three tags all are right, of five
     assert scored(tmp_path, tags, "f1") == pytest.approx(40)
     assert scored(tmp_path, tags, "token_f1") == pytest.approx(75)
+    assert scored(tmp_path, tags, "accuracy") == pytest.approx(60)
+    plain = [{"tags": ["DT", "NN"], "right": ["DT", "VB"]}, {"tags": ["NN"], "right": ["NN"]}]
+    assert scored(tmp_path, plain, "accuracy") == pytest.approx(200 / 3)
+    with pytest.raises(UsageError, match="is no score of these answers; give accuracy for 'f1'"):
+        scored(tmp_path, plain, "f1")
     numbers = [{"score": x, "right": y} for x, y in ((1, 2), (2, 4), (3, 6))]
     assert scored(tmp_path, numbers, "pearson") == pytest.approx(100)
     assert scored(tmp_path, numbers[:1] * 3, "pearson") == 0
@@ -69,7 +74,7 @@ def test_labels_are_scored_as_in_training(tmp_path, names):
 def test_tags_are_scored_as_in_training(tmp_path):
     rng = np.random.default_rng(2)
     sides = [[[TAGS[n] for n in rng.integers(4, size=9)] for _ in range(20)] for _ in range(2)]
-    answers = [{"tags": a, "right": b} for a, b in zip(*sides, strict=True)]
+    answers = [{"tags": a, "entities": [], "right": b} for a, b in zip(*sides, strict=True)]
     flat = [np.array([TAGS.index(tag) for tags in side for tag in tags]) for side in sides]
     assert scored(tmp_path, answers, "token_f1") == pytest.approx(token_f1(*flat))
     counts = match_entities(*sides)

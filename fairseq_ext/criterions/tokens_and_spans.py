@@ -20,7 +20,7 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from fairseq_ext.attention.options import WEIGHT, option
-from fairseq_ext.criterions.labelled import LabelledCriterion, log_over_all
+from fairseq_ext.criterions.labelled import LabelledCriterion, Metric, log_over_all
 from fairseq_ext.criterions.logging_outputs import (
     Log,
     Sample,
@@ -30,7 +30,7 @@ from fairseq_ext.criterions.logging_outputs import (
     sum_entries,
 )
 from fairseq_ext.data.rows import IGNORED
-from fairseq_ext.data.tags import Tags, count_matches
+from fairseq_ext.data.tags import PLAIN, Tags, count_matches
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import (
     check_requirements,
@@ -48,7 +48,8 @@ WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 class SequenceTagging(LabelledCriterion):
     """Cross-entropy over words, in bits; accuracy and F1 in evaluation.
 
-    "f1" is of entities (kind and both ends right), "token_f1" of the tags that are not O.
+    "f1" is of entities (kind and both ends right), "token_f1" of the tags that are not O. Tags
+    without entities have an accuracy alone.
     """
 
     name = "sequence_tagging"
@@ -71,16 +72,19 @@ class SequenceTagging(LabelledCriterion):
         predicted = self.task.predict_tags(scores, sample["items"])
         right = [item.example.values["tags"] for item in sample["items"]]
         number = {tag: place for place, tag in enumerate(self.task.labels)}
+        entities = self.task.cfg.tag_scheme != PLAIN
         return {
-            "predicted": [number[tag] for tags in predicted for tag in tags],
+            "predicted": [number.get(tag, -1) for tags in predicted for tag in tags],
             "right": [number[tag] for tags in right for tag in tags],
-            **match_entities(predicted, right),
+            **(match_entities(predicted, right) if entities else {}),
         }
 
     @classmethod
     def log_metrics(cls, logs: list[Log]) -> None:
         """Log accuracy, F1 of tags, and precision, recall and F1 of entities, in evaluation."""
-        if log_over_all(logs, {"accuracy": accuracy, "token_f1": token_f1}):
+        entities = any("hits" in log for log in logs)
+        functions: dict[str, Metric] = {"accuracy": accuracy, "token_f1": token_f1}
+        if log_over_all(logs, functions if entities else {"accuracy": accuracy}) and entities:
             log_sums(logs, ("found", "marked", "hits"))
             log_percentage("precision", "hits", "found")
             log_percentage("recall", "hits", "marked")

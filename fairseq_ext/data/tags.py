@@ -1,9 +1,11 @@
-"""Tags of tokens in IOB1, IOB2 and BIOES, and the entities they mark."""
+"""Tags of tokens in IOB1, IOB2 and BIOES, and the entities they mark; and tags of no entities."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 SCHEMES = ("iob1", "iob2", "bioes")
+PLAIN = "none"  # tags that mark no entities, such as parts of speech
 
 Tags = Sequence[str]
 """The tags of a sentence, one for each token."""
@@ -61,8 +63,30 @@ def write(marked: Sequence[Entity], length: int, scheme: str) -> list[str]:
 
 def first_fault(tags: Tags, scheme: str) -> int | None:
     """Return the index of the first tag that is wrong in the scheme or names no kind, or None."""
+    if scheme == PLAIN:
+        return next((place for place, tag in enumerate(tags) if not tag.strip()), None)
     right = write(entities(tags), len(tags), scheme)
     return next((n for n, tag in enumerate(tags) if tag != right[n] or tag.endswith("-")), None)
+
+
+def describe_fault(tag: str, scheme: str) -> str:
+    """Return what to write, or to give, in the place of a tag that is wrong in a scheme."""
+    if scheme == PLAIN:
+        return "which is empty; write a tag for each word"
+    if tag in ("0", "o"):
+        return "which is not the letter O; write O for words outside of entities"
+    if match := re.fullmatch(r"([BILSEUbilseu])(?:([-_.:/ ])(.*))?", tag):
+        mark, link, kind = match.groups()
+        upper = mark.upper().translate(str.maketrans("LU", "ES"))
+        if not kind:
+            return f"which names no kind; write {upper}-KIND, or give --tag-scheme {PLAIN}"
+        if link != "-" or mark != upper:
+            return f"which is no tag of an entity; write {upper}-{kind}"
+        return f"where {scheme} has another; give --tag-scheme, one of {', '.join(SCHEMES)}"
+    return (
+        "which marks no entity, as O, B-KIND and I-KIND do; write these, or give --tag-scheme "
+        f"{PLAIN} for tags without entities, as parts of speech"
+    )
 
 
 def _split(tags: Tags) -> Iterator[tuple[str, str]]:

@@ -100,16 +100,24 @@ def _count_tags(answers: Sequence[Answer]) -> np.ndarray:
     return np.array([np.sum(row, 0) for row in rows], float)
 
 
+def _count_words(answers: Sequence[Answer]) -> np.ndarray:
+    """Return of each sentence the words with the right tag, and its words."""
+    pairs = [list(zip(each["tags"], each["right"], strict=True)) for each in answers]
+    return np.array([[sum(t == r for t, r in pair), len(pair)] for pair in pairs], float)
+
+
 def _count_entities(answers: Sequence[Answer]) -> np.ndarray:
     return np.array([count_matches(each["tags"], each["right"]) for each in answers], float)
 
 
 SCORERS: dict[str, dict[str, PredictionScorer]] = {
     "choice": {"accuracy": PredictionScorer(_count_hits, _compute_percentage)},
-    "tags": {
+    "entities": {
         "f1": PredictionScorer(_count_entities, _compute_f1),
         "token_f1": PredictionScorer(_count_tags, _compute_f1),
+        "accuracy": PredictionScorer(_count_words, _compute_percentage),
     },
+    "tags": {"accuracy": PredictionScorer(_count_words, _compute_percentage)},
     "label": {
         "accuracy": PredictionScorer(_count_hits, _compute_percentage),
         "f1": PredictionScorer(_count_classes, _compute_f1_of_classes),

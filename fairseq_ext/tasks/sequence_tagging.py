@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.data.examples import Example, Field, are_texts, collect_labels
 from fairseq_ext.data.rows import IGNORED, Item, Row, Rows
-from fairseq_ext.data.tags import SCHEMES, entities, first_fault
+from fairseq_ext.data.tags import PLAIN, SCHEMES, describe_fault, entities, first_fault
 from fairseq_ext.data.vocabulary import Pieces
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import help_from_docstring
@@ -23,7 +23,7 @@ from fairseq_ext.tasks.labelled_task import LabelledConfig, LabelledTask
 
 OUTSIDE = "O"
 
-TagSchemes = ChoiceEnum(list(SCHEMES))
+TagSchemes = ChoiceEnum([*SCHEMES, PLAIN])
 
 
 @dataclass
@@ -33,7 +33,7 @@ class SequenceTaggingConfig(LabelledConfig):
 
     Attributes:
         tag_scheme: how tags mark entities: iob1 (B- only where two of a kind touch), iob2 (B- at
-            every beginning) or bioes
+            every beginning), bioes, or none (tags without entities, as parts of speech)
     """
 
     tag_scheme: TagSchemes = "iob2"
@@ -42,6 +42,8 @@ class SequenceTaggingConfig(LabelledConfig):
 @register_task("sequence_tagging", dataclass=SequenceTaggingConfig)
 class SequenceTaggingTask(LabelledTask):
     """A tag for each word. Words without a piece, and words that are cut off, are tagged O.
+
+    Tags without entities (--tag-scheme none) need not have an O, which is wrong then.
 
     An item's `extra` holds the place of each word's first piece in its row, or -1.
     """
@@ -52,9 +54,11 @@ class SequenceTaggingTask(LabelledTask):
     }
 
     def list_labels(self, examples: Iterable[Example]) -> list[str]:
-        """Return the tags, O first; raise UsageError if two look alike."""
+        """Return the tags, O first if they mark entities; raise UsageError if two look alike."""
         read = ((tag, example) for example in examples for tag in self._read_tags(example))
         tags = collect_labels(read)
+        if self.cfg.tag_scheme == PLAIN:
+            return sorted(tags)
         return [OUTSIDE, *sorted(tags - {OUTSIDE})]
 
     def _read_tags(self, example: Example) -> list[str]:
@@ -64,8 +68,8 @@ class SequenceTaggingTask(LabelledTask):
         place = first_fault(tags, self.cfg.tag_scheme)
         if place is not None:
             raise UsageError(
-                f"{example.where} has the tag {tags[place]} (word {place + 1}) where "
-                f"{self.cfg.tag_scheme} has another; give --tag-scheme, one of {', '.join(SCHEMES)}"
+                f"{example.where} has the tag {tags[place]} (word {place + 1}) "
+                f"{describe_fault(tags[place], self.cfg.tag_scheme)}"
             )
         return tags
 
@@ -100,15 +104,17 @@ class SequenceTaggingTask(LabelledTask):
         ]
 
     def read_answers(self, scores: Tensor, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return words, their tags, and the entities that these mark."""
+        """Return words, their tags, and the entities that these mark, if they mark any."""
         answers, items = [], batch["items"]
         for item, tags in zip(items, self.predict_tags(scores, items), strict=True):
             words = item.example.values["words"]
-            marked = [
+            answers.append({"words": words, "tags": tags})
+            if self.cfg.tag_scheme == PLAIN:
+                continue
+            answers[-1]["entities"] = [
                 {"kind": e.kind, "text": " ".join(words[e.first : e.last + 1]), "first": e.first}
                 for e in entities(tags)
             ]
-            answers.append({"words": words, "tags": tags, "entities": marked})
         return answers
 
 
