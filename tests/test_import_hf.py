@@ -230,6 +230,22 @@ def test_files_that_are_not_there_or_damaged(bert, tmp_path):
     assert not out.exists()
 
 
+def test_heads_of_published_classifiers(bert, tmp_path, capsys):
+    folder = changed(bert, tmp_path / "given")
+    state = load_file(folder / "model.safetensors")
+    further = {"classifier.weight": torch.ones(3, 2), "classifier.bias": torch.ones(3)}
+    save_file(state | further, folder / "model.safetensors")
+    refused(
+        ["import-hf", folder, tmp_path / "out"], "name heads of other tasks with --leave-out, as"
+    )
+    command = ["import-hf", str(folder), str(tmp_path / "out"), "--leave-out"]
+    refused([*command, "qa_outputs"], "has no qa_outputs, which --leave-out names")
+    main([*command, "classifier"])
+    assert "left out: classifier.bias, classifier.weight" in capsys.readouterr().out
+    main(["import-hf", str(bert), str(tmp_path / "plain")])
+    assert differing(tensors(tmp_path / "out"), tensors(tmp_path / "plain")) == []
+
+
 @pytest.mark.parametrize("token", ["<s>", "a\nb", "a\rb"])
 def test_vocabularies_that_fairseq_cannot_hold(token, bert, tmp_path):
     folder = changed(bert, tmp_path / "given")
@@ -428,8 +444,8 @@ def test_a_pooler_goes_there_and_back(pooled, tmp_path):
 
 def test_a_pooler_that_is_not_there(bert, pooled, tmp_path, capsys):
     with pytest.raises(UsageError, match="has no pooler, which --pooler pretrained keeps"):
-        import_hf.run(SimpleNamespace(path=bert, out=tmp_path / "x", pooler="pretrained"))
-    import_hf.run(SimpleNamespace(path=pooled, out=tmp_path / "new", pooler="new"))
+        import_hf.run(SimpleNamespace(path=bert, out=tmp_path / "x", pooler="pretrained", heads=[]))
+    import_hf.run(SimpleNamespace(path=pooled, out=tmp_path / "new", pooler="new", heads=[]))
     assert "left out: " in (said := capsys.readouterr().out) and "pooler.dense.weight" in said
     with pytest.raises(UsageError, match="has no pooler for --pretrained-pooler; leave"):
         build_for(tmp_path, tmp_path / "new", pretrained_pooler=True)

@@ -11,10 +11,11 @@ Example:
   fairseq-ext import-hf downloads/all-MiniLM-L6-v2 encoders/minilm
   fairseq-ext import-hf downloads/deberta-v3-base encoders/deberta
   fairseq-ext import-hf downloads/bert-base-uncased encoders/bert --pooler pretrained
+  fairseq-ext import-hf downloads/roberta-large-mnli encoders/mnli --leave-out classifier
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -75,12 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to be made")
     text = "first layer of classification heads: a new one, or BERT's (default: new)"
     parser.add_argument("--pooler", choices=["new", "pretrained"], default="new", help=text)
+    text = "heads of other tasks, by the beginnings of their parameters' names"
+    parser.add_argument("--leave-out", dest="heads", nargs="+", default=(), help=text)
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
     with new_folder(args.out) as work:
-        state, unused = convert(args.path, work, args.out, args.pooler == "pretrained")
+        state, unused = convert(args.path, work, args.out, args.pooler == "pretrained", args.heads)
     print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
     if unused:
         print(f"left out: {', '.join(unused)}")
@@ -89,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def convert(
-    path: Path, work: Path, out: Path, pooler: bool = False
+    path: Path, work: Path, out: Path, pooler: bool = False, heads: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Write an encoder as a fairseq checkpoint; return its parameters, and the names left out.
 
@@ -98,6 +101,7 @@ def convert(
         work: the folder to fill.
         out: the name that the folder will have.
         pooler: whether the pooler is kept.
+        heads: beginnings of names of parameters to leave out.
 
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
@@ -108,7 +112,7 @@ def convert(
     deberta = config["model_type"] in hf_deberta.KINDS
     if deberta and pooler:
         raise UsageError(f"{path} is a DeBERTa, whose pooler is never kept; leave --pooler out")
-    tensors, unused = read_tensors(path, config["model_type"], pooler)
+    tensors, unused = read_tensors(path, config["model_type"], pooler, heads)
     if deberta:
         tensors = hf_deberta_first.modernise(tensors, config)
     state = rename_parameters(tensors, config, path)
@@ -151,12 +155,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(
-    path: Path, kind: str, pooler: bool = False
+    path: Path, kind: str, pooler: bool = False, heads: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return the parameters, named as in `hf.list_parameters`, and the names of unused ones.
 
     Raises:
-        UsageError: there are none, no pooler that is wanted, or a file cannot be read.
+        UsageError: there are none, no pooler or head that is named, or a file cannot be read.
     """
     name = next((name for name in WEIGHTS if hf.find_shards(path / name)), None)
     if name is None:
@@ -172,8 +176,10 @@ def read_tensors(
         tensors |= {modernise_name(name, kind): value for name, value in content.items()}
     if pooler and not any(name.startswith(POOLER) for name in tensors):
         raise UsageError(f"{path} has no pooler, which --pooler pretrained keeps; leave that out")
+    if absent := [each for each in heads if not any(name.startswith(each) for name in tensors)]:
+        raise UsageError(f"{path} has no {absent[0]}, which --leave-out names; do not name it")
     further = hf_deberta.UNUSED if kind in hf_deberta.KINDS else ()
-    unwanted = [start for start in (*UNUSED, *further) if not (pooler and start == POOLER)]
+    unwanted = [start for start in (*UNUSED, *heads, *further) if not (pooler and start == POOLER)]
     unused = [name for name in tensors if name.startswith(tuple(unwanted))]
     return {name: tensors[name] for name in tensors.keys() - unused}, unused
 
@@ -214,8 +220,8 @@ def rename_parameters(
         state[ours] = value.float()
     if further := sorted(tensors.keys() - expected.keys()):
         raise UsageError(
-            f"{path} has parameters without a place in our models ({', '.join(further[:3])}); "
-            "give an encoder alone or with its head for masked language modelling"
+            f"{path} has parameters without a place in our models ({', '.join(further[:3])}); name "
+            "heads of other tasks with --leave-out, as classifier, or give an encoder without them"
         )
     return state
 
