@@ -18,6 +18,7 @@ from fairseq_ext.analysis import subjects
 from fairseq_ext.analysis.coreference.antecedents import check_heads
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import LayerAttention
+from fairseq_ext.analysis.sentence_maps import read_sentence
 from fairseq_ext.analysis.tokens import TokenCodec
 from fairseq_ext.attention import Attention, AttentionRecorder
 from fairseq_ext.cli import main
@@ -341,6 +342,14 @@ def test_fine_tuned_encoders(tmp_path):
     assert pair["net_input"]["src_tokens"].shape == (2, 6)
     (first,) = subject.keep_first_row(pair)["net_input"]["src_tokens"]
     assert [subject.codec.label(number) for number in first] == "<s> the cat sat </s>".split()
+    given = read_sentence(subject, "the cat sat\tthe dog ran !")
+    assert torch.equal(given["net_input"]["src_tokens"], pair["net_input"]["src_tokens"])
+    refusals = {"the cat": "no 'pair', .* as text with a tab", "a\tb\tc": "3 columns; give"}
+    for text, said in refusals.items():
+        with pytest.raises(UsageError, match=f"^the sentence has {said}"):
+            read_sentence(subject, text)
+    with pytest.raises(UsageError, match="the sentence does not fit into"):
+        read_sentence(subject, "a\t" + "dog " * 511)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from fairseq_ext.analysis import heads
 from fairseq_ext.analysis.heatmaps import TitledMap, draw_grids, draw_map
 from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
 from fairseq_ext.analysis.recording import SITES
-from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, choose_map
+from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, choose_map, read_sentence
 from fairseq_ext.analysis.statistics import collect
 from fairseq_ext.errors import UsageError
 
@@ -88,7 +88,8 @@ class Model:
         if target is not None:
             codec = self.inspector.codec
             predicted = codec.encode(target.split(), target=True).numbers
-        batch = self.inspector.batch(self._encode(sentence), predicted)
+        batch = read_sentence(self.inspector, sentence, predicted)
+        batch = self.inspector.keep_first_row(batch)
         sites = {
             site: {layer: maps[0] for layer, maps in layers.items()}
             for site, layers in self.inspector.maps(batch).items()

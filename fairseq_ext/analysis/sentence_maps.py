@@ -21,6 +21,7 @@ from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.pictures import write_json
 from fairseq_ext.files import atomic_writer
+from fairseq_ext.tasks.text_columns import COLUMNS, parse_text
 
 STATIC = Path(__file__).parent / "static"
 FILES = ("page.html", "page.css", "maps.js")
@@ -61,7 +62,7 @@ def read_maps(inspector: ModelInspector, args: Namespace) -> SentenceMaps:
     if args.sentence is None:
         batch = inspector.load_sentence(args.split, args.index or 0)
     else:
-        batch = inspector.batch(inspector.words(args.sentence.split()).numbers)
+        batch = read_sentence(inspector, args.sentence)
     batch, shown = inspector.keep_first_row(batch), args.tokens
     sites = {
         site: {layer: maps[0, :, :shown, :shown] for layer, maps in layers.items()}
@@ -75,6 +76,31 @@ def read_maps(inspector: ModelInspector, args: Namespace) -> SentenceMaps:
         sites,
         {site: (rows[:shown], columns[:shown]) for site, (rows, columns) in tokens.items()},
     )
+
+
+def read_sentence(
+    inspector: ModelInspector, text: str, target: Tensor | None = None
+) -> dict[str, Any]:
+    """Return a batch with one sentence given as text.
+
+    A model of labelled text reads what `fairseq-ext predict` reads as a line, with tabs.
+
+    Args:
+        target: [T], what a translation model predicts; by default its own translation.
+
+    Raises:
+        UsageError: the text is empty or too long, or has other columns than the model reads.
+    """
+    task = inspector.task
+    if (inspector.data / "input1").is_dir():
+        raise UsageError(f"{inspector.checkpoint} reads fairseq's pairs; give --split and --index")
+    if not text.strip() or not any(isinstance(task, kind) for kind in COLUMNS):
+        return inspector.batch(inspector.words(text.split()).numbers, target)
+    rows = task.build_rows()
+    dataset = task.build_dataset([*parse_text(task, [("the sentence", text)])], rows)
+    if rows.lost:
+        raise UsageError(f"the sentence does not fit into {rows.room} tokens; give a shorter one")
+    return dataset.collater([dataset[0]])
 
 
 def write_maps(models: Sequence[SentenceMaps], out: Path) -> None:

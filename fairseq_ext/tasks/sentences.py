@@ -161,9 +161,10 @@ class SentenceTask(LabelledTask):
     def _list_texts(self, example: Example) -> list[str]:
         texts = [example.values[key] for key in ("text", "pair") if key in example.values]
         if len(texts) != self.sentences:
+            has, give = ("no", "two, as text with a tab") if self.sentences > 1 else ("a", "one")
             raise UsageError(
-                f"{example.where} has {'no' if self.sentences > 1 else 'a'} 'pair', unlike the "
-                "examples of training; give all of them one sentence, or two"
+                f"{example.where} has {has} 'pair', unlike the examples of training; give as many "
+                f"sentences as these, {give}"
             )
         return texts
 

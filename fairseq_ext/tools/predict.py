@@ -30,7 +30,7 @@ from fairseq import utils
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from tqdm import tqdm
 
-from fairseq_ext.data.examples import Example, Values, parse
+from fairseq_ext.data.examples import Example, parse
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import (
     batched,
@@ -44,23 +44,9 @@ from fairseq_ext.models.pretrained import read_task_name, saved_options
 from fairseq_ext.models.role_options import roles_with_parses
 from fairseq_ext.safe_loading import read_checkpoint
 from fairseq_ext.tasks.labelled_task import LabelledTask
-from fairseq_ext.tasks.multiple_choice import MultipleChoiceTask
-from fairseq_ext.tasks.sentences import SentenceTask
-from fairseq_ext.tasks.sequence_tagging import SequenceTaggingTask
-from fairseq_ext.tasks.span_extraction import SpanExtractionTask
+from fairseq_ext.tasks.text_columns import Lines, parse_text
 
 SORTED = 32  # batches whose lines are sorted by length before they are batched
-
-Lines = Iterable[tuple[str, str]]
-"""Lines of text, each after its place: "FILE:LINE"."""
-
-COLUMNS = {
-    SentenceTask: "one or two sentences",
-    SequenceTaggingTask: "one column of words separated by spaces",
-    MultipleChoiceTask: "passage, question (maybe empty) and choices",
-    SpanExtractionTask: "passage and question",
-}
-"""The columns of a line by task, for `parse_text`'s error message."""
 
 SPLIT_PREDICTORS: dict[str, Callable[[argparse.Namespace, torch.device], Iterator[str]]] = {}
 """Functions that answer a prepared split instead of text, by the name of the task.
@@ -157,33 +143,6 @@ def parse_json(task: LabelledTask, lines: Lines, right: bool = False) -> Iterato
     for example in parse(lines, fields):
         values = {key: value for key, value in example.values.items() if key in fields}
         yield example._replace(values=values)
-
-
-def parse_text(task: LabelledTask, lines: Lines) -> Iterator[Example]:
-    """Yield the examples in lines of text; raise UsageError for a wrong number of columns."""
-    for where, line in lines:
-        parts = line.split("\t")
-        values = name_columns(task, parts)
-        if values is None:
-            columns = next(text for kind, text in COLUMNS.items() if isinstance(task, kind))
-            raise UsageError(f"{where} has {len(parts)} columns; give {columns}, separated by tabs")
-        yield Example(values, where)
-
-
-def name_columns(task: LabelledTask, parts: list[str]) -> Values | None:
-    """Return the fields of an example from the columns of a line; None if their number is wrong."""
-    match task, parts:
-        case SentenceTask(), [text]:
-            return {"text": text}
-        case SentenceTask(), [text, pair]:
-            return {"text": text, "pair": pair}
-        case SequenceTaggingTask(), [text]:
-            return {"words": text.split(" ")}
-        case MultipleChoiceTask(), [text, question, *choices]:
-            return {"text": text, "question": question, "choices": choices}
-        case SpanExtractionTask(), [text, question]:
-            return {"text": text, "question": question}
-    return None
 
 
 def predict(
