@@ -24,7 +24,21 @@ MB = 1_000_000
 ARRAY_ERRORS = (ValueError, EOFError, SyntaxError, TokenError)
 """Errors from damaged files of numpy, whose header is the text of a Python object."""
 
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""Beginning of a file that Git LFS leaves in the place of another one."""
+
 T = TypeVar("T")
+
+
+def check_not_pointer(path: Path) -> None:
+    """Raise UsageError for a pointer of Git LFS in the place of a file."""
+    if path.is_file():  # a pipe can be read only once
+        with suppress(OSError), path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise UsageError(
+                    f"{path} is a pointer of Git LFS, not the file itself; get that by `git lfs "
+                    "pull` or `hf download`"
+                )
 
 
 def open_binary(path: Path) -> io.BufferedIOBase:
@@ -34,6 +48,7 @@ def open_binary(path: Path) -> io.BufferedIOBase:
     if path.is_dir() or not path.exists():
         problem = "is a folder, not a file" if path.is_dir() else "there is no such file"
         raise UsageError(f"{path}: {problem}; give a text file, plain or .gz")
+    check_not_pointer(path)
     return open_unpacked(path, gzip.open) if path.suffix == ".gz" else path.open("rb")
 
 

@@ -27,6 +27,7 @@ import torch
 from fairseq_ext.bounds import check_regular, check_unpacked
 from fairseq_ext.checkpoint_contents import check_bounds, check_contents
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import check_not_pointer
 from fairseq_ext.old_settings import upgrade_checkpoint
 
 
@@ -139,6 +140,7 @@ def load(file: Any, *args: Any, allow: Callable[[], list] | None = None, **kwarg
     except UsageError:
         raise
     except Exception as error:
+        check_not_pointer(Path(str(_name(file))))
         raise _refusal(_name(file), error) from None
     check_bounds(_name(file), content)
     return content

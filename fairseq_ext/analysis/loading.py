@@ -11,7 +11,6 @@ from fairseq.models.roberta import RobertaModel as StockRoberta
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer.transformer_legacy import TransformerModel as LegacyTransformer
 from fairseq.tasks import TASK_REGISTRY
-from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.roberta import RobertaModel
@@ -63,16 +62,8 @@ def load(checkpoint: Path, data: Path | None) -> tuple[str, Any, Any, Any]:
     if data is not None:
         _check_data(data, state["cfg"].task)
         _set(state["cfg"].task, {"data": str(data)})
-    strict, paths = not _headless(state["model"]), [str(checkpoint)]
-    (model,), cfg, task = load_model_ensemble_and_task(paths, strict=strict, state=state)
+    (model,), cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
     return name, model.eval(), task, cfg
-
-
-def _headless(parameters: Mapping[str, Tensor]) -> bool:
-    """Tell whether this is an encoder without any head, such as `import-hf` may write."""
-    heads = ("encoder.lm_head.", "task_head.", "classification_heads.")
-    encoder = any(name.startswith("encoder.sentence_encoder.") for name in parameters)
-    return encoder and not any(name.startswith(heads) for name in parameters)
 
 
 def _architecture(cfg: Any, checkpoint: Path) -> tuple[str, str]:

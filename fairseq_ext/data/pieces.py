@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
-MARKS = ("@@", "##", "\u2581", "\u0120")
-"""Marks of subword-nmt and fastBPE (at the end: the word continues), of WordPiece (in front: the
-word has begun before), of SentencePiece and byte-level BPE (in front: a word begins)."""
+MARKS = ("@@", "</w>", "##", "\u2581", "\u0120")
+"""Marks of subword-nmt and fastBPE (at the end: the word continues), of BPE with ends of words (at
+the end: it ends), of WordPiece (in front: the word has begun before), of SentencePiece and
+byte-level BPE (in front: a word begins)."""
 
 MIN_MARKED_SHARE = 0.01
 """Share of symbols with a mark; fewer are words that look like it ("###")."""
@@ -34,8 +35,8 @@ def read_pieces(symbols: Sequence[str]) -> list[Piece]:
 
 def detect_mark(symbols: Sequence[str]) -> str:
     """Return the mark that most symbols have, which tells how words were split; "" without one."""
-    counts = {mark: sum(s.startswith(mark) for s in symbols) for mark in MARKS[1:]}
-    counts["@@"] = sum(s.endswith("@@") and s != "@@" for s in symbols)
+    counts = {mark: sum(s.startswith(mark) for s in symbols) for mark in MARKS[2:]}
+    counts |= {mark: sum(s.endswith(mark) and s != mark for s in symbols) for mark in MARKS[:2]}
     mark = max(MARKS, key=counts.__getitem__)
     return mark if counts[mark] > MIN_MARKED_SHARE * len(symbols) else ""
 
@@ -55,6 +56,7 @@ _BYTES = {letter: bytes([number]) for number, letter in bytes_to_unicode().items
 PIECE_READERS = {
     "": lambda symbol: Piece(symbol.encode(), True, True),
     "@@": lambda s: Piece(s.removesuffix("@@").encode(), False, not s.endswith("@@")),
+    "</w>": lambda s: Piece(s.removesuffix("</w>").encode(), False, s.endswith("</w>")),
     "##": lambda s: Piece(s.removeprefix("##").encode(), not s.startswith("##"), False),
     "\u2581": lambda s: Piece(s.lstrip("\u2581").encode(), s.startswith("\u2581"), False),
     "\u0120": _read_byte_level,

@@ -2,12 +2,32 @@
 
 from pathlib import Path
 
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 OF_BERT = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
 SPECIAL = dict(zip(SYMBOLS + OF_BERT, SYMBOLS * 2, strict=True))
 """Special symbol of either -> fairseq's."""
+
+
+def name_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return fairseq's symbol of each special token, and of a token that is spelled like a symbol.
+
+    Where a vocabulary has both spellings, as <s> beside [CLS], the one that surrounds texts is
+    special, BERT's if none does, and the other token gets the name that is free.
+    """
+    tokens = tokenizer.get_vocab()
+    first = next(iter(tokenizer.encode("").tokens), None)
+    bert = first in OF_BERT or first not in SYMBOLS and tokens.keys() >= {*OF_BERT}
+    names = {}
+    for theirs, symbol in zip(OF_BERT, SYMBOLS, strict=True):
+        if theirs in tokens and (bert or symbol not in tokens):
+            names[theirs] = symbol
+            if symbol in tokens:
+                names[symbol] = theirs
+        elif symbol in tokens:
+            names[symbol] = symbol
+    return names
 
 
 def load_bpe(folder: Path) -> ByteLevelBPETokenizer:

@@ -10,8 +10,9 @@ import numpy as np
 from fairseq.data import Dictionary
 from tokenizers import Tokenizer
 
-from fairseq_ext.data.tokenisers import SPECIAL, load_bpe
+from fairseq_ext.data.tokenisers import load_bpe, name_special_tokens
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import check_not_pointer
 
 
 def digest(symbols: Iterable[str]) -> str:
@@ -46,10 +47,10 @@ class Vocabulary:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # text that looks like a special token is text
-        tokens = tokenizer.get_vocab()
+        tokens, special = tokenizer.get_vocab(), name_special_tokens(tokenizer)
         self.numbers = np.full(max(tokens.values()) + 1, dictionary.unk())
         for token, number in tokens.items():
-            symbol = SPECIAL.get(token) or (str(number) if by_id else token)
+            symbol = special.get(token) or (str(number) if by_id else token)
             self.numbers[number] = dictionary.index(symbol)
         if 2 * (self.numbers == dictionary.unk()).sum() > len(self.numbers):
             raise UsageError(
@@ -97,6 +98,11 @@ class Vocabulary:
             "by_id": self.by_id,
         }
 
+    def separators(self) -> int | None:
+        """Return how many special tokens separate two texts, or None if none surround texts."""
+        added = self.tokenizer.num_special_tokens_to_add(is_pair=True)
+        return added - 2 if added else None
+
     def encode(self, texts: Sequence[str]) -> list[Pieces]:
         """Return the pieces of each text, without special tokens around them."""
         return [
@@ -109,6 +115,7 @@ def _read(path: Path, load: Callable) -> Any:
     try:
         return load(path if path.is_dir() else str(path))
     except Exception as error:  # what the libraries raise has no name
+        check_not_pointer(path)
         raise UsageError(
             f"{path} cannot be read ({str(error).splitlines()[0]}); give that of the encoder"
         ) from None

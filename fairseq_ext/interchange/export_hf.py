@@ -109,7 +109,8 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
         tensors = rename_head(tensors, config["model_type"], config["tie_word_embeddings"])
     (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     hf.write_json(config, work / "config.json")
-    write_tokenizer(tokenizer, special, find_longest(model, config), work)
+    segments = config["type_vocab_size"] > 1
+    write_tokenizer(tokenizer, special, find_longest(model, config), segments, work)
     return [name for name in parameters if name.startswith(heads)]
 
 

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import check_not_pointer
 
 # hidden_act and fairseq's --activation-fn; where two are one function, the last is written back.
 ACTIVATIONS = {
+    "gelu_python": "gelu",
     "gelu": "gelu",
     "relu": "relu",
-    "gelu_pytorch_tanh": "gelu_accurate",
-    "gelu_new": "gelu_accurate",
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_fast", "gelu_new"), "gelu_accurate"),
 }
 HIDDEN_ACTS = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
 
@@ -68,6 +69,9 @@ LAYER = (
     ("output.dense", "fc2", "DF", "D"),
     ("output.LayerNorm", "final_layer_norm", "D", "D"),
 )
+ROBERTAS = dict.fromkeys(("camembert", "xlm-roberta"), "roberta")
+"""Kinds of models that are a RoBERTa with another tokeniser."""
+
 # The head for masked language modelling: its name, and the names of its first two modules.
 HEADS = dict.fromkeys(("bert", "deberta", "deberta-v2"), "cls.predictions") | {"roberta": "lm_head"}
 TRANSFORM = dict.fromkeys(HEADS, ("transform.dense", "transform.LayerNorm"))
@@ -176,18 +180,29 @@ def find_shards(file: Path) -> list[Path]:
     """Return the file, or the files that its index names, or nothing if there is neither."""
     index = file.with_name(f"{file.name}.index.json")
     if file.exists() or not index.exists():
+        check_not_pointer(file)
         return [file] if file.exists() else []
     parts = read_json(index).get("weight_map")
     names = list(parts.values()) if isinstance(parts, dict) else []
     if not names or any(not part or Path(str(part)).name != part for part in names):
         raise UsageError(f"{index} does not name files beside it; get the encoder again")
-    return [file.with_name(part) for part in sorted(set(names))]
+    shards = [file.with_name(part) for part in sorted(set(names))]
+    for shard in shards:
+        check_not_pointer(shard)
+    return shards
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file, without a byte order mark; raise UsageError for a pointer."""
+    check_not_pointer(file)
+    return file.read_text("utf-8-sig")
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return a JSON object; raise UsageError if the file is missing or holds anything else."""
+    check_not_pointer(file)
     with suppress(OSError, ValueError, RecursionError):
-        if isinstance(content := json.loads(file.read_text("utf-8")), dict):
+        if isinstance(content := json.loads(read_text(file)), dict):
             return content
     raise UsageError(f"{file} is missing or no JSON object; give a folder that transformers wrote")
 

@@ -1,7 +1,7 @@
-"""Turn a Hugging Face folder of a BERT, RoBERTa, MiniLM or DeBERTa into a fairseq checkpoint.
+"""Turn a Hugging Face folder of a BERT, RoBERTa or DeBERTa into a fairseq checkpoint.
 
 OUT gets model.pt (a roberta_una_12 or deberta_una_base with the sizes of the encoder), dict.txt and
-tokenizer.json. DeBERTa is read in all three versions.
+tokenizer.json. MiniLM is a BERT, CamemBERT and XLM-R are RoBERTas, DeBERTa has three versions.
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
 remains without one: it is there to be fine-tuned. With --pooler pretrained, classification heads
@@ -34,11 +34,12 @@ from torch import Tensor
 from fairseq_ext import safe_loading
 from fairseq_ext.bounds import MOST_BYTES, check_regular
 from fairseq_ext.data.fingerprints import FINGERPRINTS
-from fairseq_ext.data.vocabulary import digest
+from fairseq_ext.data.vocabulary import Vocabulary, digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder
 from fairseq_ext.interchange import hf_deberta, hf_deberta_first, hf_vocabulary
 from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.interchange.hf_tokenizers import read_tokenizer
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 
 ARCHITECTURE = "roberta_una_12"
@@ -84,11 +85,13 @@ def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
     with new_folder(args.out) as work:
         state, unused = convert(args.path, work, args.out, args.pooler == "pretrained", args.heads)
+        unknown = hf_vocabulary.count_unknown(Vocabulary.load(work))
     print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
     if unused:
         print(f"left out: {', '.join(unused)}")
     if hf.OUTPUT_BIAS not in state:
         print("there is no head for masked language modelling")
+    print(f"{unknown} tokens of a probe text are unknown")
 
 
 def convert(
@@ -116,7 +119,7 @@ def convert(
     if deberta:
         tensors = hf_deberta_first.modernise(tensors, config)
     state = rename_parameters(tensors, config, path)
-    tokenizer = hf_vocabulary.read_tokenizer(path)
+    tokenizer = read_tokenizer(path)
     names = hf_vocabulary.list_symbols(tokenizer, config["vocab_size"])
     order = hf_vocabulary.sort_for_dictionary(names)
     untied, words = rearrange(state, config, order), [names[i] for i in order]
@@ -137,11 +140,12 @@ def read_config(path: Path) -> dict[str, Any]:
         UsageError: it is missing, or describes what our models cannot do.
     """
     content = hf.read_json(path / "config.json")
-    if content.get("model_type") not in hf.HEADS:
+    kind = content.get("model_type")
+    if kind not in (accepted := sorted({*hf.HEADS, *hf.ROBERTAS})):
         raise UsageError(
-            f"{path} has model_type {content.get('model_type')}; accepted are "
-            f"{', '.join(hf.HEADS)} (MiniLM is a bert)"
+            f"{path} has model_type {kind}; accepted are {', '.join(accepted)} (MiniLM is a bert)"
         )
+    content["model_type"] = hf.ROBERTAS.get(kind, kind)
     sizes = dict([*hf.OPTIONS.values(), *SIZES.values()])
     if content["model_type"] in hf_deberta.KINDS:
         return hf_deberta.complete(content, path)
@@ -236,7 +240,7 @@ def complete_head(tensors: dict[str, Tensor], config: dict[str, Any], path: Path
     head = hf.HEADS[kind]
     if not any(name.startswith(f"{head}.") for name in tensors):
         return False
-    if kind == "roberta" and config["hidden_act"] != "gelu":
+    if kind == "roberta" and hf.ACTIVATIONS[config["hidden_act"]] != "gelu":
         raise UsageError(
             f"{path} has hidden_act {config['hidden_act']}, and RoBERTa's head for masked language "
             "modelling always gelu, which our models cannot do; save the encoder without the head"

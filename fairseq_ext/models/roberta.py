@@ -84,7 +84,10 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         self.task_head, self.encoder.lm_head, self.encoder.mask_positions = head, None, None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Upgrade a checkpoint as fairseq does, and keep an attached head that it does not have."""
+        """Upgrade a checkpoint as fairseq does, and keep an attached head that it does not have.
+
+        The head for masked language modelling is taken off if the checkpoint has none.
+        """
         # fairseq looks for .out_proj.weight, which spectral normalisation renames
         end = ".out_proj.weight_orig"
         renamed = {k.removesuffix("_orig"): v for k, v in state_dict.items() if k.endswith(end)}
@@ -97,8 +100,11 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         pooler = [state_dict.pop(key) for key in pretrained.POOLER if key in state_dict]
         if pooler and self.task_head is not None:
             task_heads.load_pooler(self.task_head, *pooler)
+        parts = [key.removeprefix(f"{prefix}encoder.").partition(".")[0] for key in state_dict]
         if self.task_head is not None:
             self._keep_task_head(self.task_head, state_dict, prefix)
+        elif "sentence_encoder" in parts and "lm_head" not in parts:
+            self.encoder.lm_head = self.encoder.mask_positions = None
 
     def _keep_generator(self, state_dict: dict[str, Tensor], prefix: str) -> None:
         """Leave out a checkpoint's generator if there is none here, or keep the one here."""

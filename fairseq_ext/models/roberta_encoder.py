@@ -8,6 +8,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention
+from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.adversary import BertLinear
 from fairseq_ext.models.config import to_transformer_config
 from fairseq_ext.models.deberta import NarrowLMHead, build_mask_positions
@@ -135,6 +136,17 @@ class RobertaEncoder(stock.RobertaEncoder):
             segments = tokens.new_zeros(1) if segments is None else segments
             embedded = embedded + self.embed_segments(segments)
         return embedded if self.project is None else self.project(embedded)
+
+    def output_layer(
+        self, features: Tensor, masked_tokens: Tensor | None = None, **unused: Any
+    ) -> Tensor:
+        """Return logits of features; raise UsageError if the encoder has no head for them."""
+        if self.lm_head is None:
+            raise UsageError(
+                "this encoder has no head for masked language modelling; give features_only=True, "
+                "or a --task on labelled text, or import an encoder with its head"
+            )
+        return super().output_layer(features, masked_tokens)
 
     def max_positions(self) -> int:
         """Return how many tokens a sequence may have."""

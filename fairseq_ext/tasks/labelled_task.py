@@ -146,7 +146,8 @@ class LabelledTask(KeptTask):
         """Set segments and separators to those of an encoder with these options."""
         self.segments = encoder.get("segments") or 0
         one = self.segments or encoder.get("encoder_scorer") == "disentangled"
-        self.separators = 1 if one else 2  # as in BERT and DeBERTa, in RoBERTa
+        # else as in BERT and DeBERTa, in RoBERTa
+        self.separators = self.vocabulary.separators() or (1 if one else 2)
 
     def load_examples(self, split: str) -> list[Example]:
         """Return the examples of a split."""
