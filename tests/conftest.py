@@ -261,10 +261,10 @@ def hugging_face():
     empty.__spec__, empty.__version__ = ModuleSpec("torchaudio", None), "0"
     sys.modules["torchaudio"] = empty
     transformers = pytest.importorskip("transformers")
-    kinds = ("Bert", "Roberta", "Deberta", "DebertaV2")
+    kinds = ("Bert", "Roberta", "Deberta", "DebertaV2", "Camembert", "XLMRoberta")
     names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
     names += [f"{kind}{part}" for kind in kinds for part in ("Config", "ForMaskedLM")]
-    names += ["DebertaTokenizer", "DebertaV2Tokenizer"]
+    names += [f"{kind}Tokenizer" for kind in kinds[2:]]
     yield SimpleNamespace(**{name: getattr(transformers, name) for name in names})
     sys.modules.pop("torchaudio")
     if before is not None:

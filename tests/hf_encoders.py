@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,7 +107,7 @@ def check_states(
         batch, attention_mask=real.long(), token_type_ids=segments, output_hidden_states=True
     )
     tokens = torch.from_numpy(symbols[batch])
-    logits, extra = model(tokens, segments=segments)
+    logits, extra = model(tokens, segments=segments, features_only=not head)
     features = extra["features"][real]
     torch.testing.assert_close(features, expected.hidden_states[-1][real], **near)
     if head:
@@ -224,3 +225,30 @@ def byte_level_of_deberta(transformers, texts):
     model = json.loads(learned.to_str())["model"]
     vocabulary = model["vocab"] | {"[MASK]": len(model["vocab"])}
     return transformers.DebertaTokenizer(vocabulary, [tuple(pair) for pair in model["merges"]])
+
+
+def field(number: int, value: int | float | bytes) -> bytes:
+    """A field of a message of Protocol Buffers."""
+    if isinstance(value, float):
+        return bytes([number << 3 | 5]) + struct.pack("<f", value)
+    kind, count = (2, len(value)) if isinstance(value, bytes) else (0, value)
+    numbers = [number << 3 | kind, count]
+    return b"".join(map(varint, numbers)) + (value if isinstance(value, bytes) else b"")
+
+
+def varint(n: int) -> bytes:
+    return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
+
+
+def write_sentence_pieces(
+    file: Path, pieces: list, model_type: int = 1, characters: bytes = b""
+) -> None:
+    """A model file with pieces and scores, of which [UNK] or <unk> is the unknown one."""
+    unknown = ("[UNK]", "<unk>")
+    messages = [
+        field(1, field(1, name.encode()) + field(2, float(score)) + field(3, 1 + (name in unknown)))
+        for name, score in pieces
+    ]
+    trainer = field(2, field(3, model_type) + field(4, 10**6))
+    normaliser = field(3, field(1, b"identity") + field(2, characters))
+    file.write_bytes(b"".join(messages) + trainer + normaliser)

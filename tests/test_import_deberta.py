@@ -22,7 +22,9 @@ from hf_encoders import (
     refused,
     saved,
     tensors,
+    write_sentence_pieces,
 )
+from safetensors.torch import load_file
 from torch import nn
 
 from fairseq_ext.cli import main
@@ -96,6 +98,15 @@ def v3(make):
     return make(*CASES["v3"])
 
 
+def test_an_encoder_without_a_head_loads_by_fairseq(v3, hugging_face, tmp_path):
+    """A DebertaModel, strictly, for features."""
+    names = [name for name in load_file(v3 / "model.safetensors") if "predictions" in name]
+    folder = changed(v3, tmp_path / "given", **dict.fromkeys(names))
+    main(["import-hf", str(folder), str(tmp_path / "ours")])
+    assert load(tmp_path / "ours", strict=True).encoder.lm_head is None
+    check_states(hugging_face, v3, tmp_path / "ours", TEXTS, head=False, near=NEAR)
+
+
 @pytest.fixture(scope="module")
 def v1(make):
     return make(*CASES["v1"])
@@ -125,32 +136,6 @@ def test_gpt2s_files(v1, tmp_path):
     assert [text.ids for text in pair[0]] == [text.ids for text in pair[1]]
     tokenizer = Vocabulary.load(tmp_path / "2").tokenizer
     assert tokenizer.encode("a", "b").tokens == ["[CLS]", "a", "[SEP]", "b", "[SEP]"]
-
-
-def field(number: int, value: int | float | bytes) -> bytes:
-    """A field of a message of Protocol Buffers."""
-    if isinstance(value, float):
-        return bytes([number << 3 | 5]) + struct.pack("<f", value)
-    kind, count = (2, len(value)) if isinstance(value, bytes) else (0, value)
-    numbers = [number << 3 | kind, count]
-    return b"".join(map(varint, numbers)) + (value if isinstance(value, bytes) else b"")
-
-
-def varint(n: int) -> bytes:
-    return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
-
-
-def write_sentence_pieces(
-    file: Path, pieces: list, model_type: int = 1, characters: bytes = b""
-) -> None:
-    """A model file with pieces and scores, of which [UNK] is the unknown one."""
-    messages = [
-        field(1, field(1, name.encode()) + field(2, float(score)) + field(3, 1 + (name == "[UNK]")))
-        for name, score in pieces
-    ]
-    trainer = field(2, field(3, model_type) + field(4, 10**6))
-    normaliser = field(3, field(1, b"identity") + field(2, characters))
-    file.write_bytes(b"".join(messages) + trainer + normaliser)
 
 
 def test_sentence_pieces_files(v3, tmp_path):

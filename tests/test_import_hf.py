@@ -13,6 +13,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, tasks
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models.roberta import RobertaModel
 from files import write_text
 from hf_encoders import (
     NEAR,
@@ -53,8 +54,13 @@ TYPES, POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("token_t
 CASES = {
     "bert": ("bert", {}),
     "bert, one token type": ("bert", {"type_vocab_size": 1, "hidden_act": "relu"}),
+    "bert, another name of gelu": ("bert", {"hidden_act": "gelu_fast"}),
     "bert, untied": ("bert", {"tie_word_embeddings": False, "hidden_act": "gelu_new"}),
     "roberta": ("roberta", {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "roberta, another name of gelu": (
+        "roberta",
+        {"type_vocab_size": 1, "hidden_act": "gelu_python"},
+    ),
     "roberta, two token types": ("roberta", {"type_vocab_size": 2}),
     "roberta, untied": ("roberta", {"type_vocab_size": 1, "tie_word_embeddings": False}),
 }
@@ -126,6 +132,7 @@ def test_minilm(minilm, hugging_face, corpora, tmp_path, capsys):
     assert "pooler.dense.weight" in said and "no head for masked language modelling" in said
     assert json.loads((tmp_path / "ours/tokenizer.json").read_text())["truncation"] is None
     check_states(hugging_face, minilm, tmp_path / "ours", texts, head=False)
+    assert said.endswith("0 of 24 tokens of a probe text are unknown\n")
     main(["export-hf", str(tmp_path / "ours/model.pt"), str(tmp_path / "back")])
     (_, given), (_, back) = saved(minilm), saved(tmp_path / "back")
     assert all("pooler" in name or "position_ids" in name for name in differing(given, back))
@@ -162,6 +169,23 @@ def test_pieces_old_names_and_half_precision(bert, tmp_path):
     torch.save(found, old / "pytorch_model.bin")
     halves = {name: value.half().float() for name, value in expected.items()}
     assert differing(halves, import_hf.convert(old, scratch(tmp_path), tmp_path)[0]) == []
+
+
+def test_an_encoder_without_a_head_loads_by_fairseq_for_features(bert, tmp_path):
+    """By its functions in Python, strictly; only the head for masked words is not there."""
+    names = [name for name in load_file(bert / "model.safetensors") if name.startswith("cls.")]
+    folder = changed(bert, tmp_path / "given", None, **dict.fromkeys(names))
+    main(["import-hf", str(folder), str(tmp_path / "ours")])
+    main(["import-hf", str(bert), str(tmp_path / "whole")])
+    tokens = torch.tensor([[0, 9, 8, 7, 2]])
+    with torch.no_grad():
+        expected = load(tmp_path / "whole")(tokens, features_only=True)[0]
+        model = load(tmp_path / "ours", strict=True)
+        torch.testing.assert_close(model(tokens, features_only=True)[0], expected)
+        hub = RobertaModel.from_pretrained(str(tmp_path / "ours"), bpe=None).eval()
+        torch.testing.assert_close(hub.extract_features(tokens[0]), expected)
+    with pytest.raises(UsageError, match="no head for masked language modelling; give features_on"):
+        model(tokens)
 
 
 REFUSED = {

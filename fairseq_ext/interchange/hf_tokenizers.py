@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, pre_tokenizers
+from tokenizers import ByteLevelBPETokenizer, Encoding, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import WordPiece
 
 from fairseq_ext.data.pieces import detect_mark
@@ -281,14 +281,19 @@ def check_form(tokenizer: Tokenizer, path: Path) -> None:
     """Raise UsageError if texts and pairs are surrounded otherwise than in BERT and RoBERTa."""
     special = find_special_tokens(tokenizer)
     cls, sep = special["cls_token"], special["sep_token"]
-    found = [tokenizer.encode("a"), tokenizer.encode("a", "a")]
-    one, two = (
-        [t if special else "a" for t, special in zip(e.tokens, e.special_tokens_mask, strict=True)]
-        for e in found
-    )
+    one, two = (_outline(found) for found in (tokenizer.encode("a"), tokenizer.encode("a", "a")))
     pairs = [[cls, "a", *[sep] * n, "a", sep] for n in (1, 2)]
     if one != [cls, "a", sep] or two not in pairs:
         raise UsageError(
             f"{path}: its tokeniser reads a pair of texts as {' '.join(two)}, and our models read "
             f"{' '.join(pairs[0])}, or twice the {sep} in its middle; give another encoder"
         )
+
+
+def _outline(encoding: Encoding) -> list[str]:
+    """Return the special tokens around texts, with "a" for each text."""
+    parts: list[str] = []
+    for token, special in zip(encoding.tokens, encoding.special_tokens_mask, strict=True):
+        if special or parts[-1:] != ["a"]:
+            parts.append(token if special else "a")
+    return parts

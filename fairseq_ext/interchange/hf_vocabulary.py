@@ -34,7 +34,7 @@ def list_symbols(tokenizer: Tokenizer, size: int) -> list[str]:
         )
     if len(names) < len(tokens):
         number, _ = Counter(tokens.values()).most_common(1)[0]
-        pair = [token for token, i in tokens.items() if i == number]
+        pair = sorted(token for token, i in tokens.items() if i == number)
         raise UsageError(
             f"the tokeniser has {' and '.join(map(repr, pair[:3]))} with the same id {number}; "
             "correct its files"
