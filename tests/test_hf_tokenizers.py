@@ -241,9 +241,13 @@ def test_a_pair_is_read_as_the_tokeniser_says(separators, segments, tmp_path):
     if separators == 2:
         made.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
     task = LabelledTask.__new__(LabelledTask)
+    task.pretrained = "model.pt"
     task.vocabulary = vocabulary(fill(tmp_path, tokenizer=made), 16)
     task._set_form({"segments": segments})
     assert (task.separators, task.segments) == (separators, segments)
+    task.pretrained = None  # a new encoder has the form of its segments
+    task._set_form({"segments": segments})
+    assert task.separators == (1 if segments else 2)
 
 
 def test_vocabularies_that_surround_nothing_have_the_form_of_their_segments(tmp_path):

@@ -143,11 +143,14 @@ class LabelledTask(KeptTask):
             raise UsageError(f"{self.cfg.pretrained} has 1 segment; give an encoder with 0 or 2")
 
     def _set_form(self, encoder: Mapping[str, Any]) -> None:
-        """Set segments and separators to those of an encoder with these options."""
+        """Set segments and separators to those of an encoder with these options.
+
+        What separates texts for a trained one is what its tokeniser puts there.
+        """
         self.segments = encoder.get("segments") or 0
         one = self.segments or encoder.get("encoder_scorer") == "disentangled"
-        # else as in BERT and DeBERTa, in RoBERTa
-        self.separators = self.vocabulary.separators() or (1 if one else 2)
+        known = self.vocabulary.separators() if self.pretrained else None
+        self.separators = known or (1 if one else 2)  # as in BERT and DeBERTa, in RoBERTa
 
     def load_examples(self, split: str) -> list[Example]:
         """Return the examples of a split."""
