@@ -95,6 +95,12 @@ def check_line_ends(path: Path) -> None:
                 check_line_end(line, f"{path}, line {number}")
 
 
+def count_lines(path: Path) -> int:
+    """Return the number of lines of a text file, the last one maybe without its end."""
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
 def decode_lines(
     stream: IO[bytes] | io.BufferedIOBase,
     name: str,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import PLUGIN, TRAIN, fairseq
-from fairseq import tasks, utils
-from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq import options, tasks, utils
+from fairseq.data import BaseWrapperDataset, Dictionary, data_utils, indexed_dataset
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq_cli import interactive
 from omegaconf import OmegaConf
@@ -430,6 +430,76 @@ def test_a_carriage_return_ends_no_line(flags, tmp_path):
         words = Dictionary.load(str(tmp_path / "out" / "dict.en.txt"))
         data = data_utils.load_indexed_dataset(f"{tmp_path}/out/train.en-fr.en", words)
         assert words.string(data[0]) == "a b c" and len(data) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        ("--trainpref {0}/train", "{0}/train.en has 3 lines and {0}/train.fr 2"),
+        (
+            "--trainpref {0}/same --validpref {0}/same,{0}/train --dataset-impl raw",
+            "train.en has 3",
+        ),
+        ("--srcdict x --tgtdict x --testpref {0}/train", "train.en has 3 lines and"),
+        ("--trainpref {0}/same --testpref {0}/same", None),
+        ("--trainpref {0}/train --only-source", None),
+        ("--trainpref {0}/train --dict-only", None),
+        ("--trainpref {0}/none", None),  # which fairseq refuses
+    ],
+)
+def test_sides_of_different_length_are_not_binarised(flags, refused, tmp_path):
+    """A last line may lack its end."""
+    texts = {
+        "train.en": "a\nb\nc",
+        "train.fr": "d\ne\n",
+        "same.en": "a\nb",
+        "same.fr": "d\r\ne\r\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text.encode())
+    given = ["-s", "en", "-t", "fr", *flags.format(tmp_path).split()]
+    if refused is None:
+        options.get_preprocessing_parser().parse_args(given)
+        return
+    with pytest.raises(UsageError, match=refused.format(tmp_path)):
+        options.get_preprocessing_parser().parse_args(given)
+
+
+@pytest.mark.parametrize(
+    ("limits", "skip", "said"),
+    [
+        (
+            (3, 99),
+            False,
+            r"^sentence \d+ of valid has \d+ tokens, its end counted, and 3 are possible",
+        ),
+        ((99, 3), False, r"and 3 are possible; .* with a larger --max-target-positions$"),
+        (
+            (3, 99),
+            True,
+            r"^all 100 sentences of valid are longer than the model takes, which is \(3",
+        ),
+        ({"x": (2, 99)}, False, r"and 2 are possible; .* with a larger --max-source-positions$"),
+    ],
+)
+def test_sentences_that_are_too_long(limits, skip, said, data_bin):
+    task = setup("translation", data_bin)
+    task.load_dataset("valid")
+    data = task.dataset("valid")
+    data = data if isinstance(limits, tuple) else Keyed(data)
+    task.datasets["valid"] = data
+    with pytest.raises(UsageError, match=said):
+        task.filter_indices_by_size(data.ordered_indices(), data, limits, skip)
+
+
+class Keyed(BaseWrapperDataset):
+    """Sizes by key, as several tasks at once have them."""
+
+    def size(self, index):
+        return {"x": super().size(index)}
+
+    def filter_indices_by_size(self, indices, limits):
+        return super().filter_indices_by_size(indices, limits["x"])
 
 
 def test_raw_data_sets_and_input_with_carriage_returns(tmp_path, monkeypatch):

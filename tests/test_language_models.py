@@ -338,6 +338,35 @@ def test_what_is_refused(data, flags):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("mode", "longest", "window", "said"),
+    [
+        (
+            "none",
+            8,
+            0,
+            r"^\d+ of \d+ samples are longer than the 8 tokens .* --tokens-per-sample 8$",
+        ),
+        ("none", 40, 16, r"tokens that the model takes with 16 of --context-window, and would be"),
+        ("eos", 2, 0, r"give --tokens-per-sample 2 with --sample-break-mode none$"),
+        ("none", 32, 0, None),
+        ("none", 48, 16, None),
+    ],
+)
+def test_a_perplexity_is_that_of_the_whole_text(mode, longest, window, said, data):
+    task, *_ = make(data, f"--sample-break-mode {mode}")
+    task.load_dataset("valid")
+    given = {"dataset": task.dataset("valid"), "max_positions": longest, "context_window": window}
+    if said:
+        with pytest.raises(UsageError, match=said):
+            task.eval_lm_dataloader(**given, batch_size=4)
+        return
+    batches = [*task.eval_lm_dataloader(**given, batch_size=4, num_workers=0)]
+    lines = (data.parent / "valid").read_text("utf-8").splitlines()
+    targets = sum(int(each["target"].ne(PAD).sum()) for each in batches)
+    assert targets == sum(len(line.split()) + 1 for line in lines)
+
+
 # commands
 
 

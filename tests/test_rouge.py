@@ -277,6 +277,21 @@ def test_unknown_words_match_nothing(scorer):
     assert parsed(scorer.result_string()) == ["75.00", "50.00", "75.00", "25.00", "0.00", "25.00"]
 
 
+def test_references_without_a_latin_letter_are_counted(scorer, tmp_path, capsys):
+    """Scores of Latin text stay without a note; escapes of Moses are no letters."""
+    said = "of 3 references have no letter a-z and no digit, which is all that ROUGE reads"
+    lines = ["\u732b\u304c\u597d\u304d", "&apos;", "The cat 9"]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    text = str(tmp_path / "text")
+    for metrics, noted in (["rouge"], True), (["rouge-l-unstemmed"], True), (["chrf"], False):
+        cli.main(["score", text, "--reference", text, "--metrics", *metrics])
+        assert capsys.readouterr().out.count(f"warning: 2 {said}") == noted
+    for line in lines:
+        scorer.add_string(line, line)
+    assert scorer.result_string().endswith(f"; 2 {said}")
+    assert Rouge.describe_empty(["\u212a", "\u00c9t\u00e9", "9"]) == ""
+
+
 @pytest.mark.parametrize(
     ("line", "said"), [("bahn@@ hof", "--remove-bpe"), ("bahn ##hof", "--bpe")]
 )

@@ -5,7 +5,7 @@ import torch
 from adversarial import build
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
-from fairseq_ext.criterions import smoothed_loss
+from fairseq_ext.criterions import objectives, smoothed_loss
 from fairseq_ext.criterions.smoothed_loss import SmoothedLoss
 
 PAD = 1
@@ -74,6 +74,34 @@ def test_the_criterion_computes_it(computed, monkeypatch):
     stock, *numbers, others = compute()
     assert not stock and numbers == pytest.approx([loss, nll], rel=1e-6)
     torch.testing.assert_close(gradients, others, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["", "_asa", "_rdrop"])
+@pytest.mark.parametrize("prefix", [0, 2, 99])
+def test_tokens_without_a_loss_are_not_in_its_mean(name, prefix, caplog):
+    """The size is that of a sample without them; loss / size is the mean over what counts."""
+    name = f"label_smoothed_cross_entropy{name}"
+    case = build("label_smoothed_cross_entropy", name, ignore_prefix_size=prefix)
+    sample = case.sample([0, 1, 2])
+    case.model.eval()
+    loss, size, log = case.criterion(case.model, sample)
+    counted = sample["target"][:, prefix:].ne(PAD)
+    assert size == log["ntokens"] == counted.sum() and sample["ntokens"] > size - (prefix == 0)
+    warned = "--ignore-prefix-size is 99, and no sentence of a batch is longer" in caplog.text
+    assert warned == (prefix == 99)
+    with torch.no_grad():
+        scores = case.model(**sample["net_input"])[0][:, prefix:][counted].log_softmax(-1)
+    nll = -scores.gather(1, sample["target"][:, prefix:][counted].unsqueeze(1))
+    torch.testing.assert_close(log["nll_loss"], nll.sum(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("prefix", "by_sentence"), [(0, False), (2, False), (2, True)])
+def test_weights_of_rows_add_up_to_the_sample_size(prefix, by_sentence):
+    case = build("label_smoothed_cross_entropy", "label_smoothed_cross_entropy")
+    vars(case.criterion).update(ignore_prefix_size=prefix, sentence_avg=by_sentence)
+    sample = case.sample([0, 1, 2])
+    weights = objectives.count_target_tokens(case.criterion, sample)
+    assert weights.sum() == case.criterion(case.model, sample)[1]
 
 
 def test_what_is_not_usual_is_left_to_fairseq(computed):

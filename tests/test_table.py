@@ -622,6 +622,21 @@ def test_incomplete_runs(tmp_path, reference, capsys):
     refused(capsys, "no H- line for sentence 7", whole, "--reference", reference)
 
 
+def test_shards_stand_for_their_whole(tmp_path, reference, table):
+    for name in ("one", "two"):
+        text = make(tmp_path / name, errors=2) / "generate-test.txt"
+    lines = text.read_text().splitlines(keepends=True)
+    for number in range(2):
+        part = text.with_name(f"generate-test-shard{number}.txt")
+        part.write_text(
+            "".join(line for line in lines if int(line.split("\t")[0][2:]) % 2 == number)
+        )
+    text.unlink()
+    rows, _ = table(tmp_path / "one", tmp_path / "two", "--reference", reference)
+    numbers = [[v for k, v in row.items() if "BLEU" in k] for row in rows]
+    assert numbers[0] == numbers[1] != []
+
+
 def test_other_test_sets(tmp_path, reference, capsys):
     whole, other = make(tmp_path / "whole"), make(tmp_path / "other")
     path = other / "generate-test.txt"

@@ -18,6 +18,9 @@ from fairseq_ext.commands.configurations import (
     to_flag,
 )
 from fairseq_ext.commands.files_beside_text import check_alignment_files
+from fairseq_ext.commands.generation import ask_for_alignment
+from fairseq_ext.commands.raw_text import check_sides
+from fairseq_ext.commands.unused_flags import check_unused
 from fairseq_ext.errors import UsageError
 from fairseq_ext.permissions import add_permissions
 from fairseq_ext.places import hold_until_exit
@@ -145,10 +148,13 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
             "--arch is not given, or the name of no architecture; give one, such as transformer"
         ) from None
-    settings = parsed if isinstance(parsed, Namespace) else parsed[0]
-    check_flags(settings)
-    if hasattr(settings, "align_suffix"):
-        check_alignment_files(settings)
+    args = parsed if isinstance(parsed, Namespace) else parsed[0]
+    check_flags(args)
+    check_unused(args)
+    if "destdir" in args:
+        check_alignment_files(args)
+        check_sides(args)
+    ask_for_alignment(args)
     return parsed
 
 

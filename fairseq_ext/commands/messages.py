@@ -1,6 +1,5 @@
 """Patches of errors: one sentence instead of a traceback where a user can mend the fault."""
 
-import logging
 import re
 import traceback
 from collections.abc import Callable
@@ -9,11 +8,8 @@ from typing import Any
 
 from fairseq_ext import errors
 from fairseq_ext.commands.configurations import is_hydra, to_flag
-from fairseq_ext.commands.raw_text import buffer_place
-from fairseq_ext.errors import UsageError, to_line
+from fairseq_ext.errors import to_line
 from fairseq_ext.wrapping import FULL_KEY, as_usage_error, replace, wrap
-
-logger = logging.getLogger(__name__)
 
 REFUSALS = {
     ("fairseq.checkpoint_utils", "verify_checkpoint_directory"): (
@@ -47,10 +43,6 @@ REFUSALS = {
     ("fairseq.dataclass.utils", "merge_with_parent"): (
         "Key '",
         "{reason}; correct that key of the configuration, or leave it out",
-    ),
-    ("fairseq.tasks.fairseq_task:FairseqTask", "filter_indices_by_size"): (
-        "Size of sample",
-        "{reason}, or break the text into shorter samples",
     ),
 }
 """Owner and name of a function -> the start of its exception's text, and our sentence instead."""
@@ -91,54 +83,6 @@ ENDS = (
     ),
 )
 """Start of what is said of a process that another one waited for, and our sentence instead."""
-
-
-def name_skipped_text() -> None:
-    """Refuse a subset with too long sentences alone, and name lines that are too long.
-
-    Fault: A subset all of whose sentences are skipped ends in a traceback. Lines that are too long
-        for fairseq-interactive are numbered within its buffer.
-    Asked: all users; loud; it is a message.
-    Since: fairseq 0.9.
-    Until: fairseq says so, and counts lines from the start of the input.
-    """
-
-    def keep(
-        original: Callable, task: Any, indices: Any, data: Any, most: Any = None, skip: bool = False
-    ) -> Any:
-        split = next((name for name, each in task.datasets.items() if each is data), None)
-        if split is None and buffer_place:
-            return _keep_lines(indices, data, most, skip)
-        kept = original(task, indices, data, most, skip)
-        if split is not None and len(indices) and not len(kept):
-            raise UsageError(
-                f"all {len(indices)} sentences of {split} are longer than {_name_limit(most)}; "
-                "raise --max-source-positions, --max-target-positions, --tokens-per-sample or "
-                "--max-tokens, or give shorter text"
-            )
-        return kept
-
-    wrap("fairseq.tasks.fairseq_task:FairseqTask", "filter_indices_by_size", keep)
-
-
-def _keep_lines(indices: Any, data: Any, most: Any, skip: bool) -> Any:
-    """Return the lines of a buffer that are short enough; warn of others, or raise UsageError."""
-    kept, ignored = data.filter_indices_by_size(indices, most)
-    (file, first), *_ = buffer_place
-    for number in sorted(ignored):
-        problem = f"{file}, line {first + number} is longer than {_name_limit(most)}"
-        if not skip:
-            raise UsageError(
-                f"{problem}, the most for this model; shorten it, or leave such lines out by "
-                "--skip-invalid-size-inputs-valid-test"
-            )
-        logger.warning("%s, and left out", problem)
-    return kept
-
-
-def _name_limit(most: Any) -> str:
-    limits = most if isinstance(most, tuple | list) else (most,)
-    return f"{' and '.join(map(str, limits))} tokens"
 
 
 FOR_USERS = re.compile(r"(?<!\S)--[a-z]|\bplease\b", re.I)

@@ -58,6 +58,26 @@ RULES: dict[str, Rule | list[Rule]] = {
         "numpy 2.3",
         lambda most: most and most > 0 and not version("numpy").startswith(OLDER_NUMPY),
     ),
+    "context_window": [
+        _rule(
+            "tokens_per_sample",
+            lambda window, size: 0 < size <= window,
+            "each sample begins with its context; give a --tokens-per-sample above it",
+        ),
+        *(
+            _rule(
+                flag,
+                lambda window, parts: window > 0 and parts > 1,
+                "the context of a sample is read before it, by one process; give 1, or no window",
+            )
+            for flag in ("num_workers", "num_shards", "distributed_world_size")
+        ),
+    ],
+    "replace_unk": _rule(
+        "print_alignment",
+        lambda _, form: form == "soft",
+        "each unknown word is replaced by one word; give --print-alignment hard",
+    ),
     "print_alignment": Rule(
         "buffer_size",
         "{one} cannot be printed by fairseq-interactive; give hard, or run fairseq-generate",

@@ -4,9 +4,9 @@ import ast
 import dataclasses
 import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fairseq_ext.commands.ranges import check_number, find_range
@@ -31,9 +31,7 @@ def check_overrides(given: str, text: Any) -> None:
     settings = _read_dict(given, text, ast.literal_eval)
     known = GROUP if "optimizer" in given else list_settings() if settings else ()
     for name, value in settings.items():
-        if name not in known:
-            advice = suggest(name, known, "give names, as in {'dropout': 0.1}")
-            raise UsageError(f"{given} has {name!r}, which is no setting; {advice}")
+        _check_known(given, name, known, "{'dropout': 0.1}")
         if name in list_sections() and not isinstance(value, Mapping | None):
             raise UsageError(
                 f"{given} has {name!r}: {value!r}, for a section as a whole, which changes "
@@ -47,10 +45,39 @@ def check_overrides(given: str, text: Any) -> None:
             _check_value(f"{given}: {name}", name, value)
 
 
-def check_arguments(given: str, text: Any) -> None:
-    """Raise UsageError if a text is no dict in JSON, or has numbers out of range."""
+def _check_known(given: str, name: Any, known: Collection[str], example: str) -> None:
+    if name not in known:
+        advice = suggest(name, known, f"give names, as in {example}")
+        raise UsageError(f"{given} has {name!r}, which is no setting; {advice}")
+
+
+def check_arguments(
+    given: str, text: Any, list_known: Callable[[], Collection[str]] | None = None
+) -> None:
+    """Raise UsageError if a text is no dict in JSON, or has unknown names or numbers out of range.
+
+    Args:
+        given: how the option was given.
+        text: of the dict.
+        list_known: returns the names that have a meaning; all names have one without it.
+    """
     for name, value in _read_dict(given, text or "{}", json.loads).items():
+        if list_known:
+            _check_known(given, name, list_known(), '{"beam": 3}')
         check_number(f"{given}: {name}", value, name)
+
+
+def _list_generation() -> list[str]:
+    from fairseq.dataclass.configs import GenerationConfig
+
+    return [field.name for field in dataclasses.fields(GenerationConfig)]
+
+
+def _list_tokenizers() -> set[str]:
+    from fairseq.registry import REGISTRIES
+
+    kinds = REGISTRIES["tokenizer"]["dataclass_registry"].values()
+    return {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
 
 def check_steps(given: str, text: Any) -> None:
@@ -64,7 +91,9 @@ TEXTS: dict[str, Callable[[str, Any], None]] = {
     "optimizer_overrides": check_overrides,
     "update2lr": check_steps,
     "epoch2lr": check_steps,
-    **dict.fromkeys(("eval_args", "eval_bleu_args", "eval_bleu_detok_args"), check_arguments),
+    "eval_args": check_arguments,
+    "eval_bleu_args": partial(check_arguments, list_known=_list_generation),
+    "eval_bleu_detok_args": partial(check_arguments, list_known=_list_tokenizers),
 }
 """Option whose text is a dict -> its check."""
 

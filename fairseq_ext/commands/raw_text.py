@@ -2,12 +2,13 @@
 
 import io
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import check_line_ends
+from fairseq_ext.files import check_line_ends, count_lines
 from fairseq_ext.wrapping import as_usage_error, list_copies, wrap
 
 MOST_BYTES = 4  # of a character in UTF-8
@@ -86,3 +87,19 @@ def read_input_by_lines() -> None:
 
     for module in list_copies("fairseq_cli.interactive"):
         wrap(module, "buffered_read", read)
+
+
+def check_sides(args: Namespace) -> None:
+    """Raise UsageError if the two sides of text to be binarised differ in their number of lines."""
+    if args.only_source or args.dict_only or not (args.source_lang and args.target_lang):
+        return
+    given = ",".join(filter(None, (args.validpref, args.testpref))).split(",")
+    for prefix in filter(None, (args.trainpref, *given)):
+        sides = [Path(f"{prefix}.{language}") for language in (args.source_lang, args.target_lang)]
+        if all(side.is_file() for side in sides):
+            one, other = map(count_lines, sides)
+            if one != other:
+                raise UsageError(
+                    f"{sides[0]} has {one} lines and {sides[1]} {other}; give parallel text, line "
+                    "by line"
+                )

@@ -13,9 +13,14 @@ from fairseq_ext.data.rows import IGNORED
 
 
 def count_target_tokens(base: Any, sample: Sample) -> Tensor:
-    """Return [R] the target tokens (the masked ones in masked LM), or 1 with --sentence-avg."""
-    count = sample["target"].ne(base.padding_idx).sum(1)
-    return count.clamp(max=1) if getattr(base, "sentence_avg", False) else count
+    """Return [R] the target tokens that count, or 1 with --sentence-avg.
+
+    In masked LM these are the masked ones; --ignore-prefix-size leaves the first ones out.
+    """
+    target = sample["target"]
+    if getattr(base, "sentence_avg", False):
+        return target.ne(base.padding_idx).sum(1).clamp(max=1)
+    return target[:, getattr(base, "ignore_prefix_size", 0) :].ne(base.padding_idx).sum(1)
 
 
 def count_tokens(base: Any, sample: Sample) -> Tensor:

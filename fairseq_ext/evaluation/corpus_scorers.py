@@ -26,6 +26,7 @@ from fairseq_ext.evaluation.translation import ESCAPED
 from fairseq_ext.files import batched, write_lines
 
 KINDS = {"1": "rouge1", "2": "rouge2", "l": "rougeL"}  # our name -> that of rouge-score
+COMPARED = re.compile("[a-z0-9]")
 MODEL = "Unbabel/wmt22-comet-da"
 PACKAGE = "unbabel-comet"
 BATCH = 1000  # sentences
@@ -120,6 +121,13 @@ class Rouge(SentenceMean):
         hypotheses, references = ([ESCAPED.sub(" ", line) for line in side] for side in texts)
         scores = (self.scorer.score(r, h) for h, r in zip(hypotheses, references, strict=True))
         return [score[self.kind].fmeasure for score in scores]
+
+    @staticmethod
+    def describe_empty(references: Sequence[str]) -> str:
+        """Return how many references have nothing that is compared, or "" if all have something."""
+        empty = sum(not COMPARED.search(ESCAPED.sub(" ", line).lower()) for line in references)
+        what = "no letter a-z and no digit, which is all that ROUGE reads"
+        return f"{empty} of {len(references)} references have {what}" if empty else ""
 
     def signature(self) -> str:
         """Return what is compared, and the library's version."""

@@ -185,6 +185,9 @@ def list_notes(scores: Iterable[Scores], texts: Mapping[Path, Texts], language: 
     case_counts = not all("case:lc" in each.signature for each in scores)
     if case_counts and any(_lost_case(text) for text in texts.values()):
         notes.append("the translations have no capitals and the reference has: add --lowercase")
+    if any(isinstance(each.scorer, corpus_scorers.Rouge) for each in scores):
+        empty = {corpus_scorers.Rouge.describe_empty(t.words.references) for t in texts.values()}
+        notes += [f"warning: {each}" for each in sorted(filter(None, empty))]
     return notes
 
 

@@ -42,7 +42,9 @@ class RougeScorer(BaseScorer):
         text = f"ROUGE-1/2/L F1 = {stemmed} (stemmed), {unstemmed} (unstemmed)"
         if unknown := sum(UNMATCHED in line for line in self.ref):
             text += f"; {unknown} references hold unknown words, score them with fairseq-ext score"
-        return text
+        from fairseq_ext.evaluation.corpus_scorers import Rouge
+
+        return "; ".join(filter(None, (text, Rouge.describe_empty(self.ref))))
 
     def _compute(self, name: str) -> list[float]:
         from fairseq_ext.evaluation import metrics, subword_marks  # slow, and rarely needed

@@ -48,7 +48,7 @@ from fairseq_ext.evaluation.score import (
     choose_language,
     read_texts,
 )
-from fairseq_ext.evaluation.translation import Texts, check_same_references
+from fairseq_ext.evaluation.translation import Texts, check_same_references, list_shards
 from fairseq_ext.files import atomic_writer, check_writable
 
 SUBSET = "test"  # whose translations are scored
@@ -263,7 +263,7 @@ def find_outputs(subset: str | None, runs: Sequence[Run]) -> str:
     """Return the name of the file of translations, which each run has, or raise UsageError."""
     name = f"generate-{subset or SUBSET}.txt"
     for run in runs:
-        if not (run.folder / name).is_file():
+        if not all(path.is_file() for path in list_shards(run.folder / name)):
             others = sorted(file.name for file in run.folder.glob("generate-*.txt"))
             raise UsageError(
                 f"{run.folder} has no {name} (it has {', '.join(others) or 'none'}); put "

@@ -1,5 +1,6 @@
 """Translations, printed by `fairseq-generate` or as plain text, and their references."""
 
+import glob
 import operator
 import re
 import unicodedata
@@ -188,8 +189,14 @@ def check_same_references(texts: Mapping[Path, Texts]) -> None:
             )
 
 
+def list_shards(path: Path) -> list[Path]:
+    """Return a file of translations, or what stands for it: those of fairseq-generate's shards."""
+    shards = path.parent.glob(f"{glob.escape(path.stem)}-shard*{path.suffix}")
+    return ([] if path.exists() else sorted(shards)) or [path]
+
+
 def _read_lines(path: Path) -> list[str]:
-    lines = list(read_lines(path))
+    lines = [line for part in list_shards(path) for line in read_lines(part)]
     if not lines:
         raise UsageError(f"{path} is empty; give a text with one sentence a line")
     return lines

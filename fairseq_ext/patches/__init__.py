@@ -12,6 +12,7 @@ from fairseq_ext.patches import (
     libraries,
     processes,
     resuming,
+    searching,
     speed,
     task_files,
     trainer,
@@ -54,8 +55,10 @@ PATCHES = (
     trainer.unscale_once,
     updates.count_real_batches,
     updates.stop_when_not_finite,
+    updates.count_targets_after_prefix,
     resuming.end_when_done,
     resuming.restore_plateau,
+    searching.find_overlaps_by_row,
     speed.smooth_in_one_pass,
     speed.update_in_one_kernel,
 )
@@ -66,6 +69,7 @@ NUMBERS = {
     *(batches.keep_last_batch, batches.repeat_batches, batches.refresh_cached_items),
     *(batches.use_whole_parts, batches.shuffle_after_curriculum, batches.restart_workers),
     *(trainer.average_last_norms, trainer.average_shared_once, trainer.unscale_once),
+    *(updates.count_targets_after_prefix, searching.find_overlaps_by_row),
     *(updates.count_real_batches, speed.smooth_in_one_pass, speed.update_in_one_kernel),
 }
 """Patches that change the numbers, or the speed, of fairseq's own models."""

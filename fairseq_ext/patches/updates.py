@@ -1,5 +1,6 @@
 """Patches of the trainer's step: what it counts, and what it does when a loss is not finite."""
 
+import logging
 import math
 import re
 from collections.abc import Callable
@@ -7,6 +8,8 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
+
+logger = logging.getLogger(__name__)
 
 TRAINER = "fairseq.trainer:Trainer"
 SHOWN = 20  # numbers of sentences in an error
@@ -36,6 +39,38 @@ def count_real_batches() -> None:
 
     wrap("fairseq.tasks.fairseq_task:FairseqTask", "train_step", compute)
     wrap(TRAINER, "_aggregate_logging_outputs", aggregate)
+
+
+def count_targets_after_prefix() -> None:
+    """Leave what --ignore-prefix-size leaves out of a loss out of its mean, too.
+
+    Fault: The sum over the tokens that count is divided by the number of all tokens: loss,
+        perplexity and gradient are too small.
+    Asked: who gives --ignore-prefix-size; silent; none.
+    Since: fairseq 0.10.
+    Until: criterions count the targets of their losses.
+    """
+    from fairseq.criterions import CRITERION_REGISTRY
+    from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+
+    def forward(
+        original: Callable, criterion: Any, model: Any, sample: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if prefix := criterion.ignore_prefix_size:
+            counted = sample["target"][:, prefix:].ne(criterion.padding_idx).sum().item()
+            sample = {**sample, "ntokens": counted}
+            if not counted and not vars(criterion).get("has_warned"):
+                criterion.has_warned = True
+                logger.warning(
+                    "--ignore-prefix-size is %d, and no sentence of a batch is longer; nothing is "
+                    "learned from it",
+                    prefix,
+                )
+        return original(criterion, model, sample, *args, **kw)
+
+    for kind in {*CRITERION_REGISTRY.values()}:
+        if issubclass(kind, LabelSmoothedCrossEntropyCriterion) and "forward" in vars(kind):
+            wrap(f"{kind.__module__}:{kind.__qualname__}", "forward", forward)
 
 
 def stop_when_not_finite() -> None:

@@ -1,0 +1,27 @@
+"""Patches of the search for translations."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.wrapping import wrap
+
+
+def find_overlaps_by_row() -> None:
+    """Find the overlap of groups of diverse beam search by the rows of a batch.
+
+    Fault: Numbers of sentences in the data are taken for rows of the batch: an IndexError, or the
+        penalty of another sentence.
+    Asked: who gives --diverse-beam-groups; silent where numbers are small; none.
+    Since: fairseq 0.12.
+    Until: SequenceGenerator passes rows, in the range [0, bsz), as Search.step asks for.
+    """
+
+    def advance(original: Callable, search: Any, step: int, *given: Any) -> Any:
+        *others, sentences = given  # of a generator, which gives them by position
+        if step == 0:
+            search.sentences = sentences
+        else:
+            sentences = sentences.unsqueeze(1).eq(search.sentences).long().argmax(1)
+        return original(search, step, *others, sentences)
+
+    wrap("fairseq.search:DiverseBeamSearch", "step", advance)
