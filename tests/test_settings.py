@@ -93,13 +93,13 @@ def test_texts_of_a_setting_that_are_read_and_then_refused_by_fairseq():
         ("epoch2lr", "{bad", " is '{bad'; give a dict"),
         ("eval_bleu_args", "{bad", " is '{bad'; give a dict of settings, as in {\"beam\": 3}"),
         ("eval_bleu_args", '{"beam": 0}', ": beam is 0; give a whole number from 1"),
-        ("eval_bleu_args", '{"beem": 2}', " has 'beem', which is no setting; give names, such as"),
-        ("eval_bleu_args", '{"dropout": 0}', " has 'dropout', which is no setting; give names"),
+        ("eval_bleu_args", '{"beem": 2}', " has 'beem', which is no setting; did you mean beam?"),
+        ("eval_bleu_args", '{"dropout": 0}', " has 'dropout', which is no setting; did you"),
         ("eval_bleu_detok_args", "[1]", " is '[1]'; give a dict"),
         (
             "eval_bleu_detok_args",
             '{"target_lnag": "de"}',
-            "no setting; give names, such as target_",
+            "no setting; did you mean target_lang?",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """Checks of all flags of a command, or of a whole configuration, before anything is read."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -70,7 +71,7 @@ def is_hydra() -> bool:
     """Tell whether this command has a configuration of hydra, and not flags."""
     from hydra.core.hydra_config import HydraConfig
 
-    return HydraConfig.initialized()
+    return HydraConfig.initialized() or "hydra" in Path(sys.argv[0]).name
 
 
 def to_flag(name: str) -> str:

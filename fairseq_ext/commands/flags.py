@@ -148,13 +148,13 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
             "--arch is not given, or the name of no architecture; give one, such as transformer"
         ) from None
-    args = parsed if isinstance(parsed, Namespace) else parsed[0]
-    check_flags(args)
-    check_unused(args)
-    if "destdir" in args:
-        check_alignment_files(args)
-        check_sides(args)
-    ask_for_alignment(args)
+    given: Namespace = parsed if isinstance(parsed, Namespace) else parsed[0]
+    check_flags(given)
+    check_unused(given)
+    if "destdir" in given:
+        check_alignment_files(given)
+        check_sides(given)
+    ask_for_alignment(given)
     return parsed
 
 

@@ -22,11 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import MODEL_DATACLASS_REGISTRY
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
-from omegaconf import OmegaConf
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -40,6 +35,7 @@ from fairseq_ext.files import new_folder
 from fairseq_ext.interchange import hf_deberta, hf_deberta_first, hf_vocabulary
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.hf_tokenizers import read_tokenizer
+from fairseq_ext.interchange.new_checkpoint import make_checkpoint
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 
 ARCHITECTURE = "roberta_una_12"
@@ -282,26 +278,4 @@ def make_options(config: dict[str, Any], state: dict[str, Tensor]) -> dict[str, 
         "activation_fn": hf.ACTIVATIONS[config["hidden_act"]],
         "max_positions": len(state[hf.POSITIONS]) - FIRST_POSITION,
         "segments": len(state[hf.SEGMENTS]) if hf.SEGMENTS in state else 0,
-    }
-
-
-def make_checkpoint(model: dict[str, Any], state: dict[str, Tensor], data: Path) -> dict[str, Any]:
-    """Return a checkpoint as `fairseq-train` saves it, before any update."""
-    task = {"data": str(data), "tokens_per_sample": model["max_positions"]}
-    architecture = MODEL_DATACLASS_REGISTRY[model["_name"]]
-    parts = {
-        "model": (architecture, model),
-        "task": (TASK_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm", **task}),
-        "criterion": (CRITERION_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm"}),
-    }
-    config: Any = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig)))
-    for part, (dataclass, values) in parts.items():
-        config[part] = OmegaConf.merge(OmegaConf.structured(dataclass), values)
-    return {
-        "args": None,
-        "cfg": OmegaConf.to_container(config, resolve=True, enum_to_str=True),
-        "model": state,
-        "optimizer_history": [{"num_updates": 0, "optimizer_name": "", "lr_scheduler_state": {}}],
-        "extra_state": {"train_iterator": {"epoch": 1}},
-        "task_state": {},
     }

@@ -9,6 +9,7 @@ of fairseq alone; what a command needs of its process is in `commands`.
 from fairseq_ext.patches import (
     batches,
     checkpoints,
+    kept_checkpoints,
     libraries,
     processes,
     resuming,
@@ -33,8 +34,8 @@ PATCHES = (
     checkpoints.copy_whole,
     checkpoints.save_whole,
     checkpoints.try_folder_safely,
-    checkpoints.find_scores_below_zero,
-    checkpoints.save_what_is_kept,
+    kept_checkpoints.find_scores_below_zero,
+    kept_checkpoints.save_what_is_kept,
     checkpoints.load_safely,
     checkpoints.parse_settings,
     checkpoints.unpack_safely,

@@ -19,9 +19,6 @@ from fairseq_ext.wrapping import replace, wrap
 Examine = Callable[[str, dict[str, Any]], None]
 
 _examiners: list[Examine] = []
-_saving: list[tuple[Any, str]] = []  # settings and suffix of a checkpoint that is being saved
-
-SCORE = r"(\d+\.?\d*)"  # in the names of the best checkpoints
 
 
 def copy_whole() -> None:
@@ -82,63 +79,6 @@ def try_folder_safely() -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
     wrap("fairseq.checkpoint_utils", "verify_checkpoint_directory", verify)
-
-
-def find_scores_below_zero() -> None:
-    """Find the best checkpoints by their scores also where these are below 0.
-
-    Fault: --keep-best-checkpoints deletes none whose score is below 0, as the loss of Pearson's
-        correlation is, and keeps other ones than the best.
-    Asked: who maximises a correlation; loses the best checkpoints; none.
-    Since: fairseq 0.10.
-    Until: save_checkpoint looks for a minus sign too.
-    """
-
-    def checkpoint_paths(original: Callable, *args: Any, **how: Any) -> Any:
-        scored = SCORE in how.get("pattern", "")
-        if scored:
-            how["pattern"] = how["pattern"].replace(SCORE, SCORE.replace("(", "(-?"))
-        paths = original(*args, **how)
-        return _pretend_worst(paths, *_saving[-1]) if scored and _saving else paths
-
-    wrap("fairseq.checkpoint_utils", "checkpoint_paths", checkpoint_paths)
-
-
-def _pretend_worst(paths: list[str], cfg: Any, suffix: str) -> list[str]:
-    """Return the best checkpoints, which fairseq has sorted, and the worst of all if some lack."""
-    if len(paths) >= cfg.keep_best_checkpoints:
-        return paths
-    if cfg.maximize_best_checkpoint_metric:
-        return [*paths, f"_-inf{suffix}.pt"]
-    return [f"_inf{suffix}.pt", *paths]
-
-
-def save_what_is_kept() -> None:
-    """Save the checkpoints that --save-interval-updates and --keep-best-checkpoints promise.
-
-    Fault: An update of --save-interval-updates that ends an epoch is left to the checkpoint of the
-        epoch, also where --no-epoch-checkpoints or --save-interval leaves that out. Of the best
-        checkpoints, one that is worse than those there are is not saved, though there are fewer
-        than --keep-best-checkpoints.
-    Asked: who gives these flags; loses checkpoints; none.
-    Since: fairseq 0.9.
-    Until: save_checkpoint looks for both.
-    """
-
-    def save(original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
-        of_epoch = not cfg.no_epoch_checkpoints and epoch_itr.epoch % cfg.save_interval == 0
-        every = cfg.save_interval_updates
-        if every > 0 and trainer.get_num_updates() % every == 0 and not of_epoch:
-            epoch_itr = types.SimpleNamespace(
-                epoch=epoch_itr.epoch, state_dict=epoch_itr.state_dict, end_of_epoch=lambda: False
-            )
-        _saving.append((cfg, trainer.checkpoint_suffix))
-        try:
-            return original(cfg, trainer, epoch_itr, val_loss)
-        finally:
-            _saving.pop()
-
-    wrap("fairseq.checkpoint_utils", "save_checkpoint", save)
 
 
 def load_safely() -> None:
