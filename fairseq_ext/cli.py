@@ -112,7 +112,7 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
         )
     if verb not in NO_READERS:
         add_permissions(parser)
-    parser.set_defaults(run=module.run, parser=parser)
+    parser.set_defaults(run=module.run, parser_of_verb=parser)  # annotate has --parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     check_verb(*arguments[:1])
     args, unknown = build_parser(arguments[:1]).parse_known_args(arguments)
-    parser = vars(args).pop("parser")
+    parser = vars(args).pop("parser_of_verb")
     if unknown:
         refuse_unknown(parser, unknown, parser.prog)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of the verb
