@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fairseq_ext.commands.outputs import GENERATE
+from fairseq_ext.commands.outputs import GENERATE, rename_results
 from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import as_usage_error, list_copies, wrap
 
@@ -55,14 +55,12 @@ def shard_sentences() -> None:
             data.ordered_indices = lambda: whole()[own]
         return data
 
-    def open_part(original: Callable, path: str, *args: Any, **kwargs: Any) -> Any:
-        if part.step > 1:
-            path = f"{path.removesuffix('.txt')}-shard{part.start}.txt"
-        return original(path, *args, **kwargs)
+    def rename(path: str) -> str:
+        return f"{path.removesuffix('.txt')}-shard{part.start}.txt" if part.step > 1 else path
 
     for module in list_copies(GENERATE):
         wrap(module, "main", main)
-        wrap(module, "open", open_part)
+    rename_results.append(rename)
     wrap("fairseq.tasks.fairseq_task:FairseqTask", "dataset", dataset)
 
 

@@ -12,10 +12,6 @@ from fairseq_ext.errors import to_line
 from fairseq_ext.wrapping import FULL_KEY, as_usage_error, replace, wrap
 
 REFUSALS = {
-    ("fairseq.checkpoint_utils", "verify_checkpoint_directory"): (
-        "[Errno",
-        "cannot write checkpoints to {argument} ({reason}); choose another --save-dir",
-    ),
     ("fairseq.search:LexicallyConstrainedBeamSearch", "init_constraints"): (
         "'NoneType'",
         "--constraints is given and this command reads none; give it to fairseq-interactive, "

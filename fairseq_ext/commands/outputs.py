@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.errors import is_command
 from fairseq_ext.files import explain_disk_errors, rename_when_complete
 from fairseq_ext.places import hold, hold_until_exit, private_folder
+from fairseq_ext.training.machine_checks import before_training
 from fairseq_ext.wrapping import list_copies, replace, wrap
 
 NEVER = logging.CRITICAL + 1
@@ -45,9 +47,15 @@ def say_once_that_a_log_is_cut() -> None:
     wrap("logging:FileHandler", "_open", open_in_utf8)
 
 
+rename_results: list[Callable[[str], str]] = []
+"""Functions that give the file of --results-path another name."""
+
+
 @contextmanager
 def open_whole(path: str, mode: str, **settings: Any) -> Iterator[Any]:
     """Open a file to write, which gets its name when it is complete; keep other writers out."""
+    for rename in rename_results:
+        path = rename(path)
     held = hold(Path(path), "--results-path")
     with held, rename_when_complete(Path(path)) as part, part.open(mode, **settings) as file:
         yield file
@@ -74,14 +82,16 @@ def train_alone() -> None:
     Since: always.
     Until: fairseq-train locks the folder.
     """
+    before_training.append(hold_checkpoints)
+
+
+def hold_checkpoints(cfg: Any) -> None:
+    """Keep other commands out of the --save-dir of a training; raise UsageError if one is in it."""
     from fairseq.distributed.utils import is_master
 
-    def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-        if is_master(cfg.distributed_training) and not cfg.checkpoint.no_save:
-            hold_until_exit(Path(cfg.checkpoint.save_dir), "--save-dir")
-        original(trainer, cfg, *args, **kwargs)
-
-    wrap("fairseq.trainer:Trainer", "__init__", start)
+    saves = is_master(cfg.distributed_training) and not cfg.checkpoint.no_save
+    if saves and is_command():
+        hold_until_exit(Path(cfg.checkpoint.save_dir), "--save-dir")
 
 
 def write_data_whole() -> None:

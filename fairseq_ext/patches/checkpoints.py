@@ -75,8 +75,13 @@ def try_folder_safely() -> None:
     """
 
     def verify(original: Callable, folder: str) -> None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write checkpoints to {folder} ({error}); choose another --save-dir"
+            ) from None
 
     wrap("fairseq.checkpoint_utils", "verify_checkpoint_directory", verify)
 

@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_ext.patches.best_metric import check_metric
 from fairseq_ext.patches.checkpoints import examining
 from fairseq_ext.patches.resuming import EARLY_STOP, early_stop
-from fairseq_ext.training.machine_checks import check_precision, check_processes
+from fairseq_ext.training.machine_checks import before_training, check_precision, check_processes
 from fairseq_ext.wrapping import as_usage_error, wrap
 
 TRAINER = "fairseq.trainer:Trainer"
@@ -39,6 +39,8 @@ def check_before_training() -> None:
     def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         check_precision(cfg)
         check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
+        for check in before_training:
+            check(cfg)
         original(trainer, cfg, *args, **kwargs)
         training_checks.check_training(trainer.get_model(), trainer.get_criterion(), cfg)
         check_metric(trainer)

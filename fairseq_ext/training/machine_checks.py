@@ -3,11 +3,15 @@
 import logging
 import os
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger(__name__)
+
+before_training: list[Callable[[Any], None]] = []
+"""Further checks of the configuration of a training, which commands make."""
 
 LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # variables that fairseq reads
 SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
