@@ -1,0 +1,293 @@
+"""Print the pages of docs/results/ from the records in docs/results/records/.
+
+What a page says before and after the marks `printed by docs/print_results.py` stays as it is.
+
+Example:
+  python docs/print_results.py          # says which pages are not as they would be written
+  python docs/print_results.py --write
+"""
+
+import argparse
+import math
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import records
+from records import ROOT, Effect, Record
+
+PAGES = ROOT / "docs" / "results"
+PAPERS = {
+    "ding": "Ding et al. 2020: doubly-normalised and hybrid attention (DNA, HNA)",
+    "deshpande": "Deshpande and Narasimhan 2020: attention guidance (AG)",
+    "you": "You et al. 2020: hard-coded Gaussian attention",
+    "wang": "Wang et al. 2020: role-guided masks",
+    "wu": "Wu et al. 2023: adversarial self-attention (ASA)",
+    "jia": "Jia 2024: task-specific attention",
+    "today": "Today's alternatives",
+    "ours": "Claims of this package",
+}
+MARK = re.compile(
+    r"(?P<begin><!-- printed by docs/print_results\.py: (?P<name>\w+) -->\n)"
+    r".*?(?P<end><!-- end of (?P=name) -->)",
+    re.S,
+)
+
+
+def show(value: float, digits: int, signed: bool = False) -> str:
+    """Return a number as pages show it."""
+    if math.isinf(value):
+        return "–"
+    return f"{value:{'+' if signed else ''},.{digits}f}".replace("-", "−")
+
+
+def show_p(p: float) -> str:
+    """Return a p-value as pages show it."""
+    return "< 0.0001" if p < 0.0001 else f"{p:.3g}" if p < 0.1 else f"{p:.2f}"
+
+
+def show_effect(effect: Effect, record: Record, measure: str) -> str:
+    """Return a difference with its unit and its interval, or its p-value if there is none."""
+    about = record["measures"][measure]
+    digits, ratio = about["digits"], effect.null == 1
+    text = show(effect.difference, digits, signed=not ratio)
+    text += f" {'times' if ratio else about.get('unit', '')}".rstrip()
+    if effect.interval:
+        low, high = (show(end, digits, signed=not ratio) for end in effect.interval)
+        return f"{text} [{low}, {high}]"
+    return text if math.isnan(effect.p) else f"{text} (p = {show_p(effect.p)})"
+
+
+def show_cell(record: Record, measure: str, n: int, mean: float, error: float) -> str:
+    """Return a mean with its standard error."""
+    digits = record["measures"][measure]["digits"]
+    cell = show(mean, digits)
+    return cell if math.isnan(error) else f"{cell} ± {show(error, digits)}"
+
+
+def label(record: Record, name: str) -> str:
+    """Return what pages call a side or a group."""
+    return record.get("labels", {}).get(name, name)
+
+
+def decide(record: Record) -> str:
+    """Return the measure that decides."""
+    return next(iter(record["measures"]))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, with its numbers on the right."""
+    head = ["| " + " | ".join(titles) + " |", "|---|" + "---:|" * (len(titles) - 1)]
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return re.sub(r"\|  (?=\|)", "| ", "\n".join([*head, *lines])) + "\n"
+
+
+def print_scores(record: Record) -> str:
+    """Return the table of a record: each side with its means, and its tests against the baseline."""
+    shown = [name for name, about in record["measures"].items() if about.get("printed", True)]
+    means = {name: records.summarise(record, name) for name in record["measures"]}
+    keys = list(dict.fromkeys(key for name in means for key in means[name]))
+    baselines = [each["baseline"] for each in record.get("comparisons", ())]
+    baselines += [each["baseline"] for each in record.get("reported", ())]
+    baseline, first = baselines[0] if baselines else "", decide(record)
+    better = record["measures"][first]["better"]
+    groups = list(dict.fromkeys(group for group, _ in keys))
+
+    def rank(key: tuple[str, str]) -> tuple[int, float]:
+        mean = means[first].get(key, (0, math.inf, 0))[1]
+        return groups.index(key[0]), -mean if better == "higher" else mean
+
+    effects = records.compare(record)
+    columns = _list_tests(effects, baseline, first)
+    grouped = any(groups)
+    titles = [*([""] if grouped else []), "", "n", *(record["measures"][x]["title"] for x in shown)]
+    titles += [f"{title} against {label(record, baseline)}" for title in columns]
+    rows = []
+    for key in sorted(keys, key=rank):
+        n = max(means[name][key][0] for name in means if key in means[name])
+        row = [label(record, key[0])] if grouped else []
+        row += [label(record, key[1]), str(n)]
+        row += [show_cell(record, x, *means[x][key]) if key in means[x] else "" for x in shown]
+        found = {e.test: e for e in effects.get((key[0], key[1], baseline, first), ())}
+        row += [_show_test(found.get(test), record, first) for test in columns.values()]
+        rows.append(row)
+    return print_table(titles, rows)
+
+
+def _list_tests(effects: dict, baseline: str, measure: str) -> dict[str, str]:
+    """Return the tests of a measure by the titles of their columns."""
+    found = [e.test for key, all_ in effects.items() if key[2:] == (baseline, measure) for e in all_]
+    tests = dict.fromkeys(found)
+    if [*tests] in (["t"], [""]):
+        return {"difference": [*tests][0]}
+    return {f"difference ({test})" if test else "difference": test for test in tests}
+
+
+def _show_test(effect: Effect | None, record: Record, measure: str) -> str:
+    if effect is None:
+        return ""
+    text = show_effect(effect, record, measure)
+    return text if math.isnan(effect.p) or "p =" in text else f"{text}, p {show_p(effect.p)}"
+
+
+def show_effects(record: Record, claim: Record, most: int = 2) -> str:
+    """Return the first effects of a claim, those that decide its verdict in front."""
+    judged = records.judge_tests(record, claim)
+    decisive = "holds" if claim["verdict"] == "partly" else claim["verdict"]
+    judged.sort(key=lambda each: each[2] != decisive)
+    differing = [len({key[i] for key, _, _ in judged}) > 1 for i in range(4)]
+    shown = []
+    for key, effects, _ in [each for each in judged if each[1]][:most]:
+        effect = max(effects, key=lambda e: e.p if math.isfinite(e.p) else -1)
+        titles = [*map(partial(label, record), key[:3]), record["measures"][key[3]]["title"]]
+        names = [title for title, differs in zip(titles, differing, strict=True) if differs]
+        text = show_effect(effect, record, key[3])
+        shown.append(f"{', '.join(names)} {text}".strip())
+    return "; ".join(shown) + (f", {effect.n} {_count(record, effect.n)}" if shown else "")
+
+
+def _count(record: Record, n: int) -> str:
+    repeats = record.get("repeats", "seeds")
+    return repeats.removesuffix("s") if n == 1 else repeats
+
+
+def print_index(all_records: list[Record]) -> str:
+    """Return the table of all claims by paper."""
+    lines = ["| claim | verdict | effect [95 % interval], runs | evidence |", "|---|---|---|---|"]
+    for paper, title in PAPERS.items():
+        rows = [(r, c) for r in all_records for c in r.get("claims", ()) if c["paper"] == paper]
+        if rows:
+            lines.append(f"| **{title}** | | | |")
+        for record, claim in rows:
+            place = f" ({claim['place']})" if claim["place"] else ""
+            where = record.get("where", record["title"])
+            link = f"[{where}]({record['page']}.md#{anchor(record)})"
+            effect = show_effects(record, claim, 1)
+            lines.append(f"| {claim['claim']}{place} | {claim['verdict']} | {effect} | {link} |")
+    return "\n".join(lines) + "\n"
+
+
+def anchor(record: Record) -> str:
+    """Return the anchor of a record's heading."""
+    if record.get("brief"):
+        return "also-measured"
+    return re.sub(r"[^\w\- ]", "", record["title"]).lower().replace(" ", "-")
+
+
+def wrap(text: str, indent: str = "") -> str:
+    """Return text in lines that a reader of the source can read."""
+    return textwrap.fill(
+        text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def print_trial(record: Record) -> str:
+    """Return the section of a record: its claims, its numbers and its picture."""
+    parts = [f"## {record['title']}", wrap(f"{record['question']} {record.get('settings', '')}")]
+    items = []
+    for claim in record.get("claims", ()):
+        effect = show_effects(record, claim)
+        part = f" {claim['part']}" if claim["verdict"] == "partly" else ""
+        void = f" {claim['void']}" if claim.get("void") else ""
+        text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}{void}"
+        items.append(wrap(text + (f" ({effect}.)" if effect else ""), "  "))
+    parts += ["\n".join(items)] if items else []
+    if record.get("measures"):
+        parts.append(print_scores(record).rstrip())
+    for table in record.get("tables", ()):
+        if table.get("printed"):
+            title = [wrap(f"{table['title']}:")] if table.get("title") else []
+            parts += [*title, print_table(table["columns"], table["rows"]).rstrip()]
+    picture = PAGES.parent / "pictures" / "results" / f"{record['name']}.svg"
+    if picture.is_file():
+        alt = f"{record['title']}: runs, means and intervals of the differences"
+        parts.append(f"![{alt}](../pictures/results/{picture.name})")
+    for each in record.get("pictures", ()):
+        parts.append(f"![{each['title']}](../pictures/{each['file']})")
+    parts.append(wrap(f"{record['meaning']} *What would change it:* {record['change']}"))
+    return "\n\n".join(parts) + "\n"
+
+
+def print_brief(page: list[Record]) -> str:
+    """Return the table of the records that have no section of their own."""
+    rows = [
+        f"| [{r['title']}](records/{r['name']}.toml) | {r['date']} | {r['meaning']} |" for r in page
+    ]
+    return "\n".join(["## Also measured\n", "| trial | ended | found |", "|---|---|---|", *rows, ""])
+
+
+def print_provenance(page: list[Record]) -> str:
+    """Return where the numbers of a page come from."""
+    lines = ["## Where the numbers come from\n", "| record | ended | commit | machine | not kept |"]
+    lines.append("|---|---|---|---|---|")
+    for record in page:
+        lacks = ", ".join(field for field in records.PROVENANCE if not record.get(field))
+        machine = record.get("hardware", "").partition(",")[0]
+        link = f"[{record['title']}](records/{record['name']}.toml)"
+        commit = record.get("commit", "").partition(" (")[0]
+        lines.append(f"| {link} | {record['date']} | {commit} | {machine} | {lacks} |")
+    commands = [r["command"].strip() for r in page if r.get("command")]
+    block = "\n".join("    " + line for command in commands for line in command.splitlines())
+    return "\n".join(lines) + ("\n\n" + block if commands else "") + "\n"
+
+
+def print_page(page: list[Record]) -> str:
+    """Return what a page says of its records."""
+    whole = [record for record in page if not record.get("brief")]
+    brief = [record for record in page if record.get("brief")]
+    parts = [*map(print_trial, whole), *([print_brief(brief)] if brief else [])]
+    return "\n".join([*parts, print_provenance(whole)])
+
+
+def print_protocols() -> str:
+    """Return the list of what was written before runs began."""
+    rows = []
+    for path in sorted((PAGES / "records" / "protocols").glob("*.toml")):
+        protocol = tomllib.loads(path.read_text("utf-8"))
+        link = f"[{protocol['title']}](records/protocols/{path.name})"
+        cells = [protocol["date"], link, protocol["decides"], str(len(protocol["corrections"]))]
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    head = ["| written | protocol | what decides | corrections |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def print_targets() -> Iterator[tuple[Path, str, str]]:
+    """Yield each page with marks, its text, and what that would be."""
+    found = records.read_records()
+    pages = {name: [r for r in found if r["page"] == name] for name in {r["page"] for r in found}}
+    for path in sorted(PAGES.glob("*.md")):
+        text = path.read_text("utf-8")
+
+        def fill(match: re.Match, path: Path = path) -> str:
+            printers = {"claims": lambda: print_index(found), "protocols": print_protocols}
+            printer = printers.get(match["name"], lambda: print_page(pages[path.stem]))
+            return f"{match['begin']}\n{printer()}\n{match['end']}"
+
+        yield path, text, MARK.sub(fill, text)
+
+
+def main() -> int:
+    """Say which pages differ, or write them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write them")
+    write = parser.parse_args().write
+    found = records.read_records()
+    faults = [f"{r['name']}: {fault}" for r in found for fault in records.find_faults(r)]
+    if faults:
+        sys.exit("\n".join(faults))
+    changed = [(path, new) for path, old, new in print_targets() if old != new]
+    for path, new in changed:
+        print(path.relative_to(ROOT))
+        if write:
+            path.write_text(new, "utf-8")
+    return int(bool(changed) and not write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
