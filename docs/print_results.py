@@ -191,7 +191,7 @@ def print_trial(record: Record) -> str:
     items = []
     for claim in record.get("claims", ()):
         effect = show_effects(record, claim)
-        part = f" {claim['part']}" if claim["verdict"] == "partly" else ""
+        part = f" {claim['part']}" if claim.get("part") else ""
         void = f" {claim['void']}" if claim.get("void") else ""
         text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}{void}"
         items.append(wrap(text + (f" ({effect}.)" if effect else ""), "  "))

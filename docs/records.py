@@ -27,6 +27,7 @@ Fields of a record:
 A verdict follows by rule. Of each test: *holds* or *opposite* if the 95 % interval is beyond 0, p is
 below .05 as corrected, and n is 3 or more, by every test that the record has; *open* if n is less or
 the protocol allows none; *not shown* otherwise. *partly*: some tests of a claim hold and not all.
+A claim is *opposite* too if some of its tests are and none holds; `part` says which.
 """
 
 import math
@@ -194,10 +195,9 @@ def judge(record: Record, claim: Record) -> str:
         return "open"
     if len({*outcomes}) == 1:
         return outcomes[0]
-    decided = [outcome for outcome in outcomes if outcome != "open"]
-    if "holds" in decided:
+    if "holds" in outcomes:
         return "partly"
-    return decided[0] if len({*decided}) == 1 else "not shown"
+    return "opposite" if "opposite" in outcomes else "not shown"
 
 
 def judge_tests(record: Record, claim: Record) -> list[tuple[Key, list[Effect], str]]:
@@ -232,9 +232,15 @@ def find_faults(record: Record) -> list[str]:
             faults.append(f"'{text}' has more than 12 words")
         if (verdict := judge(record, claim)) != claim.get("verdict"):
             faults.append(f"'{text}' is called {claim.get('verdict')}; by the rule it is {verdict}")
-        if verdict == "partly" and not claim.get("part"):
-            faults.append(f"'{text}' holds partly and does not say where; give its part")
+        if _is_mixed(record, claim) and not claim.get("part"):
+            faults.append(f"'{text}' is {verdict} in a part and does not say where; give its part")
     return faults + _find_wrong_differences(record)
+
+
+def _is_mixed(record: Record, claim: Record) -> bool:
+    """Return whether a verdict is of some tests of a claim and not of all."""
+    outcomes = {outcome for _, _, outcome in judge_tests(record, claim)}
+    return len(outcomes) > 1 and not outcomes <= {"not shown", "open"}
 
 
 def _find_wrong_differences(record: Record) -> list[str]:
