@@ -42,12 +42,13 @@ def show(value: float, digits: int, signed: bool = False) -> str:
     """Return a number as pages show it."""
     if math.isinf(value):
         return "–"
+    value = round(value, digits) + 0.0  # not -0
     return f"{value:{'+' if signed else ''},.{digits}f}".replace("-", "−")
 
 
 def show_p(p: float) -> str:
     """Return a p-value as pages show it."""
-    return "< 0.0001" if p < 0.0001 else f"{p:.3g}" if p < 0.1 else f"{p:.2f}"
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}".rstrip("0") if p < 0.1 else f"{p:.2f}"
 
 
 def show_effect(effect: Effect, record: Record, measure: str) -> str:
@@ -59,7 +60,7 @@ def show_effect(effect: Effect, record: Record, measure: str) -> str:
     if effect.interval:
         low, high = (show(end, digits, signed=not ratio) for end in effect.interval)
         return f"{text} [{low}, {high}]"
-    return text if math.isnan(effect.p) else f"{text} (p = {show_p(effect.p)})"
+    return text if math.isnan(effect.p) else f"{text} (p {show_p(effect.p)})"
 
 
 def show_cell(record: Record, measure: str, n: int, mean: float, error: float) -> str:
@@ -91,6 +92,8 @@ def print_scores(record: Record) -> str:
     shown = [name for name, about in record["measures"].items() if about.get("printed", True)]
     means = {name: records.summarise(record, name) for name in record["measures"]}
     keys = list(dict.fromkeys(key for name in means for key in means[name]))
+    if not keys:
+        return ""
     baselines = [each["baseline"] for each in record.get("comparisons", ())]
     baselines += [each["baseline"] for each in record.get("reported", ())]
     baseline, first = baselines[0] if baselines else "", decide(record)
@@ -105,33 +108,38 @@ def print_scores(record: Record) -> str:
     columns = _list_tests(effects, baseline, first)
     grouped = any(groups)
     titles = [*([""] if grouped else []), "", "n", *(record["measures"][x]["title"] for x in shown)]
-    titles += [f"{title} against {label(record, baseline)}" for title in columns]
+    titles += [f"{title} to {label(record, baseline)}" for title in columns]
     rows = []
     for key in sorted(keys, key=rank):
         n = max(means[name][key][0] for name in means if key in means[name])
         row = [label(record, key[0])] if grouped else []
         row += [label(record, key[1]), str(n)]
         row += [show_cell(record, x, *means[x][key]) if key in means[x] else "" for x in shown]
-        found = {e.test: e for e in effects.get((key[0], key[1], baseline, first), ())}
-        row += [_show_test(found.get(test), record, first) for test in columns.values()]
+        all_ = effects.get((key[0], key[1], baseline, first), ())
+        found = {effect.test or "t": effect for effect in all_}
+        row += [_show_test(found, test, record, first) for test in columns.values()]
         rows.append(row)
     return print_table(titles, rows)
 
 
 def _list_tests(effects: dict, baseline: str, measure: str) -> dict[str, str]:
     """Return the tests of a measure by the titles of their columns."""
-    found = [e.test for key, all_ in effects.items() if key[2:] == (baseline, measure) for e in all_]
-    tests = dict.fromkeys(found)
-    if [*tests] in (["t"], [""]):
-        return {"difference": [*tests][0]}
-    return {f"difference ({test})" if test else "difference": test for test in tests}
+    keys = [key for key in effects if key[2:] == (baseline, measure)]
+    tests = list(dict.fromkeys(e.test or "t" for key in keys for e in effects[key]))
+    return {f"difference, {test}" if len(tests) > 1 else "difference": test for test in tests}
 
 
-def _show_test(effect: Effect | None, record: Record, measure: str) -> str:
+def _show_test(found: dict[str, Effect], test: str, record: Record, measure: str) -> str:
+    """Return a difference with its interval and p, or p alone if another test has the former."""
+    effect = found.get(test)
     if effect is None:
         return ""
-    text = show_effect(effect, record, measure)
-    return text if math.isnan(effect.p) or "p =" in text else f"{text}, p {show_p(effect.p)}"
+    p = f"p {show_p(effect.p)}" if math.isfinite(effect.p) else ""
+    if len(found) > 1 and not effect.interval:
+        return p
+    about = {**record["measures"][measure], "unit": ""}
+    text = show_effect(effect._replace(p=math.nan), {"measures": {measure: about}}, measure)
+    return ", ".join(filter(None, [text, p]))
 
 
 def show_effects(record: Record, claim: Record, most: int = 2) -> str:
@@ -196,8 +204,8 @@ def print_trial(record: Record) -> str:
         text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}{void}"
         items.append(wrap(text + (f" ({effect}.)" if effect else ""), "  "))
     parts += ["\n".join(items)] if items else []
-    if record.get("measures"):
-        parts.append(print_scores(record).rstrip())
+    if record.get("measures") and (scores := print_scores(record)):
+        parts.append(scores.rstrip())
     for table in record.get("tables", ()):
         if table.get("printed"):
             title = [wrap(f"{table['title']}:")] if table.get("title") else []

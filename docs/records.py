@@ -14,8 +14,9 @@ Fields of a record:
     columns, runs                          a row for each run: (group,) side, repetition, measures
     means        where runs were not kept: rows of side, n, and [mean, standard error] (or the mean
                  alone) of each measure
-    comparisons  tests to compute from the runs: baseline, sides (default: all others), and whether
-                 p is corrected over "sides" (default), "groups" or "nothing"
+    comparisons  tests to compute from the runs: baseline, sides (default: all others), whether p is
+                 corrected over "sides" (default), "groups" or "nothing", and for how many (`of`) if
+                 some were not run
     reported     tests that cannot be computed again: side, baseline, measure, group, difference,
                  low, high, p, n, test, source; null is 1 for ratios
     tables       title, columns and rows of other numbers; printed: on the page
@@ -123,11 +124,13 @@ def summarise(record: Record, measure: str) -> dict[tuple[str, str], tuple[int, 
 def compare(record: Record) -> dict[Key, list[Effect]]:
     """Return the effects of each comparison: computed from the runs, and as reported."""
     effects: dict[Key, list[Effect]] = {}
-    for family in _families(record):
+    for family, number in _families(record):
         computed = {key: _test(record, key) for key in family}
         tested = {key: effect for key, effect in computed.items() if effect}
-        corrected = significance.holm(effect.p for effect in tested.values())
-        for (key, effect), p in zip(tested.items(), corrected, strict=True):
+        known = [effect.p for effect in tested.values()]
+        missing = [1.0] * (number - sum(map(math.isfinite, known)))
+        corrected = significance.holm([*known, *missing])
+        for (key, effect), p in zip(tested.items(), corrected, strict=False):
             effects.setdefault(key, []).append(effect._replace(p=p))
     for entry in record.get("reported", ()):
         key = entry.get("group", ""), entry["side"], entry["baseline"], entry["measure"]
@@ -139,20 +142,20 @@ def compare(record: Record) -> dict[Key, list[Effect]]:
     return effects
 
 
-def _families(record: Record) -> Iterator[list[Key]]:
-    """Yield the comparisons whose p-values are corrected together."""
+def _families(record: Record) -> Iterator[tuple[list[Key], int]]:
+    """Yield comparisons whose p-values are corrected together, and for how many at least."""
     groups = dict.fromkeys(group for group, _ in tabulate(record))
     for comparison in record.get("comparisons", ()):
-        baseline, correct = comparison["baseline"], comparison.get("correct", "sides")
+        baseline = comparison["baseline"]
         sides = comparison.get("sides") or dict.fromkeys(side for _, side in tabulate(record))
         for measure in comparison.get("measures", record["measures"]):
             keys = [(g, s, baseline, measure) for g in groups for s in sides if s != baseline]
-            if correct == "groups":
-                yield from ([key for key in keys if key[1] == side] for side in sides)
-            elif correct == "sides":
-                yield from ([key for key in keys if key[0] == group] for group in groups)
-            else:
-                yield from ([key] for key in keys)
+            together = {
+                "groups": [[key for key in keys if key[1] == side] for side in sides],
+                "sides": [[key for key in keys if key[0] == group] for group in groups],
+                "nothing": [[key] for key in keys],
+            }[comparison.get("correct", "sides")]
+            yield from ((family, comparison.get("of", 0)) for family in together)
 
 
 def _test(record: Record, key: Key) -> Effect | None:
