@@ -21,6 +21,7 @@ import records
 from records import ROOT, Effect, Record
 
 PAGES = ROOT / "docs" / "results"
+PICTURES = ROOT / "docs" / "pictures" / "results"
 PAPERS = {
     "ding": "Ding et al. 2020: doubly-normalised and hybrid attention (DNA, HNA)",
     "deshpande": "Deshpande and Narasimhan 2020: attention guidance (AG)",
@@ -52,14 +53,16 @@ def show_p(p: float) -> str:
 
 
 def show_effect(effect: Effect, record: Record, measure: str) -> str:
-    """Return a difference with its unit and its interval, or its p-value if there is none."""
+    """Return a difference with its unit, its interval, and p where the interval says too much."""
     about = record["measures"][measure]
     digits, ratio = about["digits"], effect.null == 1
     text = show(effect.difference, digits, signed=not ratio)
     text += f" {'times' if ratio else about.get('unit', '')}".rstrip()
     if effect.interval:
         low, high = (show(end, digits, signed=not ratio) for end in effect.interval)
-        return f"{text} [{low}, {high}]"
+        text += f" [{low}, {high}]"
+        beyond = effect.interval[0] > effect.null or effect.interval[1] < effect.null
+        return f"{text}, p {show_p(effect.p)}" if beyond and effect.p >= records.SURE else text
     return text if math.isnan(effect.p) else f"{text} (p {show_p(effect.p)})"
 
 
@@ -88,7 +91,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_scores(record: Record) -> str:
-    """Return the table of a record: each side with its means, and its tests against the baseline."""
+    """Return the table of a record: each side with its means and its difference to the baseline."""
     shown = [name for name, about in record["measures"].items() if about.get("printed", True)]
     means = {name: records.summarise(record, name) for name in record["measures"]}
     keys = list(dict.fromkeys(key for name in means for key in means[name]))
@@ -105,41 +108,34 @@ def print_scores(record: Record) -> str:
         return groups.index(key[0]), -mean if better == "higher" else mean
 
     effects = records.compare(record)
-    columns = _list_tests(effects, baseline, first)
-    grouped = any(groups)
-    titles = [*([""] if grouped else []), "", "n", *(record["measures"][x]["title"] for x in shown)]
-    titles += [f"{title} to {label(record, baseline)}" for title in columns]
+    tested = any(key[2:] == (baseline, first) for key in effects)
+    counts = {key: max(cells[key][0] for cells in means.values() if key in cells) for key in keys}
+    same = len({*counts.values()}) == 1
+    titles = [f"{counts[keys[0]]} {_count(record, counts[keys[0]])}" if same else ""]
+    titles = [*([""] if any(groups) else []), *titles, *([] if same else ["n"])]
+    titles += [record["measures"][name]["title"] for name in shown]
+    titles += [f"difference to {label(record, baseline)}"] if tested else []
     rows = []
     for key in sorted(keys, key=rank):
-        n = max(means[name][key][0] for name in means if key in means[name])
-        row = [label(record, key[0])] if grouped else []
-        row += [label(record, key[1]), str(n)]
+        row = [label(record, key[0])] if any(groups) else []
+        row += [label(record, key[1])] + ([] if same else [str(counts[key])])
         row += [show_cell(record, x, *means[x][key]) if key in means[x] else "" for x in shown]
-        all_ = effects.get((key[0], key[1], baseline, first), ())
-        found = {effect.test or "t": effect for effect in all_}
-        row += [_show_test(found, test, record, first) for test in columns.values()]
-        rows.append(row)
+        found = effects.get((*key, baseline, first), [])
+        rows.append(row + ([_show_difference(found, record, first)] if tested else []))
     return print_table(titles, rows)
 
 
-def _list_tests(effects: dict, baseline: str, measure: str) -> dict[str, str]:
-    """Return the tests of a measure by the titles of their columns."""
-    keys = [key for key in effects if key[2:] == (baseline, measure)]
-    tests = list(dict.fromkeys(e.test or "t" for key in keys for e in effects[key]))
-    return {f"difference, {test}" if len(tests) > 1 else "difference": test for test in tests}
+def choose_effect(effects: list[Effect]) -> Effect:
+    """Return the effect by the test that is least sure of it."""
+    return max(effects, key=lambda effect: effect.p if math.isfinite(effect.p) else -1)
 
 
-def _show_test(found: dict[str, Effect], test: str, record: Record, measure: str) -> str:
-    """Return a difference with its interval and p, or p alone if another test has the former."""
-    effect = found.get(test)
-    if effect is None:
+def _show_difference(effects: list[Effect], record: Record, measure: str) -> str:
+    """Return a difference without its unit."""
+    if not effects:
         return ""
-    p = f"p {show_p(effect.p)}" if math.isfinite(effect.p) else ""
-    if len(found) > 1 and not effect.interval:
-        return p
     about = {**record["measures"][measure], "unit": ""}
-    text = show_effect(effect._replace(p=math.nan), {"measures": {measure: about}}, measure)
-    return ", ".join(filter(None, [text, p]))
+    return show_effect(choose_effect(effects), {"measures": {measure: about}}, measure)
 
 
 def show_effects(record: Record, claim: Record, most: int = 2) -> str:
@@ -150,7 +146,7 @@ def show_effects(record: Record, claim: Record, most: int = 2) -> str:
     differing = [len({key[i] for key, _, _ in judged}) > 1 for i in range(4)]
     shown = []
     for key, effects, _ in [each for each in judged if each[1]][:most]:
-        effect = max(effects, key=lambda e: e.p if math.isfinite(e.p) else -1)
+        effect = choose_effect(effects)
         titles = [*map(partial(label, record), key[:3]), record["measures"][key[3]]["title"]]
         names = [title for title, differs in zip(titles, differing, strict=True) if differs]
         text = show_effect(effect, record, key[3])
@@ -168,6 +164,7 @@ def print_index(all_records: list[Record]) -> str:
     lines = ["| claim | verdict | effect [95 % interval], runs | evidence |", "|---|---|---|---|"]
     for paper, title in PAPERS.items():
         rows = [(r, c) for r in all_records for c in r.get("claims", ()) if c["paper"] == paper]
+        rows = [(record, claim) for record, claim in rows if not claim.get("minor")]
         if rows:
             lines.append(f"| **{title}** | | | |")
         for record, claim in rows:
@@ -195,7 +192,8 @@ def wrap(text: str, indent: str = "") -> str:
 
 def print_trial(record: Record) -> str:
     """Return the section of a record: its claims, its numbers and its picture."""
-    parts = [f"## {record['title']}", wrap(f"{record['question']} {record.get('settings', '')}")]
+    asked = "" if record.get("claims") else record["question"]
+    parts = [f"## {record['title']}", wrap(f"{asked} {record.get('settings', '')}".strip())]
     items = []
     for claim in record.get("claims", ()):
         effect = show_effects(record, claim)
@@ -209,38 +207,44 @@ def print_trial(record: Record) -> str:
     for table in record.get("tables", ()):
         if table.get("printed"):
             title = [wrap(f"{table['title']}:")] if table.get("title") else []
-            parts += [*title, print_table(table["columns"], table["rows"]).rstrip()]
-    picture = PAGES.parent / "pictures" / "results" / f"{record['name']}.svg"
+            rows = [[re.sub(r" \[.*?\]", "", cell) for cell in row] for row in table["rows"]]
+            parts += [*title, print_table(table["columns"], rows).rstrip()]
+    picture = PICTURES / f"{record['name']}.png"
     if picture.is_file():
-        alt = f"{record['title']}: runs, means and intervals of the differences"
-        parts.append(f"![{alt}](../pictures/results/{picture.name})")
+        parts.append(f"![Runs, means and intervals](../pictures/results/{picture.name})")
     for each in record.get("pictures", ()):
         parts.append(f"![{each['title']}](../pictures/{each['file']})")
-    parts.append(wrap(f"{record['meaning']} *What would change it:* {record['change']}"))
+    parts.append(wrap(record["meaning"]))
     return "\n\n".join(parts) + "\n"
 
 
 def print_brief(page: list[Record]) -> str:
     """Return the table of the records that have no section of their own."""
-    rows = [
-        f"| [{r['title']}](records/{r['name']}.toml) | {r['date']} | {r['meaning']} |" for r in page
-    ]
-    return "\n".join(["## Also measured\n", "| trial | ended | found |", "|---|---|---|", *rows, ""])
+    rows = []
+    for record in page:
+        link = f"[{record['title']}](records/{record['name']}.toml), {record['date']}"
+        claims = [f"{claim['claim']}: **{claim['verdict']}**." for claim in record.get("claims", ())]
+        picture = PICTURES / f"{record['name']}.png"
+        drawn = [f"[Picture](../pictures/results/{picture.name})."] if picture.is_file() else []
+        rows.append(f"| {link} | {' '.join([*claims, record['meaning'], *drawn])} |")
+    return "\n".join(["## Also measured\n", "| trial | found |", "|---|---|", *rows, ""])
 
 
 def print_provenance(page: list[Record]) -> str:
     """Return where the numbers of a page come from."""
-    lines = ["## Where the numbers come from\n", "| record | ended | commit | machine | not kept |"]
-    lines.append("|---|---|---|---|---|")
+    lines = ["## Where the numbers come from\n", "| record | commit | machine | not kept |"]
+    lines.append("|---|---|---|---|")
     for record in page:
-        lacks = ", ".join(field for field in records.PROVENANCE if not record.get(field))
-        machine = record.get("hardware", "").partition(",")[0]
-        link = f"[{record['title']}](records/{record['name']}.toml)"
-        commit = record.get("commit", "").partition(" (")[0]
-        lines.append(f"| {link} | {record['date']} | {commit} | {machine} | {lacks} |")
+        timed = record.get("repeats") == "rounds"
+        asked = [f for f in records.PROVENANCE if not timed or f not in ("seeds", "searched")]
+        lacks = [f for f in asked if not record.get(f) and f != "protocol"]
+        link = f"[{record['name']}](records/{record['name']}.toml), {record['date']}"
+        machine, commit = record.get("hardware", ""), record.get("commit", "")
+        cells = [link, commit.partition(" (")[0], machine.partition(",")[0], ", ".join(lacks)]
+        lines.append("| " + " | ".join(cells) + " |")
     commands = [r["command"].strip() for r in page if r.get("command")]
     block = "\n".join("    " + line for command in commands for line in command.splitlines())
-    return "\n".join(lines) + ("\n\n" + block if commands else "") + "\n"
+    return "\n".join(lines).replace("|  |", "| |") + ("\n\n" + block if commands else "") + "\n"
 
 
 def print_page(page: list[Record]) -> str:

@@ -1,4 +1,4 @@
-"""Records of what was measured: one file a trial in docs/results/records/, and what follows from it.
+"""Records of what was measured, one file a trial in docs/results/records/, and their verdicts.
 
 Fields of a record:
 
@@ -23,12 +23,14 @@ Fields of a record:
     remarks      other facts, in sentences
     claims       claim, paper, place, verdict, sentence, and tests, each a side, a baseline, a
                  measure, a group, and the direction that is claimed, if not the better one;
-                 part: where it holds; void: why the protocol allows no verdict
+                 part: where it holds; void: why the protocol allows no verdict; minor: on its page
+                 and not in the index
+    overview     its title in the picture of all mechanisms, by the first measure
 
-A verdict follows by rule. Of each test: *holds* or *opposite* if the 95 % interval is beyond 0, p is
-below .05 as corrected, and n is 3 or more, by every test that the record has; *open* if n is less or
-the protocol allows none; *not shown* otherwise. *partly*: some tests of a claim hold and not all.
-A claim is *opposite* too if some of its tests are and none holds; `part` says which.
+A verdict follows by rule. Of each test: *holds* or *opposite* if the 95 % interval is beyond 0, p
+is below .05 as corrected, and n is 3 or more, by every test that the record has; *open* if n is
+less or the protocol allows none; *not shown* otherwise. *partly*: some tests of a claim hold and
+not all. A claim is *opposite* too if some of its tests are and none holds; `part` says which.
 """
 
 import math
@@ -47,7 +49,8 @@ REQUIRED = ("title", "question", "page", "paper", "date", "order", "meaning", "c
 PROVENANCE = "data command commit hardware versions seeds searched protocol".split()
 NUMBERS = ("runs", "means", "tables")
 OTHERS = ("brief", "settings", "measures", "labels", "columns", "comparisons", "reported")
-KNOWN = {*REQUIRED, *PROVENANCE, *NUMBERS, *OTHERS, "remarks", "claims", "pictures", "repeats", "where"}
+MORE = ("remarks", "claims", "pictures", "repeats", "where", "overview")
+KNOWN = {*REQUIRED, *PROVENANCE, *NUMBERS, *OTHERS, *MORE}
 OF_CLAIMS = {"claim", "paper", "place", "verdict", "sentence"}
 FEWEST, SURE = 3, 0.05
 
