@@ -61,23 +61,29 @@ def list_panels(record: Record) -> list[Panel]:
 def make_panel(record: Record, group: str, baseline: str, measure: str) -> Panel:
     """Return the sides of a group by a measure."""
     means = {s: cell for (g, s), cell in records.summarise(record, measure).items() if g == group}
-    about, effects = record["measures"][measure], records.compare(record)
+    effects = records.compare(record)
     found = {k[1]: e for k, e in effects.items() if (k[0], *k[2:]) == (group, baseline, measure)}
+    chosen = {side: choose_effect(each) for side, each in found.items()}
     line = means[baseline][1] if baseline in means else 1.0  # of ratios
     bars = []
-    for side in dict.fromkeys([*means, *found]):
+    for side in dict.fromkeys([*means, *chosen]):
         rows = records.tabulate(record).get((group, side), ())
         runs = [row[measure] for row in rows if row[measure] != "" and math.isfinite(row[measure])]
-        effect = choose_effect(found[side]) if side in found else None
-        _, mean, error = means.get(side, (0, effect.difference if effect else math.nan, math.nan))
-        low, high = (mean - error, mean + error) if math.isfinite(error) and not runs else (mean,) * 2
-        if effect and effect.interval:
-            low, high = (line + end - effect.null for end in effect.interval)
+        _, mean, error = means.get(side) or (0, chosen[side].difference, math.nan)
+        low = high = mean
+        if side in chosen and chosen[side].interval:
+            low, high = (line + end - chosen[side].null for end in chosen[side].interval)
+        elif not runs and math.isfinite(error):
+            low, high = mean - error, mean + error
         if math.isfinite(mean):
             bars.append(Bar(label(record, side), runs, mean, low, high))
+    about = record["measures"][measure]
     bars.sort(key=lambda bar: bar.mean, reverse=about["better"] == "lower")
-    unit = f", {about['unit']}" if about.get("unit", about["title"]) not in about["title"] else ""
-    return Panel(" ".join(filter(None, [label(record, group), about["title"] + unit])), line, bars)
+    title = f"{label(record, group)} {about['title']}".strip()
+    title += f", {about['unit']}" if about.get("unit", title) not in title else ""
+    if means and not record.get("runs") and not any(each.interval for each in chosen.values()):
+        title += f", mean ± {record.get('spread', 'standard error')}"
+    return Panel(title, line, bars)
 
 
 def list_overview(all_records: list[Record]) -> list[Panel]:

@@ -70,7 +70,7 @@ def show_cell(record: Record, measure: str, n: int, mean: float, error: float) -
     """Return a mean with its standard error."""
     digits = record["measures"][measure]["digits"]
     cell = show(mean, digits)
-    return cell if math.isnan(error) else f"{cell} ± {show(error, digits)}"
+    return cell if math.isnan(error) else f"{cell} ±{show(error, digits)}"
 
 
 def label(record: Record, name: str) -> str:
@@ -138,20 +138,20 @@ def _show_difference(effects: list[Effect], record: Record, measure: str) -> str
     return show_effect(choose_effect(effects), {"measures": {measure: about}}, measure)
 
 
-def show_effects(record: Record, claim: Record, most: int = 2) -> str:
-    """Return the first effects of a claim, those that decide its verdict in front."""
+def show_effect_of(record: Record, claim: Record, count: bool = True) -> str:
+    """Return the first effect of a claim that decides its verdict, and the number of runs."""
     judged = records.judge_tests(record, claim)
     decisive = "holds" if claim["verdict"] == "partly" else claim["verdict"]
     judged.sort(key=lambda each: each[2] != decisive)
     differing = [len({key[i] for key, _, _ in judged}) > 1 for i in range(4)]
-    shown = []
-    for key, effects, _ in [each for each in judged if each[1]][:most]:
-        effect = choose_effect(effects)
-        titles = [*map(partial(label, record), key[:3]), record["measures"][key[3]]["title"]]
-        names = [title for title, differs in zip(titles, differing, strict=True) if differs]
-        text = show_effect(effect, record, key[3])
-        shown.append(f"{', '.join(names)} {text}".strip())
-    return "; ".join(shown) + (f", {effect.n} {_count(record, effect.n)}" if shown else "")
+    key, effects = next(((key, effects) for key, effects, _ in judged if effects), (None, []))
+    if not key:
+        return ""
+    effect = choose_effect(effects)
+    titles = [*map(partial(label, record), key[:3]), record["measures"][key[3]]["title"]]
+    names = [title for title, differs in zip(titles, differing, strict=True) if differs]
+    text = f"{', '.join(names)} {show_effect(effect, record, key[3])}".strip()
+    return f"{text}, {effect.n} {_count(record, effect.n)}" if count else text
 
 
 def _count(record: Record, n: int) -> str:
@@ -171,7 +171,7 @@ def print_index(all_records: list[Record]) -> str:
             place = f" ({claim['place']})" if claim["place"] else ""
             where = record.get("where", record["title"])
             link = f"[{where}]({record['page']}.md#{anchor(record)})"
-            effect = show_effects(record, claim, 1)
+            effect = show_effect_of(record, claim)
             lines.append(f"| {claim['claim']}{place} | {claim['verdict']} | {effect} | {link} |")
     return "\n".join(lines) + "\n"
 
@@ -196,7 +196,7 @@ def print_trial(record: Record) -> str:
     parts = [f"## {record['title']}", wrap(f"{asked} {record.get('settings', '')}".strip())]
     items = []
     for claim in record.get("claims", ()):
-        effect = show_effects(record, claim)
+        effect = show_effect_of(record, claim, count=False)
         part = f" {claim['part']}" if claim.get("part") else ""
         void = f" {claim['void']}" if claim.get("void") else ""
         text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}{void}"
@@ -219,15 +219,17 @@ def print_trial(record: Record) -> str:
 
 
 def print_brief(page: list[Record]) -> str:
-    """Return the table of the records that have no section of their own."""
-    rows = []
+    """Return the list of the records that have no section of their own."""
+    items = []
     for record in page:
-        link = f"[{record['title']}](records/{record['name']}.toml), {record['date']}"
-        claims = [f"{claim['claim']}: **{claim['verdict']}**." for claim in record.get("claims", ())]
+        link = f"- [{record['title']}](records/{record['name']}.toml), {record['date']}:"
+        claims = [f"{each['claim']}: **{each['verdict']}**." for each in record.get("claims", ())]
         picture = PICTURES / f"{record['name']}.png"
-        drawn = [f"[Picture](../pictures/results/{picture.name})."] if picture.is_file() else []
-        rows.append(f"| {link} | {' '.join([*claims, record['meaning'], *drawn])} |")
-    return "\n".join(["## Also measured\n", "| trial | found |", "|---|---|", *rows, ""])
+        files = [f"results/{picture.name}"] if picture.is_file() else []
+        files += [each["file"] for each in record.get("pictures", ())]
+        drawn = [f"[Picture](../pictures/{file})." for file in files]
+        items.append(wrap(" ".join([link, record["meaning"], *claims, *drawn]), "  "))
+    return "\n".join(["## Also measured\n", *items, ""])
 
 
 def print_provenance(page: list[Record]) -> str:

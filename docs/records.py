@@ -13,7 +13,7 @@ Fields of a record:
     labels       side -> what pages call it
     columns, runs                          a row for each run: (group,) side, repetition, measures
     means        where runs were not kept: rows of side, n, and [mean, standard error] (or the mean
-                 alone) of each measure
+                 alone) of each measure; `spread` names another spread than that error
     comparisons  tests to compute from the runs: baseline, sides (default: all others), whether p is
                  corrected over "sides" (default), "groups" or "nothing", and for how many (`of`) if
                  some were not run
@@ -33,10 +33,12 @@ less or the protocol allows none; *not shown* otherwise. *partly*: some tests of
 not all. A claim is *opposite* too if some of its tests are and none holds; `part` says which.
 """
 
+import json
 import math
 import statistics
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +51,7 @@ REQUIRED = ("title", "question", "page", "paper", "date", "order", "meaning", "c
 PROVENANCE = "data command commit hardware versions seeds searched protocol".split()
 NUMBERS = ("runs", "means", "tables")
 OTHERS = ("brief", "settings", "measures", "labels", "columns", "comparisons", "reported")
-MORE = ("remarks", "claims", "pictures", "repeats", "where", "overview")
+MORE = ("remarks", "claims", "pictures", "repeats", "where", "overview", "spread")
 KNOWN = {*REQUIRED, *PROVENANCE, *NUMBERS, *OTHERS, *MORE}
 OF_CLAIMS = {"claim", "paper", "place", "verdict", "sentence"}
 FEWEST, SURE = 3, 0.05
@@ -126,6 +128,13 @@ def summarise(record: Record, measure: str) -> dict[tuple[str, str], tuple[int, 
 
 def compare(record: Record) -> dict[Key, list[Effect]]:
     """Return the effects of each comparison: computed from the runs, and as reported."""
+    return _compare(json.dumps(record, default=str))
+
+
+@cache
+def _compare(text: str) -> dict[Key, list[Effect]]:
+    """Compute the effects of a record once, however often they are asked for."""
+    record = json.loads(text)
     effects: dict[Key, list[Effect]] = {}
     for family, number in _families(record):
         computed = {key: _test(record, key) for key in family}
