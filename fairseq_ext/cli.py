@@ -27,7 +27,7 @@ from fairseq_ext.suggestions import refuse_unknown, suggest
 ROOMS = {
     "tools": "doctor recipe launch sweep average prune predict annotate",
     "interchange": "import-hf export-hf export-vectors",
-    "evaluation": "score table",
+    "evaluation": "score table record",
     "analysis": "curves masking map analyse report columns heads weights align",
     "analysis.coreference": "probe",
     "analysis.demos": "collapse",
@@ -46,7 +46,7 @@ VERBS = {
 }
 
 # Verbs that build no model of fairseq, and so start without it.
-QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "curves", "masking")
+QUICK = ("doctor", "recipe", "launch", "sweep", "score", "table", "record", "curves", "masking")
 
 # Verbs that read no checkpoint.
 NO_READERS = (

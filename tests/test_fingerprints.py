@@ -162,6 +162,7 @@ MORE = {
     "probe": "{checkpoint} --coreference {folder}/refl.1 --out {folder}/out",
     "report": "{run} --out {folder}/report.html",
     "table": "{run}",
+    "record": "{run} --out {folder}/record.toml",
 }
 """Other verbs that read checkpoints."""
 SAYS = r"last\.pt .* not finite, first 1 of \d+ in encoder\.layers\.1\.fc1\.weight; .*--allow-nan"

@@ -6,12 +6,14 @@ import math
 import os
 import re
 import subprocess
+import sys
 from argparse import Namespace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from scipy import stats
 from torch import nn
 
@@ -127,6 +129,55 @@ def table(capsys):
         return list(csv.DictReader(line for line in lines if not line.startswith("# "))), notes
 
     return call
+
+
+# Records.
+
+
+def test_a_record_has_the_numbers_of_each_run(tmp_path, reference):
+    """Filled in, it is one that docs/records.py takes."""
+    sys.path.append(str(ROOT / "docs"))
+    import records
+
+    for variant, loss in (("una", 4.5), ("dna", 4.2)):
+        for seed in (1, 2, 3):
+            folder = tmp_path / variant / f"seed-{seed}"
+            make(folder, seed, loss=loss + seed * (0.1 if variant == "una" else 0.11))
+    given = [tmp_path / v / f"seed-{n}" for v in ("una", "dna") for n in (1, 2, 3)]
+    (given[0] / "train.done").write_text("fairseq-train data-bin --arch 'tran\\former'\n")
+    out = tmp_path / "made.toml"
+    flags = f"--reference {reference} --metric loss bleu --baseline una --out {out}".split()
+    cli.main(["record", *map(str, given), *flags])
+    record = records.read_record(out)
+    assert record["columns"] == ["side", "repetition", "loss", "bleu"]
+    assert record["runs"][0][:3] == ["una", "seed 1", 4.6]
+    assert record["seeds"] == [1, 2, 3]
+    assert record["command"] == "fairseq-train data-bin --arch 'tran\\former'"
+    assert record["measures"]["loss"]["better"] == "lower"
+    assert record["measures"]["bleu"]["better"] == "higher"
+    empty = ("title", "question", "paper", "page", "meaning", "change")
+    assert {*records.find_faults(record)} == {f"it lacks {field}" for field in empty}
+    test = {"side": "dna", "baseline": "una", "measure": "loss"}
+    claim = {**record["claims"][0], "claim": "Lower", "verdict": "holds", "tests": [test]}
+    filled = record | dict.fromkeys(empty, "text") | {"claims": [claim]}
+    assert not records.find_faults(filled)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--out {folder}/made.txt", "is no .toml file"),
+        ("--out {folder}/there.toml", "is there already"),
+        ("--out {folder}/made.toml --baseline other", "--baseline is other; give one of a"),
+        ("--out {folder}/made.toml --metric accuracyy", "has no accuracyy"),
+    ],
+)
+def test_a_record_that_cannot_be_is_refused(flags, says, tmp_path):
+    (tmp_path / "there.toml").touch()
+    make(tmp_path / "a" / "seed-1")
+    with pytest.raises((SystemExit, UsageError), match=re.escape(says)):
+        cli.main(["record", str(tmp_path / "a/seed-1"), *flags.format(folder=tmp_path).split()])
+    assert not (tmp_path / "made.toml").exists()
 
 
 # Facts.
