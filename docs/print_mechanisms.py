@@ -12,6 +12,7 @@ The front matter of a page lists its rows under `mechanisms`:
     equation, computed, options, loss
                     where the paper has it, and which files do
     variants        names in studies -> flags for the encoder of a small model
+    sides           other names of it in records of results
     aims            how many times stock fairseq's a step of training may take
     term            of a criterion, which the variants need
     alternative_to  mechanisms of the papers that studies compare the variants with

@@ -1,4 +1,4 @@
-"""Print the pages of docs/results/ from the records in docs/results/records/.
+"""Print the pages of docs/results/, and what was measured of mechanisms, from the records.
 
 What a page says before and after the marks `printed by docs/print_results.py` stays as it is.
 
@@ -17,10 +17,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import print_mechanisms
 import records
 from records import ROOT, Effect, Record
 
 PAGES = ROOT / "docs" / "results"
+MECHANISMS = ROOT / "docs" / "mechanisms"
 PICTURES = ROOT / "docs" / "pictures" / "results"
 PAPERS = {
     "ding": "Ding et al. 2020: doubly-normalised and hybrid attention (DNA, HNA)",
@@ -170,17 +172,17 @@ def print_index(all_records: list[Record]) -> str:
         for record, claim in rows:
             place = f" ({claim['place']})" if claim["place"] else ""
             where = record.get("where", record["title"])
-            link = f"[{where}]({record['page']}.md#{anchor(record)})"
+            link = f"[{where}]({locate(record)})"
             effect = show_effect_of(record, claim)
             lines.append(f"| {claim['claim']}{place} | {claim['verdict']} | {effect} | {link} |")
     return "\n".join(lines) + "\n"
 
 
-def anchor(record: Record) -> str:
-    """Return the anchor of a record's heading."""
-    if record.get("brief"):
-        return "also-measured"
-    return re.sub(r"[^\w\- ]", "", record["title"]).lower().replace(" ", "-")
+def locate(record: Record) -> str:
+    """Return the page and the heading that a record is printed under."""
+    title = "Also measured" if record.get("brief") else record["title"]
+    anchor = re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-")
+    return f"{record['page']}.md#{anchor}"
 
 
 def wrap(text: str, indent: str = "") -> str:
@@ -269,17 +271,56 @@ def print_protocols() -> str:
     return "\n".join([*head, *rows, ""])
 
 
+def print_measured(all_records: list[Record], page: Path) -> str:
+    """Return what was measured of the mechanisms of a page in docs/mechanisms/."""
+    rows = print_mechanisms.read_front_matter(page)["mechanisms"]
+    sides = [name for row in rows for name in [*row.get("variants", ()), *row.get("sides", ())]]
+    cells = []
+    for record in filter(lambda record: not record.get("brief"), all_records):
+        for key in _list_measured(record, sides):
+            group, side, baseline, measure = key
+            names = [label(record, group), record["measures"][measure]["title"]]
+            names += [label(record, side)] if len(sides) > 1 else []
+            means = records.summarise(record, measure)
+            shown = [show_cell(record, measure, *means[group, x]) for x in (baseline, side)]
+            link = f"[{record.get('where', record['title'])}](../results/{locate(record)})"
+            effect = choose_effect(records.compare(record)[key])
+            count = f"{effect.n} {_count(record, effect.n)}"
+            first = ", ".join([link, *filter(None, names), count])
+            cells.append([first, *shown, show_effect(effect, record, measure)])
+    return print_table(["measured here", "without", "with", "difference"], cells)
+
+
+def _list_measured(record: Record, sides: list[str]) -> list[records.Key]:
+    """Return the comparisons of sides with the first baseline by the measures that decide."""
+    families = [*record.get("comparisons", ()), *record.get("reported", ())]
+    tests = [test for claim in record.get("claims", ()) for test in claim.get("tests", ())]
+    keys = []
+    for key in records.compare(record):
+        group, side, baseline, measure = key
+        claimed = {x["measure"] for x in tests if (x["side"], x["baseline"]) == (side, baseline)}
+        wanted = measure in (claimed or {decide(record)})
+        scored = {(group, side), (group, baseline)} <= records.summarise(record, measure).keys()
+        if side in sides and baseline == families[0]["baseline"] and wanted and scored:
+            keys.append(key)
+    return keys
+
+
 def print_targets() -> Iterator[tuple[Path, str, str]]:
     """Yield each page with marks, its text, and what that would be."""
     found = records.read_records()
     pages = {name: [r for r in found if r["page"] == name] for name in {r["page"] for r in found}}
-    for path in sorted(PAGES.glob("*.md")):
+    for path in [*sorted(PAGES.glob("*.md")), *sorted(MECHANISMS.glob("*.md"))]:
         text = path.read_text("utf-8")
 
         def fill(match: re.Match, path: Path = path) -> str:
-            printers = {"claims": lambda: print_index(found), "protocols": print_protocols}
-            printer = printers.get(match["name"], lambda: print_page(pages[path.stem]))
-            return f"{match['begin']}\n{printer()}\n{match['end']}"
+            printers = {
+                "claims": lambda: print_index(found),
+                "protocols": print_protocols,
+                "measured": lambda: print_measured(found, path),
+                "trials": lambda: print_page(pages[path.stem]),
+            }
+            return f"{match['begin']}\n{printers[match['name']]()}\n{match['end']}"
 
         yield path, text, MARK.sub(fill, text)
 
