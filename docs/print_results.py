@@ -194,6 +194,7 @@ def wrap(text: str, indent: str = "") -> str:
 
 def print_trial(record: Record) -> str:
     """Return the section of a record: its claims, its numbers and its picture."""
+    timed = record.get("repeats") == "rounds"  # quartiles are not printed
     asked = "" if record.get("claims") else record["question"]
     parts = [f"## {record['title']}", wrap(f"{asked} {record.get('settings', '')}".strip())]
     items = []
@@ -209,8 +210,8 @@ def print_trial(record: Record) -> str:
     for table in record.get("tables", ()):
         if table.get("printed"):
             title = [wrap(f"{table['title']}:")] if table.get("title") else []
-            rows = [[re.sub(r" \[.*?\]", "", cell) for cell in row] for row in table["rows"]]
-            parts += [*title, print_table(table["columns"], rows).rstrip()]
+            text = print_table(table["columns"], table["rows"]).rstrip()
+            parts += [*title, re.sub(r" \[[\d., ]+\]", "", text) if timed else text]
     picture = PICTURES / f"{record['name']}.png"
     if picture.is_file():
         parts.append(f"![Runs, means and intervals](../pictures/results/{picture.name})")
