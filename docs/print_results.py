@@ -85,6 +85,12 @@ def decide(record: Record) -> str:
     return next(iter(record["measures"]))
 
 
+def find_baseline(record: Record) -> str:
+    """Return the side that others are compared with first, or ""."""
+    families = [*record.get("comparisons", ()), *record.get("reported", ())]
+    return families[0]["baseline"] if families else ""
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown, with its numbers on the right."""
     head = ["| " + " | ".join(titles) + " |", "|---|" + "---:|" * (len(titles) - 1)]
@@ -99,9 +105,7 @@ def print_scores(record: Record) -> str:
     keys = list(dict.fromkeys(key for name in means for key in means[name]))
     if not keys:
         return ""
-    baselines = [each["baseline"] for each in record.get("comparisons", ())]
-    baselines += [each["baseline"] for each in record.get("reported", ())]
-    baseline, first = baselines[0] if baselines else "", decide(record)
+    baseline, first = find_baseline(record), decide(record)
     better = record["measures"][first]["better"]
     groups = list(dict.fromkeys(group for group, _ in keys))
 
@@ -128,8 +132,13 @@ def print_scores(record: Record) -> str:
 
 
 def choose_effect(effects: list[Effect]) -> Effect:
-    """Return the effect by the test that is least sure of it."""
-    return max(effects, key=lambda effect: effect.p if math.isfinite(effect.p) else -1)
+    """Return the effect by the test that is least sure of it, with an interval if any has one."""
+
+    def doubt(effect: Effect) -> float:
+        return effect.p if math.isfinite(effect.p) else -1
+
+    chosen = max([effect for effect in effects if effect.interval] or effects, key=doubt)
+    return chosen._replace(p=max(effects, key=doubt).p)
 
 
 def _show_difference(effects: list[Effect], record: Record, measure: str) -> str:
@@ -140,20 +149,23 @@ def _show_difference(effects: list[Effect], record: Record, measure: str) -> str
     return show_effect(choose_effect(effects), {"measures": {measure: about}}, measure)
 
 
-def show_effect_of(record: Record, claim: Record, count: bool = True) -> str:
-    """Return the first effect of a claim that decides its verdict, and the number of runs."""
+def show_effect_of(record: Record, claim: Record, in_index: bool) -> str:
+    """Return the first effect that decides a verdict, if the table of its page does not show it.
+
+    The index shows each, with the number of runs.
+    """
     judged = records.judge_tests(record, claim)
     decisive = "holds" if claim["verdict"] == "partly" else claim["verdict"]
     judged.sort(key=lambda each: each[2] != decisive)
     differing = [len({key[i] for key, _, _ in judged}) > 1 for i in range(4)]
     key, effects = next(((key, effects) for key, effects, _ in judged if effects), (None, []))
-    if not key:
+    if not key or not in_index and key[2:] == (find_baseline(record), decide(record)):
         return ""
     effect = choose_effect(effects)
     titles = [*map(partial(label, record), key[:3]), record["measures"][key[3]]["title"]]
     names = [title for title, differs in zip(titles, differing, strict=True) if differs]
     text = f"{', '.join(names)} {show_effect(effect, record, key[3])}".strip()
-    return f"{text}, {effect.n} {_count(record, effect.n)}" if count else text
+    return f"{text}, {effect.n} {_count(record, effect.n)}" if in_index else text
 
 
 def _count(record: Record, n: int) -> str:
@@ -173,7 +185,7 @@ def print_index(all_records: list[Record]) -> str:
             place = f" ({claim['place']})" if claim["place"] else ""
             where = record.get("where", record["title"])
             link = f"[{where}]({locate(record)})"
-            effect = show_effect_of(record, claim)
+            effect = show_effect_of(record, claim, in_index=True)
             lines.append(f"| {claim['claim']}{place} | {claim['verdict']} | {effect} | {link} |")
     return "\n".join(lines) + "\n"
 
@@ -199,7 +211,7 @@ def print_trial(record: Record) -> str:
     parts = [f"## {record['title']}", wrap(f"{asked} {record.get('settings', '')}".strip())]
     items = []
     for claim in record.get("claims", ()):
-        effect = show_effect_of(record, claim, count=False)
+        effect = show_effect_of(record, claim, in_index=False)
         part = f" {claim['part']}" if claim.get("part") else ""
         void = f" {claim['void']}" if claim.get("void") else ""
         text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}{void}"
@@ -294,7 +306,6 @@ def print_measured(all_records: list[Record], page: Path) -> str:
 
 def _list_measured(record: Record, sides: list[str]) -> list[records.Key]:
     """Return the comparisons of sides with the first baseline by the measures that decide."""
-    families = [*record.get("comparisons", ()), *record.get("reported", ())]
     tests = [test for claim in record.get("claims", ()) for test in claim.get("tests", ())]
     keys = []
     for key in records.compare(record):
@@ -302,7 +313,7 @@ def _list_measured(record: Record, sides: list[str]) -> list[records.Key]:
         claimed = {x["measure"] for x in tests if (x["side"], x["baseline"]) == (side, baseline)}
         wanted = measure in (claimed or {decide(record)})
         scored = {(group, side), (group, baseline)} <= records.summarise(record, measure).keys()
-        if side in sides and baseline == families[0]["baseline"] and wanted and scored:
+        if side in sides and baseline == find_baseline(record) and wanted and scored:
             keys.append(key)
     return keys
 
