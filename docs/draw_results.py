@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import records
-from print_results import PICTURES, choose_effect, label
+from effects import choose_effect, label
+from print_results import PICTURES
 from records import ROOT, Record
 
 DESCRIPTION = re.compile(rb"Description\0data (\w{16})")
