@@ -43,7 +43,10 @@ def both(kind, q, k, v, keys=None, queries=None):
         return normaliser.weights(scores, bias, queries, slice(None)) @ v
 
     def fused(q, k, v):
-        out = normaliser.fused(call_of(q, k, v, queries), Mask(masked))
+        mask = Mask(masked)
+        if normaliser.fuses_bias and masked is not None:
+            mask = Mask(bias=mask_to_bias(masked, q.dtype))
+        out = normaliser.fused(call_of(q, k, v, queries), mask)
         assert out is not None
         return out
 

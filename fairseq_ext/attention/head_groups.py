@@ -126,7 +126,10 @@ class HeadGroup(nn.Module):
         if bias is None and self.positions is not None:
             bias = self.positions.bias(context, heads, dtype)
         if bias is None:
-            return self.normaliser.fused(call, combined_mask(self.masks, context, heads))
+            mask = combined_mask(self.masks, context, heads)
+            if self.normaliser.fuses_bias and mask.masked is not None:
+                mask = Mask(bias=combined_bias(self.masks, context, heads, dtype))
+            return self.normaliser.fused(call, mask)
         # torch's attention on CPUs has no gradient of a bias
         declined = bias.requires_grad and bias.device.type == "cpu"
         if declined or not self.normaliser.fuses_bias:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import reduce
+from math import ceil
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ MaskFunction = Callable[[AttentionContext], Tensor | None]
 """AttentionContext -> bool, broadcastable to [B, h, T, S], True = may not be attended; or None."""
 
 Masks = tuple[MaskFunction, ...]
+
+ALIGNED = 8  # elements of a row of a bias; torch's kernels copy others at each call
 
 
 class Mask(NamedTuple):
@@ -85,10 +88,11 @@ def combined_bias(
 def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 0, or where masked a number so low that exp gives 0.
 
-    The number is finite, so that gradients are.
+    The number is finite, so that gradients are. Rows are in memory as torch's kernels want them.
     """
-    zeros = torch.zeros(masked.shape, dtype=dtype, device=masked.device)
-    return zeros.masked_fill_(masked, torch.finfo(dtype).min / 8)
+    *rows, keys = masked.shape
+    zeros = torch.zeros(*rows, ceil(keys / ALIGNED) * ALIGNED, dtype=dtype, device=masked.device)
+    return zeros[..., :keys].masked_fill_(masked, torch.finfo(dtype).min / 8)
 
 
 def add_bias(scores: Tensor, bias: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ class Normaliser(nn.Module):
     Attributes:
         across_queries: a row depends on the other queries. Such a normaliser is refused where
             queries must not see each other.
-        fuses_bias: `fused` takes a mask with a bias of the scores.
+        fuses_bias: `fused` takes masks as a bias of the scores, and no other ones.
     """
 
     across_queries = False
@@ -94,7 +94,6 @@ class Softmax(Normaliser):
         if not is_fused(call):
             return None
         q, k, v, dropout = call.q, call.k, call.v, call.dropout
-        allowed = mask.bias if mask.masked is None else ~mask.masked
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=mask.causal
+            q, k, v, attn_mask=mask.bias, dropout_p=dropout, is_causal=mask.causal
         )

@@ -17,12 +17,14 @@ class ModelReport:
         guidable: the heads that attention guidance can guide.
         adversary_layers: the encoder layers that have an adversary.
         positions: how many tokens the encoder takes; None if that is not known.
+        selects_by_places: masked tokens may be given as places in the flattened batch.
         new_task_head: the task head attached to the model stays, whatever a checkpoint has.
     """
 
     guidable: HeadsBySite = field(default_factory=dict)
     adversary_layers: Sequence[int] = ()
     positions: int | None = None
+    selects_by_places: bool = False
     new_task_head: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelReport":

@@ -70,6 +70,7 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         role_options.check_annotated(args.encoder_roles, args.encoder_layers, task)
         model.report = report_model(model, task)
         model.report.positions = model.encoder.max_positions()
+        model.report.selects_by_places = True
         return model
 
     def adopted_options(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from typing import Any
 
+import torch
 from fairseq.models.roberta import model as stock
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
@@ -89,7 +90,8 @@ class RobertaEncoder(stock.RobertaEncoder):
 
         Args:
             src_tokens: [B, S].
-            masked_tokens: [B, S] bool, the tokens to predict; all by default.
+            masked_tokens: [B, S] bool, or their places [n] in the flattened batch: the tokens to
+                predict; all by default.
             options: further arguments of `extract_features`.
         """
         options.setdefault("decode", not features_only)
@@ -140,13 +142,20 @@ class RobertaEncoder(stock.RobertaEncoder):
     def output_layer(
         self, features: Tensor, masked_tokens: Tensor | None = None, **unused: Any
     ) -> Tensor:
-        """Return logits of features; raise UsageError if the encoder has no head for them."""
+        """Return the scores [..., V] of features [B, S, C], or of the masked tokens alone.
+
+        Raises:
+            UsageError: the encoder has no head for them.
+        """
         if self.lm_head is None:
             raise UsageError(
                 "this encoder has no head for masked language modelling; give features_only=True, "
                 "or a --task on labelled text, or import an encoder with its head"
             )
-        return super().output_layer(features, masked_tokens)
+        if masked_tokens is not None and masked_tokens.dtype == torch.long:
+            features = features.flatten(0, 1).index_select(0, masked_tokens)
+            masked_tokens = None
+        return self.lm_head(features, masked_tokens)
 
     def max_positions(self) -> int:
         """Return how many tokens a sequence may have."""

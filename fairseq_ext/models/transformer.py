@@ -7,6 +7,8 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder, Inputs
+from fairseq_ext.data import batch_facts
+from fairseq_ext.data.batch_facts import has_padding
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import model_options, options, role_options, shared_layers
 from fairseq_ext.models.config import resolve_options, to_transformer_config
@@ -89,7 +91,8 @@ class TransformerDecoder(stock.TransformerDecoderBase):
             alignment_layer = max(attending, default=None)
         x, tokens = self.forward_embedding(prev_output_tokens, incremental_state)
         causal = incremental_state is None and not full_context_alignment
-        own = Inputs(self._visible_padding(tokens, causal), causal, recorder=recorder)
+        facts = batch_facts.find(prev_output_tokens)
+        own = Inputs(self._visible_padding(tokens, causal, facts), causal, recorder=recorder)
         memory, source = None, None
         if encoder_out is not None and encoder_out["encoder_out"]:
             memory = encoder_out["encoder_out"][0]
@@ -99,7 +102,7 @@ class TransformerDecoder(stock.TransformerDecoderBase):
                 source.first_query = prev_output_tokens.size(1) - 1
             else:
                 source.query_padding = own.padding
-                source.padding = padding if padding is not None and padding.any() else None
+                source.padding = padding if padding is not None and has_padding(padding) else None
         states, attention = [x], None
         for index, layer in enumerate(layers):
             aligns = index == alignment_layer
@@ -159,16 +162,21 @@ class TransformerDecoder(stock.TransformerDecoderBase):
             x = self.layernorm_embedding(x)
         return self.dropout_module(x).transpose(0, 1), tokens[:, steps]
 
-    def _visible_padding(self, tokens: Tensor, causal: bool) -> Tensor | None:
+    def _visible_padding(
+        self, tokens: Tensor, causal: bool, facts: batch_facts.Facts | None
+    ) -> Tensor | None:
         """Return padding [B, T], or None if no real token can see any of it.
 
         It is needed, too, to tell the length of sentences where there are more tokens than places.
         """
         padding = tokens.eq(self.padding_idx)
+        if tokens.size(1) > self.max_target_positions:
+            return padding
         # under a causal mask padding is seen only by tokens after it
+        if facts is not None:
+            return padding if (facts.padded_before if causal else facts.padded) else None
         seen = padding[:, :-1] & ~padding[:, 1:] if causal else padding
-        longer = tokens.size(1) > self.max_target_positions
-        return padding if longer or seen.any() else None
+        return padding if seen.any() else None
 
     def _project_out(self, x: Tensor) -> Tensor:
         # [T, B, C] -> [B, T, C]

@@ -8,6 +8,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder, Inputs
+from fairseq_ext.data.batch_facts import has_padding, pass_on
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.layers import (
     EncoderLayer,
@@ -64,8 +65,8 @@ class TransformerEncoder(TransformerEncoderBase):
             mask_positions: gives positions [S, B, C] of tokens that are real [B, S]. Then the
                 output has "decoded" [S, B, C] too, with which masked tokens are predicted.
         """
-        padding = src_tokens.eq(self.padding_idx)
-        inputs = Inputs(padding if padding.any() else None, recorder=recorder)
+        padding = pass_on(src_tokens, src_tokens.eq(self.padding_idx))
+        inputs = Inputs(padding if has_padding(padding) else None, recorder=recorder)
         inputs.relative = None if self.relative is None else self.relative()
         if self.symbols is not None:
             inputs.token_features = self.symbols(src_tokens, annotations)

@@ -18,6 +18,7 @@ from fairseq_ext.patches import (
     task_files,
     trainer,
     updates,
+    waits,
 )
 from fairseq_ext.wrapping import apply_once
 
@@ -62,6 +63,11 @@ PATCHES = (
     searching.find_overlaps_by_row,
     speed.smooth_in_one_pass,
     speed.update_in_one_kernel,
+    speed.copy_in_one_operation,
+    speed.activate_in_one_kernel,
+    waits.know_batches,
+    waits.select_masked_tokens,
+    waits.read_logs_together,
 )
 """Functions that each make one change; their docstrings say why, since when and until when."""
 
@@ -72,6 +78,8 @@ NUMBERS = {
     *(trainer.average_last_norms, trainer.average_shared_once, trainer.unscale_once),
     *(updates.count_targets_after_prefix, searching.find_overlaps_by_row),
     *(updates.count_real_batches, speed.smooth_in_one_pass, speed.update_in_one_kernel),
+    *(speed.copy_in_one_operation, speed.activate_in_one_kernel),
+    *(waits.know_batches, waits.select_masked_tokens, waits.read_logs_together),
 }
 """Patches that change the numbers, or the speed, of fairseq's own models."""
 

@@ -71,14 +71,14 @@ def _update(
     """
     beta1, beta2 = group["betas"]
     states = [optimizer.state[parameter] for parameter in parameters]
-    steps = [torch.tensor(float(count), device=parameters[0].device)] * len(parameters)
+    step = torch.full((), float(count), device=parameters[0].device)  # no copy from the host
     torch._fused_adamw_(
         parameters,
         [parameter.grad for parameter in parameters if parameter.grad is not None],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [],
-        steps,
+        [step] * len(parameters),
         lr=group["lr"],
         beta1=beta1,
         beta2=beta2,

@@ -29,3 +29,35 @@ def update_in_one_kernel() -> None:
     from fairseq_ext.patches.adam import step
 
     wrap("fairseq.optim.adam:Adam", "step", step)
+
+
+def copy_in_one_operation() -> None:
+    """Copy gradients and parameters between 16 bits and float32, and take norms, all together.
+
+    Fault: With --bf16 and --fp16-no-flatten-grads each parameter takes four operations in each
+        update, and a norm in any precision: half of those of a training step.
+    Asked: who trains on a GPU; silent, slow; none.
+    Since: fairseq 0.9.
+    Until: fairseq's optimisers take torch's operations for lists of tensors.
+    """
+    from fairseq_ext.patches import mixed_precision
+
+    owner = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+    wrap(owner, "_sync_fp16_grads_to_fp32", mixed_precision.copy_gradients)
+    wrap(owner, "_sync_fp32_params_to_fp16", mixed_precision.copy_parameters)
+    wrap(owner, "zero_grad", mixed_precision.zero_gradients)
+    wrap("fairseq.utils", "clip_grad_norm_", mixed_precision.clip_norm)
+
+
+def activate_in_one_kernel() -> None:
+    """Compute gelu in the precision of its input; torch's kernel does so in float32 inside.
+
+    Fault: In 16 bits fairseq's gelu copies its input to float32 and its output back, and their
+        gradients: numbers are the same.
+    Asked: who trains models with gelu; silent, slow; none.
+    Since: fairseq 0.9.
+    Until: fairseq.modules.gelu calls torch's with the input as it is.
+    """
+    from torch.nn.functional import gelu
+
+    wrap("fairseq.modules", "gelu", lambda original, x: gelu(x))

@@ -8,7 +8,7 @@ from torch import Tensor
 from fairseq_ext.attention import AttentionContext, HeadGroup, Inputs
 from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.masks import Mask
+from fairseq_ext.attention.masks import Mask, mask_to_bias
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.mechanisms.kernels import sink_sdpa
 
@@ -60,8 +60,8 @@ def test_kernels_of_the_sink(causal, dtype):
     q, k, v = (torch.randn(2, 3, 40, 8, dtype=dtype, requires_grad=True) for _ in range(3))
     sink = torch.randn(3, dtype=dtype, requires_grad=True)
     context = AttentionContext(Inputs(), 40, 40, 0, q.device)
-    mask = Mask(None, True) if causal else Mask(torch.rand(2, 1, 1, 40) < 0.3)
-    hidden = torch.ones(40, 40).triu(1).bool() if causal else mask.masked
+    hidden = torch.ones(40, 40).triu(1).bool() if causal else torch.rand(2, 1, 1, 40) < 0.3
+    mask = Mask(causal=True) if causal else Mask(bias=mask_to_bias(hidden, dtype))
     scores = (q @ k.mT * 8**-0.5).masked_fill(hidden, float("-inf"))
     total = scores.logsumexp(-1, keepdim=True).logaddexp(sink[:, None, None])
     found = [

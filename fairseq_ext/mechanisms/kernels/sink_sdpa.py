@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.masks import Mask
+from fairseq_ext.attention.masks import Mask, mask_to_bias
 
 MORE = 8  # dimensions: kernels for GPUs want multiples of it
 
@@ -27,16 +27,8 @@ MORE = 8  # dimensions: kernels for GPUs want multiples of it
 def attend(call: HeadCall, mask: Mask, sink: Tensor) -> Tensor:
     """Return dropout(weights) @ v, [B, h, T, D], with the logits `sink` [h]."""
     if call.q.device.type == "cpu" and not call.dropout:
-        return _CpuSink.apply(call.q, call.k, call.v, sink, as_bias(mask, call.q), mask.causal)
+        return _CpuSink.apply(call.q, call.k, call.v, sink, mask.bias, mask.causal)
     return attend_with_key(call.q, call.k, call.v, sink, mask, call.dropout)
-
-
-def as_bias(mask: Mask, like: Tensor) -> Tensor | None:
-    """Return a mask as 0 and -inf, which the kernel for CPUs takes."""
-    if mask.masked is None:
-        return mask.bias
-    zeros = torch.zeros(mask.masked.shape, dtype=like.dtype, device=like.device)
-    return zeros.masked_fill_(mask.masked, float("-inf"))
 
 
 class _CpuSink(Function):
@@ -75,13 +67,11 @@ def attend_with_key(
     own = F.pad(width**0.5 * sink[:, None].to(k.dtype), (width, MORE - 1))  # [h, width + MORE]
     k = torch.cat([F.pad(k, (0, MORE)), own[:, None].expand(batch, -1, -1, -1)], 2)
     v = F.pad(v, (0, MORE, 0, 1))
-    masked, allowed = mask.masked, None
+    bias = mask.bias
     if mask.causal:
-        masked = torch.ones(q.size(2), keys, dtype=torch.bool, device=q.device).triu(1)
-    if mask.bias is not None:
-        allowed = F.pad(mask.bias, (0, 1))
-    elif masked is not None:
-        allowed = ~F.pad(masked, (0, 1))
+        after = torch.ones(q.size(2), keys, dtype=torch.bool, device=q.device).triu(1)
+        bias = mask_to_bias(after, q.dtype)
+    bias = None if bias is None else F.pad(bias, (0, 1))
     scale = width**-0.5
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
     return out[..., :width]

@@ -1,0 +1,111 @@
+"""What a step knows of its batch before the batch is on a GPU: the same numbers, fewer waits."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT
+from fairseq.trainer import Trainer
+
+import fairseq_ext.registry  # noqa: F401 - the patches
+from fairseq_ext.data import batch_facts
+from fairseq_ext.patches import waits
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import operations  # noqa: E402
+import steps  # noqa: E402
+
+PAD = 1
+PINNED = re.search(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)[1]
+BOUNDS = {"una": (750, 4), "dna": (810, 4), "ag": (1_400, 4)}
+"""Candidate -> most operations and waits of a step of masked words, bf16, 12 layers."""
+
+
+def tokens(*rows):
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "padded", "before", "positions"),
+    [
+        (([4, 5], [6, 7]), False, False, [0, 1, 2, 3]),
+        (([4, 5], [6, PAD]), True, False, [0, 1, 2]),
+        (([PAD, 5], [6, 7]), True, True, [1, 2, 3]),
+        (([PAD, PAD], [PAD, PAD]), True, False, []),
+    ],
+)
+def test_facts_of_tokens(rows, padded, before, positions):
+    facts = batch_facts.take(tokens(*rows), PAD)
+    assert facts[:2] == (padded, before) and facts.positions.tolist() == positions
+    tokens_there = tokens(*rows)
+    batch_facts.attach(tokens_there, facts)
+    padding = batch_facts.pass_on(tokens_there, tokens_there.eq(PAD))
+    assert batch_facts.has_padding(padding) == padded
+    assert batch_facts.has_padding(tokens_there.eq(PAD)) == padded
+
+
+def test_a_batch_that_moves_has_its_facts(monkeypatch):
+    """One that stays where it is has none: there nothing waits."""
+    source, target = tokens([4, 5, PAD]), tokens([PAD, 7, PAD])
+    sample = {"net_input": {"src_tokens": source}, "target": target}
+    trainer = SimpleNamespace(
+        task=SimpleNamespace(source_dictionary=SimpleNamespace(pad=lambda: PAD))
+    )
+    moves = SimpleNamespace(to=lambda x: x.to("meta"))
+
+    def prepare(trainer, given, is_dummy=False):
+        inputs = {"src_tokens": moves.to(source)}
+        return {"net_input": inputs, "target": moves.to(target)}, False
+
+    monkeypatch.setattr(Trainer, "_prepare_sample", prepare)
+    waits.know_batches()
+    prepared, _ = Trainer._prepare_sample(trainer, sample)
+    assert batch_facts.find(prepared["net_input"]["src_tokens"]).padded
+    assert batch_facts.find(prepared["target"]).positions.shape == (1,)
+    moves.to = lambda x: x
+    prepared, _ = Trainer._prepare_sample(trainer, sample)
+    assert batch_facts.find(prepared["target"]) is None
+
+
+def test_the_loss_of_places_is_that_of_a_mask(tmp_path):
+    """And every gradient, of a model with dropout."""
+    write = operations.KINDS["masked_lm"][1]
+    write(tmp_path, 400, 1)
+    flags = [str(tmp_path), *operations.list_masked_lm(2)["una"]]
+    args = SimpleNamespace(device="cpu", precision="fp32", seed=1, max_tokens=256)
+    candidate = steps.build_candidate(flags, args)
+    (batch,) = steps.read_batches(candidate, 1)
+    criterion = candidate.task.build_criterion(candidate.cfg.criterion)
+    found = []
+    for known in (False, True):
+        if known:
+            batch_facts.attach(batch["target"], batch_facts.take(batch["target"], PAD))
+        torch.manual_seed(3)
+        candidate.model.zero_grad()
+        loss, size, log = criterion(candidate.model, batch)
+        loss.backward()
+        found.append([loss, *(x.grad for x in candidate.model.parameters() if x.grad is not None)])
+        assert int(size) == int(log["sample_size"]) and isinstance(size, int) == known
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_numbers_of_a_log_are_read_together():
+    on_gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    assert waits._read([torch.tensor(1.0), on_gpu, 2])(3) == 3
+    number = torch.tensor(2.5)
+    assert waits._read([number])(number) is number
+
+
+@pytest.mark.skipif(
+    not torch.__version__.startswith(PINNED), reason=f"bounds are those of torch {PINNED}"
+)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_step_asks_little_of_its_host(name, tmp_path):
+    """On tensors without numbers."""
+    counts = operations.count("masked_lm", [name], 12, tmp_path)[name].to_json()
+    operations_at_most, waits_at_most = BOUNDS[name]
+    assert counts["operations"] <= operations_at_most, counts
+    assert counts["waits"] <= waits_at_most, counts
