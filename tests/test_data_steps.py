@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -468,11 +469,11 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
-    full = Path("/dev/full")
-    if not full.exists():
+    if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    monkeypatch.setattr(Path, "with_name", lambda self, name: full)
-    monkeypatch.setattr(Path, "unlink", lambda self, missing_ok: None)
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "new").symlink_to("/dev/full")
+    monkeypatch.setattr(lines, "private_folder", lambda parent: nullcontext(tmp_path / "hidden"))
     with (
         pytest.raises(Unfinished, match="file cannot be written .No space left.*run the same"),
         atomic_writer(tmp_path / "file") as file,

@@ -379,7 +379,7 @@ def test_a_sum_gives_the_score_of_any_part(generated):
         (["out.txt", "--reference", "split.de"], "--remove-bpe"),
         (["split.de", "--reference", "raw.de"], "--remove-bpe"),
         (["out.txt", "other.txt"], "different references"),
-        (["out.txt", "--metrics", "bleurt"], "'bleurt'; give some of bleu, tokenised-bleu"),
+        (["out.txt", "--metrics", "bleurt"], "'bleurt'; did you mean bleu?"),
         (["plain.txt", "--reference", "raw.de", "--metrics", "tokenised-bleu"], "not known"),
     ],
 )
