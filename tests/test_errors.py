@@ -347,7 +347,7 @@ def test_a_step_does_not_refuse_the_text_for_too_many_open_files(monkeypatch):
 
 
 def test_streams_are_utf8_where_the_locale_is_not():
-    code = "from fairseq_ext.errors import *; guard_standard_output(); import sys; "
+    code = "from fairseq_ext.standard_output import *; guard_standard_output(); import sys; "
     code += "print(input(), len(sys.argv[1]), sys.argv[1])"
     streams = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     settings = os.environ | streams | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -95,6 +95,11 @@ def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
     return zeros[..., :keys].masked_fill_(masked, torch.finfo(dtype).min / 8)
 
 
+def as_bias(mask: Mask, dtype: torch.dtype) -> Tensor | None:
+    """Return a mask, unless it is `causal`, as a term of the scores, or None."""
+    return mask.bias if mask.masked is None else mask_to_bias(mask.masked, dtype)
+
+
 def add_bias(scores: Tensor, bias: Tensor | None) -> Tensor:
     """Return `scores + bias`, or `scores` if there is no bias."""
     return scores if bias is None else scores + bias

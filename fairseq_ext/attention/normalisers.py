@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.masks import Mask, add_bias
+from fairseq_ext.attention.masks import Mask, add_bias, as_bias
 from fairseq_ext.attention.parts import Parts
 
 MIN_SCORES = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
@@ -19,7 +19,7 @@ class Normaliser(nn.Module):
     Attributes:
         across_queries: a row depends on the other queries. Such a normaliser is refused where
             queries must not see each other.
-        fuses_bias: `fused` takes masks as a bias of the scores, and no other ones.
+        fuses_bias: `fused` takes a mask with a bias of the scores, and gets all masks so.
     """
 
     across_queries = False
@@ -94,6 +94,7 @@ class Softmax(Normaliser):
         if not is_fused(call):
             return None
         q, k, v, dropout = call.q, call.k, call.v, call.dropout
+        bias = as_bias(mask, q.dtype)
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask.bias, dropout_p=dropout, is_causal=mask.causal
+            q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=mask.causal
         )

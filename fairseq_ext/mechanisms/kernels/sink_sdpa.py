@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.attention.context import HeadCall
-from fairseq_ext.attention.masks import Mask, mask_to_bias
+from fairseq_ext.attention.masks import Mask, as_bias, mask_to_bias
 
 MORE = 8  # dimensions: kernels for GPUs want multiples of it
 
@@ -27,7 +27,9 @@ MORE = 8  # dimensions: kernels for GPUs want multiples of it
 def attend(call: HeadCall, mask: Mask, sink: Tensor) -> Tensor:
     """Return dropout(weights) @ v, [B, h, T, D], with the logits `sink` [h]."""
     if call.q.device.type == "cpu" and not call.dropout:
-        return _CpuSink.apply(call.q, call.k, call.v, sink, mask.bias, mask.causal)
+        return _CpuSink.apply(
+            call.q, call.k, call.v, sink, as_bias(mask, call.q.dtype), mask.causal
+        )
     return attend_with_key(call.q, call.k, call.v, sink, mask, call.dropout)
 
 
@@ -67,7 +69,7 @@ def attend_with_key(
     own = F.pad(width**0.5 * sink[:, None].to(k.dtype), (width, MORE - 1))  # [h, width + MORE]
     k = torch.cat([F.pad(k, (0, MORE)), own[:, None].expand(batch, -1, -1, -1)], 2)
     v = F.pad(v, (0, MORE, 0, 1))
-    bias = mask.bias
+    bias = as_bias(mask, q.dtype)
     if mask.causal:
         after = torch.ones(q.size(2), keys, dtype=torch.bool, device=q.device).triu(1)
         bias = mask_to_bias(after, q.dtype)
