@@ -91,7 +91,7 @@ def hold(place: Path, flag: str = "", inside: bool = False, wait: bool = False) 
         flag: it gives the place.
         inside: whether files are written into a folder, which is made; otherwise the lock is beside
             the place.
-        wait: whether to wait until another process has ended.
+        wait: whether to wait until another process, or thread, has ended.
 
     Raises:
         UsageError: another process writes to it.
@@ -104,14 +104,15 @@ def hold(place: Path, flag: str = "", inside: bool = False, wait: bool = False) 
         path.mkdir(parents=True, exist_ok=True)
     file = path / ".writer.lock" if inside else path.parent / f".{path.name}.lock"
     with ExitStack() as stack:
-        if file not in _held and not is_device(place) and os.access(file.parent, os.W_OK):
+        ours = file in _held and not wait
+        if not ours and not is_device(place) and os.access(file.parent, os.W_OK):
             try:
                 lock = stack.enter_context(filelock.FileLock(file, -1 if wait else 0))
                 if not isinstance(lock, filelock.SoftFileLock):  # which signs by itself
                     _sign(file)
                 stack.callback(file.unlink, missing_ok=True)
                 _held.add(file)
-                stack.callback(_held.remove, file)
+                stack.callback(_held.discard, file)
             except filelock.Timeout:
                 raise UsageError(
                     f"another process writes to {place}{flag and f' ({flag})'}{_read_holder(file)};"
