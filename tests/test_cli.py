@@ -61,7 +61,10 @@ def test_a_refusal_is_one_sentence_and_an_exit_code(program, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("scor a", r"^there is no verb 'scor' of fairseq-ext; did you mean score, record, doctor\?$"),
+        (
+            "scor a",
+            r"^there is no verb 'scor' of fairseq-ext; did you mean score, record, doctor\?$",
+        ),
         ("zzz", "^there is no verb 'zzz' of fairseq-ext; 'fairseq-ext --help' lists them$"),
         ("recipe quikstart", r"^there is no recipe 'quikstart'; did you mean quickstart\?$"),
         (

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT
+from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.trainer import Trainer
 
 import fairseq_ext.registry  # noqa: F401 - the patches
 from fairseq_ext.data import batch_facts
+from fairseq_ext.errors import UsageError
 from fairseq_ext.patches import waits
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -90,6 +92,11 @@ def test_the_loss_of_places_is_that_of_a_mask(tmp_path):
         assert int(size) == int(log["sample_size"]) and isinstance(size, int) == known
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_batches_without_targets_are_refused():
+    with pytest.raises(UsageError, match="--d2v2-multi makes others"):
+        MaskedLmLoss.forward(None, None, {"net_input": {}})
 
 
 def test_numbers_of_a_log_are_read_together():

@@ -8,6 +8,7 @@ from fairseq import modules
 from torch import Tensor
 
 from fairseq_ext.data import batch_facts
+from fairseq_ext.errors import UsageError
 from fairseq_ext.wrapping import wrap
 
 TRAINER = "fairseq.trainer:Trainer"
@@ -54,6 +55,11 @@ def select_masked_tokens() -> None:
     ) -> tuple[Tensor, Any, dict[str, Any]]:
         from fairseq_ext.models.model_report import get_model_report
 
+        if "target" not in sample:
+            raise UsageError(
+                "--criterion masked_lm needs batches with targets, and --d2v2-multi makes others; "
+                "leave that flag out"
+            )
         facts = batch_facts.find(sample["target"])
         takes_places = get_model_report(criterion.task).selects_by_places
         if facts is None or not len(facts.positions) or not takes_places:
