@@ -17,7 +17,8 @@ def find_long(text: str, cell: int = CELL) -> Iterator[str]:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     cells = [each for line in tables for each in line.strip("|").split("|")]
     yield from (each for each in cells if len(each.split()) > cell)
-    blocks = [x for x in re.split(r"\n\s*\n|\n(?= *- )", text) if x.strip() and x[0] not in "|#<!"]
+    blocks = re.split(r"\n\s*\n|\n(?= *(?:-|\d+\.) )", text)
+    blocks = [each for each in blocks if not each.startswith(("|", "#", "<", "!", "    "))]
     yield from (each for each in blocks if len(each.split()) > PARAGRAPH)
 
 
