@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from readability import find_long_in_page
 
 sys.path.append(str(ROOT / "docs"))
 import print_mechanisms  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+NOT_SHORT = {"patches.md", "reliability.md"}  # the first one is printed from docstrings
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 
 
@@ -105,6 +107,37 @@ def test_every_mechanism_has_a_page_of_the_same_shape():
 
 
 NOT_THERE = {("asa.md", "Cost"), ("roles.md", "| flag |")}
+
+
+SHORT = [page for page in PAGES if "docs" in page.parts and page.name not in NOT_SHORT]
+
+
+@pytest.mark.parametrize("page", SHORT, ids=names)
+def test_paragraphs_cells_and_lines_are_short(page):
+    assert not find_long_in_page(page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", sorted(NOT_SHORT - {"patches.md"}))
+def test_pages_that_became_short_are_not_excused(name):
+    assert find_long_in_page((ROOT / "docs" / name).read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("word\n" * 80, 0),
+        ("word\n" * 80 + "- word\n" * 80, 0),
+        ("x" * 161, 1),
+        ("word\n" * 81, 1),
+        (f"| {'word ' * 26}|", 1),
+        (f"<!-- printed by a program -->\n| {'word ' * 26}|\n<!-- end of it -->", 0),
+        (f"<!-- printed by a program -->\n| {'word ' * 31}|\n<!-- end of it -->", 1),
+        (f"[one]({'x' * 20})\n" * 81, 1),
+        (f"```bash\n{'word ' * 81}\n```", 0),
+    ],
+)
+def test_what_is_too_long_is_found(text, faults):
+    assert len(find_long_in_page(text)) == faults
 
 
 @pytest.mark.slow

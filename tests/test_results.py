@@ -2,12 +2,12 @@
 
 import copy
 import math
-import re
 import statistics
 import sys
 
 import pytest
 from conftest import ROOT
+from readability import find_long
 
 sys.path.append(str(ROOT / "docs"))
 import draw_results  # noqa: E402
@@ -16,7 +16,7 @@ import records  # noqa: E402
 
 RECORDS = records.read_records()
 PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
-WORDS, PARAGRAPH, CELL, LINE = 12_000, 80, 25, 160
+WORDS = 12_000
 
 
 def names(value) -> str:
@@ -199,17 +199,6 @@ def test_results_are_short():
     assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= WORDS
 
 
-def split_cells(line: str) -> list[str]:
-    return [re.sub(r"\]\([^)]*\)", "]", cell) for cell in line.strip("|").split("|")]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_results_can_be_read(page):
-    text = re.sub(r"\]\([^)]*\)", "]", page.read_text("utf-8"))
-    lines = page.read_text("utf-8").splitlines()
-    assert not [line for line in lines if len(line) > LINE and line[0] not in "|!"]
-    tables = [line for line in lines if line.startswith("|")]
-    cells = [cell for line in tables for cell in split_cells(line)]
-    assert not [cell for cell in cells if len(cell.split()) > CELL]
-    blocks = [block for block in re.split(r"\n\n|\n(?=- )", text) if block[0] not in "|#<! "]
-    assert not [block for block in blocks if len(block.split()) > PARAGRAPH]
+    assert not list(find_long(page.read_text("utf-8")))
