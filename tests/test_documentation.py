@@ -15,7 +15,7 @@ import print_mechanisms  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
-NOT_SHORT = {"patches.md", "reliability.md"}  # the first one is printed from docstrings
+NOT_SHORT = {"patches.md"}  # printed from docstrings
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 
 
