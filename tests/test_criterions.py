@@ -213,6 +213,25 @@ def test_auto_alpha_is_chosen_once():
     assert log["ag_alpha"] / size == chosen / 2
 
 
+@pytest.mark.parametrize("base", ["cross_entropy", "label_smoothed_cross_entropy"])
+@pytest.mark.parametrize(("given", "chosen"), [(None, 1), ("auto", 10), ("3", 3)])
+def test_the_initial_weight_in_translation(base, given, chosen):
+    """By the paper's rule if asked for; else 1, since what the rule takes slowed training."""
+    usual = {"ag_encoder_heads": None, "ag_decoder_heads": None, "ag_cross_heads": None}
+    model, criterion = setup(base=base, ag_alpha=given, ag_layers="0", **usual)
+    _, size, log = criterion(model, sample())
+    assert log["ag_alpha"] == chosen * size
+
+
+def test_a_resumed_training_keeps_the_weight_that_it_chose():
+    """Also one that began when the rule was the default in translation."""
+    model, criterion = setup(ag_alpha=None)
+    criterion.parts[0].task.state.merge_state_dict({"ag_alpha": 10.0})
+    model.set_num_updates(50)
+    _, size, log = criterion(model, sample())
+    assert log["ag_alpha"] == 10 * size / 2
+
+
 def dropping(**options):
     """A guided encoder that drops layers, and the encoder's layers."""
     others = {"ag_alpha": "auto", "ag_decoder_heads": None, "ag_cross_heads": None}

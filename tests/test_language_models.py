@@ -256,6 +256,14 @@ def naive_guidance(maps, lengths):
     return total
 
 
+@pytest.mark.parametrize(("flags", "alphas"), [("", [1]), (" --ag-alpha auto", [10, 100])])
+def test_the_initial_weight_of_guidance(data, flags, alphas):
+    _, model, criterion = make(data, f"--criterion cross_entropy_ag{flags}")
+    model.set_num_updates(0)
+    _, size, log = criterion(model, sample(0, 1, 2))
+    assert log["ag_alpha"] / size in alphas
+
+
 def test_guidance_of_a_language_model(data):
     """--criterion cross_entropy_ag alone: prev and first, with weights of sentences; a twin."""
     task, model, criterion = make(data, "--criterion cross_entropy_ag --ag-alpha 3")

@@ -257,6 +257,16 @@ def sample(name, rows=(0, 1, 2)):
     return {"net_input": inputs, "target": target, "pair": LABELS[list(rows)], **counts}
 
 
+@pytest.mark.parametrize("name", ["masked_lm_ag", "masked_lm_nsp_ag", "masked_lm_sop_ag"])
+def test_the_initial_weight_of_guidance_is_of_the_paper_s_rule(name):
+    chosen = []
+    for given in (None, "auto"):
+        model, criterion = setup(name, ag_alpha=given, ag_layers="0")
+        _, size, log = criterion(model, sample(name))
+        chosen.append(log["ag_alpha"] / size)
+    assert chosen[0] == chosen[1] > 1
+
+
 @pytest.mark.parametrize("name", PRETRAINING)
 def test_a_batch_is_the_sum_of_its_sentences(name):
     """So that batching, --update-freq and the number of processes change nothing."""

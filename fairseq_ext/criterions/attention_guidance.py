@@ -27,9 +27,10 @@ from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.mechanisms.guidance.loss import EDGES, REDUCTIONS, sentence_losses
 from fairseq_ext.mechanisms.guidance.patterns import View
-from fairseq_ext.mechanisms.guidance.plan import DEFAULT_PERIODS, plan_guidance
+from fairseq_ext.mechanisms.guidance.plan import DEFAULT_PERIODS, is_encoder_alone, plan_guidance
 from fairseq_ext.mechanisms.guidance.schedule import (
     ALPHA_CHOICES,
+    DECODER_ALPHAS,
     RELEASED_HOLD,
     build_schedule,
     choose_alpha,
@@ -84,7 +85,8 @@ class GuidanceConfig(FairseqDataclass):
         ag_preset: released sets how long guidance holds, its reduction, edges and maps to what the
             authors' released code computes, where it holds for 20,000 updates, or until it ends
         ag_alpha: initial weight, or auto: that of 1, 10, 100 which brings the two losses of the
-            first batch closest in size (the paper's rule)
+            first batch closest in size, the paper's rule for pre-training (default: auto for an
+            encoder alone, 1 for translation and language models, where auto takes too much)
         ag_decay_updates: update at which the weight has fallen to 0 (default: --max-update)
         ag_hold_updates: updates before the weight begins to fall (default: 0, the paper's; 20000 in
             its released code)
@@ -105,7 +107,7 @@ class GuidanceConfig(FairseqDataclass):
     ag_fraction: Optional[float] = option(None, real("(0, 1]", "a share that is not nothing"))
     ag_layers: str = "all"
     ag_preset: Presets = "none"
-    ag_alpha: str = "auto"
+    ag_alpha: Optional[str] = None
     ag_decay_updates: Optional[int] = option(None, whole("[1, 1000000000]", "a number of updates"))
     ag_hold_updates: Optional[int] = option(None, whole("[0, 1000000]", "a number of updates"))
     ag_reduction: Optional[Reductions] = None
@@ -149,7 +151,10 @@ class AttentionGuidance(Term):
         if str(cfg.ag_preset) == "released":  # there, a shorter training holds to its end
             hold = max(0, min(hold, end))
         self.schedule = build_schedule(cfg.ag_decay_updates, hold, cfg.max_update)
-        self.guided = plan_guidance(cfg, task, get_model_report(task).guidable)
+        guidable = get_model_report(task).guidable
+        self.guided = plan_guidance(cfg, task, guidable)
+        by_rule = cfg.ag_alpha is not None or is_encoder_alone(guidable)
+        self.alphas = ALPHA_CHOICES if by_rule else DECODER_ALPHAS
         for site, guided in self.guided.items():
             logger.info("attention guidance, %s: %s", site, guided)
 
@@ -162,7 +167,7 @@ class AttentionGuidance(Term):
         return {"recorder": AttentionRecorder(lambda *place: heads.get(place), dropped=dropped)}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor | float, Log]:
-        """Return the guidance loss; choose its weight in the first step if --ag-alpha is auto."""
+        """Return the guidance loss; choose its weight in the first step unless it is given."""
         share = self.schedule.factor(step.updates)
         if not share:
             return 0.0, {"ag_alpha": 0.0}
@@ -177,7 +182,7 @@ class AttentionGuidance(Term):
             layers = [(site, i) for site, guided in self.guided.items() for i in guided.layers]
             recorded = sum(layer in maps for layer in layers)  # LayerDrop may drop some
             self.alpha = self._choose_alpha(step, total.detach() * len(layers) / max(1, recorded))
-        alpha = share * (ALPHA_CHOICES[0] if self.alpha is None else self.alpha)
+        alpha = share * (self.alphas[0] if self.alpha is None else self.alpha)
         return alpha * total, {"ag_loss": total.detach(), "ag_alpha": alpha * step.sample_size}
 
     @classmethod
@@ -201,7 +206,7 @@ class AttentionGuidance(Term):
         return views
 
     def _choose_alpha(self, step: TrainingStep, total: Tensor) -> float | None:
-        """Return alpha_0 by the paper's rule, the same in all processes.
+        """Return alpha_0 of `alphas` by the paper's rule, the same in all processes.
 
         A resumed training keeps the alpha_0 that it chose before. The result is None if this batch
         has nothing to choose by: no target, or no guided layer.
@@ -213,11 +218,11 @@ class AttentionGuidance(Term):
         if distributed.get_data_parallel_world_size() > 1:
             distributed.all_reduce(facts, group=distributed.get_data_parallel_group())
         loss, guidance, size, chosen, choices = facts.tolist()
-        alpha = chosen / choices if choices else choose_alpha(loss, guidance)
+        alpha = chosen / choices if choices else choose_alpha(loss, guidance, self.alphas)
         if alpha is None:
             return None
         logger.info(
-            "attention guidance: --ag-alpha auto takes %g (loss of the task %.3g, of guidance %.3g "
+            "attention guidance: the initial weight is %g (loss of the task %.3g, of guidance %.3g "
             "at update %d)%s",
             *(alpha, loss / size, guidance / size, step.updates, ", as before" if choices else ""),
         )

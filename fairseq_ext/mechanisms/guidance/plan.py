@@ -88,8 +88,7 @@ def _texts_of_sites(cfg: Any, guidable: HeadsBySite) -> dict[str, str]:
             f"--ag-fraction {cfg.ag_fraction:g} is a share of the encoder's heads, and this --arch "
             f"has no encoder; give --ag-decoder-heads, as in {DECODER_HEADS}"
         )
-    encoder_alone = not guidable["decoder"] and not guidable["cross"]
-    if cfg.ag_fraction is None and (texts or not encoder_alone):
+    if cfg.ag_fraction is None and (texts or not is_encoder_alone(guidable)):
         return texts or {"encoder": TRANSLATION_HEADS}
     if "encoder" in texts:
         raise UsageError(
@@ -98,6 +97,11 @@ def _texts_of_sites(cfg: Any, guidable: HeadsBySite) -> dict[str, str]:
     fewest = min(map(len, _guided_layers("encoder", guidable, cfg).values()), default=0)
     fraction = ENCODER_FRACTION if cfg.ag_fraction is None else cfg.ag_fraction
     return {"encoder": split_fraction(fraction, fewest), **texts}
+
+
+def is_encoder_alone(guidable: HeadsBySite) -> bool:
+    """Return whether a model, of which these heads can be guided, has no decoder."""
+    return not guidable["decoder"] and not guidable["cross"]
 
 
 def _guided_layers(site: str, guidable: HeadsBySite, cfg: Any) -> dict[int, Sequence[int]]:

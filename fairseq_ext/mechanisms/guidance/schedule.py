@@ -1,11 +1,13 @@
 """The weight alpha of attention guidance over a training (Deshpande & Narasimhan 2020)."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
 
 ALPHA_CHOICES = (1.0, 10.0, 100.0)  # alpha_0 in the paper
+DECODER_ALPHAS = (1.0,)  # ours for models with a decoder: in translation 10 slowed training
 RELEASED_HOLD = 20_000  # updates, in the released code
 
 
@@ -41,14 +43,14 @@ def build_schedule(decay: int | None, hold: int, max_update: int) -> Schedule:
     return Schedule(hold, end)
 
 
-def parse_alpha(text: str) -> float | None:
-    """Return alpha_0 from the text of --ag-alpha; None for "auto".
+def parse_alpha(text: str | None) -> float | None:
+    """Return alpha_0 from the text of --ag-alpha; None for "auto" and for no text.
 
     Raises:
         UsageError: the text is neither "auto" nor a number from 0.
     """
     try:
-        alpha = None if text == "auto" else float(text)
+        alpha = None if text in (None, "auto") else float(text)
     except ValueError:
         alpha = math.nan
     if alpha is not None and not 0 <= alpha < math.inf:
@@ -56,16 +58,19 @@ def parse_alpha(text: str) -> float | None:
     return alpha
 
 
-def choose_alpha(task: float, guidance: float) -> float | None:
-    """Return the alpha_0 of 1, 10, 100 that brings both losses closest in size, the paper's rule.
+def choose_alpha(
+    task: float, guidance: float, alphas: Sequence[float] = ALPHA_CHOICES
+) -> float | None:
+    """Return the alpha_0 that brings both losses closest in size, the paper's rule.
 
     Args:
         task: the loss of the task at the start of training.
         guidance: the loss of guidance there.
+        alphas: what to choose from.
 
     Returns:
         alpha_0, or None if one of the losses is not above 0 and so tells nothing.
     """
     if not (task > 0 and guidance > 0):
         return None
-    return min(ALPHA_CHOICES, key=lambda alpha: abs(math.log(task / (alpha * guidance))))
+    return min(alphas, key=lambda alpha: abs(math.log(task / (alpha * guidance))))
