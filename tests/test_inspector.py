@@ -316,6 +316,7 @@ def test_imported_encoders(tmp_path):
     folder = f"{package.submodule_search_locations[0]}/model"
     main(["import-hf", folder, str(tmp_path / "minilm")])
     subject = ModelInspector(tmp_path / "minilm" / "model.pt")
+    assert subject.title == "roberta_una_12 with 6 layers, minilm/model"
     found = subject.words(["unbelievably", "good"])
     assert [len(span) for span in found.spans] == [5, 1]
     assert subject.codec.label(found.numbers[1]) == "un"

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from fairseq_ext.analysis.head_weights import HeadWeight, read_attention
-from fairseq_ext.analysis.loading import load, short_name
+from fairseq_ext.analysis.loading import describe_sizes, load, short_name
 from fairseq_ext.analysis.recording import SITES, LayerRecorder, Receiver
 from fairseq_ext.analysis.tokens import TokenCodec, TokenisedWords
 from fairseq_ext.attention import Attention
@@ -78,7 +78,7 @@ class ModelInspector:
         logging.getLogger("fairseq").setLevel(logging.WARNING)
         self.checkpoint = checkpoint
         self.name, self.model, self.task, config = load(checkpoint, data)
-        self.title = f"{self.name}, {short_name(checkpoint)}"
+        self.title = f"{describe_sizes(self.name, config.model)}, {short_name(checkpoint)}"
         if untrained:
             set_torch_seed(config.common.seed if seed is None else seed)
             self.model = self.task.build_model(config.model).eval()

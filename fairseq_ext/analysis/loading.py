@@ -35,6 +35,13 @@ def short_name(checkpoint: Path) -> str:
     return "/".join([*parts, checkpoint.stem])
 
 
+def describe_sizes(name: str, cfg: Any) -> str:
+    """Return an architecture's name, with the number of layers if the name says another one."""
+    size, layers = name.rpartition("_")[2], getattr(cfg, "encoder_layers", None)
+    other = layers is not None and size.isdecimal() and int(size) != layers
+    return f"{name} with {layers} layers" if other else name
+
+
 def check_there(checkpoints: Iterable[Path]) -> None:
     """Raise UsageError unless all of these are files."""
     for checkpoint in checkpoints:
