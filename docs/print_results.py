@@ -197,6 +197,23 @@ def print_page(page: list[Record]) -> str:
     return "\n".join([*parts, print_provenance(whole)])
 
 
+def print_advice(all_records: list[Record]) -> str:
+    """Return what to try on which data, each row with the verdict and effect of its claim."""
+    found = {record["name"]: record for record in all_records}
+    lines = [
+        "| your data | mechanism | flag | cost | verdict, effect, runs |",
+        "|---|---|---|---|---|",
+    ]
+    for row in tomllib.loads((PAGES / "advice.toml").read_text("utf-8"))["rows"]:
+        record = found[row["record"]]
+        claim = next(each for each in record["claims"] if each["claim"] == row["claim"])
+        effect = show_effect_of(record, claim, in_index=True)
+        evidence = f"[{claim['verdict']}](results/{locate(record)}) {effect}".strip()
+        cells = [row["data"], row["mechanism"], row["flag"], row["cost"], evidence]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines).replace("|  |", "| |") + "\n"
+
+
 def print_protocols() -> str:
     """Return the list of what was written before runs began."""
     rows = []
@@ -247,11 +264,13 @@ def print_targets() -> Iterator[tuple[Path, str, str]]:
     """Yield each page with marks, its text, and what that would be."""
     found = records.read_records()
     pages = {name: [r for r in found if r["page"] == name] for name in {r["page"] for r in found}}
-    for path in [*sorted(PAGES.glob("*.md")), *sorted(MECHANISMS.glob("*.md"))]:
+    advice = PAGES.parent / "what_to_try.md"
+    for path in [advice, *sorted(PAGES.glob("*.md")), *sorted(MECHANISMS.glob("*.md"))]:
         text = path.read_text("utf-8")
 
         def fill(match: re.Match, path: Path = path) -> str:
             printers = {
+                "advice": lambda: print_advice(found),
                 "claims": lambda: print_index(found),
                 "protocols": print_protocols,
                 "measured": lambda: print_measured(found, path),
