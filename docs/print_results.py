@@ -31,6 +31,7 @@ from effects import (
 from records import ROOT, Effect, Record
 
 PAGES = ROOT / "docs" / "results"
+ADVICE = ROOT / "docs" / "what_to_try.md"
 MECHANISMS = ROOT / "docs" / "mechanisms"
 PICTURES = ROOT / "docs" / "pictures" / "results"
 PAPERS = {
@@ -206,10 +207,10 @@ def print_advice(all_records: list[Record]) -> str:
     ]
     for row in tomllib.loads((PAGES / "advice.toml").read_text("utf-8"))["rows"]:
         record = found[row["record"]]
-        claim = next(each for each in record["claims"] if each["claim"] == row["claim"])
-        effect = show_effect_of(record, claim, in_index=True)
-        evidence = f"[{claim['verdict']}](results/{locate(record)}) {effect}".strip()
-        cells = [row["data"], row["mechanism"], row["flag"], row["cost"], evidence]
+        (claim,) = (each for each in record["claims"] if each["claim"] == row["claim"])
+        cells = [row[column] for column in ("data", "mechanism", "flag", "cost")]
+        cells.append(f"[{claim['verdict']}](results/{locate(record)})")
+        cells[-1] += f" {show_effect_of(record, claim, in_index=True)}".rstrip()
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines).replace("|  |", "| |") + "\n"
 
@@ -264,8 +265,7 @@ def print_targets() -> Iterator[tuple[Path, str, str]]:
     """Yield each page with marks, its text, and what that would be."""
     found = records.read_records()
     pages = {name: [r for r in found if r["page"] == name] for name in {r["page"] for r in found}}
-    advice = PAGES.parent / "what_to_try.md"
-    for path in [advice, *sorted(PAGES.glob("*.md")), *sorted(MECHANISMS.glob("*.md"))]:
+    for path in [ADVICE, *sorted(PAGES.glob("*.md")), *sorted(MECHANISMS.glob("*.md"))]:
         text = path.read_text("utf-8")
 
         def fill(match: re.Match, path: Path = path) -> str:
