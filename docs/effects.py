@@ -1,6 +1,8 @@
 """Effects of records in words: differences with intervals, means with errors, names of sides."""
 
 import math
+import re
+from collections.abc import Sequence
 from functools import partial
 
 import records
@@ -90,3 +92,10 @@ def count_runs(record: Record, n: int) -> str:
     """Return the word for n runs, such as seeds or folds."""
     repeats = record.get("repeats", "seeds")
     return repeats.removesuffix("s") if n == 1 else repeats
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, with its numbers on the right."""
+    head = ["| " + " | ".join(titles) + " |", "|---|" + "---:|" * (len(titles) - 1)]
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return re.sub(r"\|  (?=\|)", "| ", "\n".join([*head, *lines])) + "\n"

@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import print_mechanisms
@@ -24,6 +24,7 @@ from effects import (
     decide,
     find_baseline,
     label,
+    print_table,
     show_cell,
     show_effect,
     show_effect_of,
@@ -49,13 +50,6 @@ MARK = re.compile(
     r".*?(?P<end><!-- end of (?P=name) -->)",
     re.S,
 )
-
-
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, with its numbers on the right."""
-    head = ["| " + " | ".join(titles) + " |", "|---|" + "---:|" * (len(titles) - 1)]
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
-    return re.sub(r"\|  (?=\|)", "| ", "\n".join([*head, *lines])) + "\n"
 
 
 def print_scores(record: Record) -> str:

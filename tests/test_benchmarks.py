@@ -561,7 +561,7 @@ def test_help_shows_an_example_that_parses(script, monkeypatch, capsys):
 
 def test_stock_is_measured_with_its_own_functions():
     """Within a step the loss, Adam and products are fairseq's and torch's, and ours after it."""
-    replaced = [(owner, name, getattr(owner, name)) for owner, name in stock.REPLACED.items()]
+    replaced = [(owner, name, getattr(owner, name)) for owner, name in stock.REPLACED]
     torch.set_float32_matmul_precision("medium")
     seen = []
 
