@@ -1,6 +1,7 @@
 """Room and settings of folders, as scripts ask for them before there is an environment."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -125,3 +126,9 @@ def test_no_package_is_needed():
     flags = ["-S", "-c", code]  # without site-packages
     done = subprocess.run([sys.executable, *flags], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_files_that_vanish_take_no_room(tmp_path, monkeypatch):
+    (tmp_path / "there").write_bytes(b"x" * 3_000_000)
+    monkeypatch.setattr(os, "walk", lambda path: [(str(path), [], ["gone", "there"])])
+    assert disk_usage(tmp_path) in (2, 3)

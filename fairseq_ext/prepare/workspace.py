@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,12 @@ def _in_words(name: str, value: str) -> str:
 
 def disk_usage(path: Path) -> int:
     """Return the MB that a folder takes on the disk, 0 if it does not exist."""
-    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    return sum(file.lstat().st_blocks * BLOCK for file in files) // MB
+    blocks = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # others may work there
+                blocks += Path(folder, name).lstat().st_blocks
+    return blocks * BLOCK // MB
 
 
 def needed_space(published: int, corpus: Path | None) -> int:
