@@ -222,7 +222,7 @@ def test_precisions_that_work_on_a_cpu(text_bin, tmp_path, flag):
         (
             "masked_lm",
             ["--sample-break-mode", "eos", "--tokens-per-sample", "16"],
-            "Size of sample #",
+            "tokens, its end counted, and",
         ),
     ],
 )
