@@ -1,9 +1,8 @@
-"""Operations, waits and Python calls of a step on a GPU, counted without one.
+"""Operations, waits and Python calls of a training step on a GPU, counted without one.
 
-A training step is the third one of fairseq's trainer in bf16, on tensors without numbers
-(`counting.py`). A step of generation is the encoder, and the decoder at its third position with a
-cache; the search itself is not counted. Sizes do not matter but for the number of layers.
-Candidates are those of scripts/alternatives.sh, and fairseq's own model.
+The step is the third one of fairseq's trainer in bf16, on tensors without numbers (`counting.py`).
+Sizes do not matter but for the number of layers. Candidates are those of scripts/alternatives.sh,
+those of benchmarks/asa.py for fine-tuning, and fairseq's own model.
 """
 
 import argparse
@@ -31,13 +30,11 @@ NARROW = (32, 64, 4)  # width, width of the feed-forward layers, heads
 WORDS = 0.15  # share of words that are masked
 SYMBOLS = 400
 
-Lines = Mapping[str, Sequence[str]]
-
 
 def list_translation(layers: int) -> dict[str, list[str]]:
     """Return the flags of each candidate for translation."""
     sizes = [
-        f"{flag.replace('encoder', side)}"
+        flag.replace("encoder", side)
         for side in ("encoder", "decoder")
         for flag in steps.shape((layers, *NARROW))
     ]

@@ -29,7 +29,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -225,20 +225,25 @@ def print_targets(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
         yield path, text, MARK.sub(fill, text)
 
 
-def main() -> int:
-    """Say which files differ, or write them."""
+def write_changed(targets: Iterable[tuple[Path, str, str]], root: Path, text: str | None) -> int:
+    """Say which files differ from what is printed, or with --write write them.
+
+    Args:
+        targets: files, what they have and what they should have.
+        text: help of the command.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="write them")
     write = parser.parse_args().write
-    changed = [(path, new) for path, old, new in print_targets() if old != new]
+    changed = [(path, new) for path, old, new in targets if old != new]
     for path, new in changed:
-        print(path.relative_to(ROOT))
+        print(path.relative_to(root))
         if write:
             path.write_text(new, "utf-8")
     return int(bool(changed) and not write)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_changed(print_targets(), ROOT, __doc__))

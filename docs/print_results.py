@@ -7,7 +7,6 @@ Example:
   python docs/print_results.py --write
 """
 
-import argparse
 import math
 import re
 import sys
@@ -276,22 +275,12 @@ def print_targets() -> Iterator[tuple[Path, str, str]]:
 
 
 def main() -> int:
-    """Say which pages differ, or write them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="write them")
-    write = parser.parse_args().write
+    """Say which pages differ, or write them; records with faults are refused."""
     found = records.read_records()
     faults = [f"{r['name']}: {fault}" for r in found for fault in records.find_faults(r)]
     if faults:
         sys.exit("\n".join(faults))
-    changed = [(path, new) for path, old, new in print_targets() if old != new]
-    for path, new in changed:
-        print(path.relative_to(ROOT))
-        if write:
-            path.write_text(new, "utf-8")
-    return int(bool(changed) and not write)
+    return print_mechanisms.write_changed(print_targets(), ROOT, __doc__)
 
 
 if __name__ == "__main__":
