@@ -106,7 +106,7 @@ def aligned(output, text):
 
 
 def test_generate_replaces_unknown_words(data_bin, real_lines, hybrid_run, tmp_path):
-    """Of raw text, as it says."""
+    """It needs raw text, and says so."""
     text = ["ein zzhund läuft .", "zwei zzkatzen"]
     for language in ("de", "en"):
         (tmp_path / f"valid.de-en.{language}").write_text("".join(f"{x}\n" for x in text))

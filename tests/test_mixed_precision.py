@@ -73,7 +73,7 @@ def test_updates_are_those_of_fairseq(monkeypatch, kind, how):
 
 
 def test_a_norm_worked_by_hand():
-    """Of gradients (3, 4) and 12, in 16 bits too; those of other ranks are added by a function."""
+    """Gradients (3, 4) and 12 have the norm 13; a function adds what other ranks have."""
     parameters = [Parameter(torch.zeros(2)), Parameter(torch.zeros(1)), Parameter(torch.zeros(1))]
     parameters[0].grad = torch.tensor([3.0, 4.0])
     parameters[1].grad = torch.tensor([12.0])

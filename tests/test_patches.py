@@ -255,6 +255,18 @@ def test_processes_that_load_data_hear_of_new_epochs(workers, reuse):
     assert [[*resumed.next_epoch_itr()] for _ in range(2)] == [[[3]] * 2, [[4]] * 3]
 
 
+def build_saver():
+    """Return what stands in for a trainer that saves checkpoints without content."""
+    return SimpleNamespace(
+        data_parallel_rank=0,
+        should_save_checkpoint_on_current_rank=True,
+        checkpoint_suffix="",
+        task=None,
+        consolidate_optimizer=lambda: None,
+        save_checkpoint=lambda name, state: Path(name).touch(),
+    )
+
+
 @pytest.mark.parametrize(
     ("scores", "best", "maximize"),
     [
@@ -272,15 +284,8 @@ def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
         maximize_best_checkpoint_metric=maximize,
         no_epoch_checkpoints=True,
     )
-    trainer = SimpleNamespace(
-        data_parallel_rank=0,
-        should_save_checkpoint_on_current_rank=True,
-        checkpoint_suffix="",
-        task=None,
-        consolidate_optimizer=lambda: None,
-        get_num_updates=lambda: 1,
-        save_checkpoint=lambda name, state: Path(name).touch(),
-    )
+    trainer = build_saver()
+    trainer.get_num_updates = lambda: 1
     for epoch, score in enumerate(scores, 1):
         done = SimpleNamespace(epoch=epoch, end_of_epoch=lambda: True, state_dict=dict)
         checkpoint_utils.save_checkpoint(cfg, trainer, done, score)
@@ -291,14 +296,7 @@ def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
 def save_all(folder, scores, updates, epoch_ends, **flags):
     """Save as fairseq-train does at these updates, at the end of an epoch or within one."""
     cfg = CheckpointConfig(save_dir=str(folder), **flags)
-    trainer = SimpleNamespace(
-        data_parallel_rank=0,
-        should_save_checkpoint_on_current_rank=True,
-        checkpoint_suffix="",
-        task=None,
-        consolidate_optimizer=lambda: None,
-        save_checkpoint=lambda name, state: Path(name).touch(),
-    )
+    trainer = build_saver()
     epoch = 1
     for score, update in zip(scores, updates, strict=True):
         trainer.get_num_updates = lambda update=update: update

@@ -137,7 +137,7 @@ def test_a_run_that_is_begun_replaces_a_link(tmp_path, precious):
 
 
 def test_folders_of_killed_processes_are_removed(tmp_path):
-    """Those that a process has locked, and what else has such a name, are kept."""
+    """A folder that a process has locked is kept, and so is what else has such a name."""
     names = {name: tmp_path / f".{name}.part" for name in ("killed__", "new_____", "locked__")}
     for folder in names.values():
         (folder / "new").mkdir(parents=True)
@@ -202,7 +202,7 @@ def test_a_second_writer_is_told_of_the_first(inside, tmp_path):
 
 
 def test_a_killed_process_holds_nothing_though_its_children_live(tmp_path):
-    """As workers that read data do for some seconds, which it has forked."""
+    """Workers that it forked to read data live for some seconds."""
 
     @contextmanager
     def hold_with_child():
@@ -225,7 +225,7 @@ def test_a_killed_process_holds_nothing_though_its_children_live(tmp_path):
 
 
 def test_a_second_command_may_wait(tmp_path):
-    """As for a corpus that another recipe downloads."""
+    """A recipe waits so for a corpus that another one downloads."""
     with elsewhere(hold, tmp_path, "", True) as first:
         second = FORK.Process(target=lambda: hold(tmp_path, inside=True, wait=True).__enter__())
         second.start()
@@ -297,7 +297,7 @@ def test_commands_of_fairseq_are_refused_beside_another(data_bin, real_lines, tm
 
 
 def test_two_results_of_one_name_are_refused(tmp_path):
-    """Those of another part, or shard, are not."""
+    """Results of another part, or shard, are not held."""
     path = tmp_path / "generate-test.txt"
     with elsewhere(outputs.open_whole, str(path), "w"):
         with pytest.raises(UsageError, match=r"generate-test.txt \(--results-path\): process"):

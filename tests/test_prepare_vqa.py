@@ -580,7 +580,7 @@ def test_hdf5_whose_boxes_cannot_be_read(tmp_path):
 
 @pytest.mark.parametrize("form", ["table", "groups"])
 def test_hdf5_whose_boxes_come_last(tmp_path, form):
-    """As the coordinates beside features say; where these say the usual, or nothing, it counts."""
+    """The coordinates beside features decide; where they say the usual, or nothing, it counts."""
     h5py = pytest.importorskip("h5py")
     boxes = {image: each[:2] for image, each in make_boxes(1, 6).items()}
     path = write_hdf5(tmp_path / "x.h5", boxes, form)

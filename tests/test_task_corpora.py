@@ -503,7 +503,7 @@ BYTES = r"""id	sentence1	sentence2	label
 
 
 def test_bytes_of_python_become_text(tmp_path):
-    """As PAWS-QQP's own program writes sentences; text that only holds such bytes stays."""
+    """PAWS-QQP's own program writes them; text that only holds such bytes stays."""
     for name in ("train", "dev_and_test"):
         write_text(tmp_path / f"corpora/paws_qqp/{name}.tsv", BYTES)
     expected = [
