@@ -17,7 +17,7 @@ from fairseq_ext.data.word_alignment import align_tokens, group_words
 from fairseq_ext.mechanisms.roles.role_masks import EXACT, MAJOR
 from fairseq_ext.tools.prepared_text import split_tokens
 
-DASHED, HASHED, BARRED, BYTES = MARKS
+DASHED, ENDED, HASHED, BARRED, BYTES = MARKS
 
 
 def tokens(text: str, mark: str = ""):
@@ -35,6 +35,11 @@ def aligned(text: str, words: str, mark: str = "", surfaces=None):
     [
         ("", "The naïve fox never chased 日 dogs !", "01234567"),
         (DASHED, "T@@ he na@@ ï@@ ve fox ne@@ v@@ er chased 日 do@@ gs !", "0011123334566" + "7"),
+        (
+            ENDED,
+            "T he</w> na ï ve</w> fox</w> ne v er</w> chased</w> 日</w> do gs</w> !</w>",
+            "0011123334566" + "7",
+        ),
         (HASHED, "the na ##ive fox never chas ##ed 日 dog ##s !", "01123445667"),
         (BARRED, "▁The ▁na ï ve ▁fox ▁never ▁chased ▁ 日 ▁do gs !", "011123455667"),
         (BYTES, "The Ġna Ã ¯ ve Ġfox Ġnever Ġchased Ġæ Ĺ ¥ Ġdog s !", "01111234555667"),

@@ -28,7 +28,7 @@ from omegaconf import OmegaConf
 
 from fairseq_ext import errors
 from fairseq_ext.attention.options import check_rules, read_rules
-from fairseq_ext.commands import option_pairs
+from fairseq_ext.commands import option_pairs, set_up
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.roberta_options import RobertaOptions
@@ -364,6 +364,7 @@ def test_what_a_locale_cannot_read_is_no_fault_of_the_text(end):
 
 
 def test_logs_are_utf8(tmp_path):
+    set_up()
     handler = logging.FileHandler(tmp_path / "a.log")
     handler.emit(logging.makeLogRecord({"msg": "größe \udcc3"}))
     handler.close()

@@ -90,7 +90,7 @@ class WorkerPool:
         except BaseException:
             for process in multiprocessing.active_children():
                 process.kill()
-                process.join()
+            self.executor.shutdown()  # whose thread waits for the processes, too
             raise
 
 
