@@ -1,9 +1,11 @@
-"""The Slurm script of examples/, with stand-ins for Slurm's commands."""
+"""The container of examples/cluster, and its Slurm script within it, with stand-ins for both.
+
+test_launched.py runs the script under Slurm.
+"""
 
 import os
 import subprocess
 
-import pytest
 from conftest import ROOT
 
 STAND_INS = {
@@ -14,8 +16,7 @@ STAND_INS = {
 }
 
 
-@pytest.mark.parametrize("image", ["", "image.sif"])
-def test_each_node_launches_its_part(tmp_path, image):
+def test_each_node_launches_its_part_in_the_container(tmp_path):
     for name, body in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -25,7 +26,7 @@ def test_each_node_launches_its_part(tmp_path, image):
         ["bash", ROOT / "examples" / "cluster" / "train.sbatch", *command],
         env=os.environ
         | slurm
-        | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "FAIRSEQ_EXT_IMAGE": image},
+        | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "FAIRSEQ_EXT_IMAGE": "image.sif"},
         capture_output=True,
         text=True,
     )
@@ -38,7 +39,7 @@ def test_each_node_launches_its_part(tmp_path, image):
     ]
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("launch")] == launched
-    assert lines.count("exec --nv image.sif") == (2 if image else 0)
+    assert lines.count("exec --nv image.sif") == 2
     assert (tmp_path / "run" / "train.log").read_text() == done.stdout
 
 

@@ -5,19 +5,16 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import find_free_port, read_parameters
-from conftest import PLUGIN, ROOT, TRAIN, train
+from conftest import PLUGIN
 from fairseq import binarizer
 from fairseq.data import dictionary
 from fairseq.distributed import utils as distributed
-from hangs import communicate, wait_until
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.multiprocessing import ProcessExitedException
 
@@ -243,91 +240,3 @@ def test_a_bad_option_is_refused(options, said, capsys):
     with pytest.raises(SystemExit) as end:
         main(["launch", *options.split(), "--", "fairseq-train", "data"])
     assert end.value.code and said in capsys.readouterr().err
-
-
-FLAGS = [flag for flag in TRAIN if flag not in ("--user-dir", str(PLUGIN), "--cpu")]
-FLAGS += ["--arch", "transformer_hna_tiny", "--dropout", 0, "--disable-validation"]
-
-
-def launch(options, data, folder, *args, python="python"):
-    """`fairseq-ext launch`, started."""
-    command = ["fairseq-train", data, *FLAGS, "--save-dir", folder, *args]
-    return subprocess.Popen(
-        [python, "-m", "fairseq_ext.cli", "launch", *options.split(), "--"]
-        + list(map(str, command)),
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def finish(*started):
-    said = [communicate(each)[0] for each in started]
-    assert not any(each.returncode for each in started), said
-    return said
-
-
-@pytest.fixture(scope="module")
-def one(data_bin, tmp_path_factory):
-    """The parameters of one process with two batches an update."""
-    folder = tmp_path_factory.mktemp("one")
-    args = ["--dropout", 0, "--disable-validation", "--update-freq", 2]
-    return read_parameters(train(data_bin, "transformer_hna_tiny", folder, 3, *args))
-
-
-def test_one_process_is_fairseq_itself(one, data_bin, tmp_path):
-    finish(launch("", data_bin, tmp_path, "--cpu", "--max-update", 3, "--update-freq", 2))
-    torch.testing.assert_close(
-        read_parameters(tmp_path / "checkpoint_last.pt"), one, atol=0, rtol=0
-    )
-
-
-@pytest.mark.processes
-def test_two_processes_equal_one(one, data_bin, tmp_path):
-    finish(launch("--cpu-processes 2", data_bin, tmp_path, "--max-update", 3))
-    trained = read_parameters(tmp_path / "checkpoint_last.pt")
-    torch.testing.assert_close(trained, one, atol=2e-4, rtol=1e-3)
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-def test_two_nodes_equal_one(one, data_bin, tmp_path):
-    options = f"--cpu-processes 1 --nodes 2 --master 127.0.0.1:{find_free_port()} --node-rank"
-    finish(*(launch(f"{options} {r}", data_bin, tmp_path, "--max-update", 3) for r in (0, 1)))
-    trained = read_parameters(tmp_path / "checkpoint_last.pt")
-    torch.testing.assert_close(trained, one, atol=2e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize("options", ["--cpu-processes 1", "--cpu-processes 2"])
-def test_a_failure_is_passed_on(options, data_bin):
-    done = launch(options, data_bin, "/proc/none")
-    said, _ = communicate(done)
-    assert done.returncode == 1 and "cannot write checkpoints to /proc/none" in said
-
-
-def alive(folder):
-    """Processes with this folder on their command line."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += [process.parent.name] if str(folder) in process.read_text() else []
-        except OSError:
-            continue
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_no_process(number, data_bin, tmp_path):
-    options, more = "--cpu-processes 2", ["--max-update", 100000]
-    started = launch(options, data_bin, tmp_path, *more, python=sys.executable)
-    while '"num_updates": "2"' not in started.stdout.readline():
-        assert started.poll() is None
-    assert len(alive(tmp_path)) == 3
-    started.send_signal(number)
-    communicate(started)
-    wait_until(lambda: not alive(tmp_path))
-    assert started.returncode
