@@ -8,7 +8,6 @@ The front matter of a page lists its rows under `mechanisms`:
     papers          paper -> its address, which may be missing
     slot            the slot of docs/architecture.md that it stands in
     line            what it does, a sentence
-    results         what was measured, as a link from docs/mechanisms/
     equation, computed, options, loss
                     where the paper has it, and which files do
     variants        names in studies -> flags for the encoder of a small model
@@ -94,11 +93,11 @@ def print_readme(rows: list[Row], root: Path) -> str:
 def print_index(rows: list[Row], root: Path) -> str:
     """Return the table of docs/mechanisms/index.md."""
     cells = [
-        [link_name(row, ""), row["line"], row["flags"], link_papers(row), row["results"]]
+        [link_name(row, ""), row["line"], row["flags"], link_papers(row)]
         for row in rows
         if "flags" in row
     ]
-    return print_table("mechanism | what it does | flag or architecture | paper | results", cells)
+    return print_table("mechanism | what it does | flag or architecture | paper", cells)
 
 
 def print_slots(rows: list[Row], root: Path) -> str:

@@ -156,7 +156,7 @@ def print_brief(page: list[Record]) -> str:
     """Return the list of the records that have no section of their own."""
     items = []
     for record in page:
-        link = f"- [{record['title']}](records/{record['name']}.toml), {record['date']}:"
+        link = f"- [{record['title']}](records/{record['name']}.toml):"
         claims = [f"{each['claim']}: **{each['verdict']}**." for each in record.get("claims", ())]
         picture = PICTURES / f"{record['name']}.png"
         files = [f"results/{picture.name}"] if picture.is_file() else []
@@ -168,19 +168,19 @@ def print_brief(page: list[Record]) -> str:
 
 def print_provenance(page: list[Record]) -> str:
     """Return where the numbers of a page come from."""
-    lines = ["## Where the numbers come from\n", "| record | commit | machine | not kept |"]
-    lines.append("|---|---|---|---|")
+    lines = ["## Where the numbers come from\n"]
     for record in page:
         timed = record.get("repeats") == "rounds"
         asked = [f for f in records.PROVENANCE if not timed or f not in ("seeds", "searched")]
         lacks = [f for f in asked if not record.get(f) and f != "protocol"]
-        link = f"[{record['name']}](records/{record['name']}.toml), {record['date']}"
-        machine, commit = record.get("hardware", ""), record.get("commit", "")
-        cells = [link, commit.partition(" (")[0], machine.partition(",")[0], ", ".join(lacks)]
-        lines.append("| " + " | ".join(cells) + " |")
+        facts = [f"[{record['name']}](records/{record['name']}.toml)", str(record["date"])]
+        facts += [record.get("commit", "").partition(" (")[0]]
+        facts += [record.get("hardware", "").partition(",")[0]]
+        item = "- " + ", ".join(filter(None, facts))
+        lines.append(wrap(item + (f"; not kept: {', '.join(lacks)}" if lacks else ""), "  "))
     commands = [r["command"].strip() for r in page if r.get("command")]
     block = "\n".join("    " + line for command in commands for line in command.splitlines())
-    return "\n".join(lines).replace("|  |", "| |") + ("\n\n" + block if commands else "") + "\n"
+    return "\n".join(lines) + ("\n\n" + block if commands else "") + "\n"
 
 
 def print_page(page: list[Record]) -> str:
@@ -227,17 +227,15 @@ def print_measured(all_records: list[Record], page: Path) -> str:
     cells = []
     for record in filter(lambda record: not record.get("brief"), all_records):
         for key in _list_measured(record, sides):
-            group, side, baseline, measure = key
+            group, side, _, measure = key
             names = [label(record, group), record["measures"][measure]["title"]]
             names += [label(record, side)] if len(sides) > 1 else []
-            means = records.summarise(record, measure)
-            shown = [show_cell(record, measure, *means[group, x]) for x in (baseline, side)]
             link = f"[{record.get('where', record['title'])}](../results/{locate(record)})"
             effect = choose_effect(records.compare(record)[key])
             count = f"{effect.n} {count_runs(record, effect.n)}"
             first = ", ".join([link, *filter(None, names), count])
-            cells.append([first, *shown, show_effect(effect, record, measure)])
-    return print_table(["measured here", "without", "with", "difference"], cells)
+            cells.append([first, show_effect(effect, record, measure)])
+    return print_table(["measured here", "with it − without"], cells)
 
 
 def _list_measured(record: Record, sides: list[str]) -> list[records.Key]:
