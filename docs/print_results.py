@@ -133,7 +133,7 @@ def print_trial(record: Record) -> str:
         effect = show_effect_of(record, claim, in_index=False)
         part = f" {claim['part']}" if claim.get("part") else ""
         void = f" {claim['void']}" if claim.get("void") else ""
-        text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}{void}"
+        text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}".rstrip() + void
         items.append(wrap(text + (f" ({effect}.)" if effect else ""), "  "))
     parts += ["\n".join(items)] if items else []
     if record.get("measures") and (scores := print_scores(record)):
@@ -175,7 +175,6 @@ def print_provenance(page: list[Record]) -> str:
         lacks = [f for f in asked if not record.get(f) and f != "protocol"]
         facts = [f"[{record['name']}](records/{record['name']}.toml)", str(record["date"])]
         facts += [record.get("commit", "").partition(" (")[0]]
-        facts += [record.get("hardware", "").partition(",")[0]]
         item = "- " + ", ".join(filter(None, facts))
         lines.append(wrap(item + (f"; not kept: {', '.join(lacks)}" if lacks else ""), "  "))
     commands = [r["command"].strip() for r in page if r.get("command")]
@@ -226,15 +225,16 @@ def print_measured(all_records: list[Record], page: Path) -> str:
     sides = [name for row in rows for name in [*row.get("variants", ()), *row.get("sides", ())]]
     cells = []
     for record in filter(lambda record: not record.get("brief"), all_records):
-        for key in _list_measured(record, sides):
+        link = f"[{record.get('where', record['title'])}](../results/{locate(record)})"
+        lines: dict[str, list[str]] = {}
+        for key in (keys := _list_measured(record, sides)):
             group, side, _, measure = key
             names = [label(record, group), record["measures"][measure]["title"]]
-            names += [label(record, side)] if len(sides) > 1 else []
-            link = f"[{record.get('where', record['title'])}](../results/{locate(record)})"
+            names += [label(record, side)] if len({key[1] for key in keys}) > 1 else []
             effect = choose_effect(records.compare(record)[key])
-            count = f"{effect.n} {count_runs(record, effect.n)}"
-            first = ", ".join([link, *filter(None, names), count])
-            cells.append([first, show_effect(effect, record, measure)])
+            shown = f"{', '.join(filter(None, names))}: {show_effect(effect, record, measure)}"
+            lines.setdefault(f"{effect.n} {count_runs(record, effect.n)}", []).append(shown)
+        cells += [[f"{link}, {count}", "<br>".join(shown)] for count, shown in lines.items()]
     return print_table(["measured here", "with it − without"], cells)
 
 
