@@ -93,11 +93,11 @@ def print_readme(rows: list[Row], root: Path) -> str:
 def print_index(rows: list[Row], root: Path) -> str:
     """Return the table of docs/mechanisms/index.md."""
     cells = [
-        [link_name(row, ""), row["line"], row["flags"], link_papers(row)]
+        [link_name(row, ""), row["line"], row["flags"]]
         for row in rows
         if "flags" in row
     ]
-    return print_table("mechanism | what it does | flag or architecture | paper", cells)
+    return print_table("mechanism | what it does | flag or architecture", cells)
 
 
 def print_slots(rows: list[Row], root: Path) -> str:
