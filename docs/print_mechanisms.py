@@ -92,11 +92,7 @@ def print_readme(rows: list[Row], root: Path) -> str:
 
 def print_index(rows: list[Row], root: Path) -> str:
     """Return the table of docs/mechanisms/index.md."""
-    cells = [
-        [link_name(row, ""), row["line"], row["flags"]]
-        for row in rows
-        if "flags" in row
-    ]
+    cells = [[link_name(row, ""), row["line"], row["flags"]] for row in rows if "flags" in row]
     return print_table("mechanism | what it does | flag or architecture", cells)
 
 

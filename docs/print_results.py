@@ -74,9 +74,10 @@ def print_scores(record: Record) -> str:
     titles = [*([""] if any(groups) else []), *titles, *([] if same else ["n"])]
     titles += [record["measures"][name]["title"] for name in shown]
     titles += [f"difference to {label(record, baseline)}"] if tested else []
-    rows = []
+    rows, shown_group = [], ""
     for key in sorted(keys, key=rank):
-        row = [label(record, key[0])] if any(groups) else []
+        row = [label(record, key[0]) if key[0] != shown_group else ""] if any(groups) else []
+        shown_group = key[0]
         row += [label(record, key[1])] + ([] if same else [str(counts[key])])
         row += [show_cell(record, x, *means[x][key]) if key in means[x] else "" for x in shown]
         found = effects.get((*key, baseline, first), [])
@@ -126,14 +127,15 @@ def wrap(text: str, indent: str = "") -> str:
 def print_trial(record: Record) -> str:
     """Return the section of a record: its claims, its numbers and its picture."""
     timed = record.get("repeats") == "rounds"  # quartiles are not printed
-    asked = "" if record.get("claims") else record["question"]
-    parts = [f"## {record['title']}", wrap(f"{asked} {record.get('settings', '')}".strip())]
+    parts = [f"## {record['title']}", wrap(record.get("settings", ""))]
     items = []
     for claim in record.get("claims", ()):
         effect = show_effect_of(record, claim, in_index=False)
         part = f" {claim['part']}" if claim.get("part") else ""
         void = f" {claim['void']}" if claim.get("void") else ""
-        text = f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}".rstrip() + void
+        text = (
+            f"- **{claim['claim']}: {claim['verdict']}{part}.** {claim['sentence']}".rstrip() + void
+        )
         items.append(wrap(text + (f" ({effect}.)" if effect else ""), "  "))
     parts += ["\n".join(items)] if items else []
     if record.get("measures") and (scores := print_scores(record)):
@@ -145,7 +147,7 @@ def print_trial(record: Record) -> str:
             parts += [*title, re.sub(r" \[[\d., ]+\]", "", text) if timed else text]
     picture = PICTURES / f"{record['name']}.png"
     if picture.is_file():
-        parts.append(f"![Runs, means and intervals](../pictures/results/{picture.name})")
+        parts.append(f"![Runs and intervals](../pictures/results/{picture.name})")
     for each in record.get("pictures", ()):
         parts.append(f"![{each['title']}](../pictures/{each['file']})")
     parts.append(wrap(record["meaning"]))
