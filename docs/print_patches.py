@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from fairseq_ext import commands, patches
 
-LABELS = ("Who meets it; how; smaller mend", "Since", "Goes when")
 FACTS = re.compile(r"Fault: (.+) Asked: (.+)\. Since: (.+)\. Until: (.+)\.$")
 
 
@@ -24,16 +23,11 @@ def as_markdown(title: str, changes: tuple[Callable[[], None], ...]) -> str:
     for change in changes:
         mark = " \\*" if change in patches.NUMBERS | commands.NUMBERS else ""
         name = f"{change.__module__.removeprefix('fairseq_ext.')}.{change.__name__}"
-        fault, *facts = read_facts(change)
-        lines += [f"- `{name}`{mark}", *(f"    - {each}." for each in split(fault))]
-        lines += [f"    - *{label}*: {fact}." for label, fact in zip(LABELS, facts, strict=True)]
+        fault, asked, since, until = read_facts(change)
+        asked = asked.removesuffix("; none")
+        since = "" if since == "always" else f" *Since*: {since}."
+        lines += [f"- `{name}`{mark}: {fault}", f"    - *Affected*: {asked}.{since} *Until*: {until}."]
     return "\n".join(lines) + "\n"
-
-
-def split(fault: str) -> list[str]:
-    """Return the sentences of a fault, and the parts between their semicolons."""
-    parts = re.split(r"(?<=\w)[.;] ", fault.removesuffix("."))
-    return [part[0].upper() + part[1:] for part in parts]
 
 
 if __name__ == "__main__":

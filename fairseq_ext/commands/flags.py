@@ -44,12 +44,11 @@ def check_ranges() -> None:
     its flags itself. fairseq-hydra-train imports the plugin only in `main`, which then calls
     `add_defaults`.
 
-    Fault: Numbers and names that mean nothing end in a traceback, or train all the same; a reader
-        of standard output that goes away ends in a traceback; --help lists only the flags that all
-        trainings have, whatever --arch is.
+    Fault: Numbers and names that mean nothing, and a reader of standard output that goes away, end
+        in a traceback, or train all the same. --help ignores --arch.
     Asked: all users; silent for some numbers; it is a refusal.
     Since: always.
-    Until: fairseq checks ranges and names, and leaves --help out of its first pass over the flags.
+    Until: fairseq checks ranges and names, and leaves --help to its second pass over flags.
     """
     from fairseq import utils
 

@@ -23,7 +23,7 @@ def shard_sentences() -> None:
     The part is every n-th sentence in the order of their lengths. Its file of --results-path is
     generate-SUBSET-shardN.txt.
 
-    Fault: Both flags have no effect: each process translates everything.
+    Fault: Both flags have no effect: each process translates all.
     Asked: who translates on a cluster; silent; none.
     Since: fairseq 0.11.
     Until: fairseq-generate gives them to its iterator.
@@ -86,9 +86,8 @@ def replace_unknown_words() -> None:
     fairseq-interactive shows and copies words of its input that its dictionary does not have. It
     also keeps the number of lines before a buffer, for messages.
 
-    Fault: --replace-unk without a file opens one named "@@ ". An unknown word in a translation ends
-        in a traceback, since words are not aligned; where subwords are joined, and for unknown
-        words of fairseq-interactive, there is no source word.
+    Fault: --replace-unk without a file opens "@@ ". Unknown words end in a traceback, since words
+        are not aligned, or, with subwords and in fairseq-interactive, have no source word.
     Asked: who has unknown words; loud; none.
     Since: fairseq 0.9.
     Until: generators give the alignment that utils.replace_unk reads.

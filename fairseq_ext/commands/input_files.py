@@ -18,7 +18,7 @@ PLUGIN = Path(__file__).parents[1]
 def check_user_dir() -> None:
     """Say which paths were tried for a --user-dir, and what it has to be.
 
-    Fault: A --user-dir that is not there, or no package, ends in a traceback.
+    Fault: A --user-dir that is missing, or no package, ends in a traceback.
     Asked: all users; loud; it is a message.
     Since: always.
     Until: import_user_module prints a sentence.
@@ -63,9 +63,9 @@ def check_data() -> None:
 
     A model of ours that is built chooses how matrices are multiplied.
 
-    Fault: Data, subsets, tasks and architectures that are not there end in a traceback. Alignments
-        that are not there are left out of the loss, and folders joined by colons are all read with
-        the dictionary of the first one.
+    Fault: Data, subsets, tasks and architectures that are missing end in a traceback. Missing
+        alignments are left out of the loss, and folders joined by colons read with the first one's
+        dictionary.
     Asked: all users; silent for alignments and dictionaries; it is a message.
     Since: always.
     Until: fairseq prints a sentence for them.
@@ -171,8 +171,8 @@ def _check_folder(folder: Path) -> None:
 def check_dictionaries() -> None:
     """Name the file and line of a dictionary that cannot be read.
 
-    Fault: A dictionary that is missing or damaged ends in a traceback, mostly without its name; one
-        without symbols is accepted.
+    Fault: A missing or damaged dictionary ends in a traceback, mostly without its name. One without
+        symbols is accepted.
     Asked: all users; silent without symbols; it is a message.
     Since: always.
     Until: Dictionary.add_from_file prints a sentence.
@@ -197,9 +197,9 @@ def check_dictionaries() -> None:
 def check_binarised_text() -> None:
     """Check binarised text when it is opened, and that it stays; see `fairseq_ext.data.binarised`.
 
-    Fault: Text that is cut short, of another dictionary or not text at all is noticed late, by a
-        traceback, or never. A .bin that is missing is reported as its .idx, or not at all. Text
-        that is changed while it is read ends in SIGBUS, in a traceback, or is read.
+    Fault: Text that is cut short, of another dictionary or no text is noticed late, or never. A
+        missing .bin is reported as its .idx, or not. Text that changes while it is read ends in
+        SIGBUS or a traceback, or is read.
     Asked: who trains; silent with another dictionary; it is a message.
     Since: always.
     Until: fairseq compares .idx, .bin and dictionary, and reads no file that changes.

@@ -18,13 +18,11 @@ def run_processes() -> None:
 
     A UsageError of a process that it starts is raised here as one, and so is its sudden end.
 
-    Fault: On CPUs several processes train nothing, or each the whole; --bf16 implies --tpu. The
-        group of processes is never ended: where one of its threads still runs, a process is
-        aborted (status 134) though all its work is done.
+    Fault: On CPUs several processes train nothing, or each the whole. --bf16 implies --tpu. The
+        group of processes is never ended, so a process that is done may be aborted (status 134).
     Asked: who trains in processes; silent, each trains alone; it is a refusal, but for the end.
     Since: fairseq 0.10.
-    Until: fairseq starts processes on CPUs, takes their number from torchrun, leaves --tpu alone
-        and calls destroy_process_group.
+    Until: fairseq does all of this on CPUs, and calls destroy_process_group.
     """
     import torch.distributed as dist
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
@@ -103,8 +101,7 @@ def _end_with_parent() -> None:
 def notice_killed_workers() -> None:
     """Let fairseq-preprocess notice that one of its --workers was killed.
 
-    Fault: It waits for ever for what a killed process was to do. Killed itself, it leaves its
-        processes behind, which wait for ever.
+    Fault: It waits for ever for a killed process. Killed itself, it leaves its processes waiting.
     Asked: who binarises much text on a small machine; silent, it hangs; none.
     Since: always.
     Until: it uses concurrent.futures.

@@ -21,10 +21,10 @@ STOCK_WARNINGS = [
 def silence_stock_warnings() -> None:
     """Ignore the warnings of `STOCK_WARNINGS`.
 
-    Fault: It causes some thirty lines of warnings in every run.
-    Asked: all users; thirty lines of noise; none.
+    Fault: Every run prints some thirty lines of warnings.
+    Asked: all users; noise; none.
     Since: torch 2, hydra 1.1.
-    Until: a row of the list goes when fairseq stops causing it.
+    Until: fairseq stops causing them, row by row.
     """
     for message, category, module in STOCK_WARNINGS:
         warnings.filterwarnings("ignore", message, category, module)
@@ -33,11 +33,11 @@ def silence_stock_warnings() -> None:
 def share_configurations() -> None:
     """Let hydra read its store of configurations in place.
 
-    Fault: hydra copies every stored configuration before it composes one, and then the few that it
-        uses once more; with fairseq's and ours that takes half a second of every command.
+    Fault: hydra copies every stored configuration before it composes one, which takes half a second
+        of every command.
     Asked: all users; silent, a slow start; none.
     Since: hydra 1.1.
-    Until: hydra copies its list of sources alone, which is all that it changes.
+    Until: hydra copies its list of sources alone.
     """
     find_owner("hydra.core.config_store:ConfigStore").__deepcopy__ = lambda self, memo: self
 
@@ -45,7 +45,7 @@ def share_configurations() -> None:
 def avoid_cudnn_attention() -> None:
     """Let torch run attention by its flash or memory-efficient kernels, not by cuDNN's.
 
-    Fault: On Hopper and Blackwell it runs attention by cuDNN, which takes up to a second to plan
+    Fault: On Hopper and Blackwell torch runs attention by cuDNN, which takes up to a second for
         each new shape of a batch, and whose gradients can be NaN (pytorch#196678).
     Asked: who has a new GPU; silent, NaN or slow; none.
     Since: torch 2.11.

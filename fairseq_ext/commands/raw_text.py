@@ -19,13 +19,12 @@ NO_UTF8 = "{argument} is not valid UTF-8; convert it to UTF-8"
 def check_raw_text() -> None:
     """Refuse raw text that is not valid UTF-8, has U+0000, or carriage returns within lines.
 
-    Fault: fairseq-preprocess goes back byte by byte from what it cannot decode, to the beginning of
-        the file, and ends in a traceback. Files that are no text, but zeros, are binarised. A
-        carriage return ends a line, so that the pairs after it are no translations.
+    Fault: fairseq-preprocess ends in a traceback, late, at what it cannot decode, and binarises
+        files of zeros. A carriage return ends a line, so that the pairs after it are no
+        translations.
     Asked: who binarises; silent for zeros and carriage returns; it is a message.
     Since: fairseq 0.8.
-    Until: ChunkLineIterator prints a sentence, and files are opened without universal
-        newlines.
+    Until: ChunkLineIterator prints a sentence, and reads without universal newlines.
     """
 
     def read_line(original: Callable, file: Any) -> str:

@@ -20,9 +20,8 @@ LONGEST_WAIT = 10.0  # seconds for a batch that is being made when a program end
 def keep_last_batch() -> None:
     """Append the indices that `batch_by_size` leaves out, as a batch of their own.
 
-    Fault: The last batch is dropped, without a word, if its size is no multiple of
-        --required-batch-size-multiple (8): sentences are missing from training,
-        validation and the output of fairseq-generate.
+    Fault: The last batch is dropped if its size is no multiple of --required-batch-size-multiple
+        (8), in training, validation and fairseq-generate.
     Asked: all users; silent, loses sentences; none.
     Since: fairseq 0.12.
     Until: batch_by_size returns every index.
@@ -43,7 +42,7 @@ def repeat_batches() -> None:
     """Make batches as in the first epoch, whichever epoch a training resumes in.
 
     Fault: Batches are made once, from a seed plus the epoch: a training resumed in a later epoch
-        has other batches, sees some sentences twice in that epoch and some never.
+        has other batches, and sees some sentences twice and some never.
     Asked: who resumes; silent, loses sentences; none.
     Since: fairseq after 0.12.3 (d871f616), as fairseq-fixed.
     Until: make_batches in FairseqTask.get_batch_iterator seeds without the epoch.
@@ -70,7 +69,7 @@ def repeat_batches() -> None:
 def refresh_cached_items() -> None:
     """Empty the cache of an LRUCacheDataset at the start of an epoch.
 
-    Fault: Data sets that cache their last items return them, as masked before, in a new epoch.
+    Fault: Data sets that cache their last items return these, masked as before, in a new epoch.
     Asked: who pre-trains; silent, masks stay; none.
     Since: fairseq 0.8.
     Until: LRUCacheDataset.set_epoch empties its cache.
@@ -87,8 +86,8 @@ def refresh_cached_items() -> None:
 def use_whole_parts() -> None:
     """Use the first of several parts of a split once, unless it is said how often.
 
-    Fault: A split of several parts (train and train1), with the default of --upsample-primary, has
-        less than no sentences of the first one: training fails, or on a part of the text.
+    Fault: By the default of --upsample-primary the first part is missing: training fails, or is of
+        a part of the text.
     Asked: who has train and train1; silent, loses text; none.
     Since: fairseq 0.10.
     Until: load_langpair_dataset takes -1 for 1.
@@ -105,8 +104,7 @@ def use_whole_parts() -> None:
 def shuffle_after_curriculum() -> None:
     """Shuffle batches from the first epoch on that is to be shuffled.
 
-    Fault: With --curriculum batches are shuffled in no later epoch either, but in a training that
-        is resumed.
+    Fault: Batches are shuffled in no later epoch either, except in a resumed training.
     Asked: who gives --curriculum; silent; none.
     Since: fairseq 0.12.2.
     Until: EpochBatchIterator tells its batch sampler whether to shuffle.
@@ -125,8 +123,8 @@ def shuffle_after_curriculum() -> None:
 def restart_workers() -> None:
     """Start new processes that load data in every epoch.
 
-    Fault: Processes that load data (--num-workers) live on and are not told of a new epoch: what is
-        sampled in each epoch, such as masks, stays as in the first.
+    Fault: Processes that load data are not told of a new epoch: what is sampled in each, such as
+        masks, stays as in the first.
     Asked: who gives --num-workers; silent, masks stay; none.
     Since: fairseq 0.12.2; not 0.12.3; again after it (d871f616), as fairseq-fixed.
     Until: EpochBatchIterator tells its workers.
@@ -142,9 +140,9 @@ def restart_workers() -> None:
 def stop_reading_ahead() -> None:
     """Let the threads that make batches ahead end before Python does.
 
-    Fault: A thread that makes batches ahead runs on when a training ends amid an epoch; where it
-        is inside torch then, the command is aborted (status 134) though all its work is done.
-    Asked: who stops amid an epoch; loud after all work is done; none.
+    Fault: A thread that makes batches ahead runs on, and the command may be aborted (status 134)
+        after all its work.
+    Asked: who stops amid an epoch; loud; none.
     Since: fairseq 0.10.
     Until: BufferedIterator ends its thread.
     """

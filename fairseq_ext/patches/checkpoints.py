@@ -24,8 +24,8 @@ _examiners: list[Examine] = []
 def copy_whole() -> None:
     """Copy a checkpoint to a temporary name, then give it its final one.
 
-    Fault: checkpoint_last.pt is copied under its final name: a kill leaves one cut short, from
-        which no training resumes.
+    Fault: checkpoint_last.pt is copied under its final name: a kill leaves a part, from which no
+        training resumes.
     Asked: who is interrupted; loses the last checkpoint; none.
     Since: fairseq 0.7.
     Until: fairseq copies to a temporary name first.
@@ -45,8 +45,8 @@ def copy_whole() -> None:
 def save_whole() -> None:
     """Save a checkpoint under a hidden name, then give it its final one.
 
-    Fault: On a full disk torch.save is tried three times into one file, and a traceback is logged;
-        what was written stays.
+    Fault: On a full disk torch.save is tried three times, a traceback is logged, and what was
+        written stays.
     Asked: whose disk is full; leaves broken files; none.
     Since: fairseq 0.12.
     Until: torch_persistent_save removes what it could not complete.
@@ -67,8 +67,7 @@ def save_whole() -> None:
 def try_folder_safely() -> None:
     """Try whether --save-dir can be written by a file whose name nobody can foretell.
 
-    Fault: A file "dummy" in it is emptied and deleted; if it is a link, what it points to is
-        emptied.
+    Fault: A file "dummy" in it is deleted, and if that is a link, its target emptied.
     Asked: who continues a stranger's training; silent, loses a file; none.
     Since: fairseq 0.6.
     Until: verify_checkpoint_directory uses the module tempfile.
@@ -120,7 +119,7 @@ def parse_settings() -> None:
 def unpack_safely() -> None:
     """Unpack archives inside their folder, or not at all.
 
-    Fault: from_pretrained unpacks an archive wherever its paths lead, and however much it becomes.
+    Fault: from_pretrained unpacks an archive wherever its paths lead, however large.
     Asked: who loads a stranger's archive; silent; none.
     Since: always.
     Until: fairseq filters the members.
@@ -181,9 +180,9 @@ def examining(examine: Examine) -> Iterator[None]:
 def check_models() -> None:
     """Name the checkpoint that cannot be loaded, or that was trained on another text, and why.
 
-    Fault: A checkpoint that fits neither its own settings nor the data ends in a traceback; with
-        another dictionary of the same size its output means nothing.
-    Asked: who loads a checkpoint; silent with a dictionary of equal size; none.
+    Fault: A checkpoint that fits neither its settings nor the data ends in a traceback. With
+        another dictionary of equal size its output means nothing.
+    Asked: who loads a checkpoint; partly silent; none.
     Since: always.
     Until: load_model_ensemble_and_task prints a sentence, and compares dictionaries.
     """

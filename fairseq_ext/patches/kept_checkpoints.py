@@ -13,8 +13,8 @@ _saving: list[tuple[Any, str]] = []  # settings and suffix of a checkpoint that 
 def find_scores_below_zero() -> None:
     """Find the best checkpoints by their scores also where these are below 0.
 
-    Fault: --keep-best-checkpoints deletes none whose score is below 0, as the loss of Pearson's
-        correlation is, and keeps other ones than the best.
+    Fault: --keep-best-checkpoints deletes none whose score is below 0, and keeps others than the
+        best.
     Asked: who maximises a correlation; loses the best checkpoints; none.
     Since: fairseq 0.10.
     Until: save_checkpoint looks for a minus sign too.
@@ -42,10 +42,9 @@ def _pretend_worst(paths: list[str], cfg: Any, suffix: str) -> list[str]:
 def save_what_is_kept() -> None:
     """Save the checkpoints that --save-interval-updates and --keep-best-checkpoints promise.
 
-    Fault: An update of --save-interval-updates that ends an epoch is left to the checkpoint of the
-        epoch, also where --no-epoch-checkpoints or --save-interval leaves that out. Of the best
-        checkpoints, one that is worse than those there are is not saved, though there are fewer
-        than --keep-best-checkpoints.
+    Fault: An update of --save-interval-updates that ends an epoch is not saved where
+        --no-epoch-checkpoints or --save-interval leaves the epoch's checkpoint out. With fewer than
+        --keep-best-checkpoints, one worse than those there are is not saved.
     Asked: who gives these flags; loses checkpoints; none.
     Since: fairseq 0.9.
     Until: save_checkpoint looks for both.

@@ -9,7 +9,7 @@ from fairseq_ext.wrapping import replace
 def restore_numpy_compat() -> None:
     """Give two modules a numpy that has the `compat.long` which they cast to.
 
-    Fault: It casts to np.compat.long, which is gone.
+    Fault: Two modules cast to np.compat.long, which is gone.
     Asked: all users; loud, nothing trains; none.
     Since: numpy 2.0.
     Until: fairseq writes int.
@@ -56,8 +56,8 @@ class LazyStore:
 def make_nodes_lazily() -> None:
     """Let models and criterions be registered in a LazyStore.
 
-    Fault: It makes hydra's node of every configuration when it is registered, which for all of our
-        architectures takes a fifth of the start.
+    Fault: It makes hydra's node of every configuration at once, which for our architectures takes a
+        fifth of the start.
     Asked: all users; silent, a slow start; none.
     Since: fairseq 0.12.
     Until: fairseq stores the class instead of an instance.

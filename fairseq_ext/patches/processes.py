@@ -10,8 +10,8 @@ from fairseq_ext.wrapping import replace, wrap
 def gather_objects() -> None:
     """Gather the lists that criterions log by torch's `all_gather_object`; results are on CPU.
 
-    Fault: Lists that criterions log are gathered through a CUDA buffer of 16 kB: that fails on
-        CPUs, and in evaluation.
+    Fault: What criterions log is gathered through a CUDA buffer of 16 kB, which fails on CPUs and
+        in evaluation.
     Asked: who trains in processes; loud; none.
     Since: fairseq 0.6.
     Until: fairseq uses torch's all_gather_object.
@@ -32,7 +32,7 @@ def gather_objects() -> None:
 def run_torchrun_on_cpu() -> None:
     """Take rank and number of processes from torchrun where there is no GPU.
 
-    Fault: Under torchrun it divides the rank by the number of GPUs, also if there is none.
+    Fault: Under torchrun it divides the rank by the number of GPUs, even where that is 0.
     Asked: who trains in processes on CPUs; loud; none.
     Since: fairseq after 0.12.3 (d871f616), as fairseq-fixed.
     Until: fairseq accepts that there is none.

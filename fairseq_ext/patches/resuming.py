@@ -16,8 +16,8 @@ NOT_SAVED = ("num_bad_epochs", "cooldown_counter")
 def end_when_done() -> None:
     """Train nothing when the training that is resumed had come to its end.
 
-    Fault: A training that has reached --max-update, --stop-time-hours, --stop-min-lr or the end of
-        --patience is trained on, and saved, each time its command is run again.
+    Fault: A training that reached --max-update, --stop-time-hours, --stop-min-lr or the end of
+        --patience goes on when its command is run again.
     Asked: who runs a command again; silent, trains on; none.
     Since: always.
     Until: fairseq_cli.train compares them before the first batch.
@@ -73,8 +73,7 @@ def _early_stops() -> Iterator[Any]:
 def restore_plateau() -> None:
     """Save and restore how long the learning rate has waited for a better validation.
 
-    Fault: With --lr-scheduler reduce_lr_on_plateau a resumed training waits anew before the
-        learning rate falls.
+    Fault: A training with --lr-scheduler reduce_lr_on_plateau waits anew before the rate falls.
     Asked: who resumes; silent, another learning rate; none.
     Since: fairseq 0.6.
     Until: ReduceLROnPlateauLRSchedule.state_dict has them.

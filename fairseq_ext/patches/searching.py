@@ -9,11 +9,11 @@ from fairseq_ext.wrapping import wrap
 def find_overlaps_by_row() -> None:
     """Find the overlap of groups of diverse beam search by the rows of a batch.
 
-    Fault: Numbers of sentences in the data are taken for rows of the batch: an IndexError, or the
-        penalty of another sentence.
+    Fault: Numbers of sentences are taken for rows of the batch: an IndexError, or another
+        sentence's penalty.
     Asked: who gives --diverse-beam-groups; silent where numbers are small; none.
     Since: fairseq 0.12.
-    Until: SequenceGenerator passes rows, in the range [0, bsz), as Search.step asks for.
+    Until: SequenceGenerator passes rows, as Search.step asks.
     """
 
     def advance(original: Callable, search: Any, step: int, *given: Any) -> Any:

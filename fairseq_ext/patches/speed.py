@@ -6,7 +6,7 @@ from fairseq_ext.wrapping import wrap
 def smooth_in_one_pass() -> None:
     """Compute label-smoothed cross-entropy and its gradient together.
 
-    Fault: It passes over the scores of the whole vocabulary seven times, and keeps four copies.
+    Fault: It passes over all scores of the vocabulary seven times, and keeps four copies.
     Asked: who translates; silent, slow; none.
     Since: always.
     Until: torch or fairseq has such a loss in one kernel.
@@ -20,8 +20,7 @@ def smooth_in_one_pass() -> None:
 def update_in_one_kernel() -> None:
     """Let Adam update all parameters in one kernel.
 
-    Fault: Without apex Adam takes about ten operations for each tensor, each of which passes over
-    memory.
+    Fault: Without apex Adam takes about ten operations for each tensor.
     Asked: who trains; silent, slow; none.
     Since: always.
     Until: fairseq takes torch's fused Adam.
@@ -34,11 +33,11 @@ def update_in_one_kernel() -> None:
 def copy_in_one_operation() -> None:
     """Copy gradients and parameters between 16 bits and float32, and take norms, all together.
 
-    Fault: With --bf16 and --fp16-no-flatten-grads each parameter takes four operations in each
-        update, and a norm in any precision: half of those of a training step.
+    Fault: Each parameter takes four operations with --bf16 and --fp16-no-flatten-grads, and a norm
+        in any precision: half of a step's.
     Asked: who trains on a GPU; silent, slow; none.
     Since: fairseq 0.9.
-    Until: fairseq's optimisers take torch's operations for lists of tensors.
+    Until: fairseq's optimisers take torch's operations on lists.
     """
     from fairseq_ext.patches import mixed_precision
 
@@ -52,8 +51,8 @@ def copy_in_one_operation() -> None:
 def activate_in_one_kernel() -> None:
     """Compute gelu in the precision of its input; torch's kernel does so in float32 inside.
 
-    Fault: In 16 bits fairseq's gelu copies its input to float32 and its output back, and their
-        gradients: numbers are the same.
+    Fault: In 16 bits gelu copies input and output, and their gradients, to float32 and back.
+        Numbers are the same.
     Asked: who trains models with gelu; silent, slow; none.
     Since: fairseq 0.9.
     Until: fairseq.modules.gelu calls torch's with the input as it is.

@@ -12,8 +12,7 @@ logger = logging.getLogger(__name__)
 def keep_overwriting_symbols() -> None:
     """Save the mark of symbols that overwrite others of their name.
 
-    Fault: A dictionary whose lines end with #fairseq:overwrite is saved without these marks, and
-        cannot be read again.
+    Fault: A dictionary with #fairseq:overwrite is saved without it, and cannot be read again.
     Asked: who binarises with such a --srcdict; loses the dictionary; none.
     Since: fairseq 0.10.
     Until: Dictionary.save writes the mark.
@@ -33,9 +32,9 @@ def keep_overwriting_symbols() -> None:
 def read_all_vectors() -> None:
     """Read word vectors with a header or without, and check that they fit the embeddings.
 
-    Fault: The first line of --encoder-embed-path and --decoder-embed-path is skipped as a header:
-        files without one, such as GloVe's, lose their first word. Vectors of another width end in
-        a traceback; a file without any word of the dictionary is accepted.
+    Fault: The first line of --encoder-embed-path and --decoder-embed-path is skipped: files without
+        a header, such as GloVe's, lose a word. Vectors of another width end in a traceback. A file
+        without a word of the dictionary is accepted.
     Asked: who begins with word vectors; silent, loses a vector; none.
     Since: always.
     Until: parse_embedding looks at the first line, and load_embedding at the widths.
@@ -54,8 +53,7 @@ def read_all_vectors() -> None:
 def complete_pretrained_bart() -> None:
     """Let the task translation_from_pretrained_bart find its options.
 
-    Fault: The task looks for its options under a name that its base class no longer sets, so that
-        it cannot be used.
+    Fault: The task looks for its options under a name that is gone, so that it cannot be used.
     Asked: who fine-tunes mBART; loud; none.
     Since: fairseq 0.11.
     Until: the task reads `cfg`.

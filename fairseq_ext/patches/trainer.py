@@ -51,8 +51,8 @@ def check_before_training() -> None:
 def save_all() -> None:
     """Save fingerprints of the text, early stopping, adopted options, and others' packages.
 
-    Fault: Checkpoints do not say which dictionary and whose parts they were trained with, or how
-        many validations were worse than the best one.
+    Fault: Checkpoints have neither the dictionary, nor whose parts they use, nor the validations
+        since the best.
     Asked: who resumes; silent, another training; none.
     Since: always.
     Until: Trainer.state_dict has all three.
@@ -82,13 +82,12 @@ def save_all() -> None:
 def restore_all() -> None:
     """Check a checkpoint before it is restored; restore the states of task and metrics too.
 
-    Fault: A resumed training loses what the task keeps and what metrics add up over a run, and
-        takes parameters of another mechanism for its own. With --store-ema a checkpoint without a
-        moving average ends in a traceback, and --ema-update-freq counts from 0 again.
+    Fault: A resumed training loses the state of task and metrics, and takes another mechanism's
+        parameters. With --store-ema a checkpoint without an average ends in a traceback, and
+        --ema-update-freq counts from 0.
     Asked: who resumes; silent, another training; none.
     Since: fairseq 0.12.
-    Until: Trainer.load_checkpoint calls task.load_state_dict, restores the default metrics and the
-        count, and begins an average from the parameters.
+    Until: Trainer.load_checkpoint restores all of these.
     """
     from fairseq_ext import safe_loading
     from fairseq_ext.data.fingerprints import check_fingerprints
@@ -136,7 +135,7 @@ def restore_all() -> None:
 def forget_validations() -> None:
     """Begin each validation without the meters of those before.
 
-    Fault: What validations log, all predictions among it, is kept and saved in checkpoints.
+    Fault: What validations log, predictions included, is kept in checkpoints.
     Asked: who validates; silent, checkpoints grow; none.
     Since: fairseq 0.9.
     Until: Trainer.begin_valid_epoch resets the meters of "valid".
@@ -170,9 +169,8 @@ def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
 def average_last_norms() -> None:
     """Keep the last layer norms of encoder and decoder in the moving average.
 
-    Fault: --store-ema drops the last layer norms of models with --encoder-normalize-before or
-        --decoder-normalize-before, as language models are: it takes the average for one of a
-        version that had none.
+    Fault: With --encoder-normalize-before or --decoder-normalize-before (language models) the
+        average loses the last layer norms, as if of an old version.
     Asked: who gives --store-ema; silent, loses parameters; none.
     Since: fairseq 0.12.
     Until: EMA.restore keeps the versions of encoder and decoder.
@@ -189,8 +187,8 @@ def average_last_norms() -> None:
 def average_shared_once() -> None:
     """Move the average of shared parameters once in an update.
 
-    Fault: --store-ema averages shared parameters, such as tied embeddings, once under each of their
-        names, so that their decay is a power of --ema-decay.
+    Fault: Shared parameters, such as tied embeddings, are averaged once for each name: their decay
+        is a power of --ema-decay.
     Asked: who gives --store-ema; silent, another decay; none.
     Since: fairseq 0.12.
     Until: EMA.step keeps no tensor twice.
@@ -226,8 +224,8 @@ def register_lamb() -> None:
 def unscale_once() -> None:
     """Step the optimizer whose gradients were unscaled, and use --amp's own flags.
 
-    Fault: With --amp gradients are divided by the loss scale twice: once for the optimizer and once
-        for its wrapper. --amp-init-scale has no effect but as the window.
+    Fault: Gradients are divided by the loss scale twice, and --amp-init-scale is taken for the
+        window.
     Asked: who gives --amp; silent, another step; none.
     Since: fairseq 0.12.
     Until: AMPOptimizer.step steps `self.optimizer`.

@@ -22,11 +22,11 @@ class _DummyLog(dict):
 def count_real_batches() -> None:
     """Count each process's real batches of an update, and no dummies.
 
-    Fault: With --update-freq above 1 the dummy that a process gets at the end of an epoch makes it
-        count nothing of this update, or is counted itself, while gradients are of the real batches.
+    Fault: A process with a dummy batch at an epoch's end counts nothing of this update, or the
+        dummy too, while gradients are of the real batches.
     Asked: who trains in processes with --update-freq; silent; none.
     Since: fairseq 0.9.
-    Until: Trainer.train_step leaves the size and the log of a dummy out, and nothing else.
+    Until: Trainer.train_step leaves dummies out, and nothing else.
     """
 
     def compute(original: Callable, task: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
@@ -44,8 +44,7 @@ def count_real_batches() -> None:
 def count_targets_after_prefix() -> None:
     """Leave what --ignore-prefix-size leaves out of a loss out of its mean, too.
 
-    Fault: The sum over the tokens that count is divided by the number of all tokens: loss,
-        perplexity and gradient are too small.
+    Fault: The loss is divided by the number of all tokens, not of those that count.
     Asked: who gives --ignore-prefix-size; silent; none.
     Since: fairseq 0.10.
     Until: criterions count the targets of their losses.
@@ -77,7 +76,7 @@ def stop_when_not_finite() -> None:
     """Stop a training whose loss or gradient is not finite, and put dummies of an update first.
 
     Fault: A training whose loss is not finite goes on, or ends in a traceback without the update
-        and its sentences. The last batch of an update decides whether all of them are counted.
+        and its sentences. An update's last batch decides whether all count.
     Asked: who trains; silent; it is a refusal.
     Since: always.
     Until: Trainer.train_step names them.

@@ -17,8 +17,7 @@ TRAINER = "fairseq.trainer:Trainer"
 def know_batches() -> None:
     """Let the host look for padding and masked tokens before a batch goes to a GPU.
 
-    Fault: The step waits for the GPU to learn whether there is padding, and which tokens are
-        masked.
+    Fault: The step waits for the GPU to say whether there is padding, and which tokens are masked.
     Asked: who trains on a GPU; silent, slow; none.
     Since: always.
     Until: fairseq's batches say both.
@@ -44,7 +43,7 @@ def know_batches() -> None:
 def select_masked_tokens() -> None:
     """Select masked tokens by their places, which the host knows.
 
-    Fault: The loss of masked words waits three times for the GPU to count masked tokens.
+    Fault: The loss of masked words waits three times for the GPU to count them.
     Asked: who pre-trains on a GPU; silent, slow; none.
     Since: fairseq 0.9.
     Until: fairseq's batches have the places of masked tokens.
