@@ -26,7 +26,8 @@ def as_markdown(title: str, changes: tuple[Callable[[], None], ...]) -> str:
         fault, asked, since, until = read_facts(change)
         asked = asked.removesuffix("; none")
         since = "" if since == "always" else f" *Since*: {since}."
-        lines += [f"- `{name}`{mark}: {fault}", f"    - *Affected*: {asked}.{since} *Until*: {until}."]
+        lines.append(f"- `{name}`{mark}: {fault}")
+        lines.append(f"    - *Affected*: {asked}.{since} *Until*: {until}.")
     return "\n".join(lines) + "\n"
 
 

@@ -64,7 +64,8 @@ def open_whole(path: str, mode: str, **settings: Any) -> Iterator[Any]:
 def write_results_whole() -> None:
     """Give the file of --results-path its name when it is complete; let one process write it.
 
-    Fault: What an interrupted fairseq-generate wrote has the final name. Two of them write into one file.
+    Fault: What an interrupted fairseq-generate wrote has the final name. Two of them
+        write into one file.
     Asked: who is interrupted; silent, a part looks whole; none.
     Since: fairseq 0.9.
     Until: fairseq-generate writes to a temporary name first.

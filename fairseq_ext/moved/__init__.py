@@ -34,7 +34,7 @@ def write_out(path: str) -> str:
     return f"fairseq_ext.{path.replace(':', '.')}"
 
 
-def as_markdown() -> str:
-    """Return the table of all old paths, one row for each."""
-    rows = [f"| `{write_out(old)}` | `{write_out(new)}` |\n" for old, new in MOVED.items()]
-    return "".join(["| old | new |\n", "| --- | --- |\n", *rows])
+def as_text() -> str:
+    """Return the table of all old paths, a line for each with the new one."""
+    width = max(len(write_out(old)) for old in MOVED)
+    return "".join(f"{write_out(old):{width}} {write_out(new)}\n" for old, new in MOVED.items())

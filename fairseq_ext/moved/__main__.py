@@ -1,5 +1,5 @@
 """Print the table of old import paths, for docs/upgrading.md."""
 
-from fairseq_ext.moved import as_markdown
+from fairseq_ext.moved import as_text
 
-print(as_markdown(), end="")
+print(as_text(), end="")
