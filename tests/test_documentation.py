@@ -95,6 +95,13 @@ def test_the_readme_is_short():
     assert max(len(line) for line in lines if not line.startswith("|")) <= 120
 
 
+def test_the_home_page_begins_as_the_readme_begins():
+    """Up to its commands, seen from the folder of the site."""
+    begin, end, _ = (ROOT / "README.md").read_text("utf-8").partition("scripts/test.sh")
+    home = (ROOT / "docs" / "index.md").read_text("utf-8")
+    assert end and home.startswith((begin + end).replace("(docs/", "("))
+
+
 def test_every_mechanism_has_a_page_of_the_same_shape():
     folder = ROOT / "docs" / "mechanisms"
     index, readme = ((folder / "index.md").read_text(), (ROOT / "README.md").read_text())
