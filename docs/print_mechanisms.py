@@ -110,14 +110,11 @@ def print_papers(rows: list[Row], root: Path) -> str:
     """Return the table *Paper → files*."""
     places = ("equation", "computed", "options", "loss")
     cells = [
-        [
-            row["name"] + (f" ({', '.join(row['papers'])})" if row.get("papers") else ""),
-            *(row.get(place, "") for place in places),
-        ]
+        [row["name"], *(row.get(place, "") for place in places)]
         for row in rows
         if {*places} & {*row}
     ]
-    titles = "paper | equation | where it is computed | where its options are | loss"
+    titles = "mechanism | equation | where it is computed | where its options are | loss"
     return print_table(titles, cells)
 
 
