@@ -71,7 +71,7 @@ def plain_errors() -> None:
     FAIRSEQ_EXT_TRACEBACK=1, and in programs of others, tracebacks are printed as usual.
 
     Fault: A UsageError prints a traceback, as any fault does.
-    Asked: all users; loud; it is a message.
+    Asked: all users; loud; a message.
     Since: always.
     Until: fairseq's commands have a way to print a sentence.
     """

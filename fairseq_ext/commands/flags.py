@@ -44,11 +44,11 @@ def check_ranges() -> None:
     its flags itself. fairseq-hydra-train imports the plugin only in `main`, which then calls
     `add_defaults`.
 
-    Fault: Numbers and names that mean nothing, and a reader of standard output that goes away, end
-        in a traceback, or train all the same. --help ignores --arch.
-    Asked: all users; silent for some numbers; it is a refusal.
+    Fault: Numbers and names that mean nothing end in a traceback, or train, as does a closed
+        standard output. --help ignores --arch.
+    Asked: all users; silent for some numbers; a refusal.
     Since: always.
-    Until: fairseq checks ranges and names, and leaves --help to its second pass over flags.
+    Until: fairseq checks them, and leaves --help to its second pass.
     """
     from fairseq import utils
 

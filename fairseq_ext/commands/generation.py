@@ -86,8 +86,8 @@ def replace_unknown_words() -> None:
     fairseq-interactive shows and copies words of its input that its dictionary does not have. It
     also keeps the number of lines before a buffer, for messages.
 
-    Fault: --replace-unk without a file opens "@@ ". Unknown words end in a traceback, since words
-        are not aligned, or, with subwords and in fairseq-interactive, have no source word.
+    Fault: --replace-unk without a file opens "@@ ". Unknown words end in a traceback, or, with
+        subwords and in fairseq-interactive, have no source word.
     Asked: who has unknown words; loud; none.
     Since: fairseq 0.9.
     Until: generators give the alignment that utils.replace_unk reads.

@@ -19,7 +19,7 @@ def check_user_dir() -> None:
     """Say which paths were tried for a --user-dir, and what it has to be.
 
     Fault: A --user-dir that is missing, or no package, ends in a traceback.
-    Asked: all users; loud; it is a message.
+    Asked: all users; loud; a message.
     Since: always.
     Until: import_user_module prints a sentence.
     """
@@ -64,9 +64,9 @@ def check_data() -> None:
     A model of ours that is built chooses how matrices are multiplied.
 
     Fault: Data, subsets, tasks and architectures that are missing end in a traceback. Missing
-        alignments are left out of the loss, and folders joined by colons read with the first one's
+        alignments leave the loss, and folders joined by colons are read with the first one's
         dictionary.
-    Asked: all users; silent for alignments and dictionaries; it is a message.
+    Asked: all users; silent for alignments and dictionaries; a message.
     Since: always.
     Until: fairseq prints a sentence for them.
     """
@@ -173,7 +173,7 @@ def check_dictionaries() -> None:
 
     Fault: A missing or damaged dictionary ends in a traceback, mostly without its name. One without
         symbols is accepted.
-    Asked: all users; silent without symbols; it is a message.
+    Asked: all users; silent without symbols; a message.
     Since: always.
     Until: Dictionary.add_from_file prints a sentence.
     """
@@ -197,12 +197,11 @@ def check_dictionaries() -> None:
 def check_binarised_text() -> None:
     """Check binarised text when it is opened, and that it stays; see `fairseq_ext.data.binarised`.
 
-    Fault: Text that is cut short, of another dictionary or no text is noticed late, or never. A
-        missing .bin is reported as its .idx, or not. Text that changes while it is read ends in
-        SIGBUS or a traceback, or is read.
-    Asked: who trains; silent with another dictionary; it is a message.
+    Fault: Text that is cut short, of another dictionary, without its .bin, or no text is noticed
+        late, or never. Text that changes ends in SIGBUS, or is read.
+    Asked: who trains; silent with another dictionary; a message.
     Since: always.
-    Until: fairseq compares .idx, .bin and dictionary, and reads no file that changes.
+    Until: fairseq compares .idx, .bin and dictionary.
     """
     from fairseq.data import indexed_dataset, plasma_utils
 

@@ -19,10 +19,10 @@ def run_processes() -> None:
     A UsageError of a process that it starts is raised here as one, and so is its sudden end.
 
     Fault: On CPUs several processes train nothing, or each the whole. --bf16 implies --tpu. The
-        group of processes is never ended, so a process that is done may be aborted (status 134).
-    Asked: who trains in processes; silent, each trains alone; it is a refusal, but for the end.
+        group of processes never ends, so one that is done may be aborted (status 134).
+    Asked: who trains in processes; silent, each trains alone; a refusal, but for the end.
     Since: fairseq 0.10.
-    Until: fairseq does all of this on CPUs, and calls destroy_process_group.
+    Until: fairseq starts processes on CPUs, and ends their group.
     """
     import torch.distributed as dist
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException

@@ -21,11 +21,11 @@ ONE = "--tokens-per-sample or --max-positions"
 def name_long_sentences() -> None:
     """Name the sentence that is too long, and refuse a subset of which all are.
 
-    Fault: A sentence that is too long is described by pairs of numbers, and by its line in a
-        buffer. A subset without a shorter one ends in a traceback.
-    Asked: all users; loud; it is a message.
+    Fault: A sentence that is too long is described by pairs of numbers, and its line is a buffer's.
+        A subset of such sentences ends in a traceback.
+    Asked: all users; loud; a message.
     Since: always.
-    Until: FairseqTask.filter_indices_by_size prints such sentences.
+    Until: filter_indices_by_size prints such sentences.
     """
 
     def select(
@@ -93,9 +93,9 @@ def _list_exceeded(size: Any, limits: Any) -> Iterator[tuple[int, int, str]]:
 def evaluate_whole_text() -> None:
     """Refuse the perplexity of a part of a text, or of nothing.
 
-    Fault: fairseq-eval-lm leaves out samples that the model cannot take: all, with the default of
-        --tokens-per-sample. The perplexity of nothing is 1.
-    Asked: who evaluates a language model; silent; it is a refusal.
+    Fault: fairseq-eval-lm leaves out samples that are too long: by default all. The perplexity of
+        nothing is 1.
+    Asked: who evaluates a language model; silent; a refusal.
     Since: always.
     Until: eval_lm_dataloader keeps all samples.
     """

@@ -48,7 +48,7 @@ def refuse_plainly() -> None:
     """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError.
 
     Fault: Errors that a user can mend end in a traceback.
-    Asked: all users; loud; it is messages.
+    Asked: all users; loud; messages.
     Since: always.
     Until: fairseq prints a sentence for them.
     """

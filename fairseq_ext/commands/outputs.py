@@ -22,9 +22,8 @@ GENERATE = "fairseq_cli.generate"
 def say_once_that_a_log_is_cut() -> None:
     """Say in one line that the file of a log cannot be written; write all of them in UTF-8.
 
-    Fault: On a full disk, or without UTF-8, each line of preprocess.log or --log-file leaves a
-        traceback.
-    Asked: whose disk is full; loud, a flood; it is a message.
+    Fault: On a full disk, or without UTF-8, each line of a log leaves a traceback.
+    Asked: whose disk is full; loud, a flood; a message.
     Since: always.
     Until: logging says so itself.
     """
@@ -64,11 +63,11 @@ def open_whole(path: str, mode: str, **settings: Any) -> Iterator[Any]:
 def write_results_whole() -> None:
     """Give the file of --results-path its name when it is complete; let one process write it.
 
-    Fault: What an interrupted fairseq-generate wrote has the final name. Two of them
-        write into one file.
-    Asked: who is interrupted; silent, a part looks whole; none.
+    Fault: What an interrupted fairseq-generate wrote has the final name. Two of them write into one
+        file.
+    Asked: who is interrupted; silent; none.
     Since: fairseq 0.9.
-    Until: fairseq-generate writes to a temporary name first.
+    Until: fairseq-generate writes to a temporary name.
     """
     importlib.import_module(GENERATE)  # it may be half imported: what is replaced is a builtin
     replace(list_copies(GENERATE), "open", open_whole)
@@ -78,7 +77,7 @@ def train_alone() -> None:
     """Let one training write to a --save-dir, by the process that saves.
 
     Fault: Two trainings write into one folder.
-    Asked: who starts a training twice; silent, another model; it is a refusal.
+    Asked: who starts a training twice; silent, another model; a refusal.
     Since: always.
     Until: fairseq-train locks the folder.
     """
@@ -97,11 +96,11 @@ def hold_checkpoints(cfg: Any) -> None:
 def write_data_whole() -> None:
     """Give files of fairseq-preprocess their names when they are complete, and dictionaries last.
 
-    Fault: What an interrupted fairseq-preprocess, or a full disk, leaves has final names. It cannot
-        be run again, since there is a dictionary.
-    Asked: who is interrupted; silent, a part looks whole; none.
+    Fault: What an interrupted fairseq-preprocess leaves has final names, and its dictionary
+        prevents another run.
+    Asked: who is interrupted; silent; none.
     Since: always.
-    Until: it writes to temporary names first.
+    Until: it writes to temporary names.
     """
 
     def binarise(

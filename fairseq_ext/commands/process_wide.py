@@ -33,8 +33,8 @@ def silence_stock_warnings() -> None:
 def share_configurations() -> None:
     """Let hydra read its store of configurations in place.
 
-    Fault: hydra copies every stored configuration before it composes one, which takes half a second
-        of every command.
+    Fault: hydra copies every stored configuration before it composes one: half a second of every
+        command.
     Asked: all users; silent, a slow start; none.
     Since: hydra 1.1.
     Until: hydra copies its list of sources alone.
@@ -46,10 +46,10 @@ def avoid_cudnn_attention() -> None:
     """Let torch run attention by its flash or memory-efficient kernels, not by cuDNN's.
 
     Fault: On Hopper and Blackwell torch runs attention by cuDNN, which takes up to a second for
-        each new shape of a batch, and whose gradients can be NaN (pytorch#196678).
+        each new shape, and whose gradients can be NaN (pytorch#196678).
     Asked: who has a new GPU; silent, NaN or slow; none.
     Since: torch 2.11.
-    Until: cuDNN keeps one plan for all lengths and its gradients are right.
+    Until: cuDNN has one plan for all lengths, and right gradients.
     """
     import torch
 

@@ -19,12 +19,11 @@ NO_UTF8 = "{argument} is not valid UTF-8; convert it to UTF-8"
 def check_raw_text() -> None:
     """Refuse raw text that is not valid UTF-8, has U+0000, or carriage returns within lines.
 
-    Fault: fairseq-preprocess ends in a traceback, late, at what it cannot decode, and binarises
-        files of zeros. A carriage return ends a line, so that the pairs after it are no
-        translations.
-    Asked: who binarises; silent for zeros and carriage returns; it is a message.
+    Fault: fairseq-preprocess ends in a late traceback at what it cannot decode, and binarises
+        zeros. A carriage return ends a line, so that pairs are no translations.
+    Asked: who binarises; silent for zeros and carriage returns; a message.
     Since: fairseq 0.8.
-    Until: ChunkLineIterator prints a sentence, and reads without universal newlines.
+    Until: ChunkLineIterator reads without universal newlines.
     """
 
     def read_line(original: Callable, file: Any) -> str:
@@ -68,9 +67,9 @@ def read_input_by_lines() -> None:
     """Let a newline alone end a line that fairseq-interactive reads.
 
     Fault: A carriage return within a line makes two sentences of one.
-    Asked: who translates text of others; silent; it is a message, but for standard input.
+    Asked: who translates text of others; silent; a message, but for standard input.
     Since: always.
-    Until: fairseq-interactive reads without universal newlines.
+    Until: fairseq-interactive reads newlines alone.
     """
 
     def read(original: Callable, given: str, size: int) -> Iterator[list[str]]:

@@ -41,11 +41,11 @@ def keep_last_batch() -> None:
 def repeat_batches() -> None:
     """Make batches as in the first epoch, whichever epoch a training resumes in.
 
-    Fault: Batches are made once, from a seed plus the epoch: a training resumed in a later epoch
-        has other batches, and sees some sentences twice and some never.
+    Fault: A training that is resumed in a later epoch has other batches, and sees some sentences
+        twice and some never.
     Asked: who resumes; silent, loses sentences; none.
-    Since: fairseq after 0.12.3 (d871f616), as fairseq-fixed.
-    Until: make_batches in FairseqTask.get_batch_iterator seeds without the epoch.
+    Since: fairseq-fixed.
+    Until: get_batch_iterator makes batches without the epoch in their seed.
     """
 
     def get_batch_iterator(
@@ -70,7 +70,7 @@ def refresh_cached_items() -> None:
     """Empty the cache of an LRUCacheDataset at the start of an epoch.
 
     Fault: Data sets that cache their last items return these, masked as before, in a new epoch.
-    Asked: who pre-trains; silent, masks stay; none.
+    Asked: who pre-trains; silent; none.
     Since: fairseq 0.8.
     Until: LRUCacheDataset.set_epoch empties its cache.
     """
@@ -107,7 +107,7 @@ def shuffle_after_curriculum() -> None:
     Fault: Batches are shuffled in no later epoch either, except in a resumed training.
     Asked: who gives --curriculum; silent; none.
     Since: fairseq 0.12.2.
-    Until: EpochBatchIterator tells its batch sampler whether to shuffle.
+    Until: EpochBatchIterator tells its sampler.
     """
 
     def begin(
@@ -123,10 +123,9 @@ def shuffle_after_curriculum() -> None:
 def restart_workers() -> None:
     """Start new processes that load data in every epoch.
 
-    Fault: Processes that load data are not told of a new epoch: what is sampled in each, such as
-        masks, stays as in the first.
-    Asked: who gives --num-workers; silent, masks stay; none.
-    Since: fairseq 0.12.2; not 0.12.3; again after it (d871f616), as fairseq-fixed.
+    Fault: Processes that load data are not told of a new epoch: masks stay as in the first.
+    Asked: who gives --num-workers; silent; none.
+    Since: fairseq 0.12.2, not 0.12.3, fairseq-fixed.
     Until: EpochBatchIterator tells its workers.
     """
 

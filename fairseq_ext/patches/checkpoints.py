@@ -24,11 +24,10 @@ _examiners: list[Examine] = []
 def copy_whole() -> None:
     """Copy a checkpoint to a temporary name, then give it its final one.
 
-    Fault: checkpoint_last.pt is copied under its final name: a kill leaves a part, from which no
-        training resumes.
+    Fault: checkpoint_last.pt is copied under its final name: a kill leaves a part.
     Asked: who is interrupted; loses the last checkpoint; none.
     Since: fairseq 0.7.
-    Until: fairseq copies to a temporary name first.
+    Until: fairseq copies to a temporary name.
     """
 
     def copy(original: Callable, source: str, target: str, overwrite: bool = False) -> Any:
@@ -45,11 +44,10 @@ def copy_whole() -> None:
 def save_whole() -> None:
     """Save a checkpoint under a hidden name, then give it its final one.
 
-    Fault: On a full disk torch.save is tried three times, a traceback is logged, and what was
-        written stays.
+    Fault: On a full disk torch.save is tried three times, and what was written stays.
     Asked: whose disk is full; leaves broken files; none.
     Since: fairseq 0.12.
-    Until: torch_persistent_save removes what it could not complete.
+    Until: torch_persistent_save removes what is incomplete.
     """
     import torch
     from fairseq.file_io import PathManager
@@ -70,7 +68,7 @@ def try_folder_safely() -> None:
     Fault: A file "dummy" in it is deleted, and if that is a link, its target emptied.
     Asked: who continues a stranger's training; silent, loses a file; none.
     Since: fairseq 0.6.
-    Until: verify_checkpoint_directory uses the module tempfile.
+    Until: verify_checkpoint_directory uses tempfile.
     """
 
     def verify(original: Callable, folder: str) -> None:
@@ -91,7 +89,7 @@ def load_safely() -> None:
     Fault: A checkpoint is a pickle, which can run code.
     Asked: who loads a stranger's checkpoint; silent; none.
     Since: always.
-    Until: fairseq loads with weights_only and a list of types.
+    Until: fairseq loads with weights_only.
     """
     from fairseq_ext import safe_loading
 
@@ -154,7 +152,7 @@ def override_model_name() -> None:
     Fault: An override of _name is given to the task too.
     Asked: who compares models by --model-overrides; loud; none.
     Since: fairseq 0.12.
-    Until: overwrite_args_by_name sets it in the model alone.
+    Until: overwrite_args_by_name sets it in the model.
     """
     from omegaconf import open_dict
 
@@ -184,7 +182,7 @@ def check_models() -> None:
         another dictionary of equal size its output means nothing.
     Asked: who loads a checkpoint; partly silent; none.
     Since: always.
-    Until: load_model_ensemble_and_task prints a sentence, and compares dictionaries.
+    Until: load_model_ensemble_and_task compares both.
     """
     from fairseq_ext.data.fingerprints import check_fingerprints
     from fairseq_ext.models.origins import check_origins

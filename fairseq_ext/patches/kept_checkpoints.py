@@ -42,9 +42,9 @@ def _pretend_worst(paths: list[str], cfg: Any, suffix: str) -> list[str]:
 def save_what_is_kept() -> None:
     """Save the checkpoints that --save-interval-updates and --keep-best-checkpoints promise.
 
-    Fault: An update of --save-interval-updates that ends an epoch is not saved where
-        --no-epoch-checkpoints or --save-interval leaves the epoch's checkpoint out. With fewer than
-        --keep-best-checkpoints, one worse than those there are is not saved.
+    Fault: An update of --save-interval-updates that ends an epoch is not saved with
+        --no-epoch-checkpoints or --save-interval, nor one of fewer than --keep-best-checkpoints
+        that is worse than the others.
     Asked: who gives these flags; loses checkpoints; none.
     Since: fairseq 0.9.
     Until: save_checkpoint looks for both.

@@ -56,10 +56,9 @@ class LazyStore:
 def make_nodes_lazily() -> None:
     """Let models and criterions be registered in a LazyStore.
 
-    Fault: It makes hydra's node of every configuration at once, which for our architectures takes a
-        fifth of the start.
+    Fault: hydra's nodes of all configurations are made at once: a fifth of the start.
     Asked: all users; silent, a slow start; none.
     Since: fairseq 0.12.
-    Until: fairseq stores the class instead of an instance.
+    Until: fairseq stores classes.
     """
     replace(["fairseq.models", "fairseq.registry"], "ConfigStore", LazyStore)

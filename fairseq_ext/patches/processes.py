@@ -32,9 +32,9 @@ def gather_objects() -> None:
 def run_torchrun_on_cpu() -> None:
     """Take rank and number of processes from torchrun where there is no GPU.
 
-    Fault: Under torchrun it divides the rank by the number of GPUs, even where that is 0.
+    Fault: torchrun's rank is divided by the number of GPUs, even by 0.
     Asked: who trains in processes on CPUs; loud; none.
-    Since: fairseq after 0.12.3 (d871f616), as fairseq-fixed.
+    Since: fairseq-fixed.
     Until: fairseq accepts that there is none.
     """
     import torch

@@ -16,11 +16,11 @@ NOT_SAVED = ("num_bad_epochs", "cooldown_counter")
 def end_when_done() -> None:
     """Train nothing when the training that is resumed had come to its end.
 
-    Fault: A training that reached --max-update, --stop-time-hours, --stop-min-lr or the end of
-        --patience goes on when its command is run again.
+    Fault: A training that reached --max-update, --stop-time-hours, --stop-min-lr or --patience goes
+        on when its command is run again.
     Asked: who runs a command again; silent, trains on; none.
     Since: always.
-    Until: fairseq_cli.train compares them before the first batch.
+    Until: fairseq_cli.train compares them first.
     """
     from fairseq.trainer import Trainer
 

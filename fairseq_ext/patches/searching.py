@@ -13,7 +13,7 @@ def find_overlaps_by_row() -> None:
         sentence's penalty.
     Asked: who gives --diverse-beam-groups; silent where numbers are small; none.
     Since: fairseq 0.12.
-    Until: SequenceGenerator passes rows, as Search.step asks.
+    Until: SequenceGenerator passes rows.
     """
 
     def advance(original: Callable, search: Any, step: int, *given: Any) -> Any:

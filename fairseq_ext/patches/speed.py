@@ -6,10 +6,10 @@ from fairseq_ext.wrapping import wrap
 def smooth_in_one_pass() -> None:
     """Compute label-smoothed cross-entropy and its gradient together.
 
-    Fault: It passes over all scores of the vocabulary seven times, and keeps four copies.
+    Fault: The loss passes over all scores seven times, and keeps four copies.
     Asked: who translates; silent, slow; none.
     Since: always.
-    Until: torch or fairseq has such a loss in one kernel.
+    Until: torch has such a loss in one kernel.
     """
     from fairseq_ext.criterions.smoothed_loss import compute_loss
 
@@ -33,11 +33,10 @@ def update_in_one_kernel() -> None:
 def copy_in_one_operation() -> None:
     """Copy gradients and parameters between 16 bits and float32, and take norms, all together.
 
-    Fault: Each parameter takes four operations with --bf16 and --fp16-no-flatten-grads, and a norm
-        in any precision: half of a step's.
+    Fault: Each parameter takes four operations in 16 bits, and a norm: half of a step's.
     Asked: who trains on a GPU; silent, slow; none.
     Since: fairseq 0.9.
-    Until: fairseq's optimisers take torch's operations on lists.
+    Until: fairseq takes torch's operations on lists.
     """
     from fairseq_ext.patches import mixed_precision
 
@@ -51,11 +50,10 @@ def copy_in_one_operation() -> None:
 def activate_in_one_kernel() -> None:
     """Compute gelu in the precision of its input; torch's kernel does so in float32 inside.
 
-    Fault: In 16 bits gelu copies input and output, and their gradients, to float32 and back.
-        Numbers are the same.
+    Fault: In 16 bits gelu copies to float32 and back. Numbers are the same.
     Asked: who trains models with gelu; silent, slow; none.
     Since: fairseq 0.9.
-    Until: fairseq.modules.gelu calls torch's with the input as it is.
+    Until: fairseq's gelu calls torch's directly.
     """
     from torch.nn.functional import gelu
 

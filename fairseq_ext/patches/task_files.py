@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 def keep_overwriting_symbols() -> None:
     """Save the mark of symbols that overwrite others of their name.
 
-    Fault: A dictionary with #fairseq:overwrite is saved without it, and cannot be read again.
+    Fault: A dictionary with #fairseq:overwrite is saved without it, and cannot be read.
     Asked: who binarises with such a --srcdict; loses the dictionary; none.
     Since: fairseq 0.10.
     Until: Dictionary.save writes the mark.
@@ -32,12 +32,12 @@ def keep_overwriting_symbols() -> None:
 def read_all_vectors() -> None:
     """Read word vectors with a header or without, and check that they fit the embeddings.
 
-    Fault: The first line of --encoder-embed-path and --decoder-embed-path is skipped: files without
-        a header, such as GloVe's, lose a word. Vectors of another width end in a traceback. A file
-        without a word of the dictionary is accepted.
+    Fault: The first line of --encoder-embed-path and --decoder-embed-path is skipped: GloVe's files
+        lose a word. Vectors of another width end in a traceback. Files without a word of the
+        dictionary are accepted.
     Asked: who begins with word vectors; silent, loses a vector; none.
     Since: always.
-    Until: parse_embedding looks at the first line, and load_embedding at the widths.
+    Until: parse_embedding and load_embedding look.
     """
     from fairseq_ext.models.word_vectors import WordVectors
 

@@ -30,7 +30,7 @@ def check_before_training() -> None:
     """Check the machine, then model and criterion, when the trainer is built.
 
     Fault: Flags that do not go together are found late, by a traceback, or never.
-    Asked: who trains; silent for some options; it is a refusal.
+    Asked: who trains; silent for some options; a refusal.
     Since: always.
     Until: fairseq refuses them before it reads data.
     """
@@ -51,8 +51,8 @@ def check_before_training() -> None:
 def save_all() -> None:
     """Save fingerprints of the text, early stopping, adopted options, and others' packages.
 
-    Fault: Checkpoints have neither the dictionary, nor whose parts they use, nor the validations
-        since the best.
+    Fault: Checkpoints know neither dictionary, nor whose parts they use, nor validations since the
+        best.
     Asked: who resumes; silent, another training; none.
     Since: always.
     Until: Trainer.state_dict has all three.
@@ -87,7 +87,7 @@ def restore_all() -> None:
         --ema-update-freq counts from 0.
     Asked: who resumes; silent, another training; none.
     Since: fairseq 0.12.
-    Until: Trainer.load_checkpoint restores all of these.
+    Until: Trainer.load_checkpoint restores all this.
     """
     from fairseq_ext import safe_loading
     from fairseq_ext.data.fingerprints import check_fingerprints
@@ -135,10 +135,10 @@ def restore_all() -> None:
 def forget_validations() -> None:
     """Begin each validation without the meters of those before.
 
-    Fault: What validations log, predictions included, is kept in checkpoints.
+    Fault: Checkpoints keep what validations log, predictions included.
     Asked: who validates; silent, checkpoints grow; none.
     Since: fairseq 0.9.
-    Until: Trainer.begin_valid_epoch resets the meters of "valid".
+    Until: Trainer.begin_valid_epoch resets their meters.
     """
     from fairseq.logging import metrics
 
@@ -169,11 +169,11 @@ def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
 def average_last_norms() -> None:
     """Keep the last layer norms of encoder and decoder in the moving average.
 
-    Fault: With --encoder-normalize-before or --decoder-normalize-before (language models) the
-        average loses the last layer norms, as if of an old version.
+    Fault: With --encoder-normalize-before or --decoder-normalize-before the average loses the last
+        layer norms.
     Asked: who gives --store-ema; silent, loses parameters; none.
     Since: fairseq 0.12.
-    Until: EMA.restore keeps the versions of encoder and decoder.
+    Until: EMA.restore keeps both versions.
     """
 
     def restore(original: Callable, average: Any, state: State, *args: Any, **how: Any) -> None:
@@ -187,8 +187,7 @@ def average_last_norms() -> None:
 def average_shared_once() -> None:
     """Move the average of shared parameters once in an update.
 
-    Fault: Shared parameters, such as tied embeddings, are averaged once for each name: their decay
-        is a power of --ema-decay.
+    Fault: Shared parameters are averaged once for each name: their decay is a power of --ema-decay.
     Asked: who gives --store-ema; silent, another decay; none.
     Since: fairseq 0.12.
     Until: EMA.step keeps no tensor twice.

@@ -23,10 +23,10 @@ def count_real_batches() -> None:
     """Count each process's real batches of an update, and no dummies.
 
     Fault: A process with a dummy batch at an epoch's end counts nothing of this update, or the
-        dummy too, while gradients are of the real batches.
+        dummy too.
     Asked: who trains in processes with --update-freq; silent; none.
     Since: fairseq 0.9.
-    Until: Trainer.train_step leaves dummies out, and nothing else.
+    Until: Trainer.train_step leaves only dummies out.
     """
 
     def compute(original: Callable, task: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
@@ -76,8 +76,8 @@ def stop_when_not_finite() -> None:
     """Stop a training whose loss or gradient is not finite, and put dummies of an update first.
 
     Fault: A training whose loss is not finite goes on, or ends in a traceback without the update
-        and its sentences. An update's last batch decides whether all count.
-    Asked: who trains; silent; it is a refusal.
+        and its sentences. The last batch decides whether an update counts.
+    Asked: who trains; silent; a refusal.
     Since: always.
     Until: Trainer.train_step names them.
     """
