@@ -70,10 +70,10 @@ def plain_errors() -> None:
     says what, where and how to report it, and names a file that has the traceback. With
     FAIRSEQ_EXT_TRACEBACK=1, and in programs of others, tracebacks are printed as usual.
 
-    Fault: A UsageError prints a traceback, as any fault does.
+    Fault: A UsageError prints a traceback.
     Asked: all users; loud; a message.
     Since: always.
-    Until: fairseq's commands have a way to print a sentence.
+    Until: fairseq prints sentences.
     """
     previous = sys.excepthook
 

@@ -46,7 +46,7 @@ def check_ranges() -> None:
 
     Fault: Numbers and names that mean nothing end in a traceback, or train, as does a closed
         standard output. --help ignores --arch.
-    Asked: all users; silent for some numbers; a refusal.
+    Asked: all users; partly silent; a refusal.
     Since: always.
     Until: fairseq checks them, and leaves --help to its second pass.
     """

@@ -63,10 +63,9 @@ def check_data() -> None:
 
     A model of ours that is built chooses how matrices are multiplied.
 
-    Fault: Data, subsets, tasks and architectures that are missing end in a traceback. Missing
-        alignments leave the loss, and folders joined by colons are read with the first one's
-        dictionary.
-    Asked: all users; silent for alignments and dictionaries; a message.
+    Fault: Missing data, tasks and architectures end in a traceback. Missing alignments leave the
+        loss, and folders joined by colons are read with the first one's dictionary.
+    Asked: all users; partly silent; a message.
     Since: always.
     Until: fairseq prints a sentence for them.
     """
@@ -173,7 +172,7 @@ def check_dictionaries() -> None:
 
     Fault: A missing or damaged dictionary ends in a traceback, mostly without its name. One without
         symbols is accepted.
-    Asked: all users; silent without symbols; a message.
+    Asked: all users; partly silent; a message.
     Since: always.
     Until: Dictionary.add_from_file prints a sentence.
     """
@@ -197,9 +196,9 @@ def check_dictionaries() -> None:
 def check_binarised_text() -> None:
     """Check binarised text when it is opened, and that it stays; see `fairseq_ext.data.binarised`.
 
-    Fault: Text that is cut short, of another dictionary, without its .bin, or no text is noticed
-        late, or never. Text that changes ends in SIGBUS, or is read.
-    Asked: who trains; silent with another dictionary; a message.
+    Fault: Text that is cut, without its .bin, or of another dictionary is noticed late, or never.
+        Text that changes ends in SIGBUS, or is read.
+    Asked: who trains; partly silent; a message.
     Since: always.
     Until: fairseq compares .idx, .bin and dictionary.
     """

@@ -20,7 +20,7 @@ def run_processes() -> None:
 
     Fault: On CPUs several processes train nothing, or each the whole. --bf16 implies --tpu. The
         group of processes never ends, so one that is done may be aborted (status 134).
-    Asked: who trains in processes; silent, each trains alone; a refusal, but for the end.
+    Asked: who trains in processes; silent; a refusal, but for the end.
     Since: fairseq 0.10.
     Until: fairseq starts processes on CPUs, and ends their group.
     """
@@ -101,8 +101,8 @@ def _end_with_parent() -> None:
 def notice_killed_workers() -> None:
     """Let fairseq-preprocess notice that one of its --workers was killed.
 
-    Fault: It waits for ever for a killed process. Killed itself, it leaves its processes waiting.
-    Asked: who binarises much text on a small machine; silent, it hangs; none.
+    Fault: fairseq-preprocess waits for ever for a killed process, and its processes for it.
+    Asked: who binarises; silent, it hangs; none.
     Since: always.
     Until: it uses concurrent.futures.
     """

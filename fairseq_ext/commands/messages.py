@@ -47,7 +47,7 @@ REFUSALS = {
 def refuse_plainly() -> None:
     """Turn the exceptions of `REFUSALS`, and masked LM data without text, into a UsageError.
 
-    Fault: Errors that a user can mend end in a traceback.
+    Fault: Errors of usage end in a traceback.
     Asked: all users; loud; messages.
     Since: always.
     Until: fairseq prints a sentence for them.

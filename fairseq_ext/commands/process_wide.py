@@ -24,7 +24,7 @@ def silence_stock_warnings() -> None:
     Fault: Every run prints some thirty lines of warnings.
     Asked: all users; noise; none.
     Since: torch 2, hydra 1.1.
-    Until: fairseq stops causing them, row by row.
+    Until: fairseq stops causing them.
     """
     for message, category, module in STOCK_WARNINGS:
         warnings.filterwarnings("ignore", message, category, module)

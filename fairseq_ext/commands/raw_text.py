@@ -21,7 +21,7 @@ def check_raw_text() -> None:
 
     Fault: fairseq-preprocess ends in a late traceback at what it cannot decode, and binarises
         zeros. A carriage return ends a line, so that pairs are no translations.
-    Asked: who binarises; silent for zeros and carriage returns; a message.
+    Asked: who binarises; partly silent; a message.
     Since: fairseq 0.8.
     Until: ChunkLineIterator reads without universal newlines.
     """

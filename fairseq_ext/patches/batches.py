@@ -45,7 +45,7 @@ def repeat_batches() -> None:
         twice and some never.
     Asked: who resumes; silent, loses sentences; none.
     Since: fairseq-fixed.
-    Until: get_batch_iterator makes batches without the epoch in their seed.
+    Until: get_batch_iterator seeds without the epoch.
     """
 
     def get_batch_iterator(
@@ -69,7 +69,7 @@ def repeat_batches() -> None:
 def refresh_cached_items() -> None:
     """Empty the cache of an LRUCacheDataset at the start of an epoch.
 
-    Fault: Data sets that cache their last items return these, masked as before, in a new epoch.
+    Fault: Data sets that cache their last items return these in a new epoch, masked as before.
     Asked: who pre-trains; silent; none.
     Since: fairseq 0.8.
     Until: LRUCacheDataset.set_epoch empties its cache.
@@ -87,7 +87,7 @@ def use_whole_parts() -> None:
     """Use the first of several parts of a split once, unless it is said how often.
 
     Fault: By the default of --upsample-primary the first part is missing: training fails, or is of
-        a part of the text.
+        a part.
     Asked: who has train and train1; silent, loses text; none.
     Since: fairseq 0.10.
     Until: load_langpair_dataset takes -1 for 1.
@@ -139,8 +139,8 @@ def restart_workers() -> None:
 def stop_reading_ahead() -> None:
     """Let the threads that make batches ahead end before Python does.
 
-    Fault: A thread that makes batches ahead runs on, and the command may be aborted (status 134)
-        after all its work.
+    Fault: A thread that makes batches ahead runs on, and may abort the command (status 134) after
+        its work.
     Asked: who stops amid an epoch; loud; none.
     Since: fairseq 0.10.
     Until: BufferedIterator ends its thread.

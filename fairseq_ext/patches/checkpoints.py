@@ -65,7 +65,7 @@ def save_whole() -> None:
 def try_folder_safely() -> None:
     """Try whether --save-dir can be written by a file whose name nobody can foretell.
 
-    Fault: A file "dummy" in it is deleted, and if that is a link, its target emptied.
+    Fault: A file "dummy" in --save-dir is deleted, or the target of such a link emptied.
     Asked: who continues a stranger's training; silent, loses a file; none.
     Since: fairseq 0.6.
     Until: verify_checkpoint_directory uses tempfile.
@@ -150,7 +150,7 @@ def override_model_name() -> None:
     """Set an overridden `_name` in the configuration of the model alone.
 
     Fault: An override of _name is given to the task too.
-    Asked: who compares models by --model-overrides; loud; none.
+    Asked: who gives --model-overrides; loud; none.
     Since: fairseq 0.12.
     Until: overwrite_args_by_name sets it in the model.
     """
@@ -178,8 +178,8 @@ def examining(examine: Examine) -> Iterator[None]:
 def check_models() -> None:
     """Name the checkpoint that cannot be loaded, or that was trained on another text, and why.
 
-    Fault: A checkpoint that fits neither its settings nor the data ends in a traceback. With
-        another dictionary of equal size its output means nothing.
+    Fault: A checkpoint that fits neither settings nor data ends in a traceback, or, with another
+        dictionary of equal size, in nonsense.
     Asked: who loads a checkpoint; partly silent; none.
     Since: always.
     Until: load_model_ensemble_and_task compares both.

@@ -10,8 +10,7 @@ from fairseq_ext.wrapping import replace, wrap
 def gather_objects() -> None:
     """Gather the lists that criterions log by torch's `all_gather_object`; results are on CPU.
 
-    Fault: What criterions log is gathered through a CUDA buffer of 16 kB, which fails on CPUs and
-        in evaluation.
+    Fault: Logs are gathered through a CUDA buffer of 16 kB, which fails on CPUs and in evaluation.
     Asked: who trains in processes; loud; none.
     Since: fairseq 0.6.
     Until: fairseq uses torch's all_gather_object.

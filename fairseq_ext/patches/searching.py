@@ -11,7 +11,7 @@ def find_overlaps_by_row() -> None:
 
     Fault: Numbers of sentences are taken for rows of the batch: an IndexError, or another
         sentence's penalty.
-    Asked: who gives --diverse-beam-groups; silent where numbers are small; none.
+    Asked: who gives --diverse-beam-groups; partly silent; none.
     Since: fairseq 0.12.
     Until: SequenceGenerator passes rows.
     """

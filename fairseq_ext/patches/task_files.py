@@ -53,7 +53,7 @@ def read_all_vectors() -> None:
 def complete_pretrained_bart() -> None:
     """Let the task translation_from_pretrained_bart find its options.
 
-    Fault: The task looks for its options under a name that is gone, so that it cannot be used.
+    Fault: The task looks for its options under a name that is gone.
     Asked: who fine-tunes mBART; loud; none.
     Since: fairseq 0.11.
     Until: the task reads `cfg`.

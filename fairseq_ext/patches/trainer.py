@@ -29,8 +29,8 @@ State = dict[str, Any]
 def check_before_training() -> None:
     """Check the machine, then model and criterion, when the trainer is built.
 
-    Fault: Flags that do not go together are found late, by a traceback, or never.
-    Asked: who trains; silent for some options; a refusal.
+    Fault: Flags that do not go together are found late, or never.
+    Asked: who trains; partly silent; a refusal.
     Since: always.
     Until: fairseq refuses them before it reads data.
     """
@@ -83,11 +83,10 @@ def restore_all() -> None:
     """Check a checkpoint before it is restored; restore the states of task and metrics too.
 
     Fault: A resumed training loses the state of task and metrics, and takes another mechanism's
-        parameters. With --store-ema a checkpoint without an average ends in a traceback, and
-        --ema-update-freq counts from 0.
+        parameters. With --store-ema a checkpoint without an average ends in a traceback.
     Asked: who resumes; silent, another training; none.
     Since: fairseq 0.12.
-    Until: Trainer.load_checkpoint restores all this.
+    Until: Trainer.load_checkpoint restores all.
     """
     from fairseq_ext import safe_loading
     from fairseq_ext.data.fingerprints import check_fingerprints
@@ -223,8 +222,7 @@ def register_lamb() -> None:
 def unscale_once() -> None:
     """Step the optimizer whose gradients were unscaled, and use --amp's own flags.
 
-    Fault: Gradients are divided by the loss scale twice, and --amp-init-scale is taken for the
-        window.
+    Fault: Gradients are divided by the loss scale twice, and --amp-init-scale is the window.
     Asked: who gives --amp; silent, another step; none.
     Since: fairseq 0.12.
     Until: AMPOptimizer.step steps `self.optimizer`.

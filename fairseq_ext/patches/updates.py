@@ -75,8 +75,8 @@ def count_targets_after_prefix() -> None:
 def stop_when_not_finite() -> None:
     """Stop a training whose loss or gradient is not finite, and put dummies of an update first.
 
-    Fault: A training whose loss is not finite goes on, or ends in a traceback without the update
-        and its sentences. The last batch decides whether an update counts.
+    Fault: A training whose loss is not finite goes on, or ends in a traceback. The last batch
+        decides whether an update counts.
     Asked: who trains; silent; a refusal.
     Since: always.
     Until: Trainer.train_step names them.

@@ -17,7 +17,7 @@ TRAINER = "fairseq.trainer:Trainer"
 def know_batches() -> None:
     """Let the host look for padding and masked tokens before a batch goes to a GPU.
 
-    Fault: The step waits for the GPU to say whether there is padding, and which tokens are masked.
+    Fault: The step waits for the GPU to say where padding and masked tokens are.
     Asked: who trains on a GPU; silent, slow; none.
     Since: always.
     Until: fairseq's batches say both.
