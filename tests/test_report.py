@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from browser import chromium, contrast, overflow, visit
-from conftest import TRAIN, fairseq
+from conftest import ROOT, TRAIN, fairseq
 
 from fairseq_ext import cli
 from fairseq_ext.analysis.report import name_version, weights_part
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.recorded import read_record
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,34 @@ def test_a_page_without_maps_says_why(runs, tmp_path, capsys):
     text = out.read_text("utf-8")
     assert "No maps of hna: there is no subset dev of" in text and "data-maps>" not in text
     assert "No maps of hna: there is no subset dev of" in capsys.readouterr().err
+
+
+def test_a_page_about_a_record(tmp_path):
+    """Its scores, and where they come from; there are no logs or checkpoints to read."""
+    record = ROOT / "docs" / "results" / "records" / "guidance_tuned.toml"
+    out = tmp_path / "report.html"
+    flags = ["--test", "t", "--baseline", "plain", "--out", str(out)]
+    cli.main(["report", str(record), *flags])
+    text = out.read_text("utf-8")
+    headings = re.findall("<h2>(.*?)</h2>", text)
+    assert headings == ["Scores", "Records", "How this page was made"]
+    assert "paired t-test" in text and ">6.695 ± 0.023<" in text
+    for name in ("question", "commit", "hardware", "command"):
+        assert f"<td>{name}</td>" in text
+    assert read_record(record)["commit"] in text
+
+
+def test_a_page_about_a_record_and_runs(runs, tmp_path):
+    record = tmp_path / "made.toml"
+    cli.main(["record", *map(str, runs[:2]), "--metric", "loss", "--out", str(record)])
+    record.write_text(record.read_text("utf-8").replace('"hna"', '"before"'), "utf-8")
+    out = tmp_path / "report.html"
+    cli.main(["report", str(record), *map(str, runs[:2]), "--metric", "loss", "--out", str(out)])
+    text = out.read_text("utf-8")
+    assert "<td>before</td>" in text and "<td>hna</td>" in text
+    assert {"Over training", "Attention", "Settings", "Records"} <= {
+        *re.findall("<h2>(.*?)</h2>", text)
+    }
 
 
 def test_a_package_on_the_path_alone_has_no_version():

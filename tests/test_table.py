@@ -183,6 +183,77 @@ def test_a_record_that_cannot_be_is_refused(flags, says, tmp_path):
 # Facts.
 
 
+@pytest.fixture
+def recorded(tmp_path, reference) -> tuple[list[Path], Path]:
+    """Two variants with three seeds, and their record."""
+    given = [tmp_path / v / f"seed-{n}" for v in ("una", "dna") for n in (1, 2, 3)]
+    for number, folder in enumerate(given):
+        make(folder, number, loss=4.5 - number / 7)
+    out = tmp_path / "made.toml"
+    flags = ["--metric", "loss", "bleu", "--reference", str(reference), "--out", str(out)]
+    cli.main(["record", *map(str, given), *flags])
+    return given, out
+
+
+def test_a_record_gives_the_table_of_its_runs(recorded, reference, table):
+    given, record = recorded
+    flags = ["--metric", "bleu", "loss", "--baseline", "una", "--test", "t", "--sort", "highest"]
+    rows, notes = table(*given, *flags, "--reference", reference)
+    ours, said = table(record, *flags)
+    known = ("variant", "n", "BLEU†", "BLEU† standard error", "loss", "loss standard error")
+    assert ours == [{name: row[name] for name in known} for row in rows]
+    assert said[-3:] == notes[-3:]  # the t-test, its result, and the meaning of p
+    assert f"bleu, loss: as recorded in {record}" in said
+    assert [*table(record)[0][0]][2:] == ["loss", "loss standard error", "BLEU†", *known[3:4]]
+
+
+def test_a_record_beside_a_run(recorded, tmp_path, table):
+    make(tmp_path / "new", loss=1.5)
+    rows, _ = table(recorded[1], tmp_path / "new", "--metric", "loss")
+    assert {row["variant"]: row["n"] for row in rows} == {"new": "1", "una": "3", "dna": "3"}
+    assert [*rows[0]] == ["variant", "n", "loss", "loss standard error"]
+    assert float(rows[0]["loss"]) == 1.5
+
+
+def test_groups_of_a_record_are_variants_apart(tmp_path, table):
+    lines = [
+        'columns = ["group", "side", "repetition", "x"]',
+        'runs = [["a", "una", "seed 1", 1.0], ["b", "una", "seed 1", 2.0]]',
+        'measures = {x = {title = "X", digits = 1, better = "lower"}}',
+    ]
+    (tmp_path / "made.toml").write_text("\n".join(lines))
+    rows, _ = table(tmp_path / "made.toml")
+    assert [(row["variant"], row["X"]) for row in rows] == [("a/una", "1.0"), ("b/una", "2.0")]
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "says"),
+    [
+        (("runs = [", "ran = ["), "", "has no runs, and the numbers of each run are needed"),
+        (("runs = [", "runs = [["), "", "is no TOML"),
+        (('"seed 2", ', ""), "", "has a run that is not as columns and measures say"),
+        (('"dna", "seed 2"', '"dna", "seed 1"'), "--test t", "dna has seed-1 twice"),
+        ((", 4.", ', "", 4.'), "", "not as columns and measures say"),
+        (("", ""), "--metric chrf", "run 1 has no chrf; it has loss, bleu"),
+        (("", ""), "--test bootstrap", "of a log or a record and has no sentences"),
+        (("", ""), "--gen-subset valid", "--gen-subset is for outputs of runs"),
+        (("", ""), "{folder}/una/seed-1 --metric loss", "both have a variant una"),
+        (("data-bin", "other"), "{folder}/new --metric loss", "cannot be compared"),
+    ],
+)
+def test_records_that_cannot_be_in_a_table(recorded, tmp_path, change, flags, says):
+    record = recorded[1]
+    record.write_text(record.read_text().replace(*change) if change[0] else record.read_text())
+    make(tmp_path / "new")
+    with pytest.raises(UsageError, match=re.escape(says)):
+        cli.main(["table", str(record), *flags.format(folder=tmp_path).split()])
+
+
+def test_a_record_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="made.toml is not there; give a record"):
+        cli.main(["table", str(tmp_path / "made.toml")])
+
+
 def test_tied_matrices_count_once_even_if_they_were_copied():
     """As fairseq saves them from a GPU."""
     state = {name: value.clone() for name, value in Tied().state_dict().items()}

@@ -4,6 +4,7 @@ The options are those of `fairseq-ext table`, whose table is on the page. Curves
 --curves that any run has logged. The maps are of one sentence, in the best checkpoint of the first
 run of each variant (the last one if there is no best): site, layer, head and token are chosen on
 the page. It is one HTML file that needs no network.
+A record (.toml) gives its results, and where they come from.
 
 Example:
   fairseq-ext report checkpoints/study/*/seed-* --reference test.de --test t --out report.html
@@ -30,7 +31,7 @@ from fairseq_ext.analysis.arguments import title_distinctly
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.sentence_maps import maps_part, read_maps, write_page
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import table
+from fairseq_ext.evaluation import recorded, table
 from fairseq_ext.evaluation.layout import records_as_csv
 from fairseq_ext.evaluation.pictures import render
 from fairseq_ext.evaluation.runs import (
@@ -38,7 +39,6 @@ from fairseq_ext.evaluation.runs import (
     MACHINE_SETTINGS,
     REPETITION_SETTINGS,
     Run,
-    read_runs,
 )
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import MASKED_SHARE, name_variants, read_log
@@ -66,18 +66,37 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--out is {args.out} and must end with {PAGE}")
     arguments.check_sentence(args)
     check_writable(args.out.parent, 0)
-    runs = read_runs(args.runs)
+    runs = recorded.read_results(args.runs)
+    scores = scores_part(table.build_table(args, runs))
+    records = [path for path in args.runs if recorded.is_record(path)]
+    args.runs = [path for path in args.runs if path not in records]  # of which there is more
+    trained = {variant: each for variant, each in runs.items() if not each[0].results}
     check_curves(args)
     parts = chain(
-        scores_part(table.build_table(args, runs)),
-        curves_part(args),
-        weights_part(args.runs),
-        attention_part(args, runs),
-        settings_part(runs),
+        scores,
+        trained_parts(args, trained) if trained else (),
+        records_part(records) if records else (),
         provenance_part(),
     )
     write_page(args.out, args.title, parts)
     print(f"{args.out} is ready")
+
+
+def trained_parts(args: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    """Yield what logs and checkpoints of trainings have."""
+    yield from curves_part(args)
+    yield from weights_part(args.runs)
+    yield from attention_part(args, runs)
+    yield from settings_part(runs)
+
+
+def records_part(records: Sequence[Path]) -> Iterator[str]:
+    """Yield where the numbers of records come from."""
+    yield "<h2>Records</h2>"
+    fields = [recorded.read_record(path) for path in records]
+    names = [name for name in recorded.PROVENANCE if any(each.get(name) for each in fields)]
+    rows = [(name, *(str(each.get(name, "–")).strip() for each in fields)) for name in names]
+    yield as_html(("", *map(str, records)), rows)
 
 
 def check_curves(args: argparse.Namespace) -> None:

@@ -72,6 +72,12 @@ def match_runs(tests: Sequence[str], runs: Mapping[str, Sequence[Run]], baseline
             f"the runs are of {', '.join(runs)}"
         )
     numbered = {name: {run.repetition: run for run in each} for name, each in runs.items()}
+    for name, each in runs.items():
+        if len(numbered[name]) < len(each):  # of a record that does not say which one is which
+            raise UsageError(
+                f"{name} has {each[0].repetition or 'runs without number'} twice; a test needs to "
+                "know which repetition is which"
+            )
     base = numbered.pop(baseline)
     for variant, ours in numbered.items():
         if unmatched := ours.keys() ^ base.keys():
@@ -193,8 +199,8 @@ def _require_scores(measure: Measure) -> Scores:
     """Return the numbers of each sentence; raise UsageError if the measure has none."""
     if measure.scores is None:
         raise UsageError(
-            f"{measure.title} is of the log and has no sentences to resample; give --test t, or a "
-            "score of translations or of predictions as the first --metric"
+            f"{measure.title} is of a log or a record and has no sentences to resample; give "
+            "--test t, or a score of translations or of predictions of runs as the first --metric"
         )
     return measure.scores
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.evaluation import table
+from fairseq_ext.evaluation.measures import SUBSET, measure_runs
 from fairseq_ext.evaluation.run_values import FALLING
 from fairseq_ext.evaluation.runs import CHECKPOINT, Run, read_runs
 from fairseq_ext.evaluation.score import add_scoring_options
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scoring_options(parser)
     add("--metric", nargs="+", metavar="METRIC", help="as for `fairseq-ext table`")
     add("--baseline", metavar="VARIANT", help="what others are compared with; default: the first")
-    add("--gen-subset", metavar="SUBSET", help=f"default: {table.SUBSET}")
+    add("--gen-subset", metavar="SUBSET", help=f"default: {SUBSET}")
     add("--mixed", action="store_true", help="also of runs on different data or dictionaries")
     parser.set_defaults(test=None, by=None)
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     if baseline not in runs:
         raise UsageError(f"--baseline is {baseline}; give one of {', '.join(runs)}")
     all_runs = [*chain.from_iterable(runs.values())]
-    measures, notes = table.measure_runs(args, all_runs, runs[baseline])
+    measures, notes = measure_runs(args, all_runs, runs[baseline])
     values = [each.values for each in measures.values()]
     rows = [[*_name(each), *(found[each.folder] for found in values)] for each in all_runs]
     abouts = {

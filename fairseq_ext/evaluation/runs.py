@@ -58,14 +58,15 @@ class Facts(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A training that reached its end.
+    """A training that reached its end, or the results of one in a record.
 
     Attributes:
-        folder: its --save-dir.
+        folder: its --save-dir; of a record, the name of its row, where nothing is.
         variant: the name of what it repeats.
         repetition: the folder's name if it is seed-N, fold-N or seed-N-fold-M, else empty.
         facts: the contents of its last checkpoint.
         records: the lines of numbers in its log.
+        results: in a record, by name, the title, the number of decimals, and the value.
     """
 
     folder: Path
@@ -73,6 +74,7 @@ class Run(NamedTuple):
     repetition: str
     facts: Facts
     records: list[Record]
+    results: Mapping[str, tuple[str, int, float]] = {}
 
 
 def count_parameters(state: Mapping[str, Any]) -> int:

@@ -11,7 +11,8 @@ RUN/predict-SUBSET.txt, the answers of `fairseq-ext predict --right` (`sweep --p
 compare each run with the --baseline's run of the same number: updates-to.NAME is the first
 validation with a loss as low as that run's best one (inf: never), and time-ratio the time of a
 token by the medians of tokens/s. Updates and time are of the whole training, tokens/s is the median
-over its log.
+over its log. A file that ends with .toml is a record of `fairseq-ext record`: its sides are
+variants, its measures are metrics (by default all of them).
 
 --test compares each variant with --baseline by the first metric, or by each metric of --by: t
 compares matched repetitions; bootstrap and randomisation compare the sentences of each matched pair
@@ -37,27 +38,19 @@ from typing import NamedTuple
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import comparisons, layout, metrics, pictures
-from fairseq_ext.evaluation.comparable import check_comparable
 from fairseq_ext.evaluation.comparisons import Measure, Pairs
 from fairseq_ext.evaluation.layout import SPREADS, Column, format_duration, make_column
-from fairseq_ext.evaluation.run_values import measure_named, needs_baseline
-from fairseq_ext.evaluation.runs import Run, measure_speed, name_older, read_runs, sort_variants
-from fairseq_ext.evaluation.score import (
-    add_scoring_options,
-    check_comet,
-    choose_language,
-    read_texts,
-)
-from fairseq_ext.evaluation.translation import Texts, check_same_references, list_shards
+from fairseq_ext.evaluation.measures import SUBSET, Measures, measure_all
+from fairseq_ext.evaluation.recorded import read_results
+from fairseq_ext.evaluation.run_values import needs_baseline
+from fairseq_ext.evaluation.runs import Run, measure_speed, sort_variants
+from fairseq_ext.evaluation.score import add_scoring_options
 from fairseq_ext.files import atomic_writer, check_writable
 
-SUBSET = "test"  # whose translations are scored
 ENDINGS = {".md": "markdown", ".csv": "csv"}
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each variant."""
-Measures = Mapping[str, Measure]
-"""By name of the metric, the results of all runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose the contents of a table; `build_table` reads them."""
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or a record (.toml)")
     add_scoring_options(parser)
     logged = (
         "SUBSET.NAME for another than the first --valid-subset, train.NAME, last.NAME, "
@@ -96,7 +89,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print or write a table, and draw its first score."""
     _check_files(args)
-    table = build_table(args, read_runs(args.runs))
+    table = build_table(args, read_results(args.runs))
     form = args.format or ENDINGS.get(args.output and args.output.suffix, "text")
     text = layout.FORMATS[form](table.columns, table.notes)
     if args.output is None:
@@ -147,7 +140,7 @@ def build_table(args: argparse.Namespace, runs: Runs) -> Table:
     pairs = comparisons.match_runs(args.test, runs, baseline) if args.test else {}
     if baseline not in runs:
         raise UsageError(f"--baseline is {baseline}; give one of {', '.join(runs)}")
-    measures, notes = measure_runs(args, [*chain.from_iterable(runs.values())], runs[baseline])
+    measures, notes = measure_all(args, [*chain.from_iterable(runs.values())], runs[baseline])
     if max(map(len, runs.values())) > 1:
         notes.append(f"±: {SPREADS[args.spread].title}")
     if pairs:
@@ -198,39 +191,6 @@ def _check_files(args: argparse.Namespace) -> None:
             )
 
 
-def measure_runs(
-    args: argparse.Namespace, runs: Sequence[Run], baseline: Sequence[Run]
-) -> tuple[Measures, list[str]]:
-    """Return the results of all runs by the names of their metrics, and the notes about them."""
-    names = metrics.expand_groups(args.metric or ([] if args.reference else ["loss"]))
-    if not args.mixed:
-        check_comparable(runs, names)
-    scored = [name for name in names if name in metrics.METRICS]
-    check_comet(args, scored)
-    comparisons.choose_metrics(args.by, names or metrics.DEFAULTS)
-    if args.gen_subset:  # also if nothing is scored
-        find_outputs(args.gen_subset, runs)
-    mixed, others = _may_differ(args), [name for name in names if name not in scored]
-    named = {name: measure_named(name, runs, baseline, mixed) for name in others}
-    measures: dict[str, Measure] = {}
-    notes: list[str] = []
-    if scored or not names:
-        texts, language = read_run_texts(args, runs), choose_language(args)
-        scores = metrics.score_outputs(scored, texts, args.lowercase, language, args.comet_model)
-        measures = {name: Measure(s.title, 2, s.values, s) for name, s in scores.items()}
-        notes = metrics.list_notes(scores.values(), texts, language)
-        notes += filter(None, [name_older(find_outputs(args.gen_subset, runs), runs)])
-    for name, (measure, note) in named.items():
-        measures[name] = measure
-        notes.append(note)
-    return {name: measures[name] for name in names or measures}, notes
-
-
-def _may_differ(args: argparse.Namespace) -> bool:
-    """Return whether runs may be tested on different sentences, which no test may resample."""
-    return args.mixed and not set(args.test or ()).intersection(comparisons.OF_SENTENCES)
-
-
 def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures) -> list[str]:
     """Return the results of each --test, metric by metric, and at its end the meaning of p."""
     lines = []
@@ -242,37 +202,6 @@ def compare_measures(args: argparse.Namespace, pairs: Pairs, measures: Measures)
     return lines
 
 
-def read_run_texts(args: argparse.Namespace, runs: Sequence[Run]) -> dict[Path, Texts]:
-    """Return the translations of each run with their reference.
-
-    Raises:
-        UsageError: a run has none, or runs (folds of one number) have different references.
-    """
-    name = find_outputs(args.gen_subset, runs)
-    texts = read_texts(args, {run.folder: run.folder / name for run in runs})
-    if _may_differ(args):
-        return texts
-    folds = [run.repetition if "fold" in run.repetition else "" for run in runs]
-    for fold in set(folds):
-        matched = [run.folder for run, each in zip(runs, folds, strict=True) if each == fold]
-        check_same_references({folder: texts[folder] for folder in matched})
-    return texts
-
-
-def find_outputs(subset: str | None, runs: Sequence[Run]) -> str:
-    """Return the name of the file of translations, which each run has, or raise UsageError."""
-    name = f"generate-{subset or SUBSET}.txt"
-    for run in runs:
-        if not all(path.is_file() for path in list_shards(run.folder / name)):
-            others = sorted(file.name for file in run.folder.glob("generate-*.txt"))
-            raise UsageError(
-                f"{run.folder} has no {name} (it has {', '.join(others) or 'none'}); put "
-                "fairseq-generate's output there, give another --gen-subset, or leave it out and "
-                "use a logged --metric"
-            )
-    return name
-
-
 def build_columns(runs: Runs, measures: Iterable[Measure], spread: str = "error") -> list[Column]:
     """Return the columns of a table, with a row for each variant."""
 
@@ -282,16 +211,23 @@ def build_columns(runs: Runs, measures: Iterable[Measure], spread: str = "error"
     def show_speed(speed: float) -> str:
         return "–" if math.isnan(speed) else f"{speed:,.0f}"
 
+    counts = [make_column("variant", runs), make_column("n", map(len, runs.values()))]
+    scores = [
+        layout.make_mean_column(
+            measure.title,
+            [[measure.values[run.folder] for run in each] for each in runs.values()],
+            measure.digits,
+            spread,
+        )
+        for measure in measures
+    ]
+    if any(run.results for run in chain.from_iterable(runs.values())):
+        return [*counts, *scores]  # records do not have what trainings took
     seconds = map(statistics.mean, collect(lambda run: run.facts.seconds))
     speeds = map(statistics.mean, collect(measure_speed))
-    columns = [
-        make_column("variant", runs),
-        make_column("n", map(len, runs.values())),
+    sizes = [
         layout.make_range_column("parameters", collect(lambda run: run.facts.parameters)),
         layout.make_range_column("updates", collect(lambda run: run.facts.updates)),
     ]
-    for measure in measures:
-        values = [[measure.values[run.folder] for run in each] for each in runs.values()]
-        columns.append(layout.make_mean_column(measure.title, values, measure.digits, spread))
-    columns.append(make_column("training time", seconds, format_duration, "training seconds"))
-    return [*columns, make_column("tokens/s", speeds, show_speed)]
+    times = make_column("training time", seconds, format_duration, "training seconds")
+    return [*counts, *sizes, *scores, times, make_column("tokens/s", speeds, show_speed)]
