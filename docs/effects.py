@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 
@@ -99,3 +100,22 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = ["| " + " | ".join(titles) + " |", "|---|" + "---:|" * (len(titles) - 1)]
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return re.sub(r"\|  (?=\|)", "| ", "\n".join([*head, *lines])) + "\n"
+
+
+def locate(record: Record) -> str:
+    """Return the page and the heading that a record is printed under."""
+    title = "Also measured" if record.get("brief") else record["title"]
+    anchor = re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-")
+    return f"{record['page']}.md#{anchor}"
+
+
+def link_record(record: Record) -> str:
+    """Return a link to where a record is printed, with its short name."""
+    return f"[{record.get('where', record['title'])}]({locate(record)})"
+
+
+def wrap(text: str, indent: str = "") -> str:
+    """Return text in lines that a reader of the source can read."""
+    return textwrap.fill(
+        text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

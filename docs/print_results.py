@@ -10,28 +10,31 @@ Example:
 import math
 import re
 import sys
-import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import print_mechanisms
 import records
+from advice import print_advice
 from effects import (
     choose_effect,
     count_runs,
     decide,
     find_baseline,
     label,
+    link_record,
+    locate,
     print_table,
     show_cell,
     show_effect,
     show_effect_of,
+    wrap,
 )
 from records import ROOT, Effect, Record
 
 PAGES = ROOT / "docs" / "results"
-ADVICE = ROOT / "docs" / "what_to_try.md"
+WHAT_TO_TRY = ROOT / "docs" / "what_to_try.md"
 MECHANISMS = ROOT / "docs" / "mechanisms"
 PICTURES = ROOT / "docs" / "pictures" / "results"
 PAPERS = {
@@ -43,6 +46,15 @@ PAPERS = {
     "jia": "Jia 2024: task-specific attention",
     "today": "Today's alternatives",
     "ours": "Claims of this package",
+}
+HOMES = {  # the page of each paper
+    "ding": "dna",
+    "deshpande": "guidance",
+    "you": "guidance",
+    "wang": "roles",
+    "wu": "asa",
+    "jia": "task_attention",
+    "today": "alternatives",
 }
 MARK = re.compile(
     r"(?P<begin><!-- printed by docs/print_results\.py: (?P<name>\w+) -->\n)"
@@ -100,28 +112,14 @@ def print_index(all_records: list[Record]) -> str:
         rows = [(r, c) for r in all_records for c in r.get("claims", ()) if c["paper"] == paper]
         rows = [(record, claim) for record, claim in rows if not claim.get("minor")]
         if rows:
-            lines.append(f"| **{title}** | | | |")
+            more = f"[all its claims]({HOMES[paper]}.md)" if paper in HOMES else ""
+            lines.append(f"| **{title}** | | | {more} |".replace("|  |", "| |"))
         for record, claim in rows:
             place = f" ({claim['place']})" if claim["place"] else ""
-            where = record.get("where", record["title"])
-            link = f"[{where}]({locate(record)})"
             effect = show_effect_of(record, claim, in_index=True)
-            lines.append(f"| {claim['claim']}{place} | {claim['verdict']} | {effect} | {link} |")
+            cells = [f"{claim['claim']}{place}", claim["verdict"], effect, link_record(record)]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def locate(record: Record) -> str:
-    """Return the page and the heading that a record is printed under."""
-    title = "Also measured" if record.get("brief") else record["title"]
-    anchor = re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-")
-    return f"{record['page']}.md#{anchor}"
-
-
-def wrap(text: str, indent: str = "") -> str:
-    """Return text in lines that a reader of the source can read."""
-    return textwrap.fill(
-        text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def print_trial(record: Record) -> str:
@@ -184,29 +182,25 @@ def print_provenance(page: list[Record]) -> str:
     return "\n".join(lines) + ("\n\n" + block if commands else "") + "\n"
 
 
-def print_page(page: list[Record]) -> str:
+def print_elsewhere(all_records: list[Record], name: str) -> str:
+    """Return the claims of a page's papers whose records are on other pages, or ""."""
+    items = [
+        wrap(f"- {claim['claim']}: **{claim['verdict']}** ({link_record(record)}).", "  ")
+        for record in all_records
+        for claim in record.get("claims", ())
+        if HOMES.get(claim["paper"]) == name != record["page"]
+    ]
+    return "\n".join(["## Claims on other pages\n", *items, ""]) if items else ""
+
+
+def print_page(all_records: list[Record], name: str) -> str:
     """Return what a page says of its records."""
+    page = [record for record in all_records if record["page"] == name]
     whole = [record for record in page if not record.get("brief")]
     brief = [record for record in page if record.get("brief")]
     parts = [*map(print_trial, whole), *([print_brief(brief)] if brief else [])]
+    parts += filter(None, [print_elsewhere(all_records, name)])
     return "\n".join([*parts, print_provenance(whole)])
-
-
-def print_advice(all_records: list[Record]) -> str:
-    """Return what to try on which data, each row with the verdict and effect of its claim."""
-    found = {record["name"]: record for record in all_records}
-    lines = [
-        "| your data | mechanism | flag | cost | verdict, effect, runs |",
-        "|---|---|---|---|---|",
-    ]
-    for row in tomllib.loads((PAGES / "advice.toml").read_text("utf-8"))["rows"]:
-        record = found[row["record"]]
-        (claim,) = (each for each in record["claims"] if each["claim"] == row["claim"])
-        cells = [row[column] for column in ("data", "mechanism", "flag", "cost")]
-        cells.append(f"[{claim['verdict']}](results/{locate(record)})")
-        cells[-1] += f" {show_effect_of(record, claim, in_index=True)}".rstrip()
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines).replace("|  |", "| |") + "\n"
 
 
 def print_protocols() -> str:
@@ -257,8 +251,7 @@ def _list_measured(record: Record, sides: list[str]) -> list[records.Key]:
 def print_targets() -> Iterator[tuple[Path, str, str]]:
     """Yield each page with marks, its text, and what that would be."""
     found = records.read_records()
-    pages = {name: [r for r in found if r["page"] == name] for name in {r["page"] for r in found}}
-    for path in [ADVICE, *sorted(PAGES.glob("*.md")), *sorted(MECHANISMS.glob("*.md"))]:
+    for path in [WHAT_TO_TRY, *sorted(PAGES.glob("*.md")), *sorted(MECHANISMS.glob("*.md"))]:
         text = path.read_text("utf-8")
 
         def fill(match: re.Match, path: Path = path) -> str:
@@ -267,7 +260,7 @@ def print_targets() -> Iterator[tuple[Path, str, str]]:
                 "claims": lambda: print_index(found),
                 "protocols": print_protocols,
                 "measured": lambda: print_measured(found, path),
-                "trials": lambda: print_page(pages[path.stem]),
+                "trials": lambda: print_page(found, path.stem),
             }
             return f"{match['begin']}\n{printers[match['name']]()}\n{match['end']}"
 
