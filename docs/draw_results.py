@@ -160,8 +160,12 @@ def list_pictures() -> Iterator[tuple[Path, list[Panel], Draw]]:
 
 def hash_panels(panels: list[Panel]) -> str:
     """Return a hash of what a picture shows."""
-    rounded = [[p.title, f"{p.line:.6g}", [_round(bar) for bar in p.bars]] for p in panels]
-    return hashlib.sha256(json.dumps(rounded, ensure_ascii=False).encode()).hexdigest()[:16]
+    return hash_value([[p.title, f"{p.line:.6g}", [_round(bar) for bar in p.bars]] for p in panels])
+
+
+def hash_value(value: Any) -> str:
+    """Return a hash of a value that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
 def _round(bar: Bar) -> list[Any]:
@@ -171,24 +175,36 @@ def _round(bar: Bar) -> list[Any]:
 
 def is_current(path: Path, panels: list[Panel]) -> bool:
     """Return whether a picture is there and shows this."""
+    return has_digest(path, hash_panels(panels))
+
+
+def has_digest(path: Path, digest: str) -> bool:
+    """Return whether a picture is there and was drawn of what has this hash."""
     found = DESCRIPTION.search(path.read_bytes()) if path.is_file() else None
-    return bool(found) and found[1].decode() == hash_panels(panels)
+    return bool(found) and found[1].decode() == digest
 
 
 def save(path: Path, panels: list[Panel], draw: Draw) -> None:
-    """Draw a picture into its file."""
+    """Draw a picture of panels into its file."""
+    save_picture(path, hash_panels(panels), lambda figure: draw(figure, panels))
+
+
+def save_picture(
+    path: Path, digest: str, draw: Callable[[Any], None], colours: int = COLOURS
+) -> None:
+    """Draw a picture into its file, with the hash of what it shows."""
     import matplotlib
     from matplotlib.figure import Figure
     from PIL import Image, PngImagePlugin
 
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(layout="constrained", facecolor="white", dpi=DPI)
-        draw(figure, panels)
+        draw(figure)
         figure.savefig(buffer := io.BytesIO())
     about = PngImagePlugin.PngInfo()
-    about.add_text("Description", f"data {hash_panels(panels)}")
+    about.add_text("Description", f"data {digest}")
     path.parent.mkdir(exist_ok=True)
-    Image.open(buffer).convert("RGB").quantize(COLOURS).save(path, optimize=True, pnginfo=about)
+    Image.open(buffer).convert("RGB").quantize(colours).save(path, optimize=True, pnginfo=about)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """Records of what was measured: whole, and pages, verdicts and pictures that follow from them."""
 
 import copy
+import json
 import math
 import statistics
 import sys
@@ -10,6 +11,7 @@ from conftest import ROOT
 from readability import find_long
 
 sys.path.append(str(ROOT / "docs"))
+import advice  # noqa: E402
 import draw_results  # noqa: E402
 import print_results  # noqa: E402
 import records  # noqa: E402
@@ -175,6 +177,37 @@ def test_pages_are_as_they_are_printed():
     assert not differ, "run `python docs/print_results.py --write`"
 
 
+@pytest.mark.parametrize(("paper", "page"), print_results.HOMES.items())
+def test_every_claim_of_a_paper_is_on_its_page(paper, page):
+    text = (ROOT / "docs" / "results" / f"{page}.md").read_text("utf-8").replace("\n  ", " ")
+    claims = [c["claim"] for r in RECORDS for c in r.get("claims", ()) if c["paper"] == paper]
+    assert claims and not [claim for claim in claims if claim not in text]
+
+
+def test_claims_on_other_pages_have_their_verdict_and_place():
+    here = make_record(page="dna")
+    there = make_record(page="gpu", title="A b")
+    for record in (here, there):
+        record["claims"][0]["paper"] = "ding"
+    text = print_results.print_elsewhere([here, there], "dna")
+    assert text.split("\n\n")[1] == "- A is better: **holds** ([A b](gpu.md#a-b)).\n"
+    assert not print_results.print_elsewhere([here], "dna")
+
+
+def test_times_of_what_to_try_are_those_of_cells():
+    table = {
+        "columns": ["", "plain", "own"],
+        "rows": [["small", "0.80 [0.7, 0.9]", "1.00"], ["large", "2", "2.09 [2, 3]"]],
+    }
+    record = make_record(tables=[table], hardware="an H100", page="gpu")
+    cells = [["large", "own"], ["small", "own", "small", "plain"]]
+    assert advice.print_time(record, cells) == "1.25–2.09 ([H100](results/gpu.md#made))"
+    record["hardware"] = "two cores"
+    assert advice.print_time(record, cells[:1]) == "2.09 ([CPU](results/gpu.md#made))"
+    with pytest.raises(ValueError, match="not enough"):
+        advice.print_time(record, [["small", "other"]])
+
+
 def test_verdicts_with_numbers_have_their_pictures():
     listed = [*draw_results.list_pictures()]
     old = [path.name for path, panels, _ in listed if not draw_results.is_current(path, panels)]
@@ -193,6 +226,39 @@ def test_a_picture_of_other_numbers_is_noticed(tmp_path):
     record["runs"][0][2] += 0.01
     assert not draw_results.is_current(tmp_path / "made.png", draw_results.list_panels(record))
     assert not draw_results.is_current(tmp_path / "other.png", panels)
+
+
+CHOSEN = json.loads(draw_heads.MAPS.read_text("utf-8"))
+
+
+def test_the_picture_of_two_heads_and_its_captions_are_of_its_maps():
+    targets = [*draw_heads.print_targets(CHOSEN)]
+    assert ROOT / "README.md" in [path for path, _, _ in targets]
+    differ = [path.name for path, old, new in targets if old != new]
+    assert not differ, "run `python docs/draw_heads.py --write`"
+    assert draw_results.has_digest(draw_heads.PICTURE, draw_results.hash_value(CHOSEN))
+
+
+def test_two_heads_show_what_is_said_of_them():
+    """Counted here by loops: a key of softmax is explained away, and DNA's bound is kept."""
+    size, text = len(CHOSEN["tokens"]), draw_heads.describe(CHOSEN, "x/").replace("\n", " ")
+    received = [
+        [sum(row[key] for row in each["weights"]) for key in range(size)] for each in CHOSEN["maps"]
+    ]
+    least, most = min(received[0]), max(received[0])
+    for value in (least, most):
+        token = CHOSEN["tokens"][received[0].index(value)]
+        assert f'"{token}" {value:.2g}' in text
+    assert least < 0.1 / size and min(received[1]) >= 1 / size
+    assert f"1/{size} = {1 / size:.2g}, here {min(received[1]):.2g}." in text
+    assert CHOSEN["maps"][0]["below"] > 0 == CHOSEN["maps"][1]["below"]
+
+
+def test_a_caption_of_other_maps_is_noticed():
+    other = copy.deepcopy(CHOSEN)
+    other["maps"][0]["weights"][0][0] += 9
+    assert all(old != new for _, old, new in draw_heads.print_targets(other))
+    assert not draw_results.has_digest(draw_heads.PICTURE, draw_results.hash_value(other))
 
 
 def test_results_are_short():
