@@ -78,17 +78,18 @@ def describe(chosen: dict[str, Any], folder: str) -> str:
     """Return the picture with what is said of it, on a page that has the pictures in a folder."""
     tokens = chosen["tokens"]
     softmax, doubly = (np.array(each["weights"]).sum(0) for each in chosen["maps"])
-    shares = [each["below"] / each["keys"] for each in chosen["maps"]]
-    most, least = softmax.argmax(), softmax.argmin()
+    counts = [(each["below"], each["keys"]) for each in chosen["maps"]]
+    shares = [f"{100 * below / keys:.2f} %" if below else "none" for below, keys in counts]
+    size, most, least = len(tokens), softmax.argmax(), softmax.argmin()
+    received = [f'"{tokens[key]}" {softmax[key]:.2g}' for key in (least, most)]
     text = (
-        f"One test sentence in two small models after 600 updates. Of all encoder heads and "
-        f"{chosen['sentences']:,} sentences, the [rule]({folder}two_heads.sh) takes the softmax map "
-        f"(left) in which a token receives least, and of this sentence the doubly-normalised map "
-        f"(right) in which one does. Under softmax the {len(tokens)} tokens together give "
-        f'"{tokens[least]}" {softmax[least]:.2g} and "{tokens[most]}" {softmax[most]:.2g}; under DNA '
-        f"none gets less than 1/{len(tokens)} = {1 / len(tokens):.2g}, here {doubly.min():.2g}. "
-        f"In all, {shares[0]:.2%} of the keys are below that bound under softmax, "
-        f"{shares[1]:.2%} under DNA."
+        "One test sentence in two small models after 600 updates. Of all encoder heads and "
+        f"{chosen['sentences']:,} sentences, the [rule]({folder}two_heads.sh) takes the softmax "
+        "map (left) in which a token receives least, and likewise a doubly-normalised (DNA) map of "
+        f"this sentence (right). Under softmax the {size} tokens together give "
+        f"{' and '.join(received)}; under DNA none gets less than 1/{size} = {1 / size:.2g}, here "
+        f"{doubly.min():.2g}. In all, {shares[0]} of the keys are below that bound under softmax, "
+        f"{shares[1]} under DNA."
     )
     return f"![{TITLE}]({folder}two_heads.png)\n\n{wrap(text)}\n"
 

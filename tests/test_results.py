@@ -12,6 +12,7 @@ from readability import find_long
 
 sys.path.append(str(ROOT / "docs"))
 import advice  # noqa: E402
+import draw_heads  # noqa: E402
 import draw_results  # noqa: E402
 import print_results  # noqa: E402
 import records  # noqa: E402
