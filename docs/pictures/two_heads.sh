@@ -3,7 +3,7 @@
 # of it; docs/draw_heads.py has the rule that chooses sentence and heads.
 # DATA is a folder of scripts/prepare_multi30k.sh.
 #
-#   bash docs/pictures/two_heads.sh DATA OUT        (600 updates each; four minutes on a free core)
+#   bash docs/pictures/two_heads.sh DATA OUT        (600 updates each; some minutes on one core)
 
 set -euo pipefail
 data=$1 out=$2
