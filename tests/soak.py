@@ -7,6 +7,7 @@ ends. Its parameters have to be those of a training that nothing disturbed, bit 
 what the model generates, predicts or scores, which is disturbed too. What a disturbed command
 leaves under a final name is whole, and it says one sentence or nothing, and leaves no process. A
 disk is a small file system where one may be mounted, and otherwise a limit of the size of files.
+Then many lines go through the commands that read text: see many_lines.py.
 
 Example:
   python tests/soak.py --minutes 30 --seed 1 --out soak.md
@@ -32,6 +33,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import many_lines  # noqa: E402
 import torch  # noqa: E402
 import warm  # noqa: E402
 import warm_server  # noqa: E402
@@ -69,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--minutes", type=float, default=30, help="default: 30")
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--lines", type=int, default=100_000, help="default: 100,000; 0: none")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table there")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-")).resolve()
@@ -79,6 +82,8 @@ def main() -> None:
     try:
         soak = Soak(folder, random.Random(args.seed))
         soak.run(args.minutes * 60)
+        if args.lines:
+            soak.read_many(args.lines)
     finally:
         unmount(folder / "disk")
         shutil.rmtree(folder, ignore_errors=True)
@@ -98,6 +103,7 @@ class Soak:
         self.ends: dict[str, Undisturbed] = {}
         self.survived: dict[str, Counter[str]] = defaultdict(Counter)
         self.failures: list[str] = []
+        self.rows: list[str] = []  # of commands that read many lines
         self.disk = mount(folder / "disk", "16m")
 
     def run(self, seconds: float) -> None:
@@ -111,6 +117,11 @@ class Soak:
             self.disturb(family)
             ended = "differs" if len(self.failures) > before else "the same end"
             print(f"{time.monotonic() - begun:5.0f} s  {family}: {ended}", flush=True)
+
+    def read_many(self, count: int) -> None:
+        """Give many lines to each command that reads text."""
+        self.rows, failures = many_lines.read_many(self.world, count, self.chance)
+        self.failures += failures
 
     def end_undisturbed(self, family: str) -> Undisturbed:
         """Train, and ask the model; no word of the log may differ later."""
@@ -266,6 +277,8 @@ class Soak:
             total, families = counts["all"], [f for f in FAMILIES if counts[f]]
             ended = sum(counts.values()) - total
             lines.append(f"| {event} | {total} | {ended} | {len(families)} of {len(FAMILIES)} |")
+        if self.rows:
+            lines += ["", *many_lines.HEAD, *self.rows]
         lines += ["", f"Failures: {'' if self.failures else 'none.'}".rstrip()]
         lines += [f"- {failure}" for failure in self.failures]
         return "".join(f"{line}\n" for line in lines)
@@ -276,7 +289,7 @@ def digest(file: Path) -> str:
     model = torch.load(file, map_location="cpu", weights_only=False)["model"]
     whole = hashlib.sha256()
     for name, value in sorted(model.items()):
-        whole.update(name.encode() + value.contiguous().view(torch.uint8).numpy().tobytes())
+        whole.update(name.encode() + value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return whole.hexdigest()
 
 

@@ -1,5 +1,6 @@
 """Bad options and bad files for every command; and that the judge of them sees planted faults."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from fuzz.cases import list_expected
 from fuzz.commands import COMMANDS
 from fuzz.judge import find_failures, read_state
 from fuzz.options import EITHER, REFUSED, WORKS, list_options
+from many_lines import READERS
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tools import doctor
@@ -98,6 +100,17 @@ def test_a_planted_traceback_is_seen(tmp_path, monkeypatch):
     assert find_failures(ended, EITHER, {}, {}, []) == ["traceback: KeyError: 'word'"]
 
 
+def test_a_script_does_not_hang_while_the_server_works_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "IDLE", 1.0)
+    (tmp_path / "wait.sh").write_text("sleep 5")
+    script = process.Process("wait.sh", [], tmp_path)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as server:
+        ended = process.run(script)
+        server.kill()
+    assert (ended.code, ended.hung) == (0, False)
+    assert process.run(script).hung
+
+
 WHOLE = {"made.txt": b"one\ntwo\n", "made.csv": b"a,b\n"}
 
 
@@ -135,6 +148,18 @@ def test_what_is_expected_of_our_own_numbers(name, flag, works, refused):
     expected = {change.add[-1]: change.expected for change in list_expected(command, option)}
     assert {expected[value] for value in works} == {WORKS}
     assert {expected[value] for value in refused} == {REFUSED}
+
+
+def test_lines_that_are_lost_or_out_of_order_are_seen():
+    lines = ["a", "b b"]
+    is_right = {name: reader.is_right for name, reader in READERS.items()}
+    assert is_right["fairseq-interactive"](lines, "S-0\ta\nH-0\t-1\tx\nS-1\tb b\n")
+    assert not is_right["fairseq-interactive"](lines, "S-1\tb b\nS-0\ta\n")
+    assert is_right["predict"](lines, "O\t.5\nO O\t.5\n")
+    assert not is_right["predict"](lines, "O O\t.5\nO\t.5\n")
+    for count, bleu, right in ((2, 100.0, True), (1, 100.0, False), (2, 99.9, False)):
+        output = {"sentences": count, "scores": {"BLEU": bleu}}
+        assert is_right["score"](lines, json.dumps({"outputs": [output]})) == right
 
 
 @pytest.mark.slow

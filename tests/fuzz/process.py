@@ -142,8 +142,9 @@ class _Running:
             self.signal = None
         if now - self.looked > 2:
             self.looked, used = now, cpu_time(self.child)
-            if used != self.used:
-                self.used, self.progressed = used, now
+            asks_server = self.process.program.endswith(".sh")  # which runs its commands for it
+            if (work := cpu_time(os.getpid()) if asks_server else used) != self.used:
+                self.used, self.progressed = work, now
             self.hung = self.hung or now - self.progressed > IDLE
             if self.hung or used > BUSY:
                 self.stopped = True
