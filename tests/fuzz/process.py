@@ -208,12 +208,12 @@ def _become(process: Process, pipes: list[int]) -> None:
     sys.modules["__main__"].__spec__ = None  # what tells which program this is
     tempfile.tempdir = os.environ["TMPDIR"] = str(process.folder.parent)
     sys.executable = str(warm.activate() / "python")
+    started = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     if process.most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (process.most_bytes,) * 2)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     if process.most_files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (process.most_files,) * 2)
-    started = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (started + process.memory,) * 2)
     if process.program.endswith(".sh"):
         os.execvp("bash", ["bash", process.program, *process.arguments])
