@@ -86,6 +86,21 @@ def test_standard_output_that_is_closed_is_an_error(tmp_path, monkeypatch):
     assert process.run(closed)[:3] == (0, "", "")
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("fairseq_ext.prepare.check", ["a", "a"]),
+        ("fairseq_ext.prepare.workspace", ["setting", "out", "NAME"]),
+    ],
+)
+def test_steps_notice_standard_output_that_is_closed(program, words, tmp_path):
+    (tmp_path / "a").write_text("a line\n")
+    closed = process.Process(program, words, tmp_path, stdout=process.CLOSED)
+    ended = process.run(closed)
+    assert ended.code == 1
+    assert "error: standard output cannot be written (it is closed)" in ended.err
+
+
 def preprocess(folder, die=False):
     """Run fairseq-preprocess as its own process does, which may die before it has all."""
     make_all = fairseq_cli.preprocess._make_all

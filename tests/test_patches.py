@@ -293,6 +293,17 @@ def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
     assert sorted(round(float(score), 3) for score in kept) == best  # a further digit breaks ties
 
 
+def test_a_save_within_an_epoch_needs_no_settings_of_its_end(tmp_path):
+    """As in programs, and in tests of fairseq, that make a configuration of their own."""
+    settings = vars(CheckpointConfig(save_dir=str(tmp_path)))
+    cfg = OmegaConf.create({k: settings[k] for k in settings.keys() - {"no_epoch_checkpoints"}})
+    within = SimpleNamespace(epoch=1, end_of_epoch=lambda: False, state_dict=dict)
+    trainer = build_saver()
+    trainer.get_num_updates = lambda: 1
+    checkpoint_utils.save_checkpoint(cfg, trainer, within, 1.0)
+    assert (tmp_path / "checkpoint_last.pt").exists()
+
+
 def save_all(folder, scores, updates, epoch_ends, **flags):
     """Save as fairseq-train does at these updates, at the end of an epoch or within one."""
     cfg = CheckpointConfig(save_dir=str(folder), **flags)

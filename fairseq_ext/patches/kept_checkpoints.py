@@ -51,9 +51,12 @@ def save_what_is_kept() -> None:
     """
 
     def save(original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
-        of_epoch = not cfg.no_epoch_checkpoints and epoch_itr.epoch % cfg.save_interval == 0
         every = cfg.save_interval_updates
-        if every > 0 and trainer.get_num_updates() % every == 0 and not of_epoch:
+        if (
+            every > 0
+            and trainer.get_num_updates() % every == 0
+            and (cfg.no_epoch_checkpoints or epoch_itr.epoch % cfg.save_interval)
+        ):
             epoch_itr = types.SimpleNamespace(
                 epoch=epoch_itr.epoch, state_dict=epoch_itr.state_dict, end_of_epoch=lambda: False
             )

@@ -47,7 +47,11 @@ BatchFunction = Callable[[list[str]], list[str]]
 def step_parser(
     name: str, description: str | None, package: str = "fairseq_ext.prepare"
 ) -> argparse.ArgumentParser:
-    """Return a parser for the step NAME of a package, with its docstring as its help."""
+    """Return a parser for the step NAME of a package, with its docstring as its help.
+
+    From then on, standard output that cannot be written ends the step.
+    """
+    guard_standard_output()
     prog, raw = f"python -m {package}.{name}", argparse.RawDescriptionHelpFormatter
     return StepParser(prog, description=description, formatter_class=raw)
 

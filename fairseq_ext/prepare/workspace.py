@@ -22,6 +22,7 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import MB, atomic_writer, check_writable
+from fairseq_ext.standard_output import guard_standard_output
 
 MANIFEST = "manifest.json"
 BLOCK = 512  # bytes, the unit of st_blocks
@@ -124,6 +125,7 @@ def check_room(folder: Path, needed: int, work: Path | None = None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; see the module's docstring."""
+    guard_standard_output()
     parser = argparse.ArgumentParser(
         prog="python -m fairseq_ext.prepare.workspace", description="Check a folder to work in"
     )
