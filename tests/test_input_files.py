@@ -514,3 +514,12 @@ def test_raw_data_sets_and_input_with_carriage_returns(tmp_path, monkeypatch):
     with text.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         assert [*interactive.buffered_read("-", 9)] == [["w1 w2", "w1\rw2"]]
+
+
+def test_translated_lines_are_forgotten(monkeypatch):
+    """The task would keep each buffer of fairseq-interactive, 0.6 KB a line."""
+    monkeypatch.setattr(interactive, "make_batches", lambda lines, cfg, task: iter(lines))
+    raw_text.forget_translated_lines()
+    task = Namespace(dataset_to_epoch_iter={"a buffer": "its batches"})
+    assert [*interactive.make_batches(["a line"], None, task)] == ["a line"]
+    assert not task.dataset_to_epoch_iter

@@ -29,6 +29,7 @@ CHANGES = (
     input_files.check_dictionaries,
     raw_text.check_raw_text,
     raw_text.read_input_by_lines,
+    raw_text.forget_translated_lines,
     input_files.check_binarised_text,
     messages.refuse_plainly,
     outputs.write_results_whole,
