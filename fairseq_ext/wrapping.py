@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 from fairseq_ext.errors import UsageError
@@ -68,11 +69,13 @@ def wrap(path: str, name: str, wrapper: Callable) -> None:
     original = getattr(owner, name)
     names = dict(zip(_named(original), _named(wrapper)[1:], strict=False))
 
-    @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **{names.get(k, k): v for k, v in kwargs.items()})
 
-    setattr(owner, name, wrapped)
+    # TorchScript compiles the original, whose names it looks for among those of what replaces it
+    known = getattr(original, "__globals__", globals())
+    moved = FunctionType(wrapped.__code__, known, name, None, wrapped.__closure__)
+    setattr(owner, name, functools.update_wrapper(moved, original))
 
 
 def _named(function: Callable) -> list[str]:

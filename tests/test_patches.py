@@ -38,6 +38,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.search import DiverseBeamSearch
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
@@ -801,3 +802,9 @@ def test_a_command_that_ends_amid_an_epoch_is_not_aborted(room):
     code = "import fairseq_ext" + TRAINED.format(room)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_torchscript_compiles_what_was_replaced():
+    """Names of the original's module are known there, which are not those of the patch."""
+    search = DiverseBeamSearch(Dictionary(), num_groups=2, diversity_strength=0.0)
+    assert "diversity_buf" in torch.jit.script(search).step.code
