@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from stand_ins import Count, move_to_meta, standing_in, to_meta
 from torch import Tensor
@@ -68,6 +69,7 @@ def count_step(trainer: Trainer, batch: Mapping[str, Any], chosen: float) -> Cou
         batch: a batch of the task.
         chosen: share of elements that a boolean index takes.
     """
+    metrics.reset()  # what an earlier trainer logged is added to otherwise
     move_to_meta(trainer._model)
     move_to_meta(trainer._criterion)
     samples, count = [batch], Count(chosen)

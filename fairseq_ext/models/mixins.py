@@ -6,13 +6,10 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.logging import metrics
-from fairseq.logging.meters import safe_round
-from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder
@@ -21,25 +18,15 @@ from fairseq_ext.mechanisms.guidance.plan import find_guidable_heads
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.config import keep_true_flags
 from fairseq_ext.models.model_report import ModelReport, get_model_report
+from fairseq_ext.models.reporting import ReportingModel
 
 SIDES = ("encoder", "decoder")
 
 
-class HasStatistics(Protocol):
-    """A module that reports statistics for the log of a training."""
+class AttentionModel(ReportingModel):
+    """Mixin that logs statistics and upgrades checkpoints before layers are pruned."""
 
-    def statistics(self) -> Mapping[str, Callable[[], float]]:
-        """Return functions that compute the statistics, by name."""
-
-
-class AttentionModel(BaseFairseqModel):
-    """Mixin that logs statistics of a training and upgrades checkpoints before layers are pruned.
-
-    Attributes:
-        num_updates: how many updates the model has had.
-    """
-
-    num_updates = 0
+    reporting = Attention
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -54,13 +41,6 @@ class AttentionModel(BaseFairseqModel):
         for action in parser._actions:
             if action.dest in slots and not slots[action.dest].several:
                 action.choices = slots[action.dest].parts
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Log the statistics; fairseq calls this before each training step."""
-        super().set_num_updates(num_updates)
-        self.num_updates = num_updates
-        log_statistics(module for module in self.modules() if isinstance(module, Attention))
-        log_average()
 
     def load_state_dict(
         self, state_dict: dict, strict: bool = True, model_cfg: Any = None, args: Any = None
@@ -93,29 +73,6 @@ def _has_more_layers(kept: str | None, side: str, names: Iterable[str]) -> bool:
     place = re.compile(rf"{side}\.(?:sentence_encoder\.)?layers\.(\d+)\.")
     numbers = {int(found[1]) for found in map(place.match, names) if found}
     return kept is not None and len(numbers) > len(kept.split(","))
-
-
-def log_statistics(modules: Iterable[HasStatistics]) -> None:
-    """Put the statistics that modules of attention report into fairseq's log.
-
-    A hybrid weight u of the first encoder layer is called "encoder0_u" there.
-    """
-    for module in modules:
-        for name, value in module.statistics().items():
-            metrics.log_derived(name, lambda _, value=value: value(), priority=1000)
-
-
-def log_average() -> None:
-    """Put the mean of nll_loss, or else of loss, over the whole training into fairseq's log.
-
-    The attention guidance paper measures by it how fast a model learns. fairseq's "default" metrics
-    see every training step of a run.
-    """
-    for name, average in {"nll_loss": "nll_avg", "loss": "loss_avg"}.items():
-        meter = metrics.get_meter("default", name)
-        if meter is not None:
-            metrics.log_derived(average, lambda _, m=meter: safe_round(m.avg, 3), priority=5)
-            return
 
 
 def find_adversary_layers(model: nn.Module) -> list[int]:

@@ -39,14 +39,14 @@ def _update_all(optimizer: Optimizer) -> None:
 
 
 def _is_usual(group: dict[str, Any]) -> bool:
-    return not group.get("amsgrad") and all(
-        tensor.dtype == torch.float32
-        and tensor.layout == torch.strided
-        and tensor.is_contiguous()
-        and tensor.device.type in DEVICES
-        for parameter in group["params"]
-        if parameter.grad is not None
-        for tensor in (parameter, parameter.grad)
+    updated = [parameter for parameter in group["params"] if parameter.grad is not None]
+    tensors = [*updated, *[parameter.grad for parameter in updated]]
+    kinds = {(x.dtype, x.layout, x.device.type) for x in tensors}
+    usual = {(torch.float32, torch.strided, device) for device in DEVICES}
+    return (
+        not group.get("amsgrad")
+        and kinds <= usual
+        and False not in {x.is_contiguous() for x in tensors}
     )
 
 

@@ -4,7 +4,7 @@ Numbers are the same to the bit, but for the norm of gradients on a GPU, which a
 order.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def copy_parameters(original: Callable, optimizer: Any) -> None:
     if optimizer.has_flat_params:
         return original(optimizer)
     pairs = zip(optimizer.fp16_params, optimizer.fp32_params, strict=True)
-    return _copy((to, source) for to, source in pairs if to.requires_grad)
+    return _copy([(to, source) for to, source in pairs if to.requires_grad])
 
 
 def zero_gradients(original: Callable, optimizer: Any) -> None:
@@ -48,8 +48,8 @@ def clip_norm(original: Callable, params: Any, max_norm: float, *args: Any, **ho
     """Return the norm of all gradients, and scale them down to a largest norm above 0."""
     params = [params] if isinstance(params, Tensor) else list(params)
     grads = [x.grad.detach() for x in params if x is not None and x.grad is not None]
-    usual = len(grads) > 1 and not any(hasattr(x, "expert") for x in params)
-    if not usual or any(x.layout != torch.strided for x in grads):
+    usual = len(grads) > 1 and not [x for x in params if hasattr(x, "expert")]
+    if not usual or {x.layout for x in grads} != {torch.strided}:
         return original(params, max_norm, *args, **how)
     total = torch.linalg.vector_norm(torch.stack(_norms(grads)))
     for aggregate in filter(None, (*args, *how.values())):
@@ -68,8 +68,7 @@ def _norms(grads: list[Tensor]) -> list[Tensor]:
     return [norm.to(grads[0].device) for each in norms for norm in each]
 
 
-def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    copies = list(pairs)
-    if copies:
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    if pairs:
         with torch.no_grad():
-            torch._foreach_copy_([to for to, _ in copies], [source for _, source in copies])
+            torch._foreach_copy_([to for to, _ in pairs], [source for _, source in pairs])

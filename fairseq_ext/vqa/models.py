@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import BaseFairseqModel, register_model
+from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
@@ -26,7 +26,8 @@ from fairseq_ext.models.config import (
     preset_config,
     to_dict,
 )
-from fairseq_ext.models.mixins import log_average, log_statistics, record_attention
+from fairseq_ext.models.mixins import record_attention
+from fairseq_ext.models.reporting import ReportingModel
 from fairseq_ext.vqa.model_parts import (
     LAYERS,
     RNNS,
@@ -96,7 +97,7 @@ class MultiViewConfig(MultiViewOptions, PythiaConfig):
     """Options of architectures with multi-view attention."""
 
 
-class VqaModel(BaseFairseqModel):
+class VqaModel(ReportingModel):
     """Pythia's model: scores of answers to questions about boxes.
 
     A question attends to boxes; the sum of these boxes, weighted by it, and the question are
@@ -113,6 +114,7 @@ class VqaModel(BaseFairseqModel):
     """
 
     one_view = False
+    reporting = MultiView
 
     def __init__(self, args: Namespace, words: int, pad: int, answers: int, width: int) -> None:
         super().__init__()
@@ -183,12 +185,6 @@ class VqaModel(BaseFairseqModel):
         attended = (weights.to(joined.dtype).unsqueeze(1) @ joined).squeeze(1)
         joint = self.dropout(self.fuse_boxes(attended) * self.fuse_question(question))
         return self.classifier(joint), {"weights": weights}
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Log the hybrid weight; fairseq calls this before each training step."""
-        super().set_num_updates(num_updates)
-        log_statistics(module for module in self.modules() if isinstance(module, MultiView))
-        log_average()
 
 
 @register_model("vqa_pythia", dataclass=PythiaConfig)
