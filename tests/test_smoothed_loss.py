@@ -33,6 +33,28 @@ def test_loss_and_gradient_are_those_of_fairseq(epsilon, part, scale):
     assert not own.grad[target.eq(PAD)].any() and not nll.requires_grad
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [1, 2**15])
+def test_scores_of_16_bits(dtype, factor):
+    """What is computed is float32: the loss is exact, and the gradient rounded at its end."""
+    scores = (4 * torch.randn(10, 17, generator=torch.Generator().manual_seed(1))).to(dtype)
+    scores[3, 4] = 40  # others have probabilities that float16 does not know
+    target = torch.tensor([4, PAD, 5, 7, PAD, 16, 0, 4, 9, PAD])
+    results = []
+    for x in (scores.clone(), scores.float()):
+        x.requires_grad_()
+        loss, nll = SmoothedLoss.apply(x, target, 0.1, PAD, 3)
+        (factor * loss).backward()
+        results.append((loss, nll, x.grad))
+    (loss, nll, gradient), (exact_loss, exact_nll, exact) = results
+    assert gradient.dtype == dtype and loss.dtype == nll.dtype == torch.float32
+    torch.testing.assert_close((loss, nll), (exact_loss, exact_nll), rtol=1e-6, atol=1e-5)
+    once = {torch.float16: 1, torch.bfloat16: 2 if factor != 1 else 1}[dtype]  # roundings
+    rounding, smallest = torch.finfo(dtype).eps / 2, torch.finfo(dtype).smallest_normal
+    tolerance = {"rtol": 1.01 * once * rounding, "atol": smallest * rounding}
+    torch.testing.assert_close(gradient.float(), exact, **tolerance)
+
+
 def test_all_targets_may_be_padding():
     scores = torch.randn(2, 5, requires_grad=True)
     loss, nll = SmoothedLoss.apply(scores, torch.full((2,), PAD), 0.1, PAD, 1)
@@ -66,14 +88,18 @@ def _names(function):
     return {function.name()}.union(*map(_names, others))
 
 
-def test_the_criterion_computes_it(computed, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_criterion_computes_it(computed, dtype, monkeypatch):
     model, compute = computed
+    model.to(dtype)
+    exact = dtype == torch.float32
     own, loss, nll, gradients = compute()
     assert own
     monkeypatch.setattr(smoothed_loss, "_is_usual", lambda *given: False)
     stock, *numbers, others = compute()
     assert not stock and numbers == pytest.approx([loss, nll], rel=1e-6)
-    torch.testing.assert_close(gradients, others, rtol=1e-4, atol=1e-5)
+    near = {"rtol": 1e-4, "atol": 1e-5} if exact else {"rtol": 0.05, "atol": 0.05}
+    torch.testing.assert_close(gradients, others, **near)
 
 
 @pytest.mark.parametrize("name", ["", "_asa", "_rdrop"])

@@ -5,6 +5,7 @@ four tensors of their size. Here one tensor holds probabilities, and then the gr
 """
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
@@ -14,14 +15,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ELEMENTS = 2**19  # scores of a part, on CPUs
+KEPT = {
+    torch.float32: torch.float32,
+    torch.bfloat16: torch.bfloat16,
+    torch.float16: torch.float32,  # which loses what is small before the loss is scaled
+}
+"""Type of scores -> that in which the gradient is kept for the backward pass."""
 
 
 class SmoothedLoss(torch.autograd.Function):
     """Label-smoothed cross-entropy as fairseq defines it, summed over all targets but padding.
 
     loss = Σ_i [(1 - ε - ε') nll_i - ε' Σ_v log p_iv], nll_i = -log p_i,t_i, ε' = ε / (V - 1). The
-    derivative by the score x_iv is p_iv - ε' - (1 - ε - ε') [v = t_i].
-
+    derivative by the score x_iv is p_iv - ε' - (1 - ε - ε') [v = t_i]. It is computed in float32.
     """
 
     @staticmethod
@@ -32,22 +38,23 @@ class SmoothedLoss(torch.autograd.Function):
 
         Args:
             ctx: keeps the gradient.
-            scores: [N, V] float32.
+            scores: [N, V], of a type in KEPT.
             target: [N] long.
             epsilon: ε.
             padding: a target that does not count.
             part: how many rows are computed together.
         """
-        gradient = torch.empty_like(scores)
+        gradient = torch.empty_like(scores, dtype=KEPT[scores.dtype])
         others = epsilon / (scores.size(1) - 1)
         sums = [
-            _compute_part(x, t.unsqueeze(1), t.ne(padding), (1 - epsilon - others, others), p)
+            _compute_part(x, t.unsqueeze(1), t.eq(padding), (1 - epsilon - others, others), p)
             for x, t, p in zip(
                 scores.split(part), target.split(part), gradient.split(part), strict=True
             )
         ]
-        nll, smooth = torch.stack(sums).sum(0)
+        nll, smooth = reduce(torch.add, sums)
         ctx.save_for_backward(gradient)
+        ctx.dtype = scores.dtype
         ctx.mark_non_differentiable(nll)
         return (1 - epsilon - others) * nll + others * smooth, nll
 
@@ -56,25 +63,29 @@ class SmoothedLoss(torch.autograd.Function):
     def backward(ctx: Any, loss: Tensor, nll: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the scores, for that of the loss."""
         (gradient,) = ctx.saved_tensors
-        return gradient if loss == 1 else gradient * loss, None, None, None, None
+        if loss.device.type != "cpu" or loss != 1:  # a GPU would have to be waited for
+            gradient = gradient * loss
+        return gradient.to(ctx.dtype), None, None, None, None
 
 
 def _compute_part(
-    scores: Tensor, target: Tensor, counted: Tensor, weights: tuple[float, float], out: Tensor
+    scores: Tensor, target: Tensor, padded: Tensor, weights: tuple[float, float], out: Tensor
 ) -> Tensor:
     """Return Σ nll_i and -Σ_iv log p_iv, [2], of some rows; write the gradient to `out`.
 
     The largest probability is exp(0) / Σ exp, so that the normaliser follows from it.
     """
-    torch.softmax(scores, -1, out=out)
-    normaliser = scores.amax(1, keepdim=True) - out.amax(1, keepdim=True).log()
+    exact = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+    torch.softmax(scores, -1, dtype=torch.float32, out=exact)
+    normaliser = scores.amax(1, keepdim=True) - exact.amax(1, keepdim=True).log()
     nll = (normaliser - scores.gather(1, target)).squeeze(1)
-    smooth = scores.size(1) * normaliser.squeeze(1) - scores.sum(1)
+    smooth = scores.size(1) * normaliser.squeeze(1) - scores.sum(1, dtype=torch.float32)
     right, others = weights
-    out.sub_(others).scatter_add_(1, target, out.new_full(target.shape, -right))
-    if not counted.all():
-        out.masked_fill_(~counted.unsqueeze(1), 0)
-    return torch.stack([nll, smooth]).masked_fill(~counted, 0).sum(1)
+    exact.scatter_add_(1, target, exact.new_full(target.shape, -right))
+    torch.sub(exact, others, out=out)
+    if out.device.type != "cpu" or padded.any():
+        out.masked_fill_(padded.unsqueeze(1), 0)
+    return torch.stack([nll, smooth]).masked_fill(padded, 0).sum(1)
 
 
 def compute_loss(
@@ -82,8 +93,8 @@ def compute_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return loss and nll of fairseq's criterion, in place of its `compute_loss`.
 
-    What is not the usual case is left to fairseq: evaluation, scores of 16 bits, an adaptive
-    softmax, --ignore-prefix-size, or a model that normalises scores itself.
+    What is not the usual case is left to fairseq: evaluation, an adaptive softmax,
+    --ignore-prefix-size, or a model that normalises scores itself.
     """
     scores = output[0]
     if not (reduce and _is_usual(criterion, model, scores)):
@@ -99,7 +110,7 @@ def _is_usual(criterion: Any, model: Any, scores: Any) -> bool:
     return (
         torch.is_tensor(scores)
         and scores.requires_grad
-        and scores.dtype == torch.float32
+        and scores.dtype in KEPT
         and scores.numel() > 0
         and criterion.ignore_prefix_size == 0
         and getattr(decoder, "adaptive_softmax", None) is None
