@@ -1,27 +1,30 @@
-"""A count of what a training step issues on a GPU, taken on tensors without memory or numbers.
+"""A count of what a step issues on a GPU, taken on tensors without memory or numbers.
 
-fairseq's whole `Trainer.train_step` runs on the device "meta", so that all branches of the package
-on the kind of device are those of a GPU, and each operation that torch dispatches is counted
-(`stand_ins.py`). A wait is a place where Python needs a number of the GPU: `item`, a comparison of
-tensors, a boolean index, a copy between the two that blocks.
+fairseq's whole `Trainer.train_step`, or a step of its beam search, runs on the device "meta", so
+that all branches of the package on the kind of device are those of a GPU, and each operation that
+torch dispatches is counted (`stand_ins.py`). A wait is a place where Python needs a number of the
+GPU: `item`, a comparison of tensors, a boolean index, a copy between the two that blocks.
 """
 
 import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from fairseq.logging import metrics
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.trainer import Trainer
 from stand_ins import Count, move_to_meta, standing_in, to_meta
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 PHASES = ("forward", "backward", "optimiser", "logs")
+SEARCH_PHASES = ("reorder", "decoder", "search")
 
 UNCOUNTED = re.compile(
     r"/benchmarks/stand_ins\.py|/torch/(?:_library/|_dynamo/|_compile\.py|compiler/)"
@@ -38,6 +41,7 @@ class Counts(NamedTuple):
         waits: kind and line -> how often.
         python_calls: calls of Python functions, but for those of the count.
         saved_bytes: of tensors that the forward pass keeps for the backward pass.
+        phases: of the step, in their order.
     """
 
     operations: Counter[tuple[str, str]]
@@ -45,12 +49,13 @@ class Counts(NamedTuple):
     waits: Counter[tuple[str, str]]
     python_calls: int
     saved_bytes: int
+    phases: tuple[str, ...] = PHASES
 
     def to_json(self) -> dict[str, Any]:
         """Return the sums, by phase and in all."""
         phases = {
             phase: sum(n for (where, _), n in self.operations.items() if where == phase)
-            for phase in PHASES
+            for phase in self.phases
         }
         return {
             "operations": sum(phases.values()),
@@ -85,29 +90,80 @@ def count_step(trainer: Trainer, batch: Mapping[str, Any], chosen: float) -> Cou
         places, waits = Counter(count.places), Counter(count.waits)
         calls = _count_calls(partial(trainer.train_step, samples))
         saved = _sum_saved(trainer, samples)
+    return Counts(_sum_places(places), places, waits, calls, saved)
+
+
+def _sum_places(places: Counter[tuple[str, str, str]]) -> Counter[tuple[str, str]]:
     operations: Counter[tuple[str, str]] = Counter()
     for (phase, name, _), times in places.items():
         operations[phase, name] += times
-    return Counts(operations, places, waits, calls, saved)
+    return operations
 
 
 def _name_phases(trainer: Trainer, count: Count) -> None:
     """Let the trainer's own steps say which phase begins."""
+    _begin(count, trainer, "zero_grad", "optimiser", after="forward")
+    _begin(count, trainer.optimizer, "backward", "backward", after="optimiser")
+    _begin(count, trainer, "_reduce_and_log_stats", "logs")
 
-    def begin(owner: Any, name: str, phase: str, after: str = "") -> None:
-        original = getattr(owner, name)
 
-        def in_phase(*args: Any, **kwargs: Any) -> Any:
-            count.phase = phase
-            result = original(*args, **kwargs)
-            count.phase = after or phase
-            return result
+def _begin(count: Count, owner: Any, name: str, phase: str, after: str = "") -> None:
+    """Let a method of an owner begin a phase, and another one after it."""
+    original = getattr(owner, name)
 
-        setattr(owner, name, in_phase)
+    def in_phase(*args: Any, **kwargs: Any) -> Any:
+        count.phase = phase
+        result = original(*args, **kwargs)
+        count.phase = after or phase
+        return result
 
-    begin(trainer, "zero_grad", "optimiser", after="forward")
-    begin(trainer.optimizer, "backward", "backward", after="optimiser")
-    begin(trainer, "_reduce_and_log_stats", "logs")
+    setattr(owner, name, in_phase)
+
+
+class _Decoded(Exception):
+    """The decoder has made all the steps that are wanted."""
+
+
+def count_search_step(generator: SequenceGenerator, batch: Mapping[str, Any]) -> Counts:
+    """Return the counts of a step of beam search in which no hypothesis ends.
+
+    It is what four steps issue beyond three: the decoder with its cache, the search for the next
+    hypotheses, and the order of the cache for these.
+
+    Args:
+        generator: with its model on a CPU, which is moved to "meta".
+        batch: a batch of the task, moved too.
+    """
+    move_to_meta(generator)
+    sample, count, left = to_meta(batch), Count(0.0), 0
+    decode = generator.model.forward_decoder
+
+    def decode_some(*args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _Decoded
+        return decode(*args, **kwargs)
+
+    generator.model.forward_decoder = decode_some
+    _begin(count, generator.model, "reorder_incremental_state", "reorder")
+    _begin(count, generator.model, "forward_decoder", "decoder", after="search")
+
+    def search(steps: int) -> tuple[Counter, Counter]:
+        nonlocal left
+        left = steps
+        count.places.clear()
+        count.waits.clear()
+        with suppress(_Decoded):
+            generator.generate([], sample)
+        return Counter(count.places), Counter(count.waits)
+
+    with standing_in(count), count:
+        search(2)  # caches
+        shorter, longer = search(3), search(4)
+        calls = _count_calls(partial(search, 4)) - _count_calls(partial(search, 3))
+    places, waits = (more - fewer for fewer, more in zip(shorter, longer, strict=True))
+    return Counts(_sum_places(places), places, waits, calls, 0, SEARCH_PHASES)
 
 
 def _count_calls(work: Any) -> int:

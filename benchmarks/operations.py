@@ -1,6 +1,7 @@
-"""Operations, waits and Python calls of a training step on a GPU, counted without one.
+"""Operations, waits and Python calls of a step on a GPU, counted without one.
 
-The step is the third one of fairseq's trainer in bf16, on tensors without numbers (`counting.py`).
+The step is the third one of fairseq's trainer in bf16, or one of its beam search in fp16, on
+tensors without numbers (`counting.py`).
 Sizes do not matter but for the number of layers. Candidates are those of scripts/alternatives.sh,
 those of benchmarks/asa.py for fine-tuning, and fairseq's own model.
 """
@@ -22,7 +23,8 @@ import measure
 import pretraining
 import steps
 import training
-from counting import PHASES, Counts, count_step
+from counting import Counts, count_search_step, count_step
+from fairseq.sequence_generator import SequenceGenerator
 from stock import is_stock, stock_functions
 
 STOCK = "stock"
@@ -85,8 +87,10 @@ KINDS = {
     "masked_lm": (list_masked_lm, pretraining.write_synthetic, "", WORDS),
     "translation": (list_translation, training.write_synthetic, "", 1.0),
     "fine_tuning": (list_fine_tuning, asa.write_synthetic, "128", 1.0),
+    "generation": (list_translation, training.write_synthetic, "", None),
 }
-"""Kind of step -> its candidates, its data, their folder, and the share a boolean index takes."""
+"""Kind of step -> candidates, data, their folder, and the share a boolean index of training takes.
+"""
 
 
 def count(kind: str, names: Sequence[str], layers: int, folder: Path) -> dict[str, Counts]:
@@ -101,17 +105,28 @@ def count(kind: str, names: Sequence[str], layers: int, folder: Path) -> dict[st
         candidate = steps.build_candidate([str(folder / part), *flags], args)
         (batch,) = steps.read_batches(candidate, 1)
         with stock_functions() if is_stock(candidate.model) else nullcontext():
-            counted[name] = count_step(steps.build_trainer(candidate), batch, chosen)
+            if chosen is None:
+                counted[name] = count_search_step(build_generator(candidate), batch)
+            else:
+                counted[name] = count_step(steps.build_trainer(candidate), batch, chosen)
     return counted
+
+
+def build_generator(candidate: steps.Candidate) -> SequenceGenerator:
+    """Build what fairseq-generate --fp16 searches with."""
+    model = candidate.model.half().eval()
+    model.prepare_for_inference_(candidate.cfg)
+    return candidate.task.build_generator([model], candidate.cfg.generation)
 
 
 def print_table(counted: Mapping[str, Counts], trace: int) -> None:
     """Print a row for each candidate, and the places that ask for most if `trace` is above 0."""
     columns = ("operations", "waits", "python_calls", "saved_bytes")
-    print(f"{'':16}", *(f"{column:>12}" for column in (*columns, *PHASES)))
+    phases = next(iter(counted.values())).phases
+    print(f"{'':16}", *(f"{column:>12}" for column in (*columns, *phases)))
     for name, counts in counted.items():
         sums = counts.to_json()
-        cells = [sums[column] for column in columns] + [sums["phases"][phase] for phase in PHASES]
+        cells = [sums[column] for column in columns] + [sums["phases"][phase] for phase in phases]
         print(f"{name:16}", *(f"{cell:12,}" for cell in cells))
         for (phase, operation, place), times in counts.places.most_common(trace):
             print(f"    {times:5} {phase:10} {operation:28} {place}")

@@ -26,9 +26,10 @@ FREE = frozenset(
     "squeeze_ unsqueeze unsqueeze_ slice select split split_with_sizes unbind narrow chunk alias "
     "as_strided unfold diagonal _unsafe_view _reshape_alias empty empty_like empty_strided "
     "new_empty new_empty_strided resize_ set_ lift_fresh is_same_size sym_size numel promote_types "
-    "_local_scalar_dense conj _conj real imag".split()
+    "_local_scalar_dense conj _conj real imag "
+    "_record_function_enter_new _record_function_exit".split()
 )
-"""Operations that issue nothing: views and memory."""
+"""Operations that issue nothing: views, memory and marks for a profile."""
 
 IN_PLACE = ("_fused_adam", "_foreach_copy")  # that "meta" does not know
 
@@ -37,7 +38,7 @@ class Count(TorchDispatchMode):
     """Mode of torch that counts what is dispatched, and answers where "meta" has no number.
 
     Args:
-        chosen: share of elements that a boolean index takes, as masked words of a batch.
+        chosen: share of elements that a boolean index takes, as masked words of a batch; 0: none.
     """
 
     def __init__(self, chosen: float) -> None:
@@ -125,7 +126,7 @@ class Count(TorchDispatchMode):
         return torch.empty(self._many(x), width, dtype=torch.long, device="meta")
 
     def _many(self, x: Tensor) -> int:
-        return max(1, int(x.numel() * self.chosen))
+        return max(1, int(x.numel() * self.chosen)) if self.chosen else 0
 
 
 def find_place() -> str:
