@@ -120,7 +120,13 @@ class Inputs:
             raise UsageError(f"A mask is {shape}; give one for all heads, [T, S] or [B, 1, T, S].")
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return `compute()`, which runs once and is shared by all layers of this forward pass."""
+        """Return `compute()`, which runs once and is shared by all layers of this forward pass.
+
+        In a graph that is compiled it runs each time: keys have sizes, for which a graph would be
+        made anew, and the compiler finds what is equal.
+        """
+        if torch.compiler.is_compiling():
+            return compute()
         if key not in self._cache:
             self._cache[key] = compute()
         return self._cache[key]

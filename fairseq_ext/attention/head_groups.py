@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -166,9 +165,9 @@ def drop_weights(weights: Tensor, rate: float) -> Tensor:
     On a CPU, torch's dropout spends most of its time drawing random numbers. Here an element is
     dropped if a random 15-bit integer (a non-negative int16, which is cheap to draw) is below
     rate * 2^15. That rounds the rate to a multiple of 1/32768; the weights that remain are scaled
-    by the rounded rate, so that expectations are exact.
+    by the rounded rate, so that expectations are exact. A compiled graph has a quick way of its own.
     """
-    if not rate or weights.device.type != "cpu":
+    if not rate or weights.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(weights, rate)
     dropped = round(rate * RANDOM_LEVELS)
     random = torch.empty(weights.shape, dtype=torch.int16).random_()
@@ -211,14 +210,15 @@ def split_heads(
 def _cut_groups(groups: Iterable[HeadGroup], observed: set[int]) -> Iterator[HeadPart]:
     first = hard_coded = 0  # heads before this group; those of them that have no projections
     for group in groups:
-        heads = range(first, first + group.num_heads)
-        for is_observed, neighbours in groupby(heads, observed.__contains__):
-            start, *more = neighbours
-            stop = start + len(more) + 1
+        end = first + group.num_heads
+        starts = [
+            h for h in range(first, end) if h == first or (h in observed) != (h - 1 in observed)
+        ]
+        for start, stop in zip(starts, [*starts[1:], end], strict=True):
             learned = slice(start - hard_coded, stop - hard_coded) if group.learned else slice(0, 0)
             own = slice(start - first, stop - first)
-            yield HeadPart(group, slice(start, stop), learned, own, is_observed)
-        first = heads.stop
+            yield HeadPart(group, slice(start, stop), learned, own, start in observed)
+        first = end
         hard_coded += 0 if group.learned else group.num_heads
 
 

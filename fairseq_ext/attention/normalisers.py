@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -73,8 +74,10 @@ def is_fused(call: HeadCall) -> bool:
     """Tell whether torch's fused attention is the faster one for a call."""
     if call.q.device.type != "cpu":
         return True
-    # torch draws random numbers slowly there
-    return call.q.size(2) * call.k.size(2) > MIN_SCORES and not call.dropout
+    if call.dropout:  # torch draws random numbers slowly there
+        return False
+    # a graph is the same for all sizes
+    return torch.compiler.is_compiling() or call.q.size(2) * call.k.size(2) > MIN_SCORES
 
 
 @NORMALISERS.register("softmax")

@@ -7,6 +7,7 @@ is looked at.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 NAME = "_batch_facts"  # attribute of a tensor
@@ -62,6 +63,8 @@ def pass_on(tokens: Tensor, padding: Tensor) -> Tensor:
 
 
 def has_padding(padding: Tensor) -> bool:
-    """Tell whether there is any in `padding` [B, S] of a batch."""
+    """Tell whether there is any in `padding` [B, S] of a batch, or may be in those of a graph."""
+    if torch.compiler.is_compiling():
+        return True
     facts = find(padding)
     return bool(padding.any()) if facts is None else facts.padded

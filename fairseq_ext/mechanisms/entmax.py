@@ -113,7 +113,8 @@ class _Entmax(Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: Tensor | float) -> Tensor:
-        p = _solve(scores * (alpha - 1), alpha)
+        solve = _solve_in_graph if torch.compiler.is_compiling() else _solve
+        p = solve(scores * (alpha - 1), alpha)
         ctx.alpha = None if isinstance(alpha, Tensor) else alpha
         ctx.save_for_backward(p, *([alpha] if isinstance(alpha, Tensor) else []))
         return p
@@ -156,6 +157,21 @@ def _solve(x: Tensor, alpha: Tensor | float) -> Tensor:
             break
     p = _power(torch.sub(x, tau, out=base).clamp_(min=0), power)
     return p.div_(p.sum(-1, keepdim=True))
+
+
+@torch.library.custom_op("fairseq_ext::entmax", mutates_args=())
+def _entmax_op(x: Tensor, alpha: Tensor | None, number: float) -> Tensor:
+    """Return what `_solve` returns, as one node of a graph: how many steps it takes is not known."""
+    return _solve(x.clone(), number if alpha is None else alpha)
+
+
+@_entmax_op.register_fake
+def _entmax_shape(x: Tensor, alpha: Tensor | None, number: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _solve_in_graph(x: Tensor, alpha: Tensor | float) -> Tensor:
+    return _entmax_op(x, *((alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)))
 
 
 def _sum_powers(base: Tensor, power: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -141,12 +141,13 @@ class Rotary(Positions):
 
     def _turn(self, x: Tensor, start: int, stop: int, context: AttentionContext) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)
+        complex_type = torch.promote_types(wide, torch.complex32)
 
         def compute() -> Tensor:
             n = torch.arange(0, x.size(-1), 2, device=x.device, dtype=torch.float64)
             i = torch.arange(start, stop, device=x.device, dtype=torch.float64)
             angles = i[:, None] * 10000 ** (-n / x.size(-1))
-            return torch.polar(torch.ones_like(angles), angles).to(wide.to_complex())
+            return torch.polar(torch.ones_like(angles), angles).to(complex_type)
 
         turns = context.inputs.cached(("rotary", start, stop, x.size(-1), wide), compute)
         pairs = torch.view_as_complex(x.to(wide).unflatten(-1, (-1, 2)))

@@ -67,7 +67,15 @@ class Synthesizer(Scorer):
         """
         padding, keys = context.key_padding, context.keys
 
+        def places(padding: Tensor) -> Tensor:
+            places = torch.arange(keys, device=padding.device) - count_leading(padding)
+            return places.clamp(0, self.length - 1)
+
         def compute() -> Tensor | None:
+            if torch.compiler.is_compiling() and padding is not None:
+                fits = (~padding).sum(1).max() <= self.length
+                torch._assert_async(fits, f"longer than --synthesizer-length {self.length}")
+                return places(padding)
             most = keys if padding is None else int((~padding).sum(1).max())
             if most > self.length:
                 raise UsageError(
@@ -76,8 +84,7 @@ class Synthesizer(Scorer):
                 )
             if padding is None or keys <= self.length and not padding[:, 0].any():
                 return None
-            places = torch.arange(keys, device=padding.device) - count_leading(padding)
-            return places.clamp(0, self.length - 1)
+            return places(padding)
 
         return context.inputs.cached(("synthesizer", self.length, keys), compute)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention import Inputs
 from fairseq_ext.attention.options import Rule, Rules, check_rules
+from fairseq_ext.data.batch_facts import has_padding
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.layers import (
     EncoderLayer,
@@ -80,7 +81,7 @@ class Generator(nn.Module):
             weight: [V, E], the embeddings of tokens.
         """
         x = self.project(x).masked_fill(padding[..., None], 0.0).transpose(0, 1)
-        inputs = Inputs(padding if padding.any() else None)
+        inputs = Inputs(padding if has_padding(padding) else None)
         inputs.relative = None if self.relative is None else self.relative()
         x = run_layers(self.layers, x, inputs)[-1]
         if self.layer_norm is not None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from fairseq.models import transformer as stock
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -170,7 +171,7 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         It is needed, too, to tell the length of sentences where there are more tokens than places.
         """
         padding = tokens.eq(self.padding_idx)
-        if tokens.size(1) > self.max_target_positions:
+        if torch.compiler.is_compiling() or tokens.size(1) > self.max_target_positions:
             return padding
         # under a causal mask padding is seen only by tokens after it
         if facts is not None:

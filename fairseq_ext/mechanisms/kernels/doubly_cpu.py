@@ -44,7 +44,12 @@ class Inexact(ArithmeticError):
 
 
 def supports(q: Tensor, k: Tensor, mask: Mask, hybrid: bool = False) -> bool:
-    """Return whether the kernel takes these [B, H, T, D] and [B, H, S, D] and is worth its cost."""
+    """Return whether the kernel takes these [B, H, T, D] and [B, H, S, D] and is worth its cost.
+
+    It is in no compiled graph, which is the same for all sizes.
+    """
+    if torch.compiler.is_compiling():
+        return False
     only_keys = mask.masked is None or mask.masked.shape[1:3] == (1, 1)
     scores = q.size(2) * k.size(2) if len(q) else 0
     large = scores * (HYBRID_PASSES if hybrid else 1) > MIN_SCORES
