@@ -11,7 +11,7 @@ import torch
 
 from fairseq_ext.bounds import check_unpacked
 from fairseq_ext.errors import UsageError
-from fairseq_ext.permissions import is_permitted
+from fairseq_ext.permissions import is_given
 
 SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
 SIDES = ("encoder", "decoder")
@@ -70,7 +70,7 @@ def check_contents(file: str, state: Mapping[str, Any]) -> None:
         raise UsageError(
             f"{file} is no whole checkpoint: {problem}; give one that fairseq-train saved"
         )
-    if not is_permitted("--allow-nan"):
+    if not is_given("--allow-nan"):
         _check_finite(file, state["model"])
 
 

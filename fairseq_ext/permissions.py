@@ -1,4 +1,4 @@
-"""Flags that let a command do what it refuses by itself.
+"""Flags that let a command do what it refuses by itself, and the flag that compiles models.
 
 They hold for the whole process and the processes that it starts, through the environment:
 `FAIRSEQ_EXT_ALLOW_NAN=1` is the same as `--allow-nan`. fairseq-hydra-train has no other way.
@@ -6,6 +6,7 @@ They hold for the whole process and the processes that it starts, through the en
 
 import argparse
 import os
+from collections.abc import Mapping
 from typing import Any
 
 PERMISSIONS = {
@@ -13,15 +14,21 @@ PERMISSIONS = {
     "--other-dictionary": "read data whose dictionary or tokeniser is not the checkpoint's",
 }
 
+COMPILATION = {
+    "--compile": "compile the layers of our models by torch.compile; the first batches wait"
+}
 
-def add_permissions(parser: argparse._ActionsContainer) -> None:
-    """Add the flags to a parser; what they permit is known as soon as they are parsed."""
-    for flag, text in PERMISSIONS.items():
+
+def add_permissions(
+    parser: argparse._ActionsContainer, flags: Mapping[str, str] = PERMISSIONS
+) -> None:
+    """Add flags to a parser; what they say is known as soon as they are parsed."""
+    for flag, text in flags.items():
         parser.add_argument(flag, nargs=0, action=_Permit, default=argparse.SUPPRESS, help=text)
 
 
-def is_permitted(flag: str) -> bool:
-    """Return whether a flag of `PERMISSIONS` was given."""
+def is_given(flag: str) -> bool:
+    """Return whether a flag was given."""
     return os.environ.get(_variable(flag), "") not in ("", "0")
 
 

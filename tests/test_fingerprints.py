@@ -192,14 +192,14 @@ def test_they_can_be_looked_at(letters, spoilt, tmp_path, monkeypatch):
     cli.main(
         ["weights", str(spoilt), "--data", str(letters), "--out", str(tmp_path), "--allow-nan"]
     )
-    assert permissions.is_permitted("--allow-nan")
+    assert permissions.is_given("--allow-nan")
     run("validate", tmp_path, letters, spoilt, "--allow-nan")
 
 
-def test_only_what_is_given_is_permitted(monkeypatch):
+def test_only_what_is_given_is_given(monkeypatch):
     for value in ("", "0"):
         monkeypatch.setenv("FAIRSEQ_EXT_ALLOW_NAN", value)
-        assert not permissions.is_permitted("--allow-nan")
+        assert not permissions.is_given("--allow-nan")
     monkeypatch.setenv("FAIRSEQ_EXT_ALLOW_NAN", "1")
-    assert permissions.is_permitted("--allow-nan")
-    assert not permissions.is_permitted("--other-dictionary")
+    assert permissions.is_given("--allow-nan")
+    assert not permissions.is_given("--other-dictionary")

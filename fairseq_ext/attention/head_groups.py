@@ -165,7 +165,7 @@ def drop_weights(weights: Tensor, rate: float) -> Tensor:
     On a CPU, torch's dropout spends most of its time drawing random numbers. Here an element is
     dropped if a random 15-bit integer (a non-negative int16, which is cheap to draw) is below
     rate * 2^15. That rounds the rate to a multiple of 1/32768; the weights that remain are scaled
-    by the rounded rate, so that expectations are exact. A compiled graph has a quick way of its own.
+    by the rounded rate, so that expectations are exact. A compiled graph has its own quick way.
     """
     if not rate or weights.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(weights, rate)

@@ -22,7 +22,7 @@ from fairseq_ext.commands.generation import ask_for_alignment
 from fairseq_ext.commands.raw_text import check_sides
 from fairseq_ext.commands.unused_flags import check_unused
 from fairseq_ext.errors import UsageError
-from fairseq_ext.permissions import add_permissions
+from fairseq_ext.permissions import COMPILATION, PERMISSIONS, add_permissions
 from fairseq_ext.places import hold_until_exit
 from fairseq_ext.standard_output import guard_standard_output
 from fairseq_ext.suggestions import refuse_unknown, suggest
@@ -60,7 +60,7 @@ def check_ranges() -> None:
     def add_data_arguments(
         original: Callable, parser: ArgumentParser, *args: Any, **kw: Any
     ) -> Any:
-        add_permissions(parser)
+        add_permissions(parser, PERMISSIONS | COMPILATION)
         return original(parser, *args, **kw)
 
     def add_defaults(original: Callable, cfg: Any) -> None:

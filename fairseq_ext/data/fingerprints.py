@@ -15,7 +15,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.permissions import is_permitted
+from fairseq_ext.permissions import is_given
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def check_fingerprints(checkpoint: str, extra_state: Mapping[str, Any] | None, t
         extra_state: its state of that name; in older checkpoints it has no fingerprints.
         task: with the dictionaries and the folder of data that are used now.
     """
-    if is_permitted("--other-dictionary"):
+    if is_given("--other-dictionary"):
         return
     saved = (extra_state or {}).get(FINGERPRINTS)
     if not saved:

@@ -161,7 +161,7 @@ def _solve(x: Tensor, alpha: Tensor | float) -> Tensor:
 
 @torch.library.custom_op("fairseq_ext::entmax", mutates_args=())
 def _entmax_op(x: Tensor, alpha: Tensor | None, number: float) -> Tensor:
-    """Return what `_solve` returns, as one node of a graph: how many steps it takes is not known."""
+    """Return what `_solve` returns, as one node of a graph: its steps are not known before."""
     return _solve(x.clone(), number if alpha is None else alpha)
 
 

@@ -20,6 +20,7 @@ from fairseq_ext.attention.positions import share_parameters
 from fairseq_ext.mechanisms.disentangled import RelativeEmbeddings
 from fairseq_ext.mechanisms.second_pass.adversary import build_adversary
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
+from fairseq_ext.models.compilation import is_compiled, run_compiled
 from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
@@ -69,7 +70,7 @@ def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
 
 
 class Checkpointed(nn.Module):
-    """Mixin for activation checkpointing (and offloading) of a layer, as its configuration says.
+    """Mixin for compiling a layer, and for its activation checkpointing (and offloading).
 
     It is non-reentrant, unlike fairseq's: reentrant checkpointing silently drops the gradient of a
     loss on attention maps, which are not among the outputs of a layer.
@@ -78,14 +79,18 @@ class Checkpointed(nn.Module):
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
         self.checkpointed, self.offloaded = is_checkpointed(cfg), cfg.offload_activations
+        self.compiled = is_compiled()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the layer, and compute it again for its gradient if it is checkpointed."""
+        compute = super().forward
+        if self.compiled:
+            compute = partial(run_compiled, compute.__func__, self)
         if not (self.checkpointed and torch.is_grad_enabled()):
-            return super().forward(*args, **kwargs)
+            return compute(*args, **kwargs)
         pinned = torch.cuda.is_available()  # else copies wait for each other
         with save_on_cpu(pin_memory=pinned) if self.offloaded else nullcontext():
-            return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
+            return checkpoint(compute, *args, use_reentrant=False, **kwargs)
 
 
 def _name_dropouts(layer: Any, base: type) -> None:

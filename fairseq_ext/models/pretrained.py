@@ -11,7 +11,7 @@ from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
 from fairseq_ext.models.options import FACTS, OPTIONS, ROBERTA_OPTIONS
-from fairseq_ext.permissions import is_permitted
+from fairseq_ext.permissions import is_given
 from fairseq_ext.safe_loading import read_checkpoint
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
@@ -89,7 +89,7 @@ def check_dictionary(options: Mapping[str, Any], checkpoint: str, words: Diction
             "be fine-tuned on labelled text; give one like roberta_una_12, pre-trained or of "
             "fairseq-ext import-hf"
         )
-    same = saved_digest in (None, digest(words.symbols)) or is_permitted("--other-dictionary")
+    same = saved_digest in (None, digest(words.symbols)) or is_given("--other-dictionary")
     if symbols in (None, len(words)) and same:
         return
     raise UsageError(

@@ -32,7 +32,7 @@ from fairseq_ext.files import rename_when_complete
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.model_report import SMART_MEAN
 from fairseq_ext.models.pretrained import computing_options, saved_options
-from fairseq_ext.permissions import is_permitted
+from fairseq_ext.permissions import is_given
 from fairseq_ext.safe_loading import read_checkpoint
 
 # Names of checkpoints that are saved after each epoch, or after some updates.
@@ -259,7 +259,7 @@ def _check_same_model(first: dict, file: Path, other: dict, other_file: Path) ->
                 "training, or of trainings with the same architecture and dictionaries"
             )
     texts = [(state.get("extra_state") or {}).get(FINGERPRINTS) for state in (first, other)]
-    if all(texts) and texts[0] != texts[1] and not is_permitted("--other-dictionary"):
+    if all(texts) and texts[0] != texts[1] and not is_given("--other-dictionary"):
         raise UsageError(
             f"{file} and {other_file} were trained with other dictionaries or tokenisers; give "
             "checkpoints of one training, or --other-dictionary"
