@@ -147,6 +147,9 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
             "--arch is not given, or the name of no architecture; give one, such as transformer"
         ) from None
+    from fairseq_ext.models.compilation import is_compiled  # registered by now
+
+    is_compiled()
     given: Namespace = parsed if isinstance(parsed, Namespace) else parsed[0]
     check_flags(given)
     check_unused(given)

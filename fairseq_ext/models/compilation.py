@@ -35,7 +35,6 @@ def is_compiled() -> bool:
     return True
 
 
-@cache
 def check_compiler() -> None:
     """Raise UsageError if torch is too old to compile layers, or what it needs is missing."""
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
@@ -56,6 +55,27 @@ def check_compiler() -> None:
         raise UsageError(
             f"{FLAG} needs a GPU or a C++ compiler, and there is no {compiler}; install one, name "
             "another in CXX, or leave the flag out"
+        )
+
+
+def check_model(model: nn.Module, backend: str = "") -> None:
+    """Raise UsageError if the flag is given, and nothing of a model is compiled, or not all.
+
+    Args:
+        model: what is trained or used.
+        backend: the value of --ddp-backend.
+    """
+    if not is_given(FLAG):
+        return
+    if not any(getattr(module, "compiled", False) for module in model.modules()):
+        raise UsageError(
+            f"{FLAG} compiles the layers of our models, and this one has none; leave it out, or "
+            "give an --arch of ours, such as transformer_una"
+        )
+    if backend == "fully_sharded":
+        raise UsageError(
+            f"{FLAG} does not go with --ddp-backend fully_sharded, which takes layers apart; leave "
+            "one of them out"
         )
 
 

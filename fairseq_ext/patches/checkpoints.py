@@ -185,6 +185,7 @@ def check_models() -> None:
     Until: load_model_ensemble_and_task compares both.
     """
     from fairseq_ext.data.fingerprints import check_fingerprints
+    from fairseq_ext.models.compilation import check_model
     from fairseq_ext.models.origins import check_origins
 
     def read(original: Callable, path: str, *args: Any, **kwargs: Any) -> Any:
@@ -223,6 +224,8 @@ def check_models() -> None:
             raise _explain(error, ", ".join(files)) from error
         for path, extra_state in saved:
             check_fingerprints(path, extra_state, task)
+        for model in models:
+            check_model(model)
         return models, cfg, task
 
     wrap("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", read)

@@ -21,7 +21,7 @@ from fairseq_ext.criterions.composite import CompositeCriterion
 from fairseq_ext.criterions.terms import Term, unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.adversary import Adversary
-from fairseq_ext.models import model_options
+from fairseq_ext.models import compilation, model_options
 from fairseq_ext.models.config import check_requirements, default_options, to_dict
 from fairseq_ext.models.mixins import AttentionModel
 from fairseq_ext.models.options import DEFAULTS, OPTION_REQUIREMENTS, check_embeddings
@@ -66,6 +66,7 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     """Raise UsageError if a training with this configuration has to be refused."""
     name = str(cfg.criterion._name)
     check_criterion(model, criterion, name, cfg.optimization.clip_norm)
+    compilation.check_model(unwrap(model), cfg.distributed_training.ddp_backend)
     if isinstance(plain := unwrap(model), AttentionModel):
         model_options.check_gate_sites(plain, cfg.model)
         preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
