@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT
+from torch.utils import _triton
 
 import fairseq_ext.registry  # noqa: F401
 from fairseq_ext.commands import flags
@@ -143,6 +144,7 @@ def given(monkeypatch):
 )
 def test_what_cannot_be_compiled_is_refused(owner, name, value, says, given, monkeypatch):
     """When flags are read, and when a model is built."""
+    monkeypatch.setattr(_triton, "has_triton", lambda: False)
     monkeypatch.setattr(owner, name, value)
     for begin in (compilation.is_compiled, lambda: flags._parse(lambda: SimpleNamespace())):
         with pytest.raises(UsageError, match=f"^--compile {says}"):
