@@ -191,7 +191,9 @@ class CachedProjections(nn.Module):
 
     def _get_input_buffer(self, state: State | None) -> dict[str, Tensor | None]:
         """Return the cache: keys and values [B, h, S, D], and padding [B, S] or None."""
-        return (state or {}).get(self._state_key) or {}
+        if not state:  # a compiled graph of one layer is that of all if it does not read the key
+            return {}
+        return state.get(self._state_key) or {}
 
     def _set_input_buffer(self, state: State, buffer: dict[str, Tensor | None]) -> State:
         """Replace the cache."""
