@@ -115,7 +115,8 @@ def test_compiled_layers_train_alike(name, data, graphs, monkeypatch):
         torch.testing.assert_close(value, plain[key], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["una", pytest.param("asa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["una", "asa"])
 def test_compiled_layers_translate_alike(name, data, graphs, monkeypatch):
     hypotheses = []
     for given in ("", "1"):
@@ -126,7 +127,7 @@ def test_compiled_layers_translate_alike(name, data, graphs, monkeypatch):
         found = task.inference_step(generator, [model], batches[0])
         hypotheses.append([[(h["tokens"], h["positional_scores"]) for h in n] for n in found])
     assert graphs
-    torch.testing.assert_close(*hypotheses)
+    torch.testing.assert_close(*hypotheses, atol=1e-4, rtol=1e-4)
 
 
 @pytest.fixture
