@@ -1,7 +1,8 @@
 """What stands in for a GPU while a step is counted: a mode of torch, and functions by hand.
 
 Where a GPU has one operation and the device "meta" has several or none, it is counted by hand:
-attention by SDPA, dropout and each Triton kernel are one operation each way. Views are none.
+attention by SDPA, dropout, RMS norm and each Triton kernel are one operation each way. Views are
+none.
 """
 
 import sys
@@ -148,8 +149,8 @@ def _outside(count: Count, name: str, make: Any) -> Any:
         return make()
 
 
-def _one_operation(count: Count) -> tuple[Any, Any]:
-    """Return functions for `scaled_dot_product_attention` and `dropout`, one operation each way."""
+def _one_operation(count: Count) -> tuple[Any, Any, Any]:
+    """Return functions for SDPA, `dropout` and `rms_norm`, one operation each way."""
 
     class Attention(torch.autograd.Function):
         @staticmethod
@@ -179,6 +180,18 @@ def _one_operation(count: Count) -> tuple[Any, Any]:
         def backward(ctx: Any, slope: Tensor) -> Tensor:
             return _outside(count, "dropout_backward", lambda: torch.empty_like(slope))
 
+    class Norm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            ctx.save_for_backward(x, weight)
+            return _outside(count, "rms_norm", lambda: torch.empty_like(x))
+
+        @staticmethod
+        def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:
+            x, weight = ctx.saved_tensors
+            pair = _outside(count, "rms_norm_backward", lambda: map(torch.empty_like, (x, weight)))
+            return tuple(pair)
+
     def attend(
         q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any
     ) -> Tensor:
@@ -194,13 +207,18 @@ def _one_operation(count: Count) -> tuple[Any, Any]:
     def drop(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return Dropout.apply(x) if training and p else x
 
-    return attend, drop
+    def norm(x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
+        if not x.is_contiguous():
+            count.note("clone")
+        return Norm.apply(x, weight)
+
+    return attend, drop, norm
 
 
 @contextmanager
 def standing_in(count: Count) -> Iterator[None]:
     """Put what is counted by hand in the place of torch's and the package's functions."""
-    attend, drop = _one_operation(count)
+    attend, drop, norm = _one_operation(count)
 
     def to_gpu(make: Any) -> Any:
         """Return a function that makes a tensor of Python's numbers, which the GPU waits for."""
@@ -235,6 +253,7 @@ def standing_in(count: Count) -> Iterator[None]:
         for patch in (
             stands_in(F, "scaled_dot_product_attention", attend),
             stands_in(F, "dropout", drop),
+            stands_in(F, "rms_norm", norm),
             stands_in(doubly_triton, "_runs_on", lambda device: True),
             stands_in(doubly_triton, "_run", run),
             stands_in(adam, "DEVICES", (*adam.DEVICES, "meta")),

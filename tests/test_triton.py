@@ -182,9 +182,9 @@ def test_dropout(hybrid, side, device, monkeypatch):
     """Final weights are dropped; those that remain grow, and padding is in no sum."""
     seeds, draw_seeds = [], doubly_triton._draw_seeds
 
-    def draw_and_keep(x):
-        seeds.append(draw_seeds(x))
-        return seeds[-1]
+    def draw_and_keep(*inputs):
+        seeds.extend(draw_seeds(*inputs))
+        return seeds[-2:]
 
     def factors():
         of_queries, of_keys = (x.cpu().view(3, 2, -1) for x in seeds)

@@ -1,7 +1,8 @@
 """Groups of heads: a layer's heads are contiguous groups, each with its own slots."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionContext, HeadCall
-from fairseq_ext.attention.head_mixers import HeadMixer, check_shared_mask
+from fairseq_ext.attention.head_mixers import HeadMixer, check_shared_mask, stack_parts
 from fairseq_ext.attention.masks import (
     DEFAULT_MASKS,
     Mask,
@@ -18,7 +19,7 @@ from fairseq_ext.attention.masks import (
     combined_bias,
     combined_mask,
 )
-from fairseq_ext.attention.normalisers import Normaliser
+from fairseq_ext.attention.normalisers import Normaliser, is_fused
 from fairseq_ext.attention.positions import Positions
 from fairseq_ext.attention.scorers import DotProduct, Scorer, as_scorer
 from fairseq_ext.errors import UsageError
@@ -73,6 +74,8 @@ class HeadGroup(nn.Module):
         """
         if mixer is None:
             return self._attend(call, observed, None)
+        if not observed and (outputs := self._attend_parts(call, mixer)) is not None:
+            return mixer.finish(mixer.join(outputs)), None
         crossing = mixer if mixer.mixes_heads else None
         results = [self._attend(part, observed, crossing) for part in mixer.split(call)]
         out = mixer.finish(mixer.join([out for out, _ in results]))
@@ -110,6 +113,23 @@ class HeadGroup(nn.Module):
         if getattr(context.inputs.recorder, "dropped", False):
             weights = mixed.to(weights.dtype)
         return mixed @ v, weights.expand(len(v), -1, -1, -1) if observed else None
+
+    def _attend_parts(self, call: HeadCall, mixer: HeadMixer) -> Sequence[Tensor] | None:
+        """Return the outputs of all maps of a head by one kernel, or None if there is none.
+
+        The parts of queries are further queries of the same keys, as hypotheses of a beam are.
+        """
+        parts, context, fuses = mixer.parts, call.context, self.normaliser.fuses_bias
+        if parts == 1 or mixer.mixes_heads or self.positions or not fuses or not is_fused(call):
+            return None
+        masked, causal, _ = combined_mask(self.masks, context, call.heads)
+        if call.bias is not None or causal or masked is not None and masked.size(-2) > 1:
+            return None
+        q = stack_parts(call.q, parts, context.inputs)
+        q = q if self.query_factor == 1 else q * self.query_factor
+        longer = replace(context, queries=parts * context.queries, beam=parts * context.beam)
+        out = self._fused(call._replace(q=q, context=longer))
+        return None if out is None else out.unflatten(2, (parts, -1)).unbind(2)
 
     def _fused(self, call: HeadCall) -> Tensor | None:
         """Return the output without a map in memory, or None if no kernel computes it."""

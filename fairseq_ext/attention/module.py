@@ -173,9 +173,8 @@ class Attention(CachedProjections):
         relative = None if self.relative is None else self.relative(self, inputs, context.keys)
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
         n = len(inputs.passes)
-        rows = zip(
-            inputs.passes, query.chunk(n, 1), q.chunk(n), k.chunk(n), v.chunk(n), strict=True
-        )
+        chunks = (_chunk(x, n, axis) for x, axis in ((query, 1), (q, 0), (k, 0), (v, 0)))
+        rows = zip(inputs.passes, *chunks, strict=True)
         results = [self._attend(*row, context, observed, relative) for row in rows]
         out = split_beam(_join([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
         maps = results[0][1]  # [B, observed heads, T, S]
@@ -276,6 +275,11 @@ class Attention(CachedProjections):
                 f"{key} is {list(saved)} in the checkpoint and {list(shape)} here; give the "
                 "options that the checkpoint was trained with"
             )
+
+
+def _chunk(x: Tensor, parts: int, axis: int) -> Sequence[Tensor]:
+    """Return parts along an axis; a single one is x, as the gradient of a chunk is a copy."""
+    return [x] if parts == 1 else x.chunk(parts, axis)
 
 
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:

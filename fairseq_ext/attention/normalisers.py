@@ -70,6 +70,12 @@ def build_normaliser(name: str, heads: int, **options: Any) -> Normaliser:
     return NORMALISERS.build(name, heads, **options)
 
 
+def select_heads(x: Tensor, heads: slice) -> Tensor:
+    """Return the part of some heads of a parameter [h, ...]; the whole has no copied gradient."""
+    whole = heads.indices(len(x)) == (0, len(x), 1)
+    return x if whole else x[heads]
+
+
 def is_fused(call: HeadCall) -> bool:
     """Tell whether torch's fused attention is the faster one for a call."""
     if call.q.device.type != "cpu":

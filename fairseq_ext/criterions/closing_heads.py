@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_ext.attention.options import WEIGHT, check_ranges, option
 from fairseq_ext.criterions.logging_outputs import Log, log_percentage, log_sums
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
-from fairseq_ext.mechanisms.head_gates import L0Gate
+from fairseq_ext.mechanisms.head_gates import L0Gate, are_open, open_probability
 from fairseq_ext.models.config import help_from_docstring
 
 
@@ -39,8 +39,8 @@ class OpenHeads(Term):
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return the weighted number of open heads; log how many are open in evaluation."""
         gates = find_gates(unwrap(step.model))
-        expected = torch.cat([gate.open_probability() for gate in gates]).sum()
-        opened = torch.cat([gate.open_heads() for gate in gates])
+        offsets = torch.cat([gate.offset for gate in gates])
+        expected, opened = open_probability(offsets).sum(), are_open(offsets)
         log = {"l0_open": opened.sum(), "l0_heads": len(opened)}
         return self.cfg.l0_lambda * step.sample_size * expected, log
 

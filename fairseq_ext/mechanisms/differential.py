@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fairseq_ext.attention.head_mixers import MIXERS, HeadMixer
 from fairseq_ext.attention.parts import SEED_STEP
@@ -57,20 +58,20 @@ class Differential(HeadMixer):
     def subtracted(self) -> Tensor:
         """Return lambda, a scalar in float32 or wider."""
         vectors = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
-        one, other = vectors.prod(1).sum(-1).exp()
+        queries, keys = vectors.unbind(1)
+        one, other = (queries * keys).sum(-1).exp()
         return one - other + self.first
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the first map or output less lambda times the second."""
         one, other = parts
-        return one - self.subtracted().to(one.dtype) * other
+        return torch.addcmul(one, other, self.subtracted().to(one.dtype), value=-1)
 
     def finish(self, out: Tensor) -> Tensor:
         """Return (1 - lambda_init) RMSNorm(out) of each head, [B, h, T, D]."""
         wide = out.to(torch.promote_types(out.dtype, torch.float32))
-        size = (wide.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
         gain = (1 - self.first) * (1 + self.gain_offset.to(wide.dtype))
-        return (wide * size * gain).to(out.dtype)
+        return F.rms_norm(wide, gain.shape, gain, EPSILON).to(out.dtype)
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return lambda."""

@@ -198,7 +198,7 @@ class Disentangled(Scorer):
             if torch.compiler.is_compiling():  # a graph is the same for all lengths
                 return Rows(slice(None), places.to(device))
             first, last = int(places.min()), int(places.max())
-            return Rows(slice(first, last + 1), (places - first).to(device))
+            return Rows(slice(first, last + 1), (places - first).to(device, non_blocking=True))
 
         key = ("disentangled", self.buckets, self.distance, length)
         return inputs.cached(key, compute)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
-from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax, select_heads
 from fairseq_ext.attention.options import Rule, check_range, check_values, option, real, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
@@ -122,11 +122,12 @@ class Hybrid(Normaliser):
         """Return the mix of both weights."""
         softmax = self.softmax.weights(scores, bias, query_padding, heads)
         doubly = self.doubly.weights(scores, bias, query_padding, heads)
-        return torch.lerp(softmax, doubly, self.u()[heads, None, None].to(scores.dtype))
+        u = select_heads(self.u(), heads)[:, None, None]
+        return torch.lerp(softmax, doubly, u.to(scores.dtype))
 
     def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
         """Return the output of a kernel, or None."""
-        return _fused_doubly(call, mask, self.doubly.kernel, self.u()[call.heads])
+        return _fused_doubly(call, mask, self.doubly.kernel, select_heads(self.u(), call.heads))
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the mean of u over the heads."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from fairseq_ext.attention.masks import add_bias
-from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, select_heads
 from fairseq_ext.attention.options import Rule, check_values, option, real
 from fairseq_ext.attention.presets import preset
 
@@ -78,7 +78,7 @@ class Entmax(Normaliser):
         """Return the entmax of each row."""
         alpha = self.alpha()
         if isinstance(alpha, Tensor):
-            alpha = alpha[heads, None, None].to(scores.dtype)
+            alpha = select_heads(alpha, heads)[:, None, None].to(scores.dtype)
         return entmax(add_bias(scores, bias), alpha)
 
     def statistics(self) -> dict[str, Callable[[], float]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fairseq_ext.attention.gates import GATES, HeadGate
 
@@ -60,21 +61,19 @@ class L0Gate(HeadGate):
         super().__init__(heads, width)
         self.offset = nn.Parameter(torch.zeros(heads))
 
-    def log_alpha(self) -> Tensor:
-        """Return log alpha of each head, [H], float32 or wider."""
-        return OPEN + self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
-
     def open_probability(self) -> Tensor:
         """Return P_h, the probability that a gate is not 0: [H]."""
-        return torch.sigmoid(self.log_alpha() - BETA * math.log(-LOW / HIGH))
+        return open_probability(self.offset)
 
     def gate(self) -> Tensor:
         """Return the gates, [H]: sampled in training, in evaluation as they are used."""
-        log_alpha = self.log_alpha()
         if self.training:
-            noise = torch.rand_like(log_alpha).logit(1e-6)
-            log_alpha = (log_alpha + noise) / BETA
-        return (torch.sigmoid(log_alpha) * (HIGH - LOW) + LOW).clamp(0, 1)
+            noise = torch.rand_like(self.offset, dtype=_widen(self.offset)).logit_(1e-6)
+            log_alpha = (self.offset + noise.add_(OPEN)) / BETA
+        else:
+            log_alpha = _log_alpha(self.offset)
+        # in place of a clamp, whose gradient takes five operations
+        return F.hardtanh(_stretch(log_alpha), 0, 1)
 
     def forward(self, out: Tensor, x: Tensor) -> Tensor:
         """Return the gated output of the heads, [B, H, T, D]."""
@@ -82,8 +81,30 @@ class L0Gate(HeadGate):
 
     def open_heads(self) -> Tensor:
         """Return which heads are open in evaluation, [H] bool."""
-        return torch.sigmoid(self.log_alpha().detach()) * (HIGH - LOW) + LOW > 0
+        return are_open(self.offset)
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the share of heads that are open."""
         return {"open": lambda: round(self.open_heads().float().mean().item(), 4)}
+
+
+def open_probability(offset: Tensor) -> Tensor:
+    """Return P_h of heads, by the offset of their log alpha, float32 or wider."""
+    return torch.sigmoid(_log_alpha(offset) - BETA * math.log(-LOW / HIGH))
+
+
+def are_open(offset: Tensor) -> Tensor:
+    """Return which heads are open in evaluation, bool, by the offset of their log alpha."""
+    return _stretch(_log_alpha(offset.detach())) > 0
+
+
+def _log_alpha(offset: Tensor) -> Tensor:
+    return OPEN + offset.to(_widen(offset))
+
+
+def _stretch(log_alpha: Tensor) -> Tensor:
+    return torch.sigmoid(log_alpha) * (HIGH - LOW) + LOW
+
+
+def _widen(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

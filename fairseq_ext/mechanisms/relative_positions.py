@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,8 +35,8 @@ class Alibi(Positions):
         """Return -m_h |j - i|, [1, h, T, S], once for each forward pass."""
 
         def compute() -> Tensor:
-            slopes = torch.tensor(self.slopes()[heads], device=context.device)[:, None, None]
-            return (-slopes * context.distances(1.0)[:, None].abs()).to(dtype)
+            slopes = torch.tensor(self.slopes()[heads]).to(context.device, non_blocking=True)
+            return (-slopes[:, None, None] * context.distances(1.0)[:, None].abs()).to(dtype)
 
         places = (self.own.start, self.own.stop, heads.start, heads.stop)
         key = ("alibi", self.heads, *places, *_sizes(context), dtype)
@@ -134,24 +135,28 @@ class Rotary(Positions):
 
     def rotate(self, call: HeadCall) -> HeadCall:
         """Return the call with rotated queries and keys."""
-        context = call.context
-        first = context.first_query
-        q = self._turn(call.q, first, first + context.queries, context)
-        return call._replace(q=q, k=self._turn(call.k, 0, context.keys, context))
+        context, wide = call.context, torch.promote_types(call.q.dtype, torch.float32)
+        # both together, and time first as in memory: half the operations
+        rows = torch.cat([x.permute(2, 0, 1, 3) for x in (call.q, call.k)])  # [T + S, B, h, D]
+        pairs = torch.view_as_complex(rows.to(wide).unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(pairs * self._turns(context, rows.size(-1), wide)).flatten(-2)
+        parts = turned.to(rows.dtype).split([call.q.size(2), call.k.size(2)])
+        q, k = (x.permute(1, 2, 0, 3) for x in parts)
+        return call._replace(q=q, k=k)
 
-    def _turn(self, x: Tensor, start: int, stop: int, context: AttentionContext) -> Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        complex_type = torch.promote_types(wide, torch.complex32)
+    def _turns(self, context: AttentionContext, width: int, dtype: torch.dtype) -> Tensor:
+        """Return the turns of queries and of keys as complex numbers, [T + S, 1, 1, D / 2]."""
+        arange = partial(torch.arange, device=context.device, dtype=torch.float64)
+        first = context.first_query
 
         def compute() -> Tensor:
-            n = torch.arange(0, x.size(-1), 2, device=x.device, dtype=torch.float64)
-            i = torch.arange(start, stop, device=x.device, dtype=torch.float64)
-            angles = i[:, None] * 10000 ** (-n / x.size(-1))
-            return torch.polar(torch.ones_like(angles), angles).to(complex_type)
+            i = torch.cat([arange(first, first + context.queries), arange(context.keys)])
+            angles = i[:, None, None, None] * 10000 ** (-arange(0, width, 2) / width)
+            return torch.polar(torch.ones_like(angles), angles).to(
+                torch.promote_types(dtype, torch.complex32)  # which torch.compile knows
+            )
 
-        turns = context.inputs.cached(("rotary", start, stop, x.size(-1), wide), compute)
-        pairs = torch.view_as_complex(x.to(wide).unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
+        return context.inputs.cached(("rotary", *_sizes(context), width, dtype), compute)
 
 
 def _sizes(context: AttentionContext) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention import normalisers
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias
-from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
+from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, select_heads
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.mechanisms.kernels import sink_sdpa
 
@@ -50,7 +50,7 @@ class Sink(Normaliser):
         """Return b of these heads, [h, 1, 1], or 0; in the dtype of a tensor."""
         if self.sink_logit is None:
             return like.new_zeros(())
-        return self.sink_logit[heads, None, None].to(like.dtype)
+        return select_heads(self.sink_logit, heads)[:, None, None].to(like.dtype)
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice

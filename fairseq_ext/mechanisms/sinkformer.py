@@ -80,13 +80,15 @@ class Sinkformer(Normaliser):
             rows = scores.log_softmax(-1)
             if bias is not None and bias.size(-2) == 1:  # a key that is masked for all queries
                 rows = torch.where(bias < 0, 0, rows)
-            scores = add_bias(rows - self._sum_columns(add_bias(rows, absent)), again)
+            scores = add_bias(self._normalise_columns(rows, absent), again)
         return scores.softmax(-1)
 
-    def _sum_columns(self, scores: Tensor) -> Tensor:
-        """Return the logarithms of the sums of columns, [B, h, 1, S]."""
-        sums = scores.logsumexp(-2, keepdim=True)
-        return sums.detach() if self.detach else sums
+    def _normalise_columns(self, scores: Tensor, absent: Tensor | None) -> Tensor:
+        """Return the scores less the logarithms of the sums of columns; padded queries differ."""
+        summed = add_bias(scores, absent)
+        if self.detach:
+            return scores - summed.logsumexp(-2, keepdim=True).detach()
+        return summed.log_softmax(-2)
 
     def extra_repr(self) -> str:
         """Return the options for the printed module."""

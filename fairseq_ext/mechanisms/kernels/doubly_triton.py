@@ -8,8 +8,9 @@ All weights are powers of two of the scores s (times log2 e) minus a number per 
 
 a, b and z are infinite where there is padding, so that its weights are zero. They and all
 differences are in float32: nothing underflows, and a need not be centred for 16-bit inputs. One
-kernel computes a, one b, z and the output, one the gradients of keys and values, and one the
-gradient of queries. None of them adds atomically, so that two runs agree bit for bit.
+kernel computes a, one b, z and the output, one what gradients share, one the gradients of keys and
+values, and one the gradient of queries. None of them adds atomically, so that two runs agree bit
+for bit.
 
 Dropout falls on the final weights. Every query and every key gets a random number from torch; a
 hash of both decides about their weight, so that each kernel makes the same decisions again.
@@ -140,7 +141,7 @@ class _Doubly(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         options, dropping = _options(q, k, heads), _dropping(dropout)
-        seeds = [_draw_seeds(x) if dropout else None for x in (q, k)]
+        seeds = _draw_seeds(q, k) if dropout else [None, None]
         a, b = (x.new_empty(x.size(1), x.size(0), dtype=torch.float32) for x in (k, q))
         out = torch.empty_like(q)
         # apart = DNAS - UNAS; the slopes of both follow from it and the output
@@ -159,13 +160,10 @@ class _Doubly(torch.autograd.Function):
         options = _options(q, k, ctx.heads) | ctx.dropping
         dout = dout.contiguous()
         dq, dk, dv, da = (torch.empty_like(x) for x in (q, k, v, a))
-        delta = delta_u = _dot(dout, out)
-        du = None
-        if u is not None:
-            slope = _dot(dout, apart)  # of the loss in u, by group and query
-            du = slope.view(-1, ctx.heads, len(q)).sum((0, 2))
-            share = u.repeat(q.size(1) // ctx.heads)[:, None]
-            delta, delta_u = delta + (1 - share) * slope, delta - share * slope
+        delta = torch.empty_like(b)
+        delta_u, slope = (delta, None) if u is None else (torch.empty_like(b), torch.empty_like(b))
+        _run("deltas", q, dout, out, apart, u, delta, delta_u, slope, **_options(q, k, ctx.heads))
+        du = None if slope is None else slope.view(-1, ctx.heads, len(q)).sum((0, 2))
         shared = (q, k, v, u, dout, a, b, z, delta, delta_u, da)
         # the first kernel computes da, which the second one reads
         _run("key_gradients", k, *shared, dk, dv, queries, keys, *seeds, **options)
@@ -182,14 +180,12 @@ def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> 
         getattr(doubly_triton_jit, kernel)[(programs,)](*tensors, **options)
 
 
-def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """Return the dot products of rows, in float32: [T, G, D], [T, G, D] -> [G, T]."""
-    return (x.float() * y).sum(-1).T.contiguous()
-
-
-def _draw_seeds(x: Tensor) -> Tensor:
+def _draw_seeds(q: Tensor, k: Tensor) -> list[Tensor]:
     """Return a random number for each row of each group: [T, G, D] -> [G, T], int32."""
-    return torch.empty(x.size(1), x.size(0), dtype=torch.int32, device=x.device).random_()
+    sizes = [(x.size(1), x.size(0)) for x in (q, k)]
+    counts = [groups * rows for groups, rows in sizes]
+    drawn = torch.empty(sum(counts), dtype=torch.int32, device=q.device).random_().split(counts)
+    return [x.view(size) for x, size in zip(drawn, sizes, strict=True)]
 
 
 def _dropping(rate: float) -> dict[str, Any]:

@@ -71,6 +71,28 @@ def outputs(
 
 
 @triton.jit(do_not_specialize=SIZES)
+def deltas(
+    dout, out, apart, u, delta, delta_u, slope,
+    groups, heads, T, S, scale, WIDTH: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute delta and delta_u, the slopes of sums of weights, and the slope of the loss in u."""
+    blocks = tl.cdiv(T, ROWS)
+    group, start = tl.program_id(0) // blocks, tl.program_id(0) % blocks * ROWS
+    i = start + tl.arange(0, ROWS)
+    at, real = group * T + i, i < T
+    dout_here = _load(dout, i, T, group, groups, WIDTH, D).to(tl.float32)
+    delta_here = tl.sum(dout_here * _load(out, i, T, group, groups, WIDTH, D), 1)
+    if u is not None:
+        slope_here = tl.sum(dout_here * _load(apart, i, T, group, groups, WIDTH, D), 1)
+        share = tl.load(u + group % heads)
+        tl.store(slope + at, slope_here, mask=real)
+        tl.store(delta_u + at, delta_here - share * slope_here, mask=real)
+        delta_here += (1 - share) * slope_here
+    tl.store(delta + at, delta_here, mask=real)
+
+
+@triton.jit(do_not_specialize=SIZES)
 def key_gradients(
     q, k, v, u, dout, a, b, z, delta, delta_u, da, dk, dv, queries, keys, query_seeds, key_seeds,
     groups, heads, T, S, scale, dropped, kept, WIDTH: tl.constexpr, D: tl.constexpr,

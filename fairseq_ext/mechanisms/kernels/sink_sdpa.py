@@ -6,8 +6,8 @@ gradient computes exp(s - l') and sum(dO * O') from a logsumexp l' and an output
 From t and the output with a sink it computes exactly the gradient here; the gradient of b is minus
 the sum of exp(b - t) sum(dO * O') over rows.
 
-Elsewhere the sink is one more key, whose value is 0. Queries and keys get further dimensions, of
-which one makes the sink's score b.
+Elsewhere the sink is one more key, whose value is 0. Queries and keys get further dimensions, in
+which only this key is not 0: they make its score b.
 """
 
 from typing import Any
@@ -62,13 +62,13 @@ def attend_with_key(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor, mask: Mask, dropout: float = 0.0
 ) -> Tensor:
     """Return the same by torch's attention with one more key, on any device."""
-    batch, heads, keys, width = k.shape
-    ones = q.new_zeros(MORE)
-    ones[0] = 1
-    q = torch.cat([q, ones.expand(batch, heads, q.size(2), MORE)], -1)
-    own = F.pad(width**0.5 * sink[:, None].to(k.dtype), (width, MORE - 1))  # [h, width + MORE]
-    k = torch.cat([F.pad(k, (0, MORE)), own[:, None].expand(batch, -1, -1, -1)], 2)
-    v = F.pad(v, (0, MORE, 0, 1))
+    batch, _, keys, width = k.shape
+    q, k, v = (x.permute(2, 0, 1, 3) for x in (q, k, v))  # as in memory: gradients are not copied
+    q = F.pad(q, (0, MORE), value=width**0.5)  # which the scale takes away
+    own = F.pad(sink[:, None].to(k.dtype), (width, MORE - 1))  # [h, width + MORE]
+    k = torch.cat([F.pad(k, (0, MORE)), own.expand(1, batch, -1, -1)])
+    v = F.pad(v, (0, MORE, 0, 0, 0, 0, 0, 1))
+    q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
     bias = as_bias(mask, q.dtype)
     if mask.causal:
         after = torch.ones(q.size(2), keys, dtype=torch.bool, device=q.device).triu(1)
