@@ -85,6 +85,29 @@ def test_differential_attention_is_fused_where_nothing_asks_for_maps(monkeypatch
     assert module(x, x, x, Inputs(causal=True), need_weights=False)[0].isfinite().all()
 
 
+@pytest.mark.parametrize("site", ["encoder", "cross"])
+@pytest.mark.parametrize("normaliser", ["softmax", "sink"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_both_maps_by_one_kernel(site, normaliser, padded, monkeypatch):
+    """Outputs and all gradients are those of a kernel for each map."""
+    monkeypatch.setattr(softmax, "MIN_SCORES", 0)
+    group = HeadGroup(H, normaliser=build_normaliser(normaliser, H), query_factor=0.5)
+    module = attention("differential", group, site=site)
+    x, keys = (torch.randn(n, 3, H * D).double().requires_grad_() for n in (T, 5))
+    keys = keys if site == "cross" else x
+    padding = torch.arange(len(keys)) >= torch.tensor([[4], [3], [len(keys)]])
+    leaves, found, calls = [x, keys, *module.parameters()], [], []
+    kernel = group.normaliser.fused
+    monkeypatch.setattr(group.normaliser, "fused", lambda *a: calls.append(1) or kernel(*a))
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr(group, "_attend_parts", lambda *a: None)
+        out = module(x, keys, keys, Inputs(padding if padded else None), need_weights=False)[0]
+        found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    assert len(calls) == 1 + 2
+    torch.testing.assert_close(*found)
+
+
 def test_hard_coded_heads_have_one_map():
     learned = HeadGroup(2, normaliser=build_normaliser("softmax", 2))
     module = attention("differential", build_gaussian_heads([-1, 1], [1, 1]), learned)

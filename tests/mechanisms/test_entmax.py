@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 from fairseq_ext.attention import Attention, HeadGroup
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms import entmax as module
 from fairseq_ext.mechanisms.entmax import Entmax, entmax
 from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.testing import check_model
@@ -103,6 +104,19 @@ def test_entmax_of_hard_rows(keys, alpha):
     torch.testing.assert_close(found[0], torch.full((keys,), 1 / keys))
     for row, alone in zip(found, scores, strict=True):
         assert torch.equal(row, entmax(alone[None], alpha)[0])
+
+
+@pytest.mark.parametrize("alpha", [1.01, 1.25, 1.5, 1.75, 1.99, 2.0])
+def test_a_gpu_takes_enough_steps(alpha, monkeypatch):
+    """A CPU, which asks when it is done, takes as many or fewer of any rows."""
+    torch.manual_seed(0)
+    found = []
+    shapes = [torch.randn(4, 5000), -torch.rand(4, 5000).log(), -torch.rand(4, 30).log()]
+    rows = [scale * x for scale in (0, 0.1, 1, 10, 1e4) for x in shapes]
+    for steps in (module.STEPS, module.STEPS_UNASKED):
+        monkeypatch.setattr(module, "STEPS", steps)
+        found.append([entmax(row, alpha) for row in rows])
+    assert all(map(torch.equal, *found))
 
 
 def test_a_learned_alpha_moves_and_is_logged():

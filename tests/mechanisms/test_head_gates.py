@@ -14,7 +14,7 @@ from torch import nn
 
 from fairseq_ext.attention.gates import gate_heads
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.head_gates import InputGate, L0Gate
+from fairseq_ext.mechanisms.head_gates import InputGate, L0Gate, are_open, open_probability
 from fairseq_ext.models import task_heads
 from fairseq_ext.models.model_options import check_gate_sites
 from fairseq_ext.testing import check_model
@@ -89,6 +89,17 @@ def test_samples_of_gates_that_close():
     assert gate.statistics()["open"]() == 0.75
     samples.mean(0).sum().backward()
     assert gate.offset.grad.min() > 0
+
+
+def test_gates_of_all_layers_are_counted_as_each_is():
+    gates = [L0Gate(heads) for heads in (2, 3)]
+    for gate in gates:
+        gate.offset.data.normal_(-3, 2)
+    offsets = torch.cat([gate.offset for gate in gates])
+    expected = torch.cat([gate.open_probability() for gate in gates])
+    torch.testing.assert_close(open_probability(offsets), expected)
+    opened = [gate.eval().gate() > 0 for gate in gates]
+    assert torch.equal(are_open(offsets), torch.cat(opened))
 
 
 def test_a_former_checkpoint_says_true():
