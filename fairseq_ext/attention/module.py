@@ -173,7 +173,7 @@ class Attention(CachedProjections):
         relative = None if self.relative is None else self.relative(self, inputs, context.keys)
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
         n = len(inputs.passes)
-        chunks = (_chunk(x, n, axis) for x, axis in ((query, 1), (q, 0), (k, 0), (v, 0)))
+        chunks = _chunk(query, n, 1), _chunk(q, n), _chunk(k, n), _chunk(v, n)
         rows = zip(inputs.passes, *chunks, strict=True)
         results = [self._attend(*row, context, observed, relative) for row in rows]
         out = split_beam(_join([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
@@ -277,7 +277,7 @@ class Attention(CachedProjections):
             )
 
 
-def _chunk(x: Tensor, parts: int, axis: int) -> Sequence[Tensor]:
+def _chunk(x: Tensor, parts: int, axis: int = 0) -> Sequence[Tensor]:
     """Return parts along an axis; a single one is x, as the gradient of a chunk is a copy."""
     return [x] if parts == 1 else x.chunk(parts, axis)
 
