@@ -7,7 +7,7 @@ sum h^2 + (1 - 2 s) / n if p is 1/n everywhere. s is 1 for softmax, and not afte
 sink, or where maps of heads are mixed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -23,8 +23,8 @@ REDUCTIONS = ("mean", "sum")
 EDGES = ("uniform", "zero")
 """Targets of the last row of next and the first one of prev: 1/n (paper), 0 (released code)."""
 
-Distance = Callable[[Tensor], Tensor]
-"""maps [B, k, T, S] -> ||h - p||^2, [B, k, T]; at padded rows it has no meaning."""
+Distance = Callable[[Sequence[Tensor]], Tensor]
+"""maps [B, k, T, S] of L layers -> ||h - p||^2, [L, B, k, T]; at padded rows without meaning."""
 
 
 def sentence_losses(
@@ -46,13 +46,15 @@ def sentence_losses(
         reduction: "mean", over rows, columns and the heads of a pattern, or "sum".
         edges: one of EDGES.
     """
-    distances = list(find_distances(guided, view, edges))
+    recorded = [maps[site, layer] for layer in guided.layers if (site, layer) in maps]
+    if not recorded:
+        return torch.zeros(len(view.queries), device=view.queries.device)
+    parts = [
+        distance([each[:, part] for each in recorded])
+        for part, distance in find_distances(guided, view, edges)
+    ]
     weights = head_weights(guided, reduction, view.tokens.device)
-    rows = torch.zeros_like(view.queries, dtype=torch.float)
-    for layer in guided.layers:
-        if (site, layer) in maps:
-            parts = [distance(maps[site, layer][:, part]) for part, distance in distances]
-            rows = rows + (weights * torch.cat(parts, 1)).sum(1)
+    rows = (weights * torch.cat(parts, 2)).sum((0, 2))
     return (rows * row_weights(view, reduction)).sum(1)
 
 
@@ -80,8 +82,8 @@ def row_weights(view: View, reduction: str) -> Tensor:
 def find_distances(guided: GuidedHeads, view: View, edges: str) -> Iterator[tuple[slice, Distance]]:
     """Yield neighbouring guided heads and the distance of their maps to their patterns.
 
-    Heads that look at one key each are taken together, whatever their patterns are: a step on a GPU
-    waits for the operations to be issued, not for the numbers.
+    Heads that look at one key each are taken together, whatever their patterns are, and so are
+    layers: a step on a GPU waits for the operations to be issued, not for the numbers.
     """
     rows = [(each, _find_rows(each, guided, view)) for each in guided.patterns]
     for dtype, neighbours in groupby(rows, lambda pair: pair[1].dtype):
@@ -98,8 +100,9 @@ def find_distances(guided: GuidedHeads, view: View, edges: str) -> Iterator[tupl
 
 def _find_rows(heads: PatternHeads, guided: GuidedHeads, view: View) -> Tensor:
     """Return what a pattern says of real rows and keys: see `patterns`."""
-    symbols = guided.symbol_ids[heads.pattern]
-    rows = PATTERNS[heads.pattern].rows(replace(view, marks=symbols))
+    if symbols := guided.symbol_ids[heads.pattern]:
+        view = replace(view, marks=symbols)
+    rows = PATTERNS[heads.pattern].rows(view)
     if rows.is_floating_point():
         return rows
     return rows & view.keys if rows.dtype == torch.bool else rows.where(view.queries, -1)
@@ -109,30 +112,35 @@ def _distance_to_index(index: Tensor, view: View, edges: str) -> Distance:
     """Return the distance to 1 at an index [B, k, T], or where that is -1 to an edge."""
     share = None if edges == "zero" else 1 / view.visible.clamp(min=1)[:, None]
     target, has_target = index.clamp(min=0)[..., None], index >= 0
-    return lambda maps: _IndexDistance.apply(maps, target, has_target, share)
+    return lambda maps: _IndexDistance.apply(target, has_target, share, *maps)
 
 
 class _IndexDistance(torch.autograd.Function):
-    """The distance of maps [B, k, T, S] to their targets, with its gradient in few operations."""
+    """The distance of the maps [B, k, T, S] of layers to their targets, [L, B, k, T].
+
+    Both ways stack the maps in memory of their own, which nothing keeps.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, maps: Tensor, target: Tensor, has_target: Tensor, share: Tensor | None
+        ctx: Any, target: Tensor, has_target: Tensor, share: Tensor | None, *maps: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(maps, target, has_target, share)
-        hit = maps.gather(-1, target).squeeze(-1)
-        edge = 0.0 if share is None else (1 - 2 * maps.sum(-1)) * share
-        return maps.square().sum(-1) + torch.where(has_target, 1 - 2 * hit, edge)
+        ctx.save_for_backward(target, has_target, share, *maps)
+        stacked = torch.stack(maps)
+        hit = stacked.gather(-1, target.expand(len(maps), -1, -1, -1, -1)).squeeze(-1)
+        edge = 0.0 if share is None else (1 - 2 * stacked.sum(-1)) * share
+        return stacked.square_().sum(-1) + torch.where(has_target, 1 - 2 * hit, edge)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        maps, target, has_target, share = ctx.saved_tensors
+        target, has_target, share, *maps = ctx.saved_tensors
         twice = 2 * gradient
-        slopes = maps * twice[..., None]
+        slopes = torch.stack(maps).mul_(twice[..., None])
         if share is not None:
             slopes -= (twice * share).masked_fill(has_target, 0)[..., None]
+        target = target.expand(len(maps), -1, -1, -1, -1)
         slopes.scatter_add_(-1, target, -(twice * has_target)[..., None])
-        return slopes, None, None, None
+        return None, None, None, *slopes.unbind()
 
 
 def _distance_to_keys(keys: Tensor) -> Distance:
@@ -140,9 +148,10 @@ def _distance_to_keys(keys: Tensor) -> Distance:
     count = keys.sum(1, keepdim=True)[:, :, None]
     share = (keys / count[:, 0].clamp(min=1))[:, None, None]  # [B, 1, 1, S]
 
-    def distance(maps: Tensor) -> Tensor:
-        hit = (maps * share).sum(-1)  # a matrix product would be in 16 bits under --amp
-        squares = maps.square().sum(-1)
+    def distance(maps: Sequence[Tensor]) -> Tensor:
+        stacked = torch.stack([*maps])
+        hit = (stacked * share).sum(-1)  # a matrix product would be in 16 bits under --amp
+        squares = stacked.square().sum(-1)
         return torch.where(count > 0, squares - 2 * hit + 1 / count.clamp(min=1), 0)
 
     return distance
@@ -150,4 +159,4 @@ def _distance_to_keys(keys: Tensor) -> Distance:
 
 def _distance_to_matrix(rows: Tensor) -> Distance:
     """Return the distance to rows [B, T, S]."""
-    return lambda maps: (maps - rows[:, None]).square().sum(-1)
+    return lambda maps: (torch.stack([*maps]) - rows[:, None]).square().sum(-1)
