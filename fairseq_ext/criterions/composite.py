@@ -24,6 +24,7 @@ from fairseq_ext.criterions.objectives import OBJECTIVES, Objective
 from fairseq_ext.criterions.rdrop import RDrop
 from fairseq_ext.criterions.sentence_pairs import NextSentence, SentenceOrder
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
+from fairseq_ext.criterions.two_copies import double_inputs, halve
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import check_requirements, default_options, joined_config
 
@@ -62,6 +63,21 @@ class TappedModel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
+
+
+@dataclass(eq=False)
+class DoublyTappedModel(TappedModel):
+    """The model that reads a batch twice at once, and answers for one copy after the other."""
+
+    other: Any = None
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Return the output for the first copy, and when called again that for the second one."""
+        if self.other is None:
+            self.output, self.other = halve(super().__call__(**double_inputs(inputs)))
+        else:
+            self.output, self.other = self.other, None
+        return self.output
 
 
 def name_places(model: nn.Module, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -116,7 +132,8 @@ class CompositeCriterion(criterions.FairseqCriterion):
             sample = part.prepare(sample)
         updates = model.num_updates
         keywords = {k: v for part in parts for k, v in part.keywords(updates).items()}
-        tapped = TappedModel(model, keywords, model.training)
+        tap = DoublyTappedModel if any(part.doubles for part in parts) else TappedModel
+        tapped = tap(model, keywords, model.training)
         loss, size, log = self.base(tapped, sample, reduce)
         if not parts:
             return loss, size, log
@@ -125,6 +142,9 @@ class CompositeCriterion(criterions.FairseqCriterion):
             unrecorded = {name: value for name, value in keywords.items() if name != "recorder"}
             again = TappedModel(model, {**unrecorded, **more}, True, parameters)
             return self.base(again, sample, reduce)[0], again.output
+
+        def compute_copy() -> tuple[Tensor, Any]:
+            return self.base(tapped, sample, reduce)[0], tapped.output
 
         step = TrainingStep(
             sample=sample,
@@ -136,6 +156,7 @@ class CompositeCriterion(criterions.FairseqCriterion):
             updates=updates,
             select_predictions=partial(self.objective.select_predictions, self.base, sample),
             rerun=rerun,
+            compute_copy=compute_copy,
             task_terms=[part for part in parts if part.in_evaluation],
         )
         for part in parts:

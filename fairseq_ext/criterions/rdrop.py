@@ -29,16 +29,17 @@ class RDropConfig(FairseqDataclass):
 class RDrop(Term):
     """L_2 + alpha (KL(P_1 || P_2) + KL(P_2 || P_1)) / 2 (Liang et al. 2021, Eq. 2 to 4).
 
-    P_1 and P_2 are the predictions of two passes, with dropout of their own from the embeddings on,
-    L_1 (the objective, with the loss of pairs where there is one) and L_2 their losses. Adversarial
-    self-attention (the term "asa") has the loss of one pass and the KL from it to the other, whose
-    attention an adversary masks; both share embeddings and their dropout. Its control `two_pass` is
-    R-Drop without L_2 and one of the KLs. Predictions that are numbers have their squared
-    difference in the place of KLs.
+    P_1 and P_2 are the predictions of two copies of each row, in one batch of twice the size, with
+    dropout of their own from the embeddings on, L_1 (the objective, with the loss of pairs where
+    there is one) and L_2 their losses. What is sampled once for a batch is the same for both: the
+    layers that LayerDrop leaves, gates, quantisation noise. Adversarial self-attention (the term
+    "asa") has the loss of one pass and the KL from it to the other, whose attention an adversary
+    masks; both share embeddings and their dropout. Its control `two_pass` is R-Drop without L_2 and
+    one of the KLs. Predictions that are numbers have their squared difference in the place of KLs.
     """
 
     config = RDropConfig
-    second_pass = reruns = True
+    second_pass = reruns = doubles = True
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
@@ -46,8 +47,8 @@ class RDrop(Term):
         self.divergence = Divergence.build("symmetric", "squared")
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
-        """Return the loss of another pass and the weighted divergence; log both."""
-        other, output = step.rerun()
+        """Return the loss of the other copy and the weighted divergence; log both."""
+        other, output = step.compute_copy()
         other = other + step.further_loss(output)
         # further ones are of hidden states
         pair = (step.select_predictions(each)[:1] for each in (step.output, output))
@@ -57,5 +58,5 @@ class RDrop(Term):
 
     @classmethod
     def reduce_metrics(cls, logs: list[Log]) -> None:
-        """Log the divergence, and the loss of the other pass, by the sample size."""
+        """Log the divergence, and the loss of the other copy, by the sample size."""
         log_means(logs, ("rdrop_divergence", "rdrop_loss"))

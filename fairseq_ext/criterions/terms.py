@@ -25,6 +25,8 @@ class TrainingStep(NamedTuple):
             the model or from the output of its second pass.
         rerun: computes the objective again, with further arguments of the model or with other
             `parameters`; returns its loss and the output of the model.
+        compute_copy: computes the objective for the second copy of the batch, if a term doubles it;
+            returns its loss and the output of the model.
         task_terms: the terms that belong to the task.
     """
 
@@ -37,6 +39,7 @@ class TrainingStep(NamedTuple):
     updates: int
     select_predictions: Callable[[Any], list[Predictions]]
     rerun: Callable[..., tuple[Tensor, Any]]
+    compute_copy: Callable[[], tuple[Tensor, Any]]
     task_terms: Sequence["Term"]
 
     def further_loss(self, output: Any) -> Tensor | float:
@@ -53,7 +56,9 @@ class Term:
         uses_adversaries: whether the term trains the adversaries of the model.
         second_pass: whether the term sends the sentences through the model twice; a criterion has
             one such term at most.
-        reruns: whether the term computes the objective again, by `TrainingStep.rerun`.
+        reruns: whether the term computes the objective again, of this batch or a copy.
+        doubles: whether the model reads each batch twice at once, as one of twice the size; then
+            `TrainingStep.compute_copy` has the second copy.
         cfg, task: the criterion's configuration and its task.
     """
 
@@ -61,7 +66,7 @@ class Term:
     in_evaluation = False
     uses_adversaries = False
     second_pass = False
-    reruns = False
+    reruns = doubles = False
 
     def __init__(self, cfg: Any, task: Any) -> None:
         self.cfg, self.task = cfg, task
