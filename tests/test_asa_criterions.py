@@ -265,20 +265,20 @@ def test_logs_of_several_workers(name):
     [("none", "sum"), ("none", "share"), ("bernoulli", "sum"), ("two_pass", "sum")],
 )
 def test_dropped_layers_change_no_key_of_a_log(baseline, penalty):
-    """Workers drop different ones; sums over them need the same keys."""
+    """Workers drop different ones; sums over them need the same keys, and tensors of one form."""
     dropping = {"encoder_layerdrop": 0.5}
     case = build("masked_lm", asa_baseline=baseline, asa_penalty=penalty, model=dropping)
     expected = build("masked_lm", asa_baseline=baseline).outputs(case.sample(PLACES))[1].keys()
     torch.manual_seed(0)
-    layers, logs = set(), []
+    layers, shapes, logs = set(), set(), []
     for _ in range(40):
         loss, log, [(_, output)] = case.outputs(case.sample(PLACES))
         assert log.keys() == expected and loss.isfinite()
-        counts = [value for key, value in log.items() if key.startswith(("asa_kept", "asa_units"))]
-        assert all(map(torch.is_tensor, counts))  # numbers are summed apart from tensors
+        shapes.add(log["asa_counts"].shape)  # a tensor, which is summed apart from numbers
         layers.add(len(output[1]["counts"]))
         logs.append(log)
     assert layers == ({0} if baseline == "two_pass" else {0, 1, 2, 3})
+    assert shapes == {(3, 2) if baseline == "none" else (2,)}
     assert ("asa_masked" in reduced(case.criterion, logs)) == (baseline != "two_pass")
 
 

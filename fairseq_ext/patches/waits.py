@@ -94,11 +94,14 @@ def read_logs_together() -> None:
 
 
 def _read(values: Sequence[Any]) -> Callable[[Any], Any]:
-    """Return a function that gives single numbers among these on a CPU, and all else as it is."""
-    waiting = {id(x): x for x in values if isinstance(x, Tensor) and not x.dim()}
-    waiting = {key: x for key, x in waiting.items() if x.device.type != "cpu"}
+    """Return a function that gives tensors among these on a CPU, and all else as it is."""
+    waiting = {id(x): x for x in values if isinstance(x, Tensor) and x.device.type != "cpu"}
     if not waiting:
         return lambda value: value
-    numbers = torch.stack([x.detach().double() for x in waiting.values()]).cpu()
-    found = {k: n.to(x.dtype) for (k, x), n in zip(waiting.items(), numbers, strict=True)}
+    numbers = torch.cat([x.detach().double().flatten() for x in waiting.values()]).cpu()
+    parts = numbers.split([x.numel() for x in waiting.values()])
+    found = {
+        k: part.view(x.shape).to(x.dtype)
+        for (k, x), part in zip(waiting.items(), parts, strict=True)
+    }
     return lambda value: found.get(id(value), value)

@@ -1,7 +1,7 @@
 """The term "asa": adversarial self-attention (Wu et al. 2023, Eq. 9 and 10) and its baselines."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -77,10 +77,7 @@ class TwoPass(Term):
         predictions = (self.select_predictions(step, x) for x in (step.output, more["second"]))
         divergence, counts = self.divergence.total(*predictions), more["counts"]
         log: Log = {"asa_divergence": divergence.detach()}
-        zero = torch.zeros((), device=divergence.device)  # the sum for a layer that was dropped
-        for name, group in {"": list(counts.values()), **self.count_layers(counts)}.items():
-            log[f"asa_kept{name}"] = sum((count.kept.detach().sum() for count in group), zero)
-            log[f"asa_units{name}"] = sum((count.units.sum() for count in group), zero)
+        log["asa_counts"] = self.sum_counts(counts, divergence.device)
         return self.cfg.asa_alpha * divergence + self.penalty(counts, self.weigh_rows(step)), log
 
     def select_predictions(self, step: TrainingStep, output: Any) -> list[Predictions]:
@@ -100,9 +97,11 @@ class TwoPass(Term):
         share = step.sample_size / len(step.weights)
         return step.weights.new_full(step.weights.shape, share, dtype=torch.float)
 
-    def count_layers(self, counts: Counts) -> dict[str, list[passes.UnitCounts]]:
-        """Return the counts of single layers by suffix of their log keys, the same in each step."""
-        return {}
+    def sum_counts(self, counts: Counts, device: torch.device) -> Tensor:
+        """Return the units kept and units in all, [2]; 0 if all layers were dropped."""
+        if not counts:
+            return torch.zeros(2, device=device)
+        return torch.stack(_stack_counts(counts.values())).detach().sum((1, 2))
 
     def penalty(self, counts: Counts, weights: Tensor) -> Tensor | float:
         """Return the penalty for units that are kept, given the weights [B] of sentences."""
@@ -134,19 +133,28 @@ class Adversaries(TwoPass):
         """Return a pass that adversaries mask."""
         return passes.AdversarialPass(self.layers[0], self.cfg.asa_sample, **self.options)
 
-    def count_layers(self, counts: Counts) -> dict[str, list[passes.UnitCounts]]:
-        """Return the counts of each layer with an adversary; none if the layer was dropped."""
-        return {f"_{i}": [counts[i]] if i in counts else [] for i in self.layers}
+    def sum_counts(self, counts: Counts, device: torch.device) -> Tensor:
+        """Return the units kept and units in all of layers, [n, 2]; 0 where there is none."""
+        layers = range(self.layers[-1] + 1)
+        if not counts:
+            return torch.zeros(len(layers), 2, device=device)
+        none = passes.UnitCounts(*map(torch.zeros_like, next(iter(counts.values()))))
+        rows = [counts.get(layer, none) for layer in layers]
+        return torch.stack(_stack_counts(rows), 1).detach().sum(2)
 
     def penalty(self, counts: Counts, weights: Tensor) -> Tensor | float:
         """Return tau sum_b w_b K_b, or with the mean share of a layer in the place of K_b."""
         if not counts:  # LayerDrop
             return 0.0
-        if self.penalty_kind == "share":
-            kept = torch.stack([c.kept / c.units.clamp(min=1) for c in counts.values()]).mean(0)
-        else:
-            kept = torch.stack([c.kept for c in counts.values()]).sum(0)
-        return self.tau * (weights * kept).sum()
+        kept, units = _stack_counts(counts.values())
+        share = self.penalty_kind == "share"
+        paid = (kept / units.clamp(min=1)).mean(0) if share else kept.sum(0)
+        return self.tau * (weights * paid).sum()
+
+
+def _stack_counts(counts: Iterable[passes.UnitCounts]) -> list[Tensor]:
+    """Return units kept and units in all, each [layers, B]."""
+    return [torch.stack(each) for each in zip(*counts, strict=True)]
 
 
 class NaiveMasks(TwoPass):
@@ -215,9 +223,13 @@ class AdversarialSelfAttention(Term):
     def reduce_metrics(cls, logs: list[Log]) -> None:
         """Log divergence, gain and the share of masked units, of all layers and of each."""
         log_means(logs, ("asa_divergence", "asa_gain"))
-        names = dict.fromkeys(name for log in logs for name in log if name.startswith("asa_units"))
-        for name in names:
-            units, layer = sum_entries(logs, name), name.removeprefix("asa_units")
+        counts = sum_entries(logs, "asa_counts")
+        if not isinstance(counts, Tensor):  # noise has none
+            return
+        rows = counts.view(-1, 2).tolist()
+        groups = {"": [sum(column) for column in zip(*rows, strict=True)]}
+        if counts.dim() > 1:
+            groups |= {f"_{layer}": row for layer, row in enumerate(rows)}
+        for layer, (kept, units) in groups.items():
             if units:
-                kept = sum_entries(logs, f"asa_kept{layer}")
-                metrics.log_scalar(MASKED_SHARE + layer, 1 - float(kept / units), units, round=4)
+                metrics.log_scalar(MASKED_SHARE + layer, 1 - kept / units, units, round=4)

@@ -54,7 +54,8 @@ class Adversary(nn.Module):
             x: [T, B, C], input of the attention; no gradient goes into it.
             sample: draw m from the sigmoid (Gumbel-sigmoid), instead of a threshold at 0.
         """
-        x, heads = x.detach(), (self.heads, -1)  # q and k are [B, h, T, C / h]
+        # a pass is a part of x, which each linear map would copy; q and k are [B, h, T, C / h]
+        x, heads = x.detach().contiguous(), (self.heads, -1)
         q, k = (f(x).unflatten(-1, heads).permute(1, 2, 0, 3) for f in (self.query, self.key))
         scores = (q * q.size(-1) ** -0.5) @ k.transpose(-1, -2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -72,7 +73,7 @@ class _Step(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         keep = ctx.saved_tensors[0].sigmoid()
-        return gradient * keep * (1 - keep)
+        return torch.ops.aten.sigmoid_backward(gradient, keep)
 
 
 def straight_through_step(x: Tensor) -> Tensor:

@@ -112,11 +112,19 @@ class SecondPass:
         return keep.masked_fill(context.key_padding[:, None, None], 0)
 
     def _count(self, keep: Tensor, context: AttentionContext) -> UnitCounts:
-        padded = None if self.padded_rows else context.query_padding
-        kept = keep.mean(1).sum(-1)  # [B, T]
-        kept = (kept if padded is None else kept.masked_fill(padded, 0)).sum(-1)
-        queries = _count_real(padded, context.queries, kept)
-        return UnitCounts(kept, queries * _count_real(context.key_padding, context.keys, kept))
+        padded, heads = None if self.padded_rows else context.query_padding, keep.size(1)
+        if padded is None:
+            kept = keep.sum((1, 2, 3))
+        else:
+            kept = keep.sum((1, 3)).masked_fill(padded, 0).sum(-1)
+
+        def count_all() -> Tensor:
+            queries = _count_real(padded, context.queries, kept)
+            return queries * _count_real(context.key_padding, context.keys, kept)
+
+        key = ("units", self.padded_rows, context.queries, context.keys, kept.dtype)
+        units = context.inputs.cached(key, count_all)
+        return UnitCounts(kept if heads == 1 else kept / heads, units)
 
 
 @dataclass(eq=False)
