@@ -9,6 +9,7 @@ from fairseq_ext.criterions.divergence import symmetric_kl
 from fairseq_ext.criterions.two_copies import double_inputs, halve
 from fairseq_ext.data import batch_facts
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.mixins import report_model
 from fairseq_ext.testing import check_regulariser
 from fairseq_ext.testing.losses import OBJECTIVE, _build, _sample, _Task
 from fairseq_ext.testing.mechanisms import build_tiny_model
@@ -18,7 +19,9 @@ CASES = [Case("rdrop", "second pass", flags="")]
 
 
 def build(name, model, **options):
-    return _build(name, _Task(model.encoder.dictionary), options)
+    task = _Task(model.encoder.dictionary)
+    report_model(model, task)
+    return _build(name, task, options)
 
 
 def test_r_drop_is_two_losses_and_both_divergences():
@@ -70,6 +73,16 @@ def test_masked_words_are_those_of_both_copies(by_places):
         for name in ("features", "attention_maps"):
             torch.testing.assert_close(extra[name], expected[1][name])
         torch.testing.assert_close([*extra["inner_states"]], expected[1]["inner_states"])
+
+
+def test_guidance_is_of_one_copy():
+    model, sample = build_tiny_model("transformer_una_tiny").train(), _sample(range(3))
+    guided = {"ag_alpha": "1", "ag_encoder_heads": "next:1", "ag_decoder_heads": "prev:1"}
+    names = (f"{OBJECTIVE}_ag", f"{OBJECTIVE}_ag_rdrop")
+    alone, beside = (build(name, model, **guided)(model, sample)[2] for name in names)
+    assert alone["ag_loss"] > 0 and alone["loss"] > 0
+    for name in ("ag_loss", "loss", "sample_size"):
+        torch.testing.assert_close(torch.as_tensor(beside[name]), torch.as_tensor(alone[name]))
 
 
 def test_facts_of_a_batch_are_those_of_both_copies():
