@@ -263,6 +263,7 @@ def hugging_face():
     transformers = pytest.importorskip("transformers")
     kinds = ("Bert", "Roberta", "Deberta", "DebertaV2", "Camembert", "XLMRoberta")
     names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
+    names += ["LlamaConfig", "LlamaForCausalLM"]
     names += [f"{kind}{part}" for kind in kinds for part in ("Config", "ForMaskedLM")]
     names += [f"{kind}Tokenizer" for kind in kinds[2:]]
     yield SimpleNamespace(**{name: getattr(transformers, name) for name in names})

@@ -291,4 +291,6 @@ def name_places(site: str, options: Mapping[str, Any]) -> str | None:
     positions = build_positions(site, 1, options)
     if positions is not None and positions.shared:
         kinds.append(f"{site}_positions")
+    if options.get(f"{site}_kv_heads"):
+        kinds.append(f"{site}_kv_heads")
     return next((flag(name, options[name]) for name in kinds), None)

@@ -22,6 +22,7 @@ from fairseq_ext.attention.masks import (
 from fairseq_ext.attention.normalisers import Normaliser, is_fused
 from fairseq_ext.attention.positions import Positions
 from fairseq_ext.attention.scorers import DotProduct, Scorer, as_scorer
+from fairseq_ext.attention.shared_heads import multiply_heads, repeat_heads
 from fairseq_ext.errors import UsageError
 
 RANDOM_LEVELS = 2**15  # values of a non-negative 16-bit integer
@@ -112,7 +113,7 @@ class HeadGroup(nn.Module):
         mixed = drop_weights(weights.to(v.dtype), dropout)
         if getattr(context.inputs.recorder, "dropped", False):
             weights = mixed.to(weights.dtype)
-        return mixed @ v, weights.expand(len(v), -1, -1, -1) if observed else None
+        return multiply_heads(mixed, v), weights.expand(len(v), -1, -1, -1) if observed else None
 
     def _attend_parts(self, call: HeadCall, mixer: HeadMixer) -> Sequence[Tensor] | None:
         """Return the outputs of all maps of a head by one kernel, or None if there is none.
@@ -141,6 +142,9 @@ class HeadGroup(nn.Module):
         if (product := self.scorer.as_product(call)) is None:
             return None
         call, bias = widen(call._replace(q=product[0])), product[1]
+        if not self.normaliser.shares_heads:
+            k, v = (repeat_heads(x, call.q.size(1)) for x in (call.k, call.v))
+            call = call._replace(k=k, v=v)
         context, heads, dtype = call.context, call.heads, call.q.dtype
         if bias is None and self.positions is not None:
             bias = self.positions.bias(context, heads, dtype)
@@ -220,6 +224,7 @@ def split_heads(
     parts = list(_cut_groups(groups, set(observed)))
     if len(parts) == 1:
         return iter([(parts[0], (q, k, v))])
+    k, v = (repeat_heads(x, q.size(1)) for x in (k, v))
     learned = [part.learned.stop - part.learned.start for part in parts]
     # unlike slices, with one gradient together; scorers of positions alone leave out q and k
     split = (x.split(learned, 1) if x.size(1) else [x] * len(parts) for x in (q, k))

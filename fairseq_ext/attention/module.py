@@ -21,6 +21,7 @@ from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
+from fairseq_ext.attention.shared_heads import check_product, check_shared_heads
 from fairseq_ext.errors import UsageError
 
 OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.|mixer\.)"
@@ -50,6 +51,8 @@ class Attention(CachedProjections):
         gate: of the heads' outputs: a module, or a weight for each head, as an offset from 1.
         mixer: of the maps of learned heads.
         relative_dropout: of embeddings of relative positions, for scorers that have them.
+        kv_heads: G heads of keys and values, which groups of heads share (default: H).
+        qk_norm: the queries and keys of each head are RMSNorm(q) and RMSNorm(k), with gains [D].
         projections: further arguments of `CachedProjections`.
 
     Attributes:
@@ -79,6 +82,8 @@ class Attention(CachedProjections):
         gate: HeadGate | nn.Parameter | None = None,
         mixer: HeadMixer | None = None,
         relative_dropout: float = 0.0,
+        kv_heads: int | None = None,
+        qk_norm: bool = False,
         **projections: Any,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
@@ -116,9 +121,15 @@ class Attention(CachedProjections):
             len(self.learned_heads) * self.head_dim * any(uses)
             for uses in ([s.uses_queries for s in learned], [s.uses_keys for s in learned])
         ]
-        widths.append(self.num_heads * self.head_dim)
+        widths += [self.num_heads * self.head_dim] * 2
+        if kv_heads is not None:
+            check_shared_heads(site, kv_heads, self.num_heads, num_heads, groups)
+            widths[1:3] = [kv_heads * self.head_dim] * 2
         if min(widths) < embed_dim:
             self.narrow(*widths)
+        if qk_norm and learned:
+            check_product(site, learned)
+            self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim, 1e-5) for _ in "qk")
         sizes = embed_dim, widths[0], relative_dropout
         built = (scorer.build_projections(*sizes) for scorer in learned)
         self.relative: Any = next((module for module in built if module is not None), None)

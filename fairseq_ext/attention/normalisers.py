@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.masks import Mask, add_bias, as_bias
 from fairseq_ext.attention.parts import Parts
+from fairseq_ext.attention.shared_heads import repeat_heads
 
 MIN_SCORES = 32 * 32  # scores a head; below, torch's fused attention is the slower one on CPUs
 
@@ -21,10 +22,11 @@ class Normaliser(nn.Module):
         across_queries: a row depends on the other queries. Such a normaliser is refused where
             queries must not see each other.
         fuses_bias: `fused` takes a mask with a bias of the scores, and gets all masks so.
+        shares_heads: `fused` takes keys and values with fewer heads than queries have.
     """
 
     across_queries = False
-    fuses_bias = False
+    fuses_bias = shares_heads = False
 
     def __init__(self, heads: int = 1) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ def is_fused(call: HeadCall) -> bool:
 class Softmax(Normaliser):
     """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
 
-    fuses_bias = True
+    fuses_bias = shares_heads = True
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
@@ -103,7 +105,10 @@ class Softmax(Normaliser):
         if not is_fused(call):
             return None
         q, k, v, dropout = call.q, call.k, call.v, call.dropout
-        bias = as_bias(mask, q.dtype)
+        bias, shared = as_bias(mask, q.dtype), k.size(1) < q.size(1)
+        # on a GPU the kernel that shares heads takes neither a bias nor 32 bits
+        if shared and q.is_cuda and (bias is not None or q.dtype == torch.float32):
+            k, v, shared = repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1)), False
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=mask.causal
+            q, k, v, bias, dropout, mask.causal, enable_gqa=shared
         )

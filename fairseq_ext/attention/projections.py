@@ -111,6 +111,8 @@ class CachedProjections(nn.Module):
         self.v_proj = wrap(nn.Linear(self.vdim, embed_dim, bias))
         self.q_proj = wrap(nn.Linear(embed_dim, embed_dim, bias))
         self.out_proj = wrap(nn.Linear(embed_dim, embed_dim, bias))
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
         self.reset_parameters()
         self._state_key = f"{uuid4()}.attn_state"
 
@@ -123,8 +125,8 @@ class CachedProjections(nn.Module):
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
 
-    def narrow(self, queries: int, keys: int, values: int) -> None:
-        """Cut the projections to widths, after their initialisation.
+    def narrow(self, queries: int, keys: int, values: int, mixed: int) -> None:
+        """Cut the projections to widths, after their initialisation; `mixed` enters the output's.
 
         Heads that keep theirs thus start as they would in a layer that has all projections.
         """
@@ -136,8 +138,8 @@ class CachedProjections(nn.Module):
             if not width:
                 setattr(self, name, None)
         output = self.out_proj
-        output.in_features = values
-        output.weight = nn.Parameter(output.weight.detach()[:, :values].clone())
+        output.in_features = mixed
+        output.weight = nn.Parameter(output.weight.detach()[:, :mixed].clone())
         if not queries and not keys and values:
             nn.init.xavier_uniform_(self.v_proj.weight)  # the gain is for q, k and v in one
 
@@ -152,7 +154,7 @@ class CachedProjections(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, AttentionContext]:
         """Return q [B, h, T, D] and k [B, h, S, D] of learned heads, v [B, H, S, D], and a context.
 
-        Keys and values include those that are cached.
+        Keys and values include those that are cached; there are fewer heads if some share them.
 
         Raises:
             UsageError: hypotheses share keys, and there is a mask.
@@ -160,12 +162,12 @@ class CachedProjections(nn.Module):
         cached = {} if state is None else self._get_input_buffer(state)
         k, v = cached.get("prev_key"), cached.get("prev_value")
         if k is None or v is None or not static_kv:
-            k = _append(k, self._split_heads(self.k_proj, key))
+            k = _append(k, self._split_heads(self.k_proj, key, self.k_norm))
             v = _append(v, self._split_heads(self.v_proj, value))
         beam = query.size(1) // len(v) if len(v) else 1
         if beam > 1 and not (inputs.masked is None and inputs.query_padding is None):
             raise UsageError("Hypotheses share keys: masks are not supported; repeat the keys.")
-        q = self._split_heads(self.q_proj, query)
+        q = self._split_heads(self.q_proj, query, self.q_norm)
         if beam > 1:  # [B * beam, H, T, D] -> [B, H, beam * T, D]
             q = q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
         padding = inputs.padding
@@ -183,11 +185,14 @@ class CachedProjections(nn.Module):
         )
         return q, k, v, context
 
-    def _split_heads(self, projection: nn.Module | None, x: Tensor) -> Tensor:
+    def _split_heads(
+        self, projection: nn.Module | None, x: Tensor, norm: nn.Module | None = None
+    ) -> Tensor:
         """Return the h heads, maybe none, of a projection: [T, B, C] -> [B, h, T, D]."""
         if projection is None:
             return x.new_empty(x.size(1), 0, x.size(0), self.head_dim)
-        return projection(x).unflatten(-1, (-1, self.head_dim)).permute(1, 2, 0, 3)
+        heads = projection(x).unflatten(-1, (-1, self.head_dim))
+        return (heads if norm is None else norm(heads)).permute(1, 2, 0, 3)
 
     def _get_input_buffer(self, state: State | None) -> dict[str, Tensor | None]:
         """Return the cache: keys and values [B, h, S, D], and padding [B, S] or None."""

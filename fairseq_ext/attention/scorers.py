@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.parts import Parts
+from fairseq_ext.attention.shared_heads import multiply_heads
 
 
 class Scorer(nn.Module):
@@ -67,7 +68,7 @@ SCORERS: Parts[Scorer] = Parts("scorer", None, optional=("width",))
 
 def dot_product(call: HeadCall) -> Tensor:
     """Return q k^T / sqrt(D) (Vaswani et al. 2017, Eq. 1), [B, h, T, S]."""
-    return (call.q * call.q.size(-1) ** -0.5) @ call.k.transpose(-1, -2)
+    return multiply_heads(call.q * call.q.size(-1) ** -0.5, call.k.transpose(-1, -2))
 
 
 @SCORERS.register("dot", summary="the scaled dot product")

@@ -27,7 +27,7 @@ from fairseq_ext.interchange import hf_deberta, hf_deberta_first
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
 from fairseq_ext.models.mixins import drop_adversaries
-from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, saved_options
+from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, TODAY, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
 
 DISENTANGLED = "disentangled"
@@ -45,6 +45,7 @@ ACCEPTED: dict[str, list] = {
     "--encoder-normalize-before": [False],
     "--layernorm-embedding": [True],
     "--encoder-layers-to-keep": [None],
+    **{f"--{name.replace('_', '-')}": [value] for name, value in TODAY.items()},
     "--activation-fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
 }
 

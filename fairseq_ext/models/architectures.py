@@ -65,6 +65,19 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 
+_TODAY = {"norm": "rms", "ffn": "swiglu", "no_biases": True, "qk_norm": True}
+
+
+def _modernise(size: dict[str, Any], inner: int, *sides: str) -> dict[str, Any]:
+    """Return a size as a Transformer of today, with as many parameters by the inner width."""
+    form = {"positions": "rotary", "normalize_before": True, "ffn_embed_dim": inner}
+    sided = {f"{side}_{name}": value for side in sides for name, value in form.items()}
+    return {**size, **_TODAY, **sided}
+
+
+SIZES["_today_tiny"] = _modernise(SIZES["_tiny"], 176, "encoder", "decoder")
+SIZES["_today_base"] = _modernise(SIZES[""], 1368, "encoder", "decoder")
+
 _BASE = preset(stock_roberta.base_architecture, ROBERTA_OPTIONS)
 
 ROBERTA_SIZES: dict[str, dict[str, Any]] = {
@@ -79,6 +92,8 @@ ROBERTA_SIZES: dict[str, dict[str, Any]] = {
     "_large": preset(stock_roberta.roberta_large_architecture, ROBERTA_OPTIONS),
 }
 
+ROBERTA_SIZES["_today_tiny"] = _modernise(ROBERTA_SIZES["_tiny"], 344, "encoder")
+ROBERTA_SIZES["_today_base"] = _modernise(ROBERTA_SIZES["_12"], 2048, "encoder")
 
 _DEBERTA = {
     **_BASE,
@@ -128,6 +143,10 @@ LM_SIZES: dict[str, dict[str, Any]] = {
     "_wiki103": _preset_lm(stock_lm.transformer_lm_baevski_wiki103),
 }
 
+_UNSCALED = {"no_scale_embedding": True}  # as in Llama
+LM_SIZES["_today_tiny"] = _modernise(LM_SIZES["_tiny"], 176, "decoder") | _UNSCALED
+LM_SIZES["_today_base"] = _modernise(LM_SIZES[""], 1368, "decoder") | _UNSCALED
+
 
 class Family(NamedTuple):
     """Models of one kind, in every combination of mechanism and size.
@@ -165,6 +184,8 @@ def _list_architectures(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for mechanism, preset_options in FAMILIES[kind].mechanisms.items():
         for size, sizes in FAMILIES[kind].sizes.items():
             yield f"{kind}_{mechanism}{size}", {**sizes, **preset_options}
+            if mechanism == "una" and size.startswith("_today"):
+                yield f"{kind}{size}", {**sizes, **preset_options}
 
 
 def update() -> None:

@@ -22,6 +22,7 @@ from fairseq_ext.mechanisms.second_pass.adversary import build_adversary
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.compilation import is_compiled, run_compiled
 from fairseq_ext.models.deberta import DECODING_STEPS, build_convolution
+from fairseq_ext.models.layer_forms import FormedLayer
 from fairseq_ext.models.options import ENCODER_OPTIONS, OPTIONS
 
 
@@ -47,6 +48,9 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
         adversary=adversary,
         relative_dropout=cfg.dropout,
         dropout=cfg.attention_dropout,
+        bias=not cfg.no_biases,
+        kv_heads=options[f"{site}_kv_heads"] or None,
+        qk_norm=cfg.qk_norm,
         wrap=partial(quant_noise, p=cfg.quant_noise.pq, block_size=cfg.quant_noise.pq_block_size),
         **(width_of_keys if site == "cross" else {}),
     )
@@ -99,7 +103,7 @@ def _name_dropouts(layer: Any, base: type) -> None:
         dropout.module_name = base.__name__
 
 
-class EncoderLayer(Checkpointed, stock.TransformerEncoderLayerBase):
+class EncoderLayer(Checkpointed, FormedLayer, stock.TransformerEncoderLayerBase):
     """An encoder layer of fairseq's; `Inputs` travel as its `encoder_padding_mask`."""
 
     def __init__(self, cfg: TransformerConfig, index: int) -> None:
@@ -130,7 +134,7 @@ def _clear_padding(x: Tensor, padding: Tensor | Inputs | None) -> Tensor:
     return x.masked_fill(padding.T.repeat(1, passes)[:, :, None], 0.0)
 
 
-class DecoderLayer(Checkpointed, stock.TransformerDecoderLayerBase):
+class DecoderLayer(Checkpointed, FormedLayer, stock.TransformerDecoderLayerBase):
     """A decoder layer of fairseq's; `Inputs` travel as its two padding masks."""
 
     def __init__(self, cfg: TransformerConfig, index: int, no_encoder_attn: bool = False) -> None:

@@ -37,6 +37,7 @@ from fairseq_ext.models.config import (
     stock_options,
     to_field,
 )
+from fairseq_ext.models.layer_forms import FormOptions, keep_deberta
 from fairseq_ext.models.roberta_options import ROBERTA_SHARED, RobertaOptions
 
 TRAINING_OPTIONS = frozenset(
@@ -69,7 +70,7 @@ SHARED_LAYERS = [
         )
         for name in (
             *("layers", "layers_to_keep", "attention_heads"),
-            *("embed_dim", "ffn_embed_dim", "normalize_before"),
+            *("embed_dim", "ffn_embed_dim", "normalize_before", "kv_heads"),
         )
     ),
     Rule(
@@ -77,6 +78,12 @@ SHARED_LAYERS = [
         "{one} makes one stack of layers with the same heads, and {other} are not; leave out "
         "--cross-attention-heads",
         lambda shared, cross, decoder: shared and cross not in (0, decoder),
+    ),
+    Rule(
+        "cross_kv_heads decoder_kv_heads",
+        "{one} makes one stack of layers with the same heads, and {other} differ; give both the "
+        "same",
+        lambda shared, cross, decoder: shared and cross != decoder,
     ),
     *(
         Rule(
@@ -98,6 +105,8 @@ SHARED_LAYERS = [
 ]
 """Rules for the option that shares layers."""
 
+KV_HEADS = whole("[0, 10000]", "a number of heads; 0: as many as queries have")
+
 
 @dataclass
 class LayerOptions:
@@ -113,6 +122,10 @@ class LayerOptions:
             all; their width stays (fairseq-ext prune)
         decoder_heads_left: the same of decoder self-attention
         cross_heads_left: the same of encoder-decoder attention
+        encoder_kv_heads: heads of keys and values that the encoder's heads share in groups, a
+            divisor of their number; 1: all share one; 0: each has its own
+        decoder_kv_heads: the same of decoder self-attention
+        cross_kv_heads: the same of encoder-decoder attention
     """
 
     share_encoder_decoder_layers: bool = option(
@@ -125,6 +138,9 @@ class LayerOptions:
     encoder_heads_left: str = "all"
     decoder_heads_left: str = "all"
     cross_heads_left: str = "all"
+    encoder_kv_heads: int = option(0, KV_HEADS, alike=True, excludes=keep_deberta(0))
+    decoder_kv_heads: int = option(0, KV_HEADS, alike=True)
+    cross_kv_heads: int = option(0, KV_HEADS, alike=True)
 
 
 OPTIONS: list[Option] = []
@@ -146,7 +162,12 @@ FACTS: dict[str, Facts] = {}
 
 BUILDING_RULES: Rules = {
     name: rules
-    for config in (LayerOptions, RobertaOptions, *(k.options for k in HEAD_KINDS.values()))
+    for config in (
+        LayerOptions,
+        FormOptions,
+        RobertaOptions,
+        *(k.options for k in HEAD_KINDS.values()),
+    )
     for name, rules in read_rules(config).items()
 }
 """Rules for options of a model as a whole; those of a part are checked where it is built."""
@@ -162,7 +183,7 @@ def _list_own() -> Iterator[Option]:
                 yield from list_own_options(kind.options)
         extra = {"argparse_const": slot.bare} if slot.bare else {}
         yield from (to_field(name, each, **extra) for name, each in slot.list_options())
-    for config in (GateOptions, AdversaryOptions, LayerOptions):
+    for config in (GateOptions, AdversaryOptions, LayerOptions, FormOptions):
         yield from list_own_options(config)
     of_parts: dict[str, PartOption] = {}
     for _, part in list_parts():

@@ -7,9 +7,11 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_ext.attention.options import read_options
 from fairseq_ext.data.vocabulary import digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import to_dict
+from fairseq_ext.models.layer_forms import FormOptions
 from fairseq_ext.models.options import FACTS, OPTIONS, ROBERTA_OPTIONS
 from fairseq_ext.permissions import is_given
 from fairseq_ext.safe_loading import read_checkpoint
@@ -18,7 +20,12 @@ SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encode
 POOLER = ("pooler.weight", "pooler.bias")  # in the checkpoint of an imported encoder
 DIGEST = "dictionary"  # its name in checkpoints
 FIRST_POSITION = 2  # row of fairseq's embedding of positions, after the row of <pad>
+TODAY = {name: option.default for name, option in read_options(FormOptions).items()}
+TODAY["encoder_kv_heads"] = 0
+"""Options of forms of layers that checkpoints before them do not have -> default."""
+
 FORM = {"activation_fn": "gelu", "encoder_normalize_before": False, "layernorm_embedding": True}
+FORM |= TODAY
 DEBERTA = {
     name: field.default
     for name, _, field in ROBERTA_OPTIONS
@@ -117,7 +124,8 @@ def adopt_options(args: Namespace, checkpoint: str | None) -> None:
         )
     check_scorer(args, checkpoint, saved)
     for name in (*SIZES, *FORM, *DEBERTA):
-        flag, value, original = f"--{name.replace('_', '-')}", getattr(args, name), saved.get(name)
+        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        original = saved.get(name, TODAY.get(name) if saved else None)
         if value is None and name in SIZES:
             raise UsageError(
                 f"this architecture takes {flag} from a checkpoint; give --finetune-from-model and "

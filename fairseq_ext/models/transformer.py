@@ -13,6 +13,7 @@ from fairseq_ext.data.batch_facts import has_padding
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import model_options, options, role_options, shared_layers
 from fairseq_ext.models.config import resolve_options, to_transformer_config
+from fairseq_ext.models.layer_forms import set_form
 from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
 from fairseq_ext.models.mixins import SIDES, AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
@@ -40,6 +41,7 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         super().__init__(own, dictionary, embed_tokens, no_encoder_attn)
         share_positions(self.layers)
         self.max_target_positions = count_positions(self.layers, cfg.max_target_positions)
+        set_form(self, cfg)
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Build the next layer, with attention to the encoder if --cross-layers names it."""

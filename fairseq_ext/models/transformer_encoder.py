@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fairseq_ext.attention import AttentionRecorder, Inputs
 from fairseq_ext.data.batch_facts import has_padding, pass_on
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
+from fairseq_ext.models.layer_forms import set_form
 from fairseq_ext.models.layers import (
     EncoderLayer,
     build_relative_embeddings,
@@ -35,6 +36,7 @@ class TransformerEncoder(TransformerEncoderBase):
         self.relative = build_relative_embeddings(self.layers, cfg.encoder.embed_dim)
         self.max_source_positions = count_positions(self.layers, cfg.max_source_positions)
         self.symbols = build_symbols(cfg, dictionary)
+        set_form(self, cfg)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build the next layer."""
