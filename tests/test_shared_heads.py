@@ -4,8 +4,15 @@ import pytest
 import torch
 from mechanism_cases import find_case
 
-from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
-from fairseq_ext.attention import head_groups, normalisers
+from fairseq_ext.attention import (
+    Attention,
+    AttentionRecorder,
+    HeadGroup,
+    Inputs,
+    build_normaliser,
+    head_groups,
+    normalisers,
+)
 from fairseq_ext.errors import UsageError
 from fairseq_ext.testing import check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
@@ -87,7 +94,7 @@ def test_maps_masks_and_some_observed_heads(normalised):
     both = module, widen(module, qk_norm=normalised)
     x = torch.randn(T, 2, C, dtype=torch.double)
     for wanted in ([0, 1, 2, 3], [1, 2], []):
-        recorders = [AttentionRecorder(lambda site, layer: wanted) for _ in both]
+        recorders = [AttentionRecorder(lambda *_, wanted=wanted: wanted) for _ in both]
         inputs = [Inputs(recorder=recorder) for recorder in recorders]
         pair = [m(x, x, x, i, need_weights=False)[0] for m, i in zip(both, inputs, strict=True)]
         torch.testing.assert_close(*pair)

@@ -58,6 +58,7 @@ def set_form(module: nn.Module, cfg: Any) -> None:
     RMSNorm(x) = x / sqrt(mean(x^2) + eps) g (Zhang & Sennrich 2019, Eq. 4). Nothing random is
     drawn, and what is built by default stays the same module.
     """
+    child: Any
     for name, child in list(module.named_children()):
         if hasattr(child, "normalized_shape") and (cfg.norm == "rms" or cfg.no_biases):
             form = nn.RMSNorm if cfg.norm == "rms" else partial(nn.LayerNorm, bias=False)
