@@ -64,7 +64,7 @@ def set_form(module: nn.Module, cfg: Any) -> None:
             form = nn.RMSNorm if cfg.norm == "rms" else partial(nn.LayerNorm, bias=False)
             setattr(module, name, form(child.normalized_shape, eps=child.eps))
         elif isinstance(child, nn.Linear) and cfg.no_biases:
-            child.bias = None
+            child.register_parameter("bias", None)
 
 
 class FormedLayer(nn.Module):
