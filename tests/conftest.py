@@ -17,7 +17,7 @@ import warm
 import fairseq_ext.registry  # noqa: F401
 from fairseq_ext import commands as process
 from fairseq_ext.attention import normalisers as softmax
-from fairseq_ext.mechanisms.kernels import doubly_cpu
+from fairseq_ext.mechanisms.kernels import doubly_cpu, guided
 from fairseq_ext.prepare import byte_bpe
 from fairseq_ext.prepare.toy.corpus import corpus
 
@@ -91,6 +91,7 @@ def every_form(request, monkeypatch):
     if request.param == "fused":
         monkeypatch.setattr(softmax, "MIN_SCORES", 0)
         monkeypatch.setattr(doubly_cpu, "MIN_SCORES", 0)
+        monkeypatch.setattr(guided, "MIN_SCORES", 0)
 
 
 def fairseq(command: str, *args: object, check: bool = True, cwd: Path = ROOT):

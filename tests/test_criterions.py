@@ -3,7 +3,6 @@
 import json
 from argparse import Namespace
 from operator import mul
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from fairseq_ext.attention import normalisers as softmax_module
 from fairseq_ext.criterions.terms import unwrap
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.loss import sentence_losses
+from fairseq_ext.mechanisms.kernels import guided
 from fairseq_ext.training_logs import parse_line
 
 PAD, EOS = 1, 2
@@ -104,7 +104,7 @@ def test_the_released_code_as_one_option():
     _, size, log = criterion(model, batch)
     maps = seen[0]["encoder", 0]
     assert maps.eq(0).float().mean() > 0.3 and not torch.allclose(maps.sum(-1), torch.ones(()))
-    views = part._build_views(SimpleNamespace(sample=batch, output=(None, {})))
+    views = part._build_views(batch["net_input"])
     wanted = sum(
         sentence_losses(seen[0], site, part.guided[site], views[site], "mean", "zero")
         for site in part.guided
@@ -159,6 +159,29 @@ def test_activation_checkpointing_keeps_the_gradient(kind):
         model, criterion = setup(model=options)
         results.append(gradients(model, criterion(model, sample())[0]))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ag", {}),
+        ("ag", {"checkpoint_activations": True}),
+        ("ag_rdrop", {}),
+    ],
+)
+def test_guidance_without_maps(name, options, monkeypatch):
+    """Encoder and decoder have a kernel; a pattern of cross-attention has several targets a row."""
+    results, seen = [], []
+    for least in (0, 1 << 40):
+        monkeypatch.setattr(guided, "MIN_SCORES", least)
+        made = f"label_smoothed_cross_entropy_{name}"
+        model, criterion = setup(model={"attention_dropout": 0.0, **options}, _name=made)
+        model.register_forward_hook(lambda *call: seen.append(call[-1][1]["attention_maps"]))
+        loss, _, log = criterion(model, sample(side="left"))
+        results.append([loss, log["ag_loss"], gradients(model, loss)])
+        widths = {site: maps.dim() for (site, _), maps in seen[-1].items()}
+        assert widths == {"encoder": 4 - (not least), "decoder": 4 - (not least), "cross": 4}
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
 
 
 def test_dropped_layers_are_left_out():

@@ -1,7 +1,6 @@
 """ELECTRA with a learned generator: twin of loss and gradients, trainings, what is refused."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -248,8 +247,9 @@ def test_guidance_sees_what_the_discriminator_reads():
     model, criterion = build_composite(f"{REPLACED}_ag")
     sample, part = batch(), criterion.parts[0]
     inputs = {**sample["net_input"], "hidden": sample["target"]}
-    _, extra = model(**inputs, classification_head_name=REPLACED)
-    view = part._build_views(SimpleNamespace(sample=sample, output=(None, extra)))["encoder"]
+    recorder = part.keywords(0)["recorder"]
+    _, extra = model(**inputs, classification_head_name=REPLACED, recorder=recorder)
+    view = part._build_views(recorder.inputs)["encoder"]
     assert torch.equal(view.tokens, extra["replaced"]) and not view.tokens.eq(MASK).any()
 
 

@@ -1,7 +1,7 @@
 """Context of attention: `Inputs` of a forward pass, `AttentionContext` and `HeadCall` of a call."""
 
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 Bias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 """(scores [B, h, T, S], mask as `masks.combined_bias` returns it) -> both of them, changed."""
+
+Meter = Callable[[slice, "HeadCall", Any], tuple[Tensor, Tensor]]
+"""(which of the wanted heads, call, `Mask`) -> output [B, h, T, D], what is recorded [B, h, …]."""
 
 LayerBias = Callable[[slice], Bias]
 """Heads of a layer -> their bias."""
@@ -30,6 +33,8 @@ class ExtraPass(Protocol):
 class AttentionRecorder:
     """Collector of attention maps of the heads it asks for, in a forward pass (not incremental).
 
+    A subclass may take what it needs of maps, [B, heads, ...], in their place: see `build_meter`.
+
     Args:
         wants: ``wants(site, layer)`` gives the heads to observe there, or None; sites are
             "encoder", "decoder" (self-attention) and "cross", layers count from 0.
@@ -41,6 +46,7 @@ class AttentionRecorder:
             unless `dropped`, float32 or wider, of the last forward pass of a model. Rows of
             softmax sum to one; with a sink, mixed or hard-coded heads they need not, and mixed
             weights may be negative. Layers dropped by LayerDrop are absent.
+        inputs: the arguments of the model in that pass, by name.
     """
 
     def __init__(
@@ -54,6 +60,24 @@ class AttentionRecorder:
         self.detach = detach
         self.dropped = dropped
         self.maps: dict[tuple[str, int], Tensor] = {}
+        self.inputs: Mapping[str, Any] = {}
+
+    def begin(self, inputs: Mapping[str, Any]) -> None:
+        """Forget the maps; a model whose arguments are these begins a forward pass."""
+        self.maps, self.inputs = {}, inputs
+
+    def build_meter(self, site: str, layer: int, q: Tensor, k: Tensor) -> Meter | None:
+        """Return what attends in place of maps being recorded, or None to record them.
+
+        It is asked where heads are softmax of q k^T / sqrt(D) and nobody else wants their maps.
+
+        Args:
+            site: of the layer.
+            layer: its number.
+            q: [B, wanted heads, T, D].
+            k: [B, wanted heads, S, D].
+        """
+        return None
 
     def record(self, site: str, layer: int, maps: Tensor) -> None:
         """Keep the maps [B, wanted heads, T, S] of a layer."""
@@ -231,6 +255,7 @@ class HeadCall(NamedTuple):
         dropout: probability that a learned weight is dropped.
         bias: what an extra pass changes, or None.
         relative: what a layer's `Scorer.build_projections` made of shared embeddings, or None.
+        meter: attends to these heads in place of their maps being recorded, or None.
     """
 
     q: Tensor
@@ -241,3 +266,4 @@ class HeadCall(NamedTuple):
     dropout: float = 0.0
     bias: Bias | None = None
     relative: Any = None
+    meter: Callable[["HeadCall", Any], tuple[Tensor, Tensor]] | None = None

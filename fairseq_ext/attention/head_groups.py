@@ -39,6 +39,7 @@ class HeadGroup(nn.Module):
         learned: they have queries and keys; what they look at is learned.
         window: how many keys before a query they have to see, at least 1; None: all.
         query_factor: what queries are multiplied by, beside the scorer's own scale.
+        is_plain: weights are the softmax of q k^T / sqrt(D), with rotated q and k or not.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class HeadGroup(nn.Module):
         self.num_heads, self.normaliser, self.positions = num_heads, normaliser, positions
         self.scorer, self.masks = DotProduct() if scorer is None else as_scorer(scorer), masks
         self.window, self.learned = self.scorer.window, self.scorer.learned
+        unbiased = positions is None or type(positions).bias is Positions.bias
+        self.is_plain = normaliser.is_softmax and self.scorer.multiplies and unbiased  # so learned
 
     def extra_repr(self) -> str:
         """Return the number of heads, and masks other than the default ones, for printing."""
@@ -69,6 +72,8 @@ class HeadGroup(nn.Module):
         self, call: HeadCall, observed: bool, mixer: HeadMixer | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output [B, h, T, D] of some heads and, if observed, weights [B, h, T, S].
+
+        A meter of the call takes the place of weights by what it records.
 
         Args:
             mixer: of the layer's heads.
@@ -90,6 +95,8 @@ class HeadGroup(nn.Module):
             call = call._replace(q=call.q * self.query_factor)
         if self.positions is not None:
             call = self.positions.rotate(call)
+        if call.meter is not None:
+            return call.meter(call, combined_mask(self.masks, call.context, call.heads))
         fusible = not observed and mixer is None and call.bias is None
         if fusible and (out := self._fused(call)) is not None:
             return out, None
@@ -193,11 +200,18 @@ def drop_weights(weights: Tensor, rate: float) -> Tensor:
     """
     if not rate or weights.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(weights, rate)
+    return weights * draw_factors(weights, rate)
+
+
+def draw_factors(weights: Tensor, rate: float) -> Tensor:
+    """Return what `drop_weights` multiplies each of these weights by."""
+    if weights.device.type != "cpu":
+        return F.dropout(torch.ones_like(weights), rate)
     dropped = round(rate * RANDOM_LEVELS)
     random = torch.empty(weights.shape, dtype=torch.int16).random_()
     kept = (random >= dropped).to(weights.dtype)
     scale = RANDOM_LEVELS / (RANDOM_LEVELS - dropped) if dropped < RANDOM_LEVELS else 0.0
-    return weights * kept.mul_(scale)
+    return kept.mul_(scale)
 
 
 class HeadPart(NamedTuple):

@@ -138,17 +138,3 @@ def check_shared_mask(mask: Mask) -> None:
             "a head mixer gives a head the weights of others, and a mask differs between heads; "
             "leave out the mask, or the mixer"
         )
-
-
-def stack_parts(q: Tensor, parts: int, inputs: Inputs) -> Tensor:
-    """Return queries that see a part of a head's width each: [B, h, T, D] -> [B, h, parts T, D].
-
-    They are 0 elsewhere, and have a factor for the larger D in q k^T / sqrt(D).
-    """
-
-    def compute() -> Tensor:
-        chosen = torch.eye(parts, dtype=q.dtype, device=q.device) * parts**0.5
-        return chosen.repeat_interleave(q.size(-1) // parts, 1)[:, None, None, None]
-
-    chosen = inputs.cached(("parts", parts, q.size(-1), q.dtype), compute)
-    return (q.permute(2, 0, 1, 3) * chosen).flatten(0, 1).permute(1, 2, 0, 3)

@@ -13,6 +13,7 @@ from fairseq_ext.attention.context import (
     ExtraPass,
     HeadCall,
     Inputs,
+    Meter,
     as_inputs,
 )
 from fairseq_ext.attention.gates import HeadGate, gate_heads
@@ -59,6 +60,7 @@ class Attention(CachedProjections):
         learned_heads: heads that learn what they look at.
         renames_only: whether the parameters of mechanisms in a checkpoint stay as they are.
         unrestricted_heads: learned heads with the default masks, which may look at every token.
+        plain_heads: their maps are the softmax of q k^T / sqrt(D), and nothing mixes them.
         num_maps: how many maps are normalised: H, or more if a mixer makes several of each head.
 
     Raises:
@@ -112,6 +114,7 @@ class Attention(CachedProjections):
         self.unrestricted_heads = [
             head for head in self.learned_heads if owners[head].masks == DEFAULT_MASKS
         ]
+        self.plain_heads = {h for h, g in enumerate(owners) if g.is_plain and mixer is None}
         windows = [group.window or 0 for group in groups]
         unmasked = all(group.masks == DEFAULT_MASKS for group in groups)  # others may count keys
         windowed = self.self_attention and windows and all(windows) and unmasked
@@ -185,10 +188,13 @@ class Attention(CachedProjections):
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
         n = len(inputs.passes)
         chunks = _chunk(query, n, 1), _chunk(q, n), _chunk(k, n), _chunk(v, n)
-        rows = zip(inputs.passes, *chunks, strict=True)
-        results = [self._attend(*row, context, observed, relative) for row in rows]
+        rows, meter = zip(inputs.passes, *chunks, strict=True), None
+        if inputs.recorder and recorded and not every and self.plain_heads.issuperset(recorded):
+            sized = (x[: len(x) // n, : len(recorded)] for x in (q, k))
+            meter = inputs.recorder.build_meter(self.site, self.layer, *sized)
+        results = [self._attend(*row, context, observed, relative, meter) for row in rows]
         out = split_beam(_join([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
-        maps = results[0][1]  # [B, observed heads, T, S]
+        maps = results[0][1]  # [B, observed heads, T, S], or what the meter records
         # observe
         if maps is not None:
             maps = split_beam(maps, context.beam)
@@ -216,11 +222,13 @@ class Attention(CachedProjections):
         context: AttentionContext,
         observed: list[int],
         relative: Any,
+        meter: Meter | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend in one pass, whose input is x [T, B, C]: from scores to mixed values.
 
         Returns:
-            output [B, H, T, D] and, except in an extra pass, maps [B, observed heads, T, S].
+            output [B, H, T, D] and, except in an extra pass, maps [B, observed heads, T, S] or
+            what the meter records.
         """
         bias = None
         if extra is not None:
@@ -230,6 +238,10 @@ class Attention(CachedProjections):
             part_bias = None if bias is None else bias(part.heads)
             tables = relative and relative.select(part.learned)
             call = HeadCall(*qkv, context, part.own, dropout, part_bias, tables)
+            if meter is not None and part.observed:
+                first = observed.index(part.heads.start)
+                own = slice(first, first + part.heads.stop - part.heads.start)
+                call = call._replace(meter=partial(meter, own))
             mixer = self.mixer if part.group.learned else None
             results.append(part.group.attend(call, part.observed, mixer))
         maps = [weights for _, weights in results if weights is not None]

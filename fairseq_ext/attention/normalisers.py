@@ -23,10 +23,11 @@ class Normaliser(nn.Module):
             queries must not see each other.
         fuses_bias: `fused` takes a mask with a bias of the scores, and gets all masks so.
         shares_heads: `fused` takes keys and values with fewer heads than queries have.
+        is_softmax: it is softmax and nothing else.
     """
 
     across_queries = False
-    fuses_bias = shares_heads = False
+    fuses_bias = shares_heads = is_softmax = False
 
     def __init__(self, heads: int = 1) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ def is_fused(call: HeadCall) -> bool:
 class Softmax(Normaliser):
     """UNAS: W_ij = exp(s_ij) / sum_j' exp(s_ij')  (Ding et al., Eq. 1)."""
 
-    fuses_bias = shares_heads = True
+    fuses_bias = shares_heads = is_softmax = True
 
     def weights(
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice

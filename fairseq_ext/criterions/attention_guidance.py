@@ -5,6 +5,7 @@
 
 import logging
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -14,7 +15,6 @@ from fairseq.distributed import utils as distributed
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.attention.options import (
     Rules,
     check_ranges,
@@ -28,6 +28,7 @@ from fairseq_ext.criterions.terms import Term, TrainingStep
 from fairseq_ext.mechanisms.guidance.loss import EDGES, REDUCTIONS, sentence_losses
 from fairseq_ext.mechanisms.guidance.patterns import View
 from fairseq_ext.mechanisms.guidance.plan import DEFAULT_PERIODS, is_encoder_alone, plan_guidance
+from fairseq_ext.mechanisms.guidance.recorder import GuidanceRecorder
 from fairseq_ext.mechanisms.guidance.schedule import (
     ALPHA_CHOICES,
     DECODER_ALPHAS,
@@ -162,16 +163,17 @@ class AttentionGuidance(Term):
         """Return a recorder of the guided heads, as long as they are guided."""
         if not self.schedule.factor(updates):
             return {}
-        heads = {(site, i): h for site, g in self.guided.items() for i, h in g.layers.items()}
-        dropped = str(self.cfg.ag_maps) == "after"
-        return {"recorder": AttentionRecorder(lambda *place: heads.get(place), dropped=dropped)}
+        edges, dropped = str(self.cfg.ag_edges), str(self.cfg.ag_maps) == "after"
+        return {"recorder": GuidanceRecorder(self.guided, self._build_views, edges, dropped)}
 
     def loss(self, step: TrainingStep) -> tuple[Tensor | float, Log]:
         """Return the guidance loss; choose its weight in the first step unless it is given."""
         share = self.schedule.factor(step.updates)
         if not share:
             return 0.0, {"ag_alpha": 0.0}
-        views, maps = self._build_views(step), step.output[1]["attention_maps"]
+        maps, replaced = step.output[1]["attention_maps"], step.output[1].get("replaced")
+        read = {} if replaced is None else {"src_tokens": replaced}  # by a generator
+        views = self._build_views({**step.sample["net_input"], **read})
         forms = str(self.cfg.ag_reduction), str(self.cfg.ag_edges)
         losses = sum(
             sentence_losses(maps, site, guided, views[site], *forms)
@@ -190,11 +192,9 @@ class AttentionGuidance(Term):
         """Log the unweighted loss and the weight."""
         log_means(logs, ("ag_loss", "ag_alpha"))
 
-    def _build_views(self, step: TrainingStep) -> dict[str, View]:
-        """Return site -> tokens and padding of a batch as the model read it, for the patterns."""
-        inputs = step.sample["net_input"]
+    def _build_views(self, inputs: Mapping[str, Any]) -> dict[str, View]:
+        """Return site -> tokens and padding as a model with these arguments reads them."""
         source, target = inputs["src_tokens"], inputs.get("prev_output_tokens")
-        source = step.output[1].get("replaced", source)  # by a generator
         keys = source.ne(self.task.source_dictionary.pad())
         views = {"encoder": View(source, keys, keys)}
         if target is not None:

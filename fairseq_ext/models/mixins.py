@@ -117,7 +117,7 @@ def record_attention(forward: Callable) -> Callable:
             warnings.warn(message, DeprecationWarning, stacklevel=4)
             recorder = listener
         if recorder is not None:
-            recorder.maps = {}
+            recorder.begin(kwargs)
         if second is not None:
             second.counts = {}
         output, extra = forward(self, *args, recorder=recorder, second=second, **kwargs)

@@ -188,6 +188,8 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
         if hidden is not None:
             src_tokens, scores = self.replace_tokens(src_tokens, hidden)
             generated = {"replaced": src_tokens, "generator": scores}
+            if recorder is not None:
+                recorder.begin(generated | {"src_tokens": src_tokens})
         headed = classification_head_name is not None or task_head and self.task_head is not None
         inputs |= {"recorder": recorder, "second": second, "decode": not (headed or features_only)}
         encoded, extra = self.encoder(src_tokens, True, return_all_hiddens, **inputs)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, View
 from fairseq_ext.mechanisms.guidance.plan import GuidedHeads, PatternHeads
+from fairseq_ext.mechanisms.kernels.guided import Targets, add_slopes, measure
 
 REDUCTIONS = ("mean", "sum")
 
@@ -38,8 +39,9 @@ def sentence_losses(
     """Return A_b = sum over layers and patterns of ||H - P||^2, over real rows and columns: [B].
 
     Args:
-        maps: (site, layer) -> recorded maps of the guided heads, [B, heads, T, S]. Layers dropped
-            by LayerDrop are absent.
+        maps: (site, layer) -> recorded maps of the guided heads, [B, heads, T, S], or the distances
+            of their rows, [B, heads, T]; see `GuidanceRecorder`. Layers dropped by LayerDrop are
+            absent.
         site: of the maps to be guided.
         guided: the heads and their patterns.
         view: rows and columns of the maps.
@@ -49,12 +51,18 @@ def sentence_losses(
     recorded = [maps[site, layer] for layer in guided.layers if (site, layer) in maps]
     if not recorded:
         return torch.zeros(len(view.queries), device=view.queries.device)
-    parts = [
-        distance([each[:, part] for each in recorded])
-        for part, distance in find_distances(guided, view, edges)
-    ]
+    measured = [each for each in recorded if each.dim() == 3]
+    recorded = [each for each in recorded if each.dim() == 4]
+    distances = [torch.stack(measured)] if measured else []
+    if recorded:
+        parts = [
+            distance([each[:, part] for each in recorded])
+            for part, distance in find_distances(guided, view, edges)
+        ]
+        distances.append(torch.cat(parts, 2))
     weights = head_weights(guided, reduction, view.tokens.device)
-    rows = (weights * torch.cat(parts, 2)).sum((0, 2))
+    layers = distances[0] if len(distances) == 1 else torch.cat(distances)
+    rows = (weights * layers).sum((0, 2))
     return (rows * row_weights(view, reduction)).sum(1)
 
 
@@ -93,9 +101,26 @@ def find_distances(guided: GuidedHeads, view: View, edges: str) -> Iterator[tupl
                 yield slice(start, stop), build(target)
         else:
             parts = [*neighbours]
-            index = [target[:, None].expand(-1, e.stop - e.start, -1) for e, target in parts]
             heads = slice(parts[0][0].start, parts[-1][0].stop)
-            yield heads, _distance_to_index(torch.cat(index, 1), view, edges)
+            yield heads, _distance_to_targets(_join_targets(parts, view, edges))
+
+
+def find_targets(guided: GuidedHeads, view: View, edges: str) -> Targets | None:
+    """Return the keys that rows of the guided heads should look at, or None if it is not one each.
+
+    Rows are those of the heads in the order of the patterns.
+    """
+    rows = [(each, _find_rows(each, guided, view)) for each in guided.patterns]
+    single = all(target.dtype == torch.long for _, target in rows)
+    return _join_targets(rows, view, edges) if single else None
+
+
+def _join_targets(rows: Sequence[tuple[PatternHeads, Tensor]], view: View, edges: str) -> Targets:
+    """Return the targets of neighbouring heads, whose patterns give an index, or -1 at an edge."""
+    heads = [target[:, None].expand(-1, e.stop - e.start, -1) for e, target in rows]
+    index = torch.cat(heads, 1)
+    share = None if edges == "zero" else 1 / view.visible.clamp(min=1)[:, None]
+    return Targets(index.clamp(min=0)[..., None], index >= 0, share)
 
 
 def _find_rows(heads: PatternHeads, guided: GuidedHeads, view: View) -> Tensor:
@@ -108,14 +133,12 @@ def _find_rows(heads: PatternHeads, guided: GuidedHeads, view: View) -> Tensor:
     return rows & view.keys if rows.dtype == torch.bool else rows.where(view.queries, -1)
 
 
-def _distance_to_index(index: Tensor, view: View, edges: str) -> Distance:
-    """Return the distance to 1 at an index [B, k, T], or where that is -1 to an edge."""
-    share = None if edges == "zero" else 1 / view.visible.clamp(min=1)[:, None]
-    target, has_target = index.clamp(min=0)[..., None], index >= 0
-    return lambda maps: _IndexDistance.apply(target, has_target, share, *maps)
+def _distance_to_targets(targets: Targets) -> Distance:
+    """Return the distance to 1 at a key of each row, or to an edge."""
+    return lambda maps: _TargetDistance.apply(*targets, *maps)
 
 
-class _IndexDistance(torch.autograd.Function):
+class _TargetDistance(torch.autograd.Function):
     """The distance of the maps [B, k, T, S] of layers to their targets, [L, B, k, T].
 
     Both ways stack the maps in memory of their own, which nothing keeps.
@@ -123,23 +146,17 @@ class _IndexDistance(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, target: Tensor, has_target: Tensor, share: Tensor | None, *maps: Tensor
+        ctx: Any, keys: Tensor, exist: Tensor, share: Tensor | None, *maps: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(target, has_target, share, *maps)
-        stacked = torch.stack(maps)
-        hit = stacked.gather(-1, target.expand(len(maps), -1, -1, -1, -1)).squeeze(-1)
-        edge = 0.0 if share is None else (1 - 2 * stacked.sum(-1)) * share
-        return stacked.square_().sum(-1) + torch.where(has_target, 1 - 2 * hit, edge)
+        ctx.save_for_backward(keys, exist, share, *maps)
+        return measure(torch.stack(maps), Targets(keys, exist, share))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        target, has_target, share, *maps = ctx.saved_tensors
+        keys, exist, share, *maps = ctx.saved_tensors
         twice = 2 * gradient
         slopes = torch.stack(maps).mul_(twice[..., None])
-        if share is not None:
-            slopes -= (twice * share).masked_fill(has_target, 0)[..., None]
-        target = target.expand(len(maps), -1, -1, -1, -1)
-        slopes.scatter_add_(-1, target, -(twice * has_target)[..., None])
+        slopes = add_slopes(slopes, twice, Targets(keys, exist, share))
         return None, None, None, *slopes.unbind()
 
 
