@@ -13,9 +13,11 @@ from fairseq.trainer import Trainer
 import fairseq_ext.registry  # noqa: F401 - the patches
 from fairseq_ext.data import batch_facts
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import guided
 from fairseq_ext.patches import waits
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import counting  # noqa: E402
 import operations  # noqa: E402
 import steps  # noqa: E402
 
@@ -165,3 +167,20 @@ def test_every_family_has_bounds(tmp_path):
     rows = [f'"{step}": {tuple(count(step, tmp_path))}' for step in lacking]
     assert not rows, f"enter into BOUNDS of {__file__}: {', '.join(rows)}"
     assert list(BOUNDS) == sorted(BOUNDS)
+
+
+@pytest.mark.slow
+def test_guided_attention_keeps_no_map_for_the_backward_pass(tmp_path, monkeypatch):
+    """At 2,048 tokens a step saves what one without guidance does; with maps far more."""
+    monkeypatch.setattr(operations, "NARROW", (256, 512, 4))
+    operations.KINDS["masked_lm"][1](tmp_path, operations.SYMBOLS, 1)
+    lines, saved = operations.list_masked_lm(2), {}
+    for name, least in (("una", 0), ("ag", 0), ("maps", sys.maxsize)):
+        monkeypatch.setattr(guided, "MIN_SCORES", least)
+        flags = [re.sub("^32$", "2048", flag) for flag in lines[name.replace("maps", "ag")]]
+        args = SimpleNamespace(device="cpu", precision="bf16", seed=1, max_tokens=2048)
+        candidate = steps.build_candidate([str(tmp_path), *flags], args)
+        (batch,) = steps.read_batches(candidate, 1)
+        assert batch["net_input"]["src_tokens"].shape == (1, 2048)
+        saved[name] = counting.count_step(steps.build_trainer(candidate), batch, 0.15).saved_bytes
+    assert saved["ag"] <= 1.05 * saved["una"] < saved["maps"] / 2

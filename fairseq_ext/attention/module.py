@@ -227,8 +227,7 @@ class Attention(CachedProjections):
         """Attend in one pass, whose input is x [T, B, C]: from scores to mixed values.
 
         Returns:
-            output [B, H, T, D] and, except in an extra pass, maps [B, observed heads, T, S] or
-            what the meter records.
+            output [B, H, T, D] and, except in an extra pass, maps or what the meter records.
         """
         bias = None
         if extra is not None:
@@ -239,9 +238,8 @@ class Attention(CachedProjections):
             tables = relative and relative.select(part.learned)
             call = HeadCall(*qkv, context, part.own, dropout, part_bias, tables)
             if meter is not None and part.observed:
-                first = observed.index(part.heads.start)
-                own = slice(first, first + part.heads.stop - part.heads.start)
-                call = call._replace(meter=partial(meter, own))
+                first, last = (observed.index(h) for h in (part.heads.start, part.heads.stop - 1))
+                call = call._replace(meter=partial(meter, slice(first, last + 1)))
             mixer = self.mixer if part.group.learned else None
             results.append(part.group.attend(call, part.observed, mixer))
         maps = [weights for _, weights in results if weights is not None]
