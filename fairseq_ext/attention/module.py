@@ -27,7 +27,6 @@ from fairseq_ext.errors import UsageError
 
 OWN_PARAMETERS = r"(adversary\.|gate(\.|$)|groups\.|mixer\.)"
 
-
 HEADS_FLAGS = {
     "encoder": "--encoder-attention-heads",
     "decoder": "--decoder-attention-heads",
