@@ -50,3 +50,8 @@ def gate_heads(gate: HeadGate | Tensor | None, out: Tensor, x: Tensor) -> Tensor
         offset = gate.to(out.dtype)[:, None, None]
         return torch.addcmul(out, out, offset)  # 1 + offset would be rounded in 16 bits
     return gate(out, x)
+
+
+def gate_weight(offset: Tensor) -> float:
+    """Return the weight of a head, rounded for the log."""
+    return round(1 + offset.item(), 4)

@@ -16,12 +16,13 @@ from fairseq_ext.attention.context import (
     Meter,
     as_inputs,
 )
-from fairseq_ext.attention.gates import HeadGate, gate_heads
-from fairseq_ext.attention.head_groups import HeadGroup, check_groups, regroup, split_heads
+from fairseq_ext.attention.gates import HeadGate, gate_heads, gate_weight
+from fairseq_ext.attention.head_groups import HeadGroup, check_groups, split_heads
 from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, split_beam
+from fairseq_ext.attention.regrouping import check_shape, regroup
 from fairseq_ext.attention.shared_heads import check_product, check_shared_heads
 from fairseq_ext.errors import UsageError
 
@@ -253,7 +254,7 @@ class Attention(CachedProjections):
         if self.mixer is not None:
             statistics |= self.mixer.statistics()
         if isinstance(self.gate, Tensor):
-            statistics |= {f"gate{h}": partial(_gate_weight, x) for h, x in enumerate(self.gate)}
+            statistics |= {f"gate{h}": partial(gate_weight, x) for h, x in enumerate(self.gate)}
         elif self.gate is not None:
             statistics |= self.gate.statistics()
         return {f"{self.site}{self.layer}_{name}": value for name, value in statistics.items()}
@@ -279,22 +280,13 @@ class Attention(CachedProjections):
         pattern = re.compile(rf"{re.escape(name)}\.{OWN_PARAMETERS}")
         own = {k: x for k, x in self.state_dict(prefix=f"{name}.").items() if pattern.match(k)}
         regroup(state_dict, own, f"{name}.groups.")
+        heads = {self.num_heads, *(group.num_heads for group in self.groups)}
         for key in filter(pattern.match, list(state_dict)):
             if key not in own or own[key].shape != state_dict[key].shape:
                 saved = state_dict.pop(key)
-                self._check_shape(key, saved.shape, own.get(key, saved).shape)
+                check_shape(key, saved.shape, own.get(key, saved).shape, heads)
         for key, value in own.items():
             state_dict.setdefault(key, value.clone())
-
-    def _check_shape(self, key: str, saved: Sequence[int], shape: Sequence[int]) -> None:
-        """Raise UsageError if shapes differ in anything but a number of heads."""
-        heads = {self.num_heads, *(group.num_heads for group in self.groups)}
-        differing = (size for old, size in zip(saved, shape, strict=False) if old != size)
-        if len(saved) != len(shape) or not heads.issuperset(differing):
-            raise UsageError(
-                f"{key} is {list(saved)} in the checkpoint and {list(shape)} here; give the "
-                "options that the checkpoint was trained with"
-            )
 
 
 def _chunk(x: Tensor, parts: int, axis: int = 0) -> Sequence[Tensor]:
@@ -305,7 +297,3 @@ def _chunk(x: Tensor, parts: int, axis: int = 0) -> Sequence[Tensor]:
 def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
     """Return the parts joined along an axis; a single part is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
-
-
-def _gate_weight(offset: Tensor) -> float:
-    return round(1 + offset.item(), 4)
