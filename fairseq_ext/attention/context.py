@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -136,9 +136,9 @@ class Inputs:
     token_features: Any = None
     relative: Tensor | None = None
     keys: Tensor | None = None
-    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._cache: dict[Hashable, Any] = {}  # no field: fully_shard would copy it
         shape = [] if self.masked is None else list(self.masked.shape)
         if len(shape) not in (0, 2, 4) or shape[1:-2] not in ([], [1]):
             raise UsageError(f"A mask is {shape}; give one for all heads, [T, S] or [B, 1, T, S].")

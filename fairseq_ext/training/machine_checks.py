@@ -15,7 +15,7 @@ before_training: list[Callable[[Any], None]] = []
 
 LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}  # variables that fairseq reads
 SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
-CPU_DDP = ("legacy_ddp", "no_c10d")
+CPU_DDP = ("legacy_ddp", "no_c10d", "pytorch_ddp", "c10d", "fsdp2")
 CPU_FLAGS = "--distributed-backend gloo --ddp-backend legacy_ddp"
 BF16_INSTRUCTIONS = {"avx512_bw", "amx_bf16", "bf16", "sve_bf16"}  # any one makes products fast
 
@@ -74,8 +74,8 @@ def check_processes(cfg: Any) -> None:
     if launched and "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         _check_torchrun(cfg.distributed_training, on_cpu)
     alone = cfg.distributed_training.distributed_world_size == 1
-    if alone and cfg.optimizer is not None:  # under torchrun and Slurm, too, it gets no group
-        _check_sharding(cfg.distributed_training)
+    if cfg.optimizer is not None:
+        _check_sharding(cfg)
     if on_cpu and not alone:
         _check_cpu(cfg, started=launched or _slurm_starts() or torch.cuda.device_count() > 0)
 
@@ -108,12 +108,16 @@ def _check_torchrun(flags: Any, on_cpu: bool) -> None:
         )
 
 
-def _check_sharding(flags: Any) -> None:
-    if flags.ddp_backend == "fully_sharded" and not flags.distributed_init_method:
+def _check_sharding(cfg: Any) -> None:
+    if cfg.distributed_training.ddp_backend == "fully_sharded":
         raise UsageError(
-            "--ddp-backend fully_sharded shards a model over several processes, and here is one; "
-            "leave it out, or start several by --distributed-world-size"
+            "--ddp-backend fully_sharded needs fairscale, which is no longer maintained and does "
+            "not work here; give --ddp-backend fsdp2, which shards by torch itself"
         )
+    if cfg.distributed_training.ddp_backend == "fsdp2":
+        from fairseq_ext.training import sharding  # slow
+
+        sharding.check(cfg)
 
 
 def _check_cpu(cfg: Any, started: bool) -> None:

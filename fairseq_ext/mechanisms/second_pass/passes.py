@@ -7,7 +7,7 @@ logit = score + (m - 1) * 10,000, for without that there would be no gradient to
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -89,10 +89,10 @@ class SecondPass:
     empty_rows: str = "unmasked"
     padded_rows: bool = False
     embedded_padding: str | None = None
-    counts: dict[int, UnitCounts] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.apply_mask = EMPTY_ROWS[self.empty_rows]
+        self.counts: dict[int, UnitCounts] = {}  # no field: fully_shard would copy it
 
     def bias(self, attention: Any, x: Tensor, context: AttentionContext) -> LayerBias | None:
         """Return the bias of a layer whose attention has the input x [T, B, C]; None if none."""

@@ -1,0 +1,76 @@
+"""Patches of training in several processes: models that they share, and DDP on CPUs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fairseq.dataclass import ChoiceEnum, configs, constants, initialize
+
+from fairseq_ext.training import sharding
+from fairseq_ext.wrapping import find_owner, wrap
+
+TRAINER = "fairseq.trainer:Trainer"
+
+
+def share_parameters() -> None:
+    """Train a model that several processes share, by torch's `fully_shard`: --ddp-backend fsdp2.
+
+    Fault: --ddp-backend fully_sharded needs fairscale, which nobody maintains and which fails with
+        torch of today.
+    Asked: whose model does not fit each GPU; loud; none.
+    Since: fairseq 0.10.
+    Until: fairseq wraps models by `fully_shard`.
+    """
+    names = [choice.value for choice in constants.DDP_BACKEND_CHOICES]
+    choices = ChoiceEnum(sorted([*names, sharding.BACKEND]))
+    settings: Any = configs.DistributedTrainingConfig
+    settings.__dataclass_fields__["ddp_backend"].type = choices
+    settings.__annotations__["ddp_backend"] = choices
+    initialize.hydra_init()  # which has read the former choices
+
+    def build(original: Callable, args: Any, model: Any, group: Any, device: Any) -> Any:
+        if args.ddp_backend != sharding.BACKEND:
+            return original(args, model, group, device)
+        return sharding.shard(model, group, device)
+
+    def optimize(original: Callable, trainer: Any) -> None:
+        if not sharding.is_chosen(trainer.cfg):
+            return original(trainer)
+        common = trainer.cfg.common
+        given, common.bf16 = common.bf16, False  # parameters are in float32
+        try:
+            original(trainer)
+        finally:
+            common.bf16 = given
+        return sharding.share_state(trainer.optimizer.optimizer)
+
+    def clip(original: Callable, trainer: Any, max_norm: float) -> Any:
+        if not sharding.is_chosen(trainer.cfg):
+            return original(trainer, max_norm)
+        return sharding.clip_norm([*trainer.optimizer.params], max_norm)
+
+    def saves_together(trainer: Any) -> bool:
+        return sharding.is_chosen(trainer.cfg) or alone(trainer)
+
+    wrap("fairseq.models", "DistributedFairseqModel", build)
+    wrap(TRAINER, "_build_optimizer", optimize)
+    wrap(TRAINER, "clip_grad_norm", clip)
+    trainer = find_owner(TRAINER)
+    alone = trainer.always_call_state_dict_during_save_checkpoint.fget
+    trainer.always_call_state_dict_during_save_checkpoint = property(saves_together)
+
+
+def average_gradients_on_cpus() -> None:
+    """Let --ddp-backend pytorch_ddp train on CPUs.
+
+    Fault: fairseq names a GPU for it.
+    Asked: who tries on CPUs what runs on GPUs; loud; none.
+    Since: always.
+    Until: fairseq passes no device_ids without CUDA.
+    """
+
+    def parallel(original: Callable, module: Any, **how: Any) -> Any:
+        if next(module.parameters()).device.type == "cpu":
+            how |= {"device_ids": None, "output_device": None}
+        return original(module, **how)
+
+    wrap("fairseq.models.distributed_fairseq_model", "DistributedDataParallel", parallel)
