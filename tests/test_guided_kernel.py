@@ -25,9 +25,9 @@ def on_small_inputs(request, monkeypatch):
     monkeypatch.setitem(kernel.BLOCK_BYTES, "cpu", request.param // torch.get_num_threads())
 
 
-def recorder_of(view, text, edges="uniform", dropped=False, site="encoder", layers=1):
+def recorder_of(view, text, edges="uniform", dropped=False, site="encoder", layers=1, first=1):
     patterns = parse_heads("--ag-encoder-heads", text)
-    heads = range(1, 1 + patterns[-1].stop)  # the first head is not guided
+    heads = range(first, first + patterns[-1].stop)
     symbols = {each.pattern: [5] for each in patterns}
     guided = GuidedHeads(dict.fromkeys(range(layers), heads), patterns, symbols)
     return GuidanceRecorder({site: guided}, lambda inputs: {site: view}, edges, dropped)
@@ -101,6 +101,14 @@ def test_a_decoder_without_padding(on_small_inputs, monkeypatch):
     view = View(tokens, tokens.ne(PAD), tokens.ne(PAD), causal=True)
     recorder = recorder_of(view, SITES["decoder"], site="decoder")
     compare(layer("decoder"), recorder, "decoder", view, "uniform", monkeypatch, reduction="sum")
+
+
+@pytest.mark.parametrize("text", ["next:1,prev:2", "next:1,prev:3"])
+def test_heads_that_share_keys(text, on_small_inputs, monkeypatch):
+    """Some of them guided, and all of them."""
+    view = view_of("encoder", "left")
+    recorder = recorder_of(view, text, first=4 - int(text[-1]) - 1)
+    compare(layer(kv_heads=2), recorder, "encoder", view, "uniform", monkeypatch)
 
 
 @pytest.mark.parametrize("dropped", [False, True])

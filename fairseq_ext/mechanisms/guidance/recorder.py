@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fairseq_ext.attention.context import AttentionRecorder, HeadCall, Meter
 from fairseq_ext.attention.masks import Mask
+from fairseq_ext.attention.shared_heads import repeat_heads
 from fairseq_ext.mechanisms.guidance.loss import find_targets
 from fairseq_ext.mechanisms.guidance.patterns import View
 from fairseq_ext.mechanisms.guidance.plan import GuidedHeads
@@ -59,4 +60,5 @@ class GuidanceRecorder(AttentionRecorder):
         """Return the output of some of the guided heads, and their distances."""
         keys, exist, share = targets
         own = kernel.Targets(keys[:, heads], exist[:, heads], share)
-        return kernel.attend(call.q, call.k, call.v, mask, own, call.dropout, self.dropped)
+        k, v = (repeat_heads(x, call.q.size(1)) for x in (call.k, call.v))
+        return kernel.attend(call.q, k, v, mask, own, call.dropout, self.dropped)
