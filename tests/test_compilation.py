@@ -12,6 +12,7 @@ from torch.utils import _triton
 import fairseq_ext.registry  # noqa: F401
 from fairseq_ext.commands import flags
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import distances
 from fairseq_ext.models import compilation
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -91,6 +92,15 @@ def test_masked_words_are_two_graphs_for_all_lengths(name, data, graphs):
     """Scores of masked tokens are as many as there are."""
     run_whole("masked_lm", name, data["masked_lm"])
     assert len(graphs) <= 2 * 2
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_distances_of_a_graph_are_those_of_blocks(keys):
+    torch.manual_seed(1)
+    x, table = torch.randn(2, 3, 5, 4), torch.randn(3, 4, 9)
+    scores = torch.randn(2, 3, 5, 5)
+    found = distances._add_gathered(scores, x, table, keys)
+    torch.testing.assert_close(found, distances.add_distances(scores.clone(), x, table, keys))
 
 
 def train(name, folder, layers, batches=3):

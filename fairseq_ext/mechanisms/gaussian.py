@@ -70,7 +70,8 @@ class Gaussian(Scorer):
     def fused(self, call: HeadCall) -> Tensor | None:
         """Return the output [B, h, T, D] of self-attention, or None for other attention."""
         v, context, heads = call.v, call.context, call.heads
-        if context.cross or context.queries != context.keys:
+        # blocks depend on the length, and a graph is the same for all
+        if torch.compiler.is_compiling() or context.cross or context.queries != context.keys:
             return None
         if context.key_padding is not None:
             v = v.masked_fill(context.key_padding[:, None, :, None], 0)

@@ -89,7 +89,7 @@ class Checkpointed(nn.Module):
         """Compute the layer, and compute it again for its gradient if it is checkpointed."""
         compute = super().forward
         if self.compiled:
-            compute = partial(run_compiled, compute.__func__, self)
+            compute = partial(run_compiled, compute.__func__, self)  # type: ignore[attr-defined]
         if not (self.checkpointed and torch.is_grad_enabled()):
             return compute(*args, **kwargs)
         pinned = torch.cuda.is_available()  # else copies wait for each other

@@ -110,4 +110,14 @@ def add_distances(scores: Tensor, x: Tensor, table: Tensor, keys: bool = False) 
         table: [h, D, 2T - 1], of the distances i - j from T - 1 down; from 1 - T up for keys.
         keys: x are keys.
     """
+    if torch.compiler.is_compiling():  # blocks depend on the length, and a graph is for all lengths
+        return _add_gathered(scores, x, table.to(x.dtype), keys)
     return AddDistances.apply(scores, x, table.to(x.dtype), keys)
+
+
+def _add_gathered(scores: Tensor, x: Tensor, table: Tensor, keys: bool) -> Tensor:
+    """Return the same of all products, [B, h, T, 2T - 1], in other memory."""
+    place = torch.arange(x.size(2), device=x.device)
+    columns = x.size(2) - 1 - place[:, None] + place
+    shifted = (x @ table).gather(-1, columns.expand(scores.shape))
+    return scores + (shifted.transpose(-1, -2) if keys else shifted)
