@@ -69,10 +69,10 @@ def run_whole(kind, name, folder):
     for part in getattr(criterion, "parts", ()):
         keywords |= part.keywords(0)
     compiled = torch.compile(model.train(), dynamic=True, fullgraph=kind == "translation")
-    for batch in batches:
+    for turn, batch in enumerate(batches):
         inputs = dict(batch["net_input"])
         if kind == "masked_lm":
-            length = 16 + len(inputs["src_tokens"]) * batches.index(batch) % 16
+            length = 16 + turn % 16
             inputs["src_tokens"] = inputs["src_tokens"][:, :length]
             inputs["masked_tokens"] = batch["target"][:, :length].ne(1)
         output, _ = compiled(**inputs, **keywords)
