@@ -209,8 +209,8 @@ BAD = {
     "--distributed-world-size 3 does not fit 2 processes on GPUs": (
         "-- fairseq-train data --distributed-world-size 3"
     ),
-    "--ddp-backend pytorch_ddp does not fit 2 processes on CPUs": (
-        "--cpu-processes 2 -- fairseq-train data --ddp-backend=pytorch_ddp"
+    "--ddp-backend slowmo does not fit 2 processes on CPUs": (
+        "--cpu-processes 2 -- fairseq-train data --ddp-backend=slowmo"
     ),
     "decides what --distributed-rank says": "-- fairseq-train data --distributed-rank 0",
 }

@@ -35,7 +35,8 @@ def measure_all(
     if not args.mixed:
         check_comparable(runs, names)
     comparisons.choose_metrics(args.by, names)
-    measures, notes = {name: measure_recorded(name, recorded) for name in names}, []
+    measures = {name: measure_recorded(name, recorded) for name in names}
+    notes: list[str] = []
     if trained:
         named = argparse.Namespace(**{**vars(args), "metric": names})
         others, notes = measure_runs(named, trained, baseline)

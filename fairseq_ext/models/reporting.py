@@ -48,7 +48,8 @@ class ReportingModel(BaseFairseqModel):
             tell: Any = getattr(type(module), "set_num_updates", None)
             if tell is not None and tell not in ASK_EACH_MODULE:
                 tell(module, num_updates)
-        log_statistics([module for module in modules if isinstance(module, self.reporting)])
+        reporting: Any = (module for module in modules if isinstance(module, self.reporting))
+        log_statistics([*reporting])
         log_average()
 
 

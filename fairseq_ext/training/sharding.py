@@ -58,7 +58,8 @@ def shard(model: nn.Module, group: Any, device: torch.device) -> nn.Module:
 
     layers = [*_find_layers(model)]
     _check_parts(model, layers)
-    mesh = DeviceMesh.from_group(group or dist.group.WORLD, device.type)
+    members: Any = group or dist.group.WORLD
+    mesh = DeviceMesh.from_group(members, device.type)
     dtype = next(model.parameters()).dtype
     half = None if dtype == torch.float32 else dtype
     policy = MixedPrecisionPolicy(half, torch.float32, cast_forward_inputs=False)
