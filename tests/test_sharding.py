@@ -10,7 +10,7 @@ from torch import nn
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.safe_loading import load_checkpoint
-from fairseq_ext.training import sharding
+from fairseq_ext.training import fully_sharded
 
 TWO = [flag for flag in TRAIN if flag not in ("--user-dir", str(PLUGIN), "--cpu")]
 SAME = ["--dropout", 0, "--attention-dropout", 0, "--disable-validation", "--clip-norm", 0.5]
@@ -108,17 +108,17 @@ def settings(**given):
     ],
 )
 def test_what_does_not_go_with_it_is_refused(given, said):
-    sharding.check(settings())
+    fully_sharded.check(settings())
     with pytest.raises(UsageError, match=f"--ddp-backend fsdp2 does not go with {said}; leave one"):
-        sharding.check(settings(**given))
+        fully_sharded.check(settings(**given))
 
 
 def test_parts_that_cannot_be_shared_are_refused():
     with pytest.raises(UsageError, match="this --criterion has parameters"):
-        sharding.shard(nn.Linear(2, 2), None, torch.device("cpu"))
+        fully_sharded.shard(nn.Linear(2, 2), None, torch.device("cpu"))
     model = nn.Module()
     model.get_normalized_probs = None
     layer = nn.Linear(2, 2)
     model.layers = nn.ModuleList([layer, nn.Sequential(layer)])
     with pytest.raises(UsageError, match="layers of this model have some in common"):
-        sharding.shard(model, None, torch.device("cpu"))
+        fully_sharded.shard(model, None, torch.device("cpu"))

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq.dataclass import ChoiceEnum, configs, constants, initialize
 
-from fairseq_ext.training import sharding
+from fairseq_ext.training import fully_sharded
 from fairseq_ext.wrapping import find_owner, wrap
 
 TRAINER = "fairseq.trainer:Trainer"
@@ -21,19 +21,19 @@ def share_parameters() -> None:
     Until: fairseq wraps models by `fully_shard`.
     """
     names = [choice.value for choice in constants.DDP_BACKEND_CHOICES]
-    choices = ChoiceEnum(sorted([*names, sharding.BACKEND]))
+    choices = ChoiceEnum(sorted([*names, fully_sharded.BACKEND]))
     settings: Any = configs.DistributedTrainingConfig
     settings.__dataclass_fields__["ddp_backend"].type = choices
     settings.__annotations__["ddp_backend"] = choices
     initialize.hydra_init()  # which has read the former choices
 
     def build(original: Callable, args: Any, model: Any, group: Any, device: Any) -> Any:
-        if args.ddp_backend != sharding.BACKEND:
+        if args.ddp_backend != fully_sharded.BACKEND:
             return original(args, model, group, device)
-        return sharding.shard(model, group, device)
+        return fully_sharded.shard(model, group, device)
 
     def optimize(original: Callable, trainer: Any) -> None:
-        if not sharding.is_chosen(trainer.cfg):
+        if not fully_sharded.is_chosen(trainer.cfg):
             return original(trainer)
         common = trainer.cfg.common
         given, common.bf16 = common.bf16, False  # parameters are in float32
@@ -41,15 +41,15 @@ def share_parameters() -> None:
             original(trainer)
         finally:
             common.bf16 = given
-        return sharding.share_state(trainer.optimizer.optimizer)
+        return fully_sharded.share_state(trainer.optimizer.optimizer)
 
     def clip(original: Callable, trainer: Any, max_norm: float) -> Any:
-        if not sharding.is_chosen(trainer.cfg):
+        if not fully_sharded.is_chosen(trainer.cfg):
             return original(trainer, max_norm)
-        return sharding.clip_norm([*trainer.optimizer.params], max_norm)
+        return fully_sharded.clip_norm([*trainer.optimizer.params], max_norm)
 
     def saves_together(trainer: Any) -> bool:
-        return sharding.is_chosen(trainer.cfg) or alone(trainer)
+        return fully_sharded.is_chosen(trainer.cfg) or alone(trainer)
 
     wrap("fairseq.models", "DistributedFairseqModel", build)
     wrap(TRAINER, "_build_optimizer", optimize)

@@ -115,9 +115,9 @@ def _check_sharding(cfg: Any) -> None:
             "not work here; give --ddp-backend fsdp2, which shards by torch itself"
         )
     if cfg.distributed_training.ddp_backend == "fsdp2":
-        from fairseq_ext.training import sharding  # slow
+        from fairseq_ext.training import fully_sharded  # slow
 
-        sharding.check(cfg)
+        fully_sharded.check(cfg)
 
 
 def _check_cpu(cfg: Any, started: bool) -> None:
