@@ -166,6 +166,3 @@ def test_only_our_models_are_compiled(given, data):
     (cfg, task, model), _ = build("translation", "stock", data["translation"])
     with pytest.raises(UsageError, match="^--compile compiles the layers of our models, and this"):
         steps.build_trainer(steps.Candidate(cfg, task, model))
-    model.compiled = True
-    with pytest.raises(UsageError, match="fully_sharded"):
-        compilation.check_model(model, "fully_sharded")

@@ -113,6 +113,12 @@ def test_what_does_not_go_with_it_is_refused(given, said):
         fully_sharded.check(settings(**given))
 
 
+def test_it_is_not_compiled(monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_EXT_COMPILE", "1")
+    with pytest.raises(UsageError, match="does not go with --compile"):
+        fully_sharded.check(settings())
+
+
 def test_parts_that_cannot_be_shared_are_refused():
     with pytest.raises(UsageError, match="this --criterion has parameters"):
         fully_sharded.shard(nn.Linear(2, 2), None, torch.device("cpu"))

@@ -1,8 +1,10 @@
 """Relative positions in attention: ALiBi, T5's biases, and rotary embeddings."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -136,12 +138,13 @@ class Rotary(Positions):
     def rotate(self, call: HeadCall) -> HeadCall:
         """Return the call with rotated queries and keys."""
         context, wide = call.context, torch.promote_types(call.q.dtype, torch.float32)
-        # both together, and time first as in memory: half the operations
-        rows = torch.cat([x.permute(2, 0, 1, 3) for x in (call.q, call.k)])  # [T + S, B, h, D]
-        pairs = torch.view_as_complex(rows.to(wide).unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * self._turns(context, rows.size(-1), wide)).flatten(-2)
-        parts = turned.to(rows.dtype).split([call.q.size(2), call.k.size(2)])
-        q, k = (x.permute(1, 2, 0, 3) for x in parts)
+        turns, times = self._turns(context, call.q.size(-1), wide), [call.q.size(2), call.k.size(2)]
+        rows = [x.permute(2, 0, 1, 3) for x in (call.q, call.k)]  # [T, B, h, D], as in memory
+        if call.q.size(1) == call.k.size(1):  # both together: half the operations
+            turned: Iterable[Tensor] = _turn(torch.cat(rows), turns, wide).split(times)
+        else:
+            turned = map(_turn, rows, turns.split(times), repeat(wide))
+        q, k = (x.permute(1, 2, 0, 3) for x in turned)
         return call._replace(q=q, k=k)
 
     def _turns(self, context: AttentionContext, width: int, dtype: torch.dtype) -> Tensor:
@@ -157,6 +160,11 @@ class Rotary(Positions):
             )
 
         return context.inputs.cached(("rotary", *_sizes(context), width, dtype), compute)
+
+
+def _turn(rows: Tensor, turns: Tensor, wide: torch.dtype) -> Tensor:
+    pairs = torch.view_as_complex(rows.to(wide).unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(rows.dtype)
 
 
 def _sizes(context: AttentionContext) -> tuple[Any, ...]:

@@ -58,24 +58,12 @@ def check_compiler() -> None:
         )
 
 
-def check_model(model: nn.Module, backend: str = "") -> None:
-    """Raise UsageError if the flag is given, and nothing of a model is compiled, or not all.
-
-    Args:
-        model: what is trained or used.
-        backend: the value of --ddp-backend.
-    """
-    if not is_given(FLAG):
-        return
-    if not any(getattr(module, "compiled", False) for module in model.modules()):
+def check_model(model: nn.Module) -> None:
+    """Raise UsageError if the flag is given, and nothing of a model is compiled."""
+    if is_given(FLAG) and not any(getattr(part, "compiled", False) for part in model.modules()):
         raise UsageError(
             f"{FLAG} compiles the layers of our models, and this one has none; leave it out, or "
             "give an --arch of ours, such as transformer_una"
-        )
-    if backend == "fully_sharded":
-        raise UsageError(
-            f"{FLAG} does not go with --ddp-backend fully_sharded, which takes layers apart; leave "
-            "one of them out"
         )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.permissions import is_given
 
 BACKEND = "fsdp2"
 
@@ -36,10 +37,11 @@ def check(cfg: Any) -> None:
         "--cpu-offload": flags.cpu_offload,
         "--use-sharded-state": flags.use_sharded_state,
         "--no-last-checkpoints": cfg.checkpoint.no_last_checkpoints,
+        "--compile": is_given("--compile"),
         "--optimizer adafactor": getattr(cfg.optimizer, "_name", None) == "adafactor",
     }
-    for given, is_given in wrong.items():
-        if is_given:
+    for given, is_wrong in wrong.items():
+        if is_wrong:
             raise UsageError(
                 f"--ddp-backend {BACKEND} does not go with {given}; leave one of them out"
             )

@@ -66,7 +66,7 @@ def check_training(model: Any, criterion: Any, cfg: Any) -> None:
     """Raise UsageError if a training with this configuration has to be refused."""
     name = str(cfg.criterion._name)
     check_criterion(model, criterion, name, cfg.optimization.clip_norm)
-    compilation.check_model(unwrap(model), cfg.distributed_training.ddp_backend)
+    compilation.check_model(unwrap(model))
     if isinstance(plain := unwrap(model), AttentionModel):
         model_options.check_gate_sites(plain, cfg.model)
         preset = default_options(MODEL_DATACLASS_REGISTRY[cfg.model._name])
