@@ -28,35 +28,38 @@ pinned = pytest.mark.skipif(
 )
 LAYERS = 12
 BOUNDS = {
-    "generation una": (230, 9, 1_600),
-    "masked_lm ag": (1_050, 2, 5_900),
-    "masked_lm alibi": (632, 2, 5_200),
-    "masked_lm asa": (1_365, 2, 6_900),
-    "masked_lm dense": (822, 2, 5_100),
-    "masked_lm differential": (1_067, 2, 5_600),
-    "masked_lm disentangled": (1_279, 2, 6_500),
-    "masked_lm dna": (668, 2, 6_300),
-    "masked_lm entmax": (3_308, 2, 5_900),
-    "masked_lm entmax-learned": (4_604, 2, 7_300),
-    "masked_lm gate": (716, 2, 5_300),
-    "masked_lm gaussian": (825, 2, 7_800),
-    "masked_lm hna": (740, 2, 6_500),
-    "masked_lm input": (765, 2, 5_300),
-    "masked_lm l0": (910, 2, 7_500),
-    "masked_lm off-by-one": (752, 2, 5_500),
-    "masked_lm random": (676, 2, 4_800),
-    "masked_lm rdrop": (714, 2, 5_300),
-    "masked_lm roles": (804, 2, 5_800),
-    "masked_lm rotary": (741, 2, 5_300),
-    "masked_lm sink": (764, 2, 5_600),
-    "masked_lm sinkformer": (884, 2, 5_400),
-    "masked_lm sparsemax": (3_320, 2, 5_900),
-    "masked_lm t5": (704, 2, 5_300),
-    "masked_lm talking": (1_076, 2, 5_600),
-    "masked_lm una": (632, 2, 5_100),
-    "translation una": (858, 2, 6_200),
+    "generation una": (230, 9, 1_900),
+    "masked_lm ag": (1_050, 2, 6_200),
+    "masked_lm alibi": (632, 2, 5_500),
+    "masked_lm asa": (1_365, 2, 7_200),
+    "masked_lm dense": (822, 2, 5_400),
+    "masked_lm differential": (1_067, 2, 5_900),
+    "masked_lm disentangled": (1_279, 2, 6_800),
+    "masked_lm dna": (668, 2, 6_600),
+    "masked_lm entmax": (3_308, 2, 6_200),
+    "masked_lm entmax-learned": (4_604, 2, 7_600),
+    "masked_lm gate": (716, 2, 5_600),
+    "masked_lm gaussian": (825, 2, 8_100),
+    "masked_lm hna": (740, 2, 6_800),
+    "masked_lm input": (765, 2, 5_600),
+    "masked_lm l0": (910, 2, 7_800),
+    "masked_lm off-by-one": (752, 2, 5_800),
+    "masked_lm random": (676, 2, 5_100),
+    "masked_lm rdrop": (714, 2, 5_600),
+    "masked_lm roles": (804, 2, 6_100),
+    "masked_lm rotary": (741, 2, 5_600),
+    "masked_lm sink": (764, 2, 5_900),
+    "masked_lm sinkformer": (884, 2, 5_700),
+    "masked_lm sparsemax": (3_320, 2, 6_200),
+    "masked_lm t5": (704, 2, 5_600),
+    "masked_lm talking": (1_076, 2, 5_900),
+    "masked_lm una": (632, 2, 5_400),
+    "translation una": (842, 2, 6_500),
 }
-"""Step and candidate -> most operations, waits and Python calls, with 12 layers or 6 + 6."""
+"""Step and candidate -> most operations, waits and Python calls, with 12 layers or 6 + 6.
+
+Calls have some 200 to spare: a process that counted before makes fewer.
+"""
 
 QUICK = ("masked_lm ag", "masked_lm dna", "masked_lm una")
 
