@@ -113,7 +113,9 @@ def test_an_old_checkpoint_of_fairseqs_is_upgraded():
     torch.testing.assert_close(*(model.eval()(TOKENS)[0][REAL] for model in pair))
 
 
-@pytest.mark.parametrize("size", [size for size in LM_SIZES if size != "_tiny"])
+@pytest.mark.parametrize(
+    "size", [size for size in LM_SIZES if not size.endswith("_tiny") and "today" not in size]
+)
 def test_sizes_are_fairseqs(size):
     args = Namespace()
     ARCH_CONFIG_REGISTRY["transformer_lm" + (size or "_base")](args) if size else (
