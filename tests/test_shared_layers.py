@@ -20,7 +20,6 @@ from fairseq_ext import cli
 from fairseq_ext.attention import AttentionRecorder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
-from fairseq_ext.models import layers
 from fairseq_ext.safe_loading import load_checkpoint
 
 SOURCE = torch.tensor([[1, 1, 5, 6, 7, 2], [8, 9, 10, 11, 12, 2]])
@@ -221,13 +220,6 @@ def test_data_parallelism(tmp_path, checkpointed):
 def test_what_cannot_be_shared_is_refused(options, said):
     with pytest.raises(UsageError, match=f"--share-encoder-decoder-layers .*{said}"):
         build(**options)
-
-
-def test_wrapped_layers_are_refused(monkeypatch):
-    monkeypatch.setattr(layers, "fsdp_wrap", lambda layer, **_: torch.nn.Sequential(layer))
-    monkeypatch.setattr("fairseq_ext.models.transformer.wrap_layer", layers.wrap_layer)
-    with pytest.raises(UsageError, match="fully_sharded"):
-        build()
 
 
 def test_training_goes_on_and_is_averaged(data_bin, tmp_path):

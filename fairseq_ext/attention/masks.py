@@ -91,9 +91,7 @@ def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
     The number is finite, so that gradients are. Rows are in memory as torch's kernels want them.
     """
     low = torch.finfo(dtype).min / 8
-    if (
-        torch.compiler.is_compiling()
-    ):  # it aligns rows itself, and a graph is the same for all sizes
+    if torch.compiler.is_compiling():  # rows are aligned by it, in one graph for all sizes
         return torch.zeros_like(masked, dtype=dtype).masked_fill(masked, low)
     *rows, keys = masked.shape
     zeros = torch.zeros(*rows, ceil(keys / ALIGNED) * ALIGNED, dtype=dtype, device=masked.device)

@@ -18,7 +18,6 @@ from fairseq_ext.models.layers import (
     build_relative_embeddings,
     run_layers,
     share_positions,
-    wrap_layer,
 )
 from fairseq_ext.models.options import DEFAULTS, ENCODER_OPTIONS
 
@@ -61,8 +60,7 @@ class Generator(nn.Module):
         width, cfg = cfg.encoder.embed_dim, shrink(cfg, share)
         own = cfg.encoder.embed_dim
         self.project = nn.Linear(width, own)
-        layers = [EncoderLayer(cfg, index) for index in range(cfg.encoder.layers)]
-        self.layers = nn.ModuleList(wrap_layer(layer, cfg) for layer in layers)
+        self.layers = nn.ModuleList(EncoderLayer(cfg, index) for index in range(cfg.encoder.layers))
         share_positions(self.layers)
         self.relative = build_relative_embeddings(self.layers, own)
         self.layer_norm = LayerNorm(own) if cfg.encoder.normalize_before else None

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import transformer_layer as stock
 from fairseq.modules.quant_noise import quant_noise
@@ -65,12 +64,6 @@ def _number_in_training(side: Any, layer: int) -> int:
 def is_checkpointed(cfg: TransformerConfig) -> bool:
     """Return whether layers are checkpointed, which fairseq's flag for offloading implies."""
     return cfg.checkpoint_activations or cfg.offload_activations
-
-
-def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
-    """Wrap a layer for FSDP, as fairseq does: a checkpointed one always, whatever its size."""
-    smallest = 0 if is_checkpointed(cfg) else cfg.min_params_to_wrap
-    return fsdp_wrap(layer, min_num_params=smallest)
 
 
 class Checkpointed(nn.Module):

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.layers import DecoderLayer, EncoderLayer
 
 FLAG = "--share-encoder-decoder-layers"
 
@@ -35,10 +34,11 @@ def share_layers(model: Any) -> None:
     `model.shared_parts` maps names of the decoder's parts to names of the encoder's.
 
     Raises:
-        UsageError: a layer is wrapped, or parts differ in size.
+        UsageError: parts differ in size.
     """
     model.shared_parts = {}
-    stacks = _layers(model.encoder, EncoderLayer), _layers(model.decoder, DecoderLayer)
+    # all layers, despite LayerDrop
+    stacks = [side.layers.children() for side in (model.encoder, model.decoder)]
     for index, (encoder, decoder) in enumerate(zip(*stacks, strict=True)):
         for name, shared_name in PARTS.items():
             if name.startswith("encoder_attn") and decoder.encoder_attn is None:
@@ -52,16 +52,6 @@ def share_layers(model: Any) -> None:
             model.shared_parts[own] = f"encoder.layers.{index}.{shared_name}"
     model.register_state_dict_post_hook(_drop_copies)
     model.register_load_state_dict_pre_hook(_add_copies)
-
-
-def _layers(side: Any, kind: type) -> list[Any]:
-    layers = [*side.layers.children()]  # all of them, despite LayerDrop
-    if not all(isinstance(layer, kind) for layer in layers):
-        raise UsageError(
-            f"{FLAG} does not go with --ddp-backend fully_sharded, which would part layers; leave "
-            "one of them out"
-        )
-    return layers
 
 
 def _check_sizes(name: str, part: nn.Module | None, other: nn.Module | None) -> None:

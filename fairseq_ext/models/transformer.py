@@ -14,7 +14,7 @@ from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import model_options, options, role_options, shared_layers
 from fairseq_ext.models.config import resolve_options, to_transformer_config
 from fairseq_ext.models.layer_forms import set_form
-from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions, wrap_layer
+from fairseq_ext.models.layers import DecoderLayer, count_positions, share_positions
 from fairseq_ext.models.mixins import SIDES, AttentionModel, record_attention, report_model
 from fairseq_ext.models.transformer_encoder import TransformerEncoder
 
@@ -48,8 +48,7 @@ class TransformerDecoder(stock.TransformerDecoderBase):
         self.built += 1
         attending = model_options.parse_cross_layers(cfg.cross_layers, cfg.decoder.layers)
         attends = not no_encoder_attn and self.built - 1 in attending
-        layer = DecoderLayer(cfg, self.built - 1, not attends)
-        return wrap_layer(layer, cfg)
+        return DecoderLayer(cfg, self.built - 1, not attends)
 
     def forward(
         self,

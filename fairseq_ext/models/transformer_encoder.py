@@ -19,7 +19,6 @@ from fairseq_ext.models.layers import (
     run_layers,
     run_layers_twice,
     share_positions,
-    wrap_layer,
 )
 from fairseq_ext.models.model_options import embed_positions
 from fairseq_ext.models.role_options import build_symbols
@@ -41,7 +40,7 @@ class TransformerEncoder(TransformerEncoderBase):
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build the next layer."""
         self.built += 1  # fairseq does not say which layer it asks for
-        return wrap_layer(EncoderLayer(cfg, self.built - 1), cfg)
+        return EncoderLayer(cfg, self.built - 1)
 
     def forward(
         self,
