@@ -14,8 +14,7 @@ TRAINER = "fairseq.trainer:Trainer"
 def share_parameters() -> None:
     """Train a model that several processes share, by torch's `fully_shard`: --ddp-backend fsdp2.
 
-    Fault: --ddp-backend fully_sharded needs fairscale, which nobody maintains and which fails with
-        torch of today.
+    Fault: --ddp-backend fully_sharded needs fairscale, whose makers have stopped.
     Asked: whose model does not fit each GPU; loud; none.
     Since: fairseq 0.10.
     Until: fairseq wraps models by `fully_shard`.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from fairseq.criterions import FairseqCriterion
 from torch import Tensor, nn
 from torch import distributed as dist
 
@@ -82,7 +83,7 @@ def _find_layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _check_parts(model: nn.Module, layers: list[nn.Module]) -> None:
-    if not hasattr(model, "get_normalized_probs"):
+    if isinstance(model, FairseqCriterion):
         raise UsageError(
             f"--ddp-backend {BACKEND} shares models, and this --criterion has parameters; leave "
             "one of them out"
@@ -107,8 +108,7 @@ def share_state(optimizer: torch.optim.Optimizer) -> None:
 def clip_norm(params: list[Tensor], max_norm: float) -> Tensor:
     """Return the norm of gradients of all processes, and scale them to a largest norm above 0."""
     grads = [parameter.grad for parameter in params if parameter.grad is not None]
-    total = torch.nn.utils.get_total_norm(grads)
-    total = _gather(total)
+    total = _gather(torch.nn.utils.get_total_norm(grads))
     if max_norm > 0:
         torch.nn.utils.clip_grads_with_norm_(params, max_norm, total)
     return total

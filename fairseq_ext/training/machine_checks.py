@@ -109,14 +109,14 @@ def _check_torchrun(flags: Any, on_cpu: bool) -> None:
 
 
 def _check_sharding(cfg: Any) -> None:
+    from fairseq_ext.training import fully_sharded  # slow
+
     if cfg.distributed_training.ddp_backend == "fully_sharded":
         raise UsageError(
-            "--ddp-backend fully_sharded needs fairscale, which is no longer maintained and does "
-            "not work here; give --ddp-backend fsdp2, which shards by torch itself"
+            "--ddp-backend fully_sharded needs fairscale, whose makers have stopped, and was never "
+            f"shown to work; give --ddp-backend {fully_sharded.BACKEND}, which shards by torch"
         )
-    if cfg.distributed_training.ddp_backend == "fsdp2":
-        from fairseq_ext.training import fully_sharded  # slow
-
+    if fully_sharded.is_chosen(cfg):
         fully_sharded.check(cfg)
 
 
