@@ -90,7 +90,7 @@ def read_many(world: Path, count: int, chance: random.Random) -> tuple[list[str]
 
 
 class Measured(NamedTuple):
-    """What became of a command."""
+    """The memory and time that a command took, and whether its output is right."""
 
     right: bool
     bytes: int  # of memory at most

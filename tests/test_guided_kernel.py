@@ -114,7 +114,7 @@ def test_heads_that_share_keys(text, on_small_inputs, monkeypatch):
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("edges", EDGES)
 def test_dropout_of_one_block_is_that_of_maps(dropped, edges, monkeypatch):
-    """Of a layer whose heads are all guided, so that random numbers come in the same order."""
+    """All heads of the layer are guided, so that random numbers come in the same order."""
     monkeypatch.setattr(kernel, "MIN_SCORES", 0)
     view = view_of("encoder", "left")
     recorder = recorder_of(view, "next:1,prev:2", edges, dropped)

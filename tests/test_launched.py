@@ -1,4 +1,4 @@
-"""What `fairseq-ext launch` and the Slurm script start: it trains as one process does, and ends."""
+"""Trainings that `fairseq-ext launch` and the Slurm script start equal one process, and end."""
 
 import os
 import signal

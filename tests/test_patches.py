@@ -295,7 +295,7 @@ def test_the_best_checkpoints_are_kept_where_scores_are_below_0(
 
 
 def test_a_save_within_an_epoch_needs_no_settings_of_its_end(tmp_path):
-    """As in programs, and in tests of fairseq, that make a configuration of their own."""
+    """Programs, and tests of fairseq, make such configurations of their own."""
     settings = vars(CheckpointConfig(save_dir=str(tmp_path)))
     cfg = OmegaConf.create({k: settings[k] for k in settings.keys() - {"no_epoch_checkpoints"}})
     within = SimpleNamespace(epoch=1, end_of_epoch=lambda: False, state_dict=dict)

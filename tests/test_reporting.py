@@ -51,7 +51,7 @@ def test_modules_are_listed_in_their_order(model):
 
 @pytest.mark.parametrize("mode", [True, False])
 def test_each_module_gets_the_mode(model, mode):
-    """Those that were switched by hand, too."""
+    """Modules that were switched by hand get it, too."""
     for at in range(len(list_modules(model))):
         list_modules(model)[at].training = not mode
         assert model.train(mode) is model

@@ -89,7 +89,7 @@ def widen(module, **options):
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_maps_masks_and_some_observed_heads(normalised):
-    """What mechanisms record, and outputs with a mask of each head's, are those of whole heads."""
+    """Recorded maps, and outputs with a mask of each head's, are those of whole heads."""
     module = attention(qk_norm=normalised)
     both = module, widen(module, qk_norm=normalised)
     x = torch.randn(T, 2, C, dtype=torch.double)

@@ -36,7 +36,7 @@ def test_loss_and_gradient_are_those_of_fairseq(epsilon, part, scale):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("factor", [1, 2**15])
 def test_scores_of_16_bits(dtype, factor):
-    """What is computed is float32: the loss is exact, and the gradient rounded at its end."""
+    """The loss is computed in float32, and its gradient is rounded at its end alone."""
     scores = (4 * torch.randn(10, 17, generator=torch.Generator().manual_seed(1))).to(dtype)
     scores[3, 4] = 40  # others have probabilities that float16 does not know
     target = torch.tensor([4, PAD, 5, 7, PAD, 16, 0, 4, 9, PAD])
