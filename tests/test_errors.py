@@ -363,9 +363,10 @@ def test_what_a_locale_cannot_read_is_no_fault_of_the_text(end):
     assert "give text in UTF-8" in line
 
 
-def test_logs_are_utf8(tmp_path):
+@pytest.mark.parametrize("encoding", [None, "utf-8"])  # Python gives the second in UTF-8 mode
+def test_logs_are_utf8(encoding, tmp_path):
     set_up()
-    handler = logging.FileHandler(tmp_path / "a.log")
+    handler = logging.FileHandler(tmp_path / "a.log", encoding=encoding)
     handler.emit(logging.makeLogRecord({"msg": "größe \udcc3"}))
     handler.close()
     assert (tmp_path / "a.log").read_text("utf-8") == "größe \\udcc3\n"

@@ -38,8 +38,8 @@ def say_once_that_a_log_is_cut() -> None:
             print(f"warning: {handler.baseFilename} is cut short ({reason})", file=sys.stderr)
 
     def open_in_utf8(original: Callable, handler: logging.FileHandler) -> Any:
-        if handler.encoding in (None, "locale"):
-            handler.encoding, handler.errors = "utf-8", "backslashreplace"
+        if handler.encoding in (None, "locale", "utf-8"):  # the last in UTF-8 mode
+            handler.encoding, handler.errors = "utf-8", handler.errors or "backslashreplace"
         return original(handler)
 
     wrap("logging:FileHandler", "handleError", handle)
