@@ -8,12 +8,13 @@
 #
 # Usage: bash scripts/alternatives.sh [OPTION...] [-- FLAG...]
 #
-#   --variants  mechanisms, which may be joined by +; the first is compared with the others
-#               (default: plain, and all in $MECHANISMS and $ALTERNATIVES of lib/study.sh)
+#   --variants  mechanisms, which may be joined by +, also with a learning rate, as in ag+1e-3
+#               (default of all: 3e-3); the first is compared with the others (default:
+#               plain, and all in $MECHANISMS and $ALTERNATIVES of lib/study.sh)
 #   --data      a folder of fairseq-preprocess --joined-dictionary with train, valid and test
 #               (default: Multi30k)
-#   --size      size of the models: _tiny (default), _iwslt_de_en, '' (base), _wmt_en_de,
-#               _wmt_en_de_big; all with 8 heads, the last one with 16
+#   --size      size of the models: _tiny (default), _today_tiny, _iwslt_de_en, '' (base),
+#               _today_base, _wmt_en_de, _wmt_en_de_big; all with 8 heads, the last one with 16
 #   --updates   length of each training (default: 1800)
 #   --seeds     repetitions of each model (default: 3)
 #   --jobs      trainings side by side (default: 1)
@@ -46,7 +47,7 @@ set_variants $variants
 prepare_study alternatives test
 set_translation_flags "$updates" test # for GENERATE, and FLAGS
 FLAGS+=(--validate-interval-updates 100)
-case "$size" in _tiny | _iwslt_de_en) FLAGS+=(--encoder-attention-heads 8) ;; esac
+case "$size" in _tiny | _iwslt_de_en | _today_tiny) FLAGS+=(--encoder-attention-heads 8) ;; esac
 study "${VARIANTS[@]}" -- "${FLAGS[@]}"
 describe_attention --limit 500
 METRICS=(bleu chrf valid.nll_loss train.nll_avg updates-to.valid.nll_loss time-ratio

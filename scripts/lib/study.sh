@@ -13,8 +13,8 @@ read_study_options() {
   data='' size=_tiny updates=1800 seeds=$1 jobs=1 out=''
   read_options "--data= --size= --updates= --seeds= --jobs= --out= -- $2" "${@:3}"
   case "$size" in
-  '' | _tiny | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big | _gigaword) ;;
-  *) die "--size is '$size' and must be _tiny, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big," \
+  '' | _tiny | _today_tiny | _today_base | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big | _gigaword) ;;
+  *) die "--size is '$size' and must be _tiny, _today_tiny, _today_base, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big," \
     "_gigaword or ''." ;;
   esac
   require_positive --updates "$updates"
@@ -121,12 +121,16 @@ declare -gA VARIANT_TERMS=(
 # end of variants
 
 # print_mechanisms PLAIN NAME [ARCHITECTURE OBJECTIVE]: print a variant, mechanisms of $MECHANISMS and
-# $ALTERNATIVES joined by + or PLAIN for none of them, and its flags, as NAME=FLAGS. ARCHITECTURE and
-# OBJECTIVE are those without mechanisms (default: of translation).
+# $ALTERNATIVES and a learning rate joined by +, or PLAIN without any of them, and its flags, as
+# NAME=FLAGS. ARCHITECTURE and OBJECTIVE are those without mechanisms (default: of translation).
 print_mechanisms() {
   local part flag term flags='' own=' ' terms='' passes=0
   for part in ${2//+/ }; do
     [ "$part" != "$1" ] || continue
+    [[ "$part" != [0-9.]* ]] || {
+      flags+=" --lr $part"
+      continue
+    }
     [ -n "${VARIANT_FLAGS[$part]+is set}" ] ||
       die "--variants has '$part' and must have some of $1, ${MECHANISMS// /, }," \
         "${ALTERNATIVES// /, }."
