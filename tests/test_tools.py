@@ -74,6 +74,7 @@ def test_doctor_compares_versions_with_the_metadata(examine, metadata):
         'Requires-Dist: elsewhere; python_version < "3"',
         "Requires-Dist: numpy>=1.26",
         'Requires-Dist: no-such-logger>=0.1; extra == "tracking"',
+        'Requires-Dist: pytest<1; extra == "tracking"',
     )
     found, said = examine()
     assert said.endswith("are mended: Python, torch, no-such-thing")
@@ -81,8 +82,9 @@ def test_doctor_compares_versions_with_the_metadata(examine, metadata):
     assert found["Python"][1].endswith("is not <3.9 -> use Python <3.9")
     assert found["torch"] == ("WRONG", f"{torch.__version__} is not <2 -> {install} 'torch<2'")
     assert found["no-such-thing"] == ("WRONG", f"missing -> {install} 'no-such-thing>=3'")
-    optional = found["no-such-logger (tracking)"]
-    assert optional == ("note", f"missing -> {install} 'no-such-logger>=0.1'")
+    assert "no-such-logger (tracking)" not in found  # which nobody asked for
+    optional = found["pytest (tracking)"]
+    assert optional == ("note", f"{pytest.__version__} is not <1 -> {install} 'pytest<1'")
     assert found["numpy"] == ("", np.__version__) and "elsewhere" not in found
 
 

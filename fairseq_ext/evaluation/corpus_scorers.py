@@ -16,13 +16,14 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import ESCAPED
+from fairseq_ext.extras import import_extra
 from fairseq_ext.files import batched, write_lines
 
 KINDS = {"1": "rouge1", "2": "rouge2", "l": "rougeL"}  # our name -> that of rouge-score
@@ -95,6 +96,13 @@ class SentenceMean:
         return float(100 * sums[0] / sums[1])
 
 
+def require_rouge() -> tuple[ModuleType, ModuleType]:
+    """Return the modules of rouge-score that compute and tokenise, or raise UsageError."""
+    names = ("rouge_score.rouge_scorer", "rouge_score.tokenize")  # slow
+    scorer, tokenize = (import_extra(name, "rouge", "ROUGE") for name in names)
+    return scorer, tokenize
+
+
 class Rouge(SentenceMean):
     """Mean ROUGE F1 of sentences, computed by rouge-score, by Porter's stems or by words.
 
@@ -108,8 +116,7 @@ class Rouge(SentenceMean):
     """
 
     def __init__(self, kind: str, stem: bool) -> None:
-        from rouge_score import rouge_scorer, tokenize  # slow
-
+        rouge_scorer, tokenize = require_rouge()
         self.stem = stem
         words = partial(tokenize.tokenize, stemmer=_porter_stemmer() if stem else None)
         tokenizer = SimpleNamespace(tokenize=words)  # unlike the library's, it logs nothing

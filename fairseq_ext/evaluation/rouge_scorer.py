@@ -22,8 +22,15 @@ class RougeScorer(BaseScorer):
     each.
 
     Raises:
-        UsageError: when the score is asked for, if words are still split into subwords.
+        UsageError: rouge-score is not installed, or, when the score is asked for, words are still
+            split into subwords.
     """
+
+    def __init__(self, cfg: RougeScorerConfig) -> None:
+        from fairseq_ext.evaluation.corpus_scorers import require_rouge  # slow
+
+        super().__init__(cfg)
+        require_rouge()
 
     def add_string(self, ref: str, pred: str) -> None:
         """Add a sentence."""

@@ -33,6 +33,7 @@ FAIRSEQ = {
     "fairseq.libbleu": "fairseq-generate",
 }
 
+MISSING = "missing"
 INSTALL = "pip install --no-build-isolation"
 REBUILD = f"{INSTALL} --no-cache-dir --no-deps --force-reinstall fairseq-fixed"
 
@@ -89,7 +90,7 @@ def _try_import(module: str, remedy: str, required: bool = True) -> Finding | No
 
 
 def check_versions() -> Iterator[Finding]:
-    """Compare installed versions with the package's metadata, extras included."""
+    """Compare installed versions with the package's metadata, those of extras if they are there."""
     if failure := _try_import("packaging.requirements", "pip install packaging"):
         yield failure
         return
@@ -111,7 +112,9 @@ def check_versions() -> Iterator[Finding]:
         marker = requirement.marker
         matching = (each for each in extras if not marker or marker.evaluate({"extra": each}))
         if (extra := next(matching, None)) is not None:
-            yield _check_installed(requirement, extra)
+            found = _check_installed(requirement, extra)
+            if found.required or found.state != MISSING:
+                yield found
 
 
 def _check_installed(requirement: Any, extra: str) -> Finding:
@@ -120,7 +123,7 @@ def _check_installed(requirement: Any, extra: str) -> Finding:
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
-        return Finding(name, "missing", remedy, required=not extra)
+        return Finding(name, MISSING, remedy, required=not extra)
     return _compare(name, version, requirement.specifier, remedy, required=not extra)
 
 

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ from fairseq_ext.data.annotations import MOST
 from fairseq_ext.data.conllu import NONE, Sentence, read
 from fairseq_ext.data.word_alignment import Token, align_tokens, group_words
 from fairseq_ext.errors import UsageError
+from fairseq_ext.extras import import_extra
 from fairseq_ext.files import batched
 from fairseq_ext.tools.prepared_text import PreparedText
 
@@ -111,13 +111,7 @@ def load_parser(name: str) -> Parse:
         raise UsageError(
             f"--parser is '{name}'; give spacy:MODEL, as in spacy:en_core_web_sm, or stanza:LANG"
         )
-    try:
-        library = import_module(kind)
-    except ImportError:
-        raise UsageError(
-            f"--parser is '{name}' and {kind} is not installed; pip install 'fairseq_ext[{kind}]'"
-        ) from None
-    return LOADERS[kind](library, model)
+    return LOADERS[kind](import_extra(kind, kind, f"--parser {name}"), model)
 
 
 def _load_spacy(spacy: ModuleType, model: str) -> Parse:

@@ -138,13 +138,13 @@ refuse_environment() {
     "would install what is missing; or deactivate it."
 }
 
-# setup_environment: make `python` and fairseq's commands those of the environment. Nothing is
-# installed. The scripts that this one calls need not look again.
+# setup_environment [MODULE...]: make `python` and fairseq's commands those of the environment, which
+# has to have these modules. Nothing is installed. The scripts that this one calls need not look again.
 setup_environment() {
   [ -z "${FAIRSEQ_EXT_SKIP_INSTALL:-}" ] || return 0
   local problem
   find_environment
-  problem=$(find_problem)
+  problem=$(find_problem "$@")
   [ -z "$problem" ] || refuse_environment "$problem"
   export FAIRSEQ_EXT_SKIP_INSTALL=1
 }

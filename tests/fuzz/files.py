@@ -87,7 +87,7 @@ def list_written(name: str) -> list[Fault]:
         return [*faults, Fault("is a file", _write(b"old\n"), REFUSED)]
     return [
         *faults,
-        Fault("is a folder", lambda path: path.mkdir(parents=True), REFUSED),
+        Fault("is a folder", _make_folder, REFUSED),
         Fault("is /dev/full", lambda path: _link(path, FULL)),
         Fault("is a link", lambda path: _link(path, "target")),
         Fault("is a dangling link", lambda path: _link(path, "nowhere/at/all")),
@@ -121,6 +121,11 @@ def _write(data: bytes) -> Callable[[Path], None]:
         path.write_bytes(data)
 
     return make
+
+
+def _make_folder(path: Path) -> None:
+    path.unlink(missing_ok=True)  # a command may read what it writes anew
+    path.mkdir(parents=True)
 
 
 def _prepend(data: bytes) -> Callable[[Path], None]:

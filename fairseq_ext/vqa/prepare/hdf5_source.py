@@ -8,6 +8,7 @@ import numpy as np
 
 from fairseq_ext.bounds import check_unpacked
 from fairseq_ext.errors import UsageError
+from fairseq_ext.extras import import_extra
 from fairseq_ext.vqa.prepare.feature_sources import (
     AGAIN,
     CORNERS,
@@ -81,13 +82,7 @@ class Hdf5Source(FeatureSource):
 
 
 def _open_hdf5(path: Path) -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise UsageError(
-            f"{path} is HDF5, which the package h5py reads, and that is not installed; pip install "
-            "'fairseq_ext[hdf5]'"
-        ) from None
+    h5py = import_extra("h5py", "hdf5", f"{path} is HDF5 and")
     try:
         return h5py.File(path, "r")
     except OSError as error:
