@@ -312,7 +312,7 @@ def test_sentences_that_are_too_long_for_records_have_none(data, monkeypatch):
         (
             "spacy:small",
             None,
-            r"--parser spacy:small needs spacy, which is not installed; pip install 'fairseq_ext\[spacy\]'",
+            r"small needs spacy, which is not installed; pip install 'fairseq_ext\[spacy\]'",
         ),
         ("spacy:large", Spacy(), "python -m spacy download large"),
         ("stanza:fr", Stanza(), r"stanza.download\('fr'\)"),
