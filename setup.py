@@ -106,7 +106,7 @@ setup(
         "Typing :: Typed",
     ],
     cmdclass={"build_py": BuildWithRecipes},
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11.4,<3.14",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={
         "fairseq_ext": ["py.typed"],

@@ -1,17 +1,11 @@
 """Settings of early versions, and what they are called now.
 
-Checkpoints are upgraded when they are read, and options that a user gives when a model or criterion
-is built, so that nothing else knows of early versions.
+Checkpoints are upgraded when they are read, so that nothing else knows of early versions.
 """
 
-import logging
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
-
-from fairseq_ext.errors import UsageError
-
-logger = logging.getLogger(__name__)
 
 CHANGED: dict[str, tuple[str, dict[str, str]]] = {
     "asa_rival": ("asa_baseline", {}),
@@ -33,36 +27,14 @@ def upgrade_checkpoint(state: Mapping[str, Any]) -> None:
             parts[name] = upgrade_settings(options)
 
 
-def upgrade_settings(options: Mapping[str, Any], warn: bool = False) -> dict[str, Any]:
-    """Return options under the names, and with the values, that they have now.
-
-    Args:
-        options: by name.
-        warn: say what to give instead of an old name.
-
-    Raises:
-        UsageError: an option is given under both names, with different values.
-    """
+def upgrade_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options, by name, under the names and with the values that they have now."""
     upgraded = dict(options)
     for old, (new, values) in CHANGED.items():
-        if old not in options:
-            continue
-        value = upgraded.pop(old)
-        value = values.get(str(value), value)
-        other = upgraded.setdefault(new, value)
-        if old == new or str(value) == OFF:
-            continue
-        if str(other) not in (str(value), OFF):
-            raise UsageError(
-                f"{_flag(old)}, old for {_flag(new)}, is {value} and not {other}; leave it out"
-            )
-        upgraded[new] = value
-        if warn:
-            new_flag = _flag(new)
-            text = "%s is the old name of %s; give %s %s"
-            logger.warning(text, _flag(old), new_flag, new_flag, value)
+        if old in options:
+            value = upgraded.pop(old)
+            value = values.get(str(value), value)
+            if old == new or str(value) != OFF:
+                upgraded[new] = value
+            upgraded.setdefault(new, value)
     return upgraded
-
-
-def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-')}"

@@ -19,7 +19,6 @@ from fairseq.distributed import ModuleProxyWrapper
 from torch import nn
 
 from fairseq_ext.attention.options import check_rules, read_rules
-from fairseq_ext.criterions.adversarial.adversarial_attention import TwoPass
 from fairseq_ext.criterions.adversarial.embedding_noise import Noise
 from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
@@ -544,22 +543,3 @@ def test_what_a_frozen_encoder_cannot_learn(option, refused):
 def test_criterions_of_other_tasks_are_refused(name, criterion, says):
     with pytest.raises(UsageError, match=f"--criterion .* {says}"):
         build(name, criterion)
-
-
-# The old name of --asa-baseline.
-
-
-@pytest.mark.parametrize("options", [{}, {"asa_baseline": "two_pass"}], ids=["alone", "both"])
-def test_the_old_name_of_the_flag(options, caplog):
-    """Checkpoints and sweeps that were made with --asa-rival keep working."""
-    old = build("masked_lm", asa_rival="two_pass", model=PLAIN, **options)
-    assert "--asa-rival is the old name of --asa-baseline; give --asa-baseline two" in caplog.text
-    caplog.clear()
-    new = build("masked_lm", asa_baseline="two_pass", model=PLAIN)
-    assert type(old.criterion.parts[0]) is type(new.criterion.parts[0]) is TwoPass
-    assert "--asa-rival" not in caplog.text
-
-
-def test_two_names_with_different_values_are_refused():
-    with pytest.raises(UsageError, match="--asa-rival, .* is smart and not freelb; leave it out"):
-        build("masked_lm", asa_rival="smart", asa_baseline="freelb", model=PLAIN)

@@ -256,8 +256,7 @@ def test_the_released_code_as_one_option(place, pretrained, tmp_path):
 )
 def test_baselines(place, pretrained, tmp_path, here, baseline, told):
     flags = ["--arch", "roberta_una", "--criterion", "sentence_prediction_asa"]
-    name = "--asa-rival" if baseline == "magnitude" else "--asa-baseline"  # the old one works, too
-    flags += [name, baseline, *(["--asa-log", pretrained] * (baseline == "scheduled"))]
+    flags += ["--asa-baseline", baseline, *(["--asa-log", pretrained] * (baseline == "scheduled"))]
     data, *given = finetuning(place, pretrained, *flags)
     lines = here(data, tmp_path, 3, *given)
     assert all(of_asa(line) == told for line in lines) and len(lines) == 3

@@ -233,7 +233,7 @@ def build_composite(name, **options):
         (f"{REPLACED}_rdrop", {}),
         (f"{REPLACED}_ag_rdrop", {}),
         (f"{REPLACED}_asa", {"asa_baseline": "freelb"}),
-        (f"{REPLACED}_asa", {"asa_rival": "smart"}),
+        (f"{REPLACED}_asa", {"asa_baseline": "smart"}),
     ],
 )
 def test_objectives_that_sample_again_are_refused(name, options):

@@ -21,7 +21,7 @@ from fairseq_ext.attention import (
     build_normaliser,
 )
 from fairseq_ext.attention import normalisers as softmax
-from fairseq_ext.attention.scorers import dot_product
+from fairseq_ext.attention.scorers import Scorer, dot_product
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.adversary import Adversary
 from fairseq_ext.mechanisms.second_pass.passes import MagnitudePass
@@ -149,7 +149,11 @@ def test_what_has_no_meaning_is_refused(options, said):
 
 
 def test_scores_that_cannot_be_split_are_refused():
-    group = HeadGroup(H, normaliser=build_normaliser("softmax", H), scorer=lambda c: dot_product(c))
+    class Negative(Scorer):
+        def forward(self, call):
+            return -dot_product(call)
+
+    group = HeadGroup(H, normaliser=build_normaliser("softmax", H), scorer=Negative())
     attention("talking", group)
     with pytest.raises(UsageError, match="only --encoder-scorer dot compares"):
         attention("differential", group)

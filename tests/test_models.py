@@ -507,25 +507,6 @@ def test_a_loss_on_maps_alone_works_under_data_parallelism(tmp_path):
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["transformer_dna_tiny", "roberta_dna_tiny"])
-def test_the_former_name_of_recorder_warns(name):
-    if name.startswith("transformer"):
-        model, batch = build(name), BATCH
-    else:
-        words = task().source_dictionary
-        made_for = Namespace(source_dictionary=words, max_positions=lambda: 20)
-        model = build_model(OmegaConf.create({"_name": name}), made_for)
-        batch = {"src_tokens": SOURCE}
-    model.eval()
-    recorder = AttentionRecorder(lambda site, layer: [0])
-    with pytest.warns(DeprecationWarning, match="`recorder=`") as warned:
-        _, extra = model(**batch, listener=recorder)
-    assert warned[0].filename == __file__
-    maps = extra["attention_maps"]
-    torch.testing.assert_close(maps, model(**batch, recorder=recorder)[1]["attention_maps"])
-    assert maps
-
-
 def test_a_listener_hears_the_last_forward_pass():
     model, recorder = build(), AttentionRecorder(everything)
     model(**BATCH, recorder=recorder)

@@ -291,7 +291,7 @@ def fake_python(path: Path, version: str = "3.12.1", lacks: str = "none") -> Pat
         f"""#!/bin/sh
 case "$*" in
 --version) echo "Python {version}" ;;
-*"(3, 11) <="*) exit {supported} ;;
+*"(3, 11, 4) <="*) exit {supported} ;;
 "-c import platform"*) exit {int(version.startswith("3.12"))} ;;
 "-m pip"*) echo pip; echo "$*" >> "$0.log" ;;
 "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;

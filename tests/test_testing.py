@@ -9,9 +9,10 @@ from fairseq_ext.attention import GATES, MASKS, NORMALISERS, SCORERS
 from fairseq_ext.attention.gates import HeadGate
 from fairseq_ext.attention.masks import add_bias
 from fairseq_ext.attention.normalisers import Normaliser, Softmax
-from fairseq_ext.attention.scorers import dot_product
+from fairseq_ext.attention.scorers import Scorer, dot_product
 from fairseq_ext.criterions import composite
 from fairseq_ext.criterions.terms import Term
+from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance import patterns
 
 
@@ -100,7 +101,7 @@ def test_a_normaliser_across_queries_must_be_refused_in_a_decoder(monkeypatch):
         testing.check_normaliser("doubly")
 
 
-class Nearby(nn.Module):
+class Nearby(Scorer):
     """The dot product less a trained multiple of the distance."""
 
     def __init__(self, heads):
@@ -127,6 +128,9 @@ class FromTheLeft(Nearby):
 def test_scorers(monkeypatch):
     testing.check_scorer(registered(monkeypatch, SCORERS, Nearby, "nearby"), naive_nearby)
     testing.check_scorer("disentangled")  # of encoders alone
+    module = registered(monkeypatch, SCORERS, lambda heads: nn.Identity(), "module")
+    with pytest.raises(UsageError, match=r"Identity is no .*\.Scorer; derive it from that"):
+        testing.check_scorer(module)
     with pytest.raises(AssertionError):
         testing.check_scorer("dot", lambda q, k, scorer, head: q @ k.T)
     with pytest.raises(AssertionError):

@@ -1,6 +1,5 @@
 """Context of attention: `Inputs` of a forward pass, `AttentionContext` and `HeadCall` of a call."""
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,22 +82,6 @@ class AttentionRecorder:
         """Keep the maps [B, wanted heads, T, S] of a layer."""
         # activation checkpointing runs a layer twice; the first map carries the gradient
         self.maps.setdefault((site, layer), maps.detach() if self.detach else maps)
-
-    def hear(self, site: str, layer: int, maps: Tensor) -> None:
-        """Keep the maps, with a DeprecationWarning: the method's name is `record` now."""
-        _warn_about_hear()
-        AttentionRecorder.record(self, site, layer, maps)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "hear" in vars(cls):
-            _warn_about_hear()
-            cls.record = cls.hear  # type: ignore[method-assign]
-
-
-def _warn_about_hear() -> None:
-    message = "AttentionRecorder.hear is now AttentionRecorder.record"
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from fairseq_ext.attention.masks import (
 )
 from fairseq_ext.attention.normalisers import Normaliser, is_fused
 from fairseq_ext.attention.positions import Positions
-from fairseq_ext.attention.scorers import DotProduct, Scorer, as_scorer
+from fairseq_ext.attention.scorers import DotProduct, Scorer
 from fairseq_ext.attention.shared_heads import multiply_heads, repeat_heads
 from fairseq_ext.errors import UsageError
 
@@ -55,7 +55,12 @@ class HeadGroup(nn.Module):
         super().__init__()
         self.query_factor, self.made_by = query_factor, made_by
         self.num_heads, self.normaliser, self.positions = num_heads, normaliser, positions
-        self.scorer, self.masks = DotProduct() if scorer is None else as_scorer(scorer), masks
+        if not isinstance(scorer, Scorer | None):
+            kind = type(scorer).__name__
+            raise UsageError(
+                f"{kind} is no fairseq_ext.attention.scorers.Scorer; derive it from that"
+            )
+        self.scorer, self.masks = DotProduct() if scorer is None else scorer, masks
         self.window, self.learned = self.scorer.window, self.scorer.learned
         unbiased = positions is None or type(positions).bias is Positions.bias
         self.is_plain = normaliser.is_softmax and self.scorer.multiplies and unbiased  # so learned

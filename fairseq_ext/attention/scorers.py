@@ -1,9 +1,6 @@
 """Scorers: how well a query and a key match, before masking and normalising."""
 
 import sys
-import warnings
-from functools import cache
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -84,53 +81,3 @@ class DotProduct(Scorer):
     def as_product(self, call: HeadCall) -> tuple[Tensor, None]:
         """Return the queries as they are."""
         return call.q, None
-
-
-ATTRIBUTES = ("uses_queries", "uses_keys", "encoder_only", "in_sequence")
-"""Attributes by which functions say what scorers of earlier versions could say."""
-
-
-class _Function(Scorer):
-    """A function of a `HeadCall` as a scorer, with its attributes."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-        for name in ATTRIBUTES:
-            setattr(self, name, getattr(function, name, getattr(Scorer, name)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self).get("function"), name)
-
-    def forward(self, call: HeadCall) -> Tensor:
-        """Return the function's scores."""
-        return self.function(call)
-
-    def extra_repr(self) -> str:
-        """Return the function, for printing."""
-        return getattr(self.function, "__name__", type(self.function).__name__)
-
-
-def as_scorer(scorer: Any) -> Scorer:
-    """Return a scorer; a function, or a module with another base, becomes one, with a warning.
-
-    A module keeps the names of its parameters.
-    """
-    if isinstance(scorer, Scorer):
-        return scorer
-    if scorer is dot_product:
-        return DotProduct()
-    message = (
-        f"{type(scorer).__name__} is no fairseq_ext.attention.scorers.Scorer; derive it from that"
-    )
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
-    if not isinstance(scorer, nn.Module):
-        return _Function(scorer)
-    kind = type(scorer)
-    scorer.__class__ = _derive(kind)  # type: ignore[arg-type]
-    return scorer  # type: ignore[return-value]
-
-
-@cache
-def _derive(kind: Any) -> Any:
-    return type(kind.__name__, (kind, Scorer), {"__module__": kind.__module__})

@@ -57,17 +57,17 @@ def as_mapping(options: Any) -> Mapping[str, Any]:
     return options if isinstance(options, Mapping) else vars(options)
 
 
-def to_dict(options: Any, warn: bool = False) -> dict[str, Any]:
+def to_dict(options: Any) -> dict[str, Any]:
     """Return options of a DictConfig (interpolations resolved), a mapping or a namespace.
 
-    Those of an early version are upgraded; `warn` says so for names that a user has given. Members
-    of enumerations become their values, as checkpoints hold them.
+    Those of an early version are upgraded. Members of enumerations become their values, as
+    checkpoints hold them.
     """
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True)
     values = as_mapping(options).items()
     plain = {name: v.value if isinstance(v, Enum) else v for name, v in values}
-    return upgrade_settings(plain, warn)
+    return upgrade_settings(plain)
 
 
 @cache

@@ -1,7 +1,6 @@
 """Mixin of all models with our attention, what they report, and a decorator of their forward."""
 
 import re
-import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -108,14 +107,8 @@ def record_attention(forward: Callable) -> Callable:
         *args: Any,
         recorder: AttentionRecorder | None = None,
         second: SecondPass | None = None,
-        listener: AttentionRecorder | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        if listener is not None:
-            message = "`listener=` is now called `recorder=` and will go in the next version"
-            # from the decorated forward to the line that calls a model, through nn.Module
-            warnings.warn(message, DeprecationWarning, stacklevel=4)
-            recorder = listener
         if recorder is not None:
             recorder.begin(kwargs)
         if second is not None:

@@ -132,11 +132,6 @@ def unpack_safely() -> None:
         extraction_filter = staticmethod(keep_inside)
 
         def extractall(self, *args: Any, **kwargs: Any) -> None:
-            if not hasattr(tarfile, "data_filter"):  # there the filter would not be used
-                raise UsageError(
-                    f"{self.name!s} is an archive, and this Python unpacks them wherever paths "
-                    "lead; use Python 3.11.4 or newer, or unpack it and give the folder"
-                )
             size = 0
             for member in self:
                 size += member.size

@@ -89,7 +89,7 @@ require_one_of() {
 # Environment.
 
 # is_supported PYTHON: whether an interpreter exists and has a version that fairseq runs with.
-is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; }
+is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11, 4) <= sys.version_info < (3, 14))' 2>/dev/null; }
 
 # find_python: print the first supported interpreter, before there is an environment.
 find_python() {

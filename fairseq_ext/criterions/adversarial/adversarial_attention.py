@@ -215,7 +215,7 @@ class AdversarialSelfAttention(Term):
     @classmethod
     def build(cls, cfg: Any, task: Any) -> Term:
         """Return the term; raise UsageError for an option that has no meaning or no effect."""
-        baseline = str(to_dict(cfg, warn=True)["asa_baseline"])
+        baseline = str(to_dict(cfg)["asa_baseline"])
         asa_options.check_options(cfg, baseline, task)
         return BASELINES[baseline](cfg, task)
 

@@ -84,7 +84,6 @@ class AdversarialConfig(FairseqDataclass):
     """The options of the term "asa".
 
     Attributes:
-        asa_rival: the old name of --asa-baseline
         asa_baseline: instead of adversaries: two_pass (the control), bernoulli, scheduled,
             magnitude (naive masks), freelb, smart (noise on embeddings)
         asa_preset: released sets the options below to what the authors' released code computes: tau
@@ -124,7 +123,6 @@ class AdversarialConfig(FairseqDataclass):
         smart_beta: how slowly that mean follows the model (smart; ours)
     """
 
-    asa_rival: Baselines = ADVERSARIES
     asa_baseline: Baselines = ADVERSARIES
     asa_preset: Presets = _option("none", *PASSES)
     asa_tau: Optional[float] = _option(None, ADVERSARIES, range=WEIGHT)
