@@ -28,6 +28,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from stock import is_stock, stock_functions
 
 STOCK = "stock"
+TODAY = "today"  # the size _today_base, plain
 NARROW = (32, 64, 4)  # width, width of the feed-forward layers, heads
 WORDS = 0.15  # share of words that are masked
 SYMBOLS = 400
@@ -44,6 +45,7 @@ def list_translation(layers: int) -> dict[str, list[str]]:
         STOCK: ["--arch", "transformer_iwslt_de_en"],
         **alternatives.read_candidates("_iwslt_de_en"),
     }
+    names[TODAY] = [word.replace("_una_iwslt_de_en", "_una_today_base") for word in names["una"]]
     return {
         name: [*training.FLAGS, "--max-update", "1800", *flags, *sizes]
         for name, flags in names.items()
@@ -64,6 +66,9 @@ def list_masked_lm(layers: int) -> dict[str, list[str]]:
     for name, flags in alternatives.read_candidates("_iwslt_de_en").items():
         words = [re.sub(r"transformer_(\w+)_iwslt_de_en", r"roberta_\1", word) for word in flags]
         lines[name] = [word.replace("label_smoothed_cross_entropy", "masked_lm") for word in words]
+    lines[TODAY] = [
+        "roberta_una_today_base" if word == "roberta_una" else word for word in lines["una"]
+    ]
     return {name: [*common, *flags] for name, flags in lines.items()}
 
 
