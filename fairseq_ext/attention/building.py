@@ -274,7 +274,7 @@ def list_heads_left(site: str, heads: int, layers: int, options: Mapping[str, An
             f"{flag(name, text)}: give {ALL}, or for each of the {layers} layers, with / between "
             f"them, a number from 0 to {heads}"
         )
-    if reason := name_places(site, options):
+    if reason := find_fixed_heads(site, options):
         raise UsageError(
             f"{flag(name, text)} does not go with {reason}, since heads are pruned that it names, "
             "mixes or shares between layers; leave one of them out"
@@ -282,8 +282,8 @@ def list_heads_left(site: str, heads: int, layers: int, options: Mapping[str, An
     return [int(number) for number in numbers]
 
 
-def name_places(site: str, options: Mapping[str, Any]) -> str | None:
-    """Return the option, as it is given, that gives heads of a site a meaning by their place."""
+def find_fixed_heads(site: str, options: Mapping[str, Any]) -> str | None:
+    """Return an option, as it was given, for which it matters which number a head of a site has."""
     kinds = [f"{site}_{kind.name}" for kind in HEAD_KINDS.values() if kind.is_at(site, options)]
     mixer = SLOTS["head_mixer"].name_option(site)
     if options.get(mixer, SLOTS["head_mixer"].off) != SLOTS["head_mixer"].off:

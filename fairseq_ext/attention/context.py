@@ -13,7 +13,10 @@ from fairseq_ext.errors import UsageError
 T = TypeVar("T")
 
 Bias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
-"""(scores [B, h, T, S], mask as `masks.combined_bias` returns it) -> both of them, changed."""
+"""A bias from outside: (scores [B, h, T, S], mask of `masks.combined_bias`) -> both, changed.
+
+Most change the mask alone, which is added to the scores; what needs the scores can change these.
+"""
 
 Meter = Callable[[slice, "HeadCall", Any], tuple[Tensor, Tensor]]
 """(which of the wanted heads, call, `Mask`) -> output [B, h, T, D], what is recorded [B, h, …]."""

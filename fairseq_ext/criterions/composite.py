@@ -57,7 +57,7 @@ class TappedModel:
             self.output = self.model(**inputs)
         else:
             model = unwrap(self.model)
-            places = name_places(model, self.parameters)
+            places = name_every_place(model, self.parameters)
             self.output = functional_call(model, places, (), inputs, tie_weights=False)
         return self.output
 
@@ -80,7 +80,7 @@ class DoublyTappedModel(TappedModel):
         return self.output
 
 
-def name_places(model: nn.Module, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+def name_every_place(model: nn.Module, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return parameters under a name for each place of a model that has them, each place once.
 
     torch's `functional_call` ties shared parameters by all of their names: two names of one place,

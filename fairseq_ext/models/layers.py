@@ -56,7 +56,7 @@ def build_attention(site: str, layer: int, cfg: TransformerConfig) -> Attention:
 
 
 def _number_in_training(side: Any, layer: int) -> int:
-    """Return the number that a layer had before --encoder-layers-to-keep, or the decoder's flag."""
+    """Return the number that a layer had in training; --…-layers-to-keep leaves some out since."""
     kept = side.layers_to_keep
     return sorted(map(int, kept.split(",")))[layer] if kept else layer
 

@@ -204,12 +204,13 @@ def update() -> None:
     ENCODER_OPTIONS[:] = [each for each in OPTIONS if _has_site(each[0], "encoder")]
     shared = [each for each in stock_options() if each[0] in ROBERTA_SHARED]
     ROBERTA_OPTIONS[:] = [*shared, *list_options(RobertaOptions), *ENCODER_OPTIONS]
-    names = {name for name, *_ in OPTIONS if _has_site(name, "decoder")}
-    DECODER_OPTIONS[:] = [
-        each
-        for each in OPTIONS
-        if each[0] in names and names.intersection(OPTION_REQUIREMENTS.get(each[0], (names, ()))[0])
-    ]
+    decoder = {name for name, *_ in OPTIONS if _has_site(name, "decoder")}
+
+    def has_effect(name: str) -> bool:
+        needed, _ = OPTION_REQUIREMENTS.get(name, (decoder, ()))
+        return name in decoder and not decoder.isdisjoint(needed)
+
+    DECODER_OPTIONS[:] = [each for each in OPTIONS if has_effect(each[0])]
 
 
 def _has_site(name: str, site: str) -> bool:

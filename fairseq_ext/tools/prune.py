@@ -25,7 +25,7 @@ from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from torch import Tensor
 
 from fairseq_ext.attention import Attention, Inputs
-from fairseq_ext.attention.building import count_heads, name_places, parse_gate_sites
+from fairseq_ext.attention.building import count_heads, find_fixed_heads, parse_gate_sites
 from fairseq_ext.attention.options import flag
 from fairseq_ext.criterions.composite import ALIASES, AliasCriterion, CompositeCriterion
 from fairseq_ext.criterions.objectives import OBJECTIVES
@@ -138,7 +138,7 @@ def check_prunable(options: Mapping[str, Any], path: Path) -> None:
             "and cannot be removed from one; give a checkpoint without it"
         )
     for site in parse_gate_sites(options):
-        if reason := name_places(site, options):
+        if reason := find_fixed_heads(site, options):
             raise UsageError(
                 f"{path} has {reason}, which says by their place what heads do or is shared by "
                 "all layers; heads can be removed from models without it only"

@@ -43,7 +43,7 @@ class UnitCounts(NamedTuple):
 
 
 def leave_empty_rows_unmasked(keep: Tensor, scores: Tensor, mask: Tensor | None) -> BiasedScores:
-    """Mask units, but not in a row that would keep no key; only its gradient remains (ours)."""
+    """Mask units, but in a row that would keep no key change nothing but its gradient (ours)."""
     seen = keep.detach() if mask is None else torch.where(mask < 0, 0, keep.detach())
     return scores, add_bias((keep - seen.amax(-1, keepdim=True)) * MASK_SCALE, mask)
 
