@@ -26,7 +26,7 @@ from fairseq_ext.suggestions import refuse_unknown, suggest
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
     "tools": "doctor recipe launch sweep average prune predict annotate",
-    "interchange": "import-hf export-hf export-vectors",
+    "interchange": "import-hf export-hf export-fairseq export-vectors",
     "evaluation": "score table record",
     "analysis": "curves masking map analyse report columns heads weights align",
     "analysis.coreference": "probe",
@@ -36,6 +36,7 @@ MODULES = {
     "recipe": "run_recipe",
     "import-hf": "import_hf",
     "export-hf": "export_hf",
+    "export-fairseq": "export_fairseq",
     "export-vectors": "export_vectors",
     "map": "maps",
 }

@@ -1,14 +1,19 @@
-"""A checkpoint of an encoder that was not trained here."""
+"""Checkpoints that were not saved by a training."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import rename_when_complete
 
 
 def make_checkpoint(model: dict[str, Any], state: dict[str, Tensor], data: Path) -> dict[str, Any]:
@@ -31,3 +36,18 @@ def make_checkpoint(model: dict[str, Any], state: dict[str, Tensor], data: Path)
         "extra_state": {"train_iterator": {"epoch": 1}},
         "task_state": {},
     }
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Raise UsageError if a checkpoint cannot be written there, or would replace another one."""
+    folder = output.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder} is not a folder to write to; make it or give another output")
+    if output.is_dir() or output.exists() and not force:
+        raise UsageError(f"{output} exists already; choose another output, or add --force")
+
+
+def write_checkpoint(state: dict, output: Path) -> None:
+    """Save a checkpoint under its name only when it is complete."""
+    with rename_when_complete(output) as part, part.open("wb") as file:
+        torch.save(state, file)

@@ -15,7 +15,6 @@ Example:
 
 import argparse
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from tqdm import tqdm
 from fairseq_ext.data.fingerprints import FINGERPRINTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
-from fairseq_ext.files import rename_when_complete
+from fairseq_ext.interchange.new_checkpoint import check_output, write_checkpoint
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.model_report import SMART_MEAN
 from fairseq_ext.models.pretrained import computing_options, saved_options
@@ -76,15 +75,6 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.output} is the average of {', '.join(map(str, files))}")
     if copies := [str(path) for path in args.paths if path.is_file() and path not in files]:
         print(f"counted once, being copies of these: {', '.join(copies)}")
-
-
-def check_output(output: Path, force: bool) -> None:
-    """Raise UsageError if a checkpoint cannot be written there, or would replace another one."""
-    folder = output.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"{folder} is not a folder to write to; make it or give another output")
-    if output.is_dir() or output.exists() and not force:
-        raise UsageError(f"{output} exists already; choose another output, or add --force")
 
 
 class SavedCheckpoint(NamedTuple):
@@ -286,9 +276,3 @@ def _read_settings(state: dict) -> dict[str, Any]:
     return computing_options(options) | (
         {"the architecture": get_architecture(options)} if options else {}
     )
-
-
-def write_checkpoint(state: dict, output: Path) -> None:
-    """Save a checkpoint under its name only when it is complete."""
-    with rename_when_complete(output) as part, part.open("wb") as file:
-        torch.save(state, file)

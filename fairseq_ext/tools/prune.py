@@ -31,6 +31,7 @@ from fairseq_ext.criterions.composite import ALIASES, AliasCriterion, CompositeC
 from fairseq_ext.criterions.objectives import OBJECTIVES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
+from fairseq_ext.interchange.new_checkpoint import check_output, write_checkpoint
 from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.models.config import default_options, to_transformer_config
 from fairseq_ext.models.layers import build_attention
@@ -38,7 +39,7 @@ from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.options import DEFAULTS
 from fairseq_ext.models.pretrained import saved_options
 from fairseq_ext.safe_loading import read_checkpoint
-from fairseq_ext.tools.average import check_output, leave_training_out, write_checkpoint
+from fairseq_ext.tools.average import leave_training_out
 from fairseq_ext.training.resuming_checks import SITES
 
 GATE = ".gate.offset"
