@@ -1,9 +1,13 @@
-"""Turn a fairseq checkpoint of a BERT-like encoder into a Hugging Face folder.
+"""Turn a checkpoint of fairseq's into a Hugging Face folder.
 
-OUT gets config.json, model.safetensors and the tokenizer: a BERT if the model has segments, else a
-RoBERTa; a DeBERTa if its attention is disentangled. All of them know softmax alone. Adversaries,
-generators and heads of fine-tuning are left out. The head for masked language modelling is left out
-too if the model was trained for replaced-token detection, which does not train it.
+OUT gets config.json, model.safetensors and the tokenizer. An encoder becomes a BERT if it has
+segments, else a RoBERTa; a DeBERTa if its attention is disentangled. A translation model with Moses
+and BPE becomes an FSMT, a language model an OPT. All of them know softmax alone; weights of heads
+and pruned heads of the latter two are folded into projections, as by export-fairseq. Heads of
+fine-tuning become those of Hugging Face where it has the like: …ForSequenceClassification,
+…ForTokenClassification, …ForMultipleChoice, …ForQuestionAnswering. Others, adversaries and
+generators are left out, as is the head for masked words if replaced-token detection did not train
+it.
 
 Example:
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
@@ -23,8 +27,9 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.files import new_folder
-from fairseq_ext.interchange import hf_deberta, hf_deberta_first
+from fairseq_ext.interchange import hf_deberta, hf_deberta_first, hf_sequences
 from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.interchange.hf_heads import convert_head
 from fairseq_ext.interchange.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, TODAY, saved_options
@@ -86,6 +91,8 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
         UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
     saved = read_checkpoint(checkpoint)
+    if get_architecture(saved_options(saved)).startswith("transformer"):
+        return hf_sequences.convert(saved, checkpoint, folder, work)
     model, parameters = saved_options(saved), drop_adversaries(saved["model"])
     check_options(model, checkpoint)
     heads = find_unwanted_heads(saved_options(saved, "task"))
@@ -106,13 +113,29 @@ def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     if kind in hf_deberta.KINDS and hf_deberta_first.is_first_version(config, tensors):
         config |= name_architecture(hf_deberta.FIRST_VERSION, state)
         tensors = hf_deberta_first.rename_for_first_version(tensors, config["num_attention_heads"])
+    labels = (saved.get("task_state") or {}).get("labels") or []
+    head = None
     if hf.OUTPUT_BIAS in state:
         tensors = rename_head(tensors, config["model_type"], config["tie_word_embeddings"])
+    else:
+        task = saved_options(saved, "task")
+        head = convert_head(config["model_type"], task, labels, model, parameters)
+    if head is not None:
+        tensors = {f"{find_prefix(config['model_type'])}.{n}": x for n, x in tensors.items()}
+        tensors |= {name: value.float().contiguous() for name, value in head.tensors.items()}
+        base = config["architectures"][0].removesuffix("Model")
+        config |= head.config | {"architectures": [base + head.architecture]}
     (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     hf.write_json(config, work / "config.json")
     segments = config["type_vocab_size"] > 1
     write_tokenizer(tokenizer, special, find_longest(model, config), segments, work)
-    return [name for name in parameters if name.startswith(heads)]
+    used = head.used if head else ()
+    return [name for name in parameters if name.startswith(heads) and name not in used]
+
+
+def find_prefix(kind: str) -> str:
+    """Return the name of the encoder in a model with a head."""
+    return hf_deberta.PREFIX if kind in hf_deberta.KINDS else kind
 
 
 def list_parameters(
@@ -223,7 +246,7 @@ def check_order(order: list[int], size: int, checkpoint: Path) -> None:
 def rename_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:
     """Return parameters of a model with a head, without the parameters that the head shares."""
     head = hf.HEADS[kind]
-    prefix = hf_deberta.PREFIX if kind in hf_deberta.KINDS else kind
+    prefix = find_prefix(kind)
     tensors = {n if n.startswith(head) else f"{prefix}.{n}": value for n, value in tensors.items()}
     tensors[f"{head}.bias"] = tensors[f"{head}.decoder.bias"].clone()
     shared = {f"{head}.decoder.{part}" for part in ("weight", "bias")} if tied else set()

@@ -80,18 +80,25 @@ def renumber(vocabulary: Vocabulary, kind: str) -> tuple[Tokenizer, list[int]]:
         names = list_symbols(tokenizer, len(dictionary))
         surround(tokenizer, segments=kind != "roberta")
         return tokenizer, [dictionary.index(name) for name in names]
-    numbers = {token: int(vocabulary.numbers[i]) for token, i in tokenizer.get_vocab().items()}
-    if dictionary.unk() in numbers.values():
-        raise UsageError(
-            "dict.txt lacks tokens of the BPE beside it, which Hugging Face cannot leave out; give "
-            "the dictionary that scripts/prepare_mlm.sh wrote"
-        )
+    numbers = check_bpe(vocabulary)
     content = json.loads(tokenizer.to_str())
     content["model"]["vocab"] = numbers | {name: dictionary.index(name) for name in SYMBOLS}
     tokenizer = Tokenizer.from_str(json.dumps(content))
     add_special_tokens(tokenizer)
     surround(tokenizer, segments=kind != "roberta")
     return tokenizer, list(range(len(dictionary)))
+
+
+def check_bpe(vocabulary: Vocabulary) -> dict[str, int]:
+    """Return the symbol of each token; raise UsageError if the dictionary lacks some."""
+    tokens = vocabulary.tokenizer.get_vocab()
+    numbers = {token: int(vocabulary.numbers[i]) for token, i in tokens.items()}
+    if vocabulary.dictionary.unk() in numbers.values():
+        raise UsageError(
+            "dict.txt lacks tokens of the BPE beside it, which Hugging Face cannot leave out; give "
+            "the dictionary that scripts/prepare_mlm.sh wrote"
+        )
+    return numbers
 
 
 def find_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
