@@ -265,6 +265,8 @@ def hugging_face():
     kinds = ("Bert", "Roberta", "Deberta", "DebertaV2", "Camembert", "XLMRoberta")
     names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
     names += ["LlamaConfig", "LlamaForCausalLM"]
+    heads = ("SequenceClassification", "TokenClassification", "MultipleChoice", "QuestionAnswering")
+    names += [f"AutoModelFor{head}" for head in ("Seq2SeqLM", "CausalLM", *heads)]
     names += [f"{kind}{part}" for kind in kinds for part in ("Config", "ForMaskedLM")]
     names += [f"{kind}Tokenizer" for kind in kinds[2:]]
     yield SimpleNamespace(**{name: getattr(transformers, name) for name in names})

@@ -31,6 +31,7 @@ from fairseq_ext.interchange import hf_deberta, hf_deberta_first, hf_sequences
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.hf_heads import convert_head
 from fairseq_ext.interchange.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
+from fairseq_ext.interchange.model_card import read_results, write_card
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, TODAY, saved_options
 from fairseq_ext.safe_loading import read_checkpoint
@@ -66,31 +67,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = "that in the checkpoint or beside it, or in the data that it was trained on"
     folder = f"with dict.txt and the tokeniser (default: {default})"
     add("--vocabulary", type=Path, metavar="FOLDER", help=folder)
+    add("--record", type=Path, metavar="FILE", help="of fairseq-ext record; README.md shows it")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
+    record = read_results(args.record)
     with new_folder(args.out) as work:
-        left_out = convert(args.checkpoint, args.vocabulary, work)
-    print(f"{args.out} has config.json, model.safetensors and the tokeniser")
+        saved = read_checkpoint(args.checkpoint)
+        left_out = convert(saved, args.checkpoint, args.vocabulary, work)
+        write_card(saved, hf.read_json(work / "config.json"), record, work / "README.md")
+    print(f"{args.out} has config.json, model.safetensors, the tokeniser and a card, README.md")
     if left_out:
         print(f"left out: {', '.join(left_out)}")
     if any(name.startswith(MASK_POSITIONS) for name in left_out):
         print("the head for masked language modelling has no absolute positions there")
 
 
-def convert(checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
+def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: Path) -> list[str]:
     """Write a checkpoint in Hugging Face's format; return the parameters of heads left out.
 
     Args:
-        checkpoint: the encoder.
+        saved: the checkpoint.
+        checkpoint: its file.
         folder: the folder of the vocabulary, if it is not where `find_vocabulary` looks.
         work: the folder to fill.
 
     Raises:
         UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
-    saved = read_checkpoint(checkpoint)
     if get_architecture(saved_options(saved)).startswith("transformer"):
         return hf_sequences.convert(saved, checkpoint, folder, work)
     model, parameters = saved_options(saved), drop_adversaries(saved["model"])

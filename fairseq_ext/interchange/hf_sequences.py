@@ -5,6 +5,7 @@ hold sinusoids as well, and with an output projection of its own if embeddings a
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from math import sqrt
@@ -27,10 +28,13 @@ from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.export_fairseq import convert as convert_to_stock
 from fairseq_ext.interchange.hf_vocabulary import check_bpe
 
+logger = logging.getLogger(__name__)
+
 FIRST = 2  # row of the first position, in fairseq and OPT
 NUMBERS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TOKENISERS = ("tokenizer.json", "encoder.json", "bpe/encoder.json")
+HYPHEN = "@-@"
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 COMMON: dict[str, list] = {
@@ -225,6 +229,11 @@ def write_moses_tokenizer(
                 "tokeniser; give a dictionary of a BPE with @@ at the ends of pieces"
             )
         hf.write_json(numbers, work / f"vocab-{side}.json")
+        if side == "src" and HYPHEN not in words:
+            logger.warning(
+                "FSMT's tokeniser splits words at hyphens (into %s), unlike the text of this model",
+                HYPHEN,
+            )
         lower = lower and (side == "tgt" or not any(word != word.lower() for word in words))
     settings = {"tokenizer_class": "FSMTTokenizer", "langs": config["langs"], **NAMES}
     settings |= {"do_lower_case": lower, "model_max_length": args["max_source_positions"]}
