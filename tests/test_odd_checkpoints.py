@@ -94,6 +94,7 @@ VERBS = {
     "analyse": "analyse {path} --out {out}",
     "weights": "weights {path} --out {out}.png",
     "export-hf": "export-hf {path} {out}",
+    "export-fairseq": "export-fairseq {path} {out}",
     "export-vectors": "export-vectors {path} --words {path} --out {out}",
 }
 

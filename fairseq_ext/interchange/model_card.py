@@ -76,7 +76,7 @@ def _list_lines(
     options, task = saved_options(saved), saved_options(saved, "task")
     architecture = get_architecture(options)
     yield from ("tags: [fairseq]", "---", "", f"# {architecture}", "")
-    yield f"`{name}` of transformers, trained with fairseq and exported by fairseq_ext {__version__}."
+    yield f"`{name}`, trained with fairseq and exported by fairseq_ext {__version__}."
     yield from ("", "## Training", "", "| | |", "|---|---|")
     settings = flatten_settings(saved.get("cfg") or {})
     history = (saved.get("optimizer_history") or [{}])[-1]

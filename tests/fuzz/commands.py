@@ -244,6 +244,7 @@ VERBS = [
         "made/imported/",
     ),
     ext(f"export-hf {ENCODER} made/exported --vocabulary mono", ENCODER, "made/exported/"),
+    ext(f"export-fairseq {ENCODER} made/stock.pt", ENCODER, "made/stock.pt"),
     ext(
         f"export-vectors {ENCODER} --vocabulary mono --words mono/dict.txt --width 2 "
         "--out vectors.txt",
