@@ -48,6 +48,7 @@ from fairseq_ext.models.config import default_options, list_options, stock_optio
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.model_options import name_positions
 from fairseq_ext.models.pretrained import saved_options
+from fairseq_ext.patches.checkpoints import explain_loading
 from fairseq_ext.safe_loading import read_checkpoint
 
 FOLDED = ("none", "static", "l0")  # gates that are weights of heads in evaluation
@@ -133,25 +134,18 @@ def convert(state: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[
     """
     options = saved_options(state)
     family = find_family(options, path)
-    options = default_options(MODEL_DATACLASS_REGISTRY[options["_name"]]) | options
+    options = default_options(MODEL_DATACLASS_REGISTRY[get_architecture(options)]) | options
     parameters = drop_adversaries(state["model"])
     check_options(options, path)
-    task = Namespace(max_positions=lambda: None, cfg=Namespace())
-    task.source_dictionary = make_dictionary(parameters, "encoder")
-    task.target_dictionary = make_dictionary(parameters, "decoder")
-    ours: Any = MODEL_REGISTRY[options["_name"]].build_model(Namespace(**options), task)
-    ours.load_state_dict(dict(parameters), True, Namespace(**options))
-    ours.double().eval()
-    args = make_arguments(family, options | ours.adopted_options())
-    stock = build_stock(args, task)
-    dtype = next(iter(stock.parameters())).dtype
-    stock.load_state_dict(fill_parameters(stock.double(), fold_model(ours), path))
-    check_same(ours, stock.eval(), task, path)
+    try:
+        ours, stock, args = build_models(family, options, parameters, path)
+    except Exception as error:  # what wrong options raise has no name
+        raise explain_loading(error, str(path)) from error
     add_task(args, saved_options(state, "task"), *STOCK[family].task)
     made = {
         "args": args,
         "cfg": None,
-        "model": stock.to(dtype).state_dict(),
+        "model": stock.state_dict(),
         "optimizer_history": [
             {"num_updates": count_updates(state), "optimizer_name": "", "lr_scheduler_state": {}}
         ],
@@ -159,6 +153,24 @@ def convert(state: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[
         "task_state": {},
     }
     return made, sorted(parameters.keys() - made["model"].keys() - {*dict(ours.named_parameters())})
+
+
+def build_models(
+    family: str, options: dict[str, Any], parameters: Mapping[str, Tensor], path: Path
+) -> tuple[nn.Module, nn.Module, Namespace]:
+    """Build our model and fairseq's, which computes the same, and return both with its options."""
+    task = Namespace(max_positions=lambda: None, cfg=Namespace())
+    task.source_dictionary = make_dictionary(parameters, "encoder")
+    task.target_dictionary = make_dictionary(parameters, "decoder")
+    ours: Any = MODEL_REGISTRY[get_architecture(options)].build_model(Namespace(**options), task)
+    ours.load_state_dict(dict(parameters), True, Namespace(**options))
+    ours.double().eval()
+    args = make_arguments(family, options | ours.adopted_options())
+    stock = build_stock(args, task)
+    dtype = next(iter(stock.parameters())).dtype
+    stock.load_state_dict(fill_parameters(stock.double(), fold_model(ours), path))
+    check_same(ours, stock.eval(), task, path)
+    return ours, stock.to(dtype), args
 
 
 def find_family(options: Mapping[str, Any], path: Path) -> str:

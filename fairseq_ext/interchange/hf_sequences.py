@@ -81,7 +81,8 @@ def convert(
     (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     hf.write_json(config | NUMBERS, work / "config.json")
     search = {"decoder_start_token_id": 2, "num_beams": 5, "early_stopping": True}
-    search |= {"max_length": 200, "forced_eos_token_id": 2, "suppress_tokens": [1]}
+    search |= {"max_length": 200, "min_new_tokens": 1, "forced_eos_token_id": 2}
+    search["suppress_tokens"] = [1]  # <pad>
     opened = {} if form is _to_opt else search  # a text may be continued in many ways
     hf.write_json(NUMBERS | opened, work / "generation_config.json")
     return left_out

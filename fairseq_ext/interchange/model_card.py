@@ -81,7 +81,7 @@ def _list_lines(
     settings = flatten_settings(saved.get("cfg") or {})
     history = (saved.get("optimizer_history") or [{}])[-1]
     rows = {
-        "data": Path(str(task.get("data") or "")).name,
+        "data": task.get("data"),
         "parameters": f"{count_parameters(drop_adversaries(saved['model'])):,}",
         "updates": history.get("num_updates"),
         **{row: settings.get(setting) for row, setting in SETTINGS.items()},

@@ -216,7 +216,7 @@ def check_models() -> None:
             with examining(examine):
                 models, cfg, task = original(files, *args, **kwargs)
         except Exception as error:
-            raise _explain(error, ", ".join(files)) from error
+            raise explain_loading(error, ", ".join(files)) from error
         for path, extra_state in saved:
             check_fingerprints(path, extra_state, task)
         for model in models:
@@ -227,7 +227,7 @@ def check_models() -> None:
     wrap("fairseq.checkpoint_utils", "load_model_ensemble_and_task", load)
 
 
-def _explain(error: Exception, files: str) -> UsageError:
+def explain_loading(error: Exception, files: str) -> UsageError:
     """Return the error that a user sees for what the loading of models raised."""
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, UsageError):
