@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but_first
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from stock_models import CLOSING, build_model, checkpoint
@@ -59,8 +60,11 @@ def build_translator(data: Path, **options) -> tuple:
     return model, checkpoint("transformer_una_tiny", model, task, **options)
 
 
+FORMS = [CLOSING, {"decoder_kv_heads": 2, "activation_fn": "gelu"}]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("options", [CLOSING, {"decoder_kv_heads": 2, "activation_fn": "gelu"}])
+@pytest.mark.parametrize("options", slow_but_first(FORMS))
 def test_a_translation_model_is_an_fsmt(options, data, tmp_path, hugging_face):
     model, state = build_translator(data, **options)
     out, words = export(state, tmp_path), read_words(data)
@@ -135,8 +139,9 @@ LANGUAGE_MODELS = {
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("options", LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS)
-def test_a_language_model_is_an_opt(options, data, tmp_path, hugging_face):
+@pytest.mark.parametrize("form", slow_but_first(LANGUAGE_MODELS))
+def test_a_language_model_is_an_opt(form, data, tmp_path, hugging_face):
+    options = LANGUAGE_MODELS[form]
     words = read_words(data)[0]
     words.save(str(tmp_path / "dict.txt"))
     model = build_model("transformer_lm_una_tiny", words, words, **options)

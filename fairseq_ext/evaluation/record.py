@@ -94,7 +94,7 @@ def describe_runs(runs: Sequence[Run], notes: Sequence[str]) -> dict[str, Any]:
         "order": 10,
         "data": ", ".join(dict.fromkeys(str(each.get("task.data")) for each in settings)),
         "command": "\n".join(commands),
-        "commit": _find_commit(),
+        "commit": find_commit(),
         "hardware": f"{platform.machine()}, {platform.system()}",
         "versions": f"Python {platform.python_version()}, torch {metadata.version('torch')}",
         "seeds": sorted({each["common.seed"] for each in settings if "common.seed" in each}),
@@ -108,7 +108,7 @@ def _read_command(run: Run) -> str:
     return path.read_text("utf-8").strip() if path.is_file() else ""
 
 
-def _find_commit() -> str:
+def find_commit() -> str:
     """Return the commit of this package, or "" if it was not installed from a clone."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:

@@ -142,17 +142,17 @@ def convert(state: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], list[
     except Exception as error:  # what wrong options raise has no name
         raise explain_loading(error, str(path)) from error
     add_task(args, saved_options(state, "task"), *STOCK[family].task)
+    history = {"num_updates": count_updates(state), "optimizer_name": "", "lr_scheduler_state": {}}
     made = {
         "args": args,
         "cfg": None,
-        "model": stock.state_dict(),
-        "optimizer_history": [
-            {"num_updates": count_updates(state), "optimizer_name": "", "lr_scheduler_state": {}}
-        ],
+        "model": (kept := stock.state_dict()),
+        "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1}},
         "task_state": {},
     }
-    return made, sorted(parameters.keys() - made["model"].keys() - {*dict(ours.named_parameters())})
+    used = kept.keys() | dict(ours.named_parameters()).keys()
+    return made, sorted(parameters.keys() - used)
 
 
 def build_models(

@@ -80,7 +80,7 @@ def convert(
     tensors = {name: value.clone() for name, value in tensors.items()}
     (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     hf.write_json(config | NUMBERS, work / "config.json")
-    search = {"decoder_start_token_id": 2, "num_beams": 5, "early_stopping": True}
+    search: dict[str, Any] = {"decoder_start_token_id": 2, "num_beams": 5, "early_stopping": True}
     search |= {"max_length": 200, "min_new_tokens": 1, "forced_eos_token_id": 2}
     search["suppress_tokens"] = [1]  # <pad>
     opened = {} if form is _to_opt else search  # a text may be continued in many ways
@@ -146,7 +146,15 @@ def _to_fsmt(
             f"{side}_ffn_dim": args[f"{side}_ffn_embed_dim"],
             f"{side}_layerdrop": args[f"{side}_layerdrop"],
         }
+    positions = _make_sinusoids(config["max_position_embeddings"], config["d_model"])
+    for side in ("encoder", "decoder"):  # transformers would report them as missing
+        tensors[f"model.{side}.embed_positions.weight"] = positions
     return config, {n: x for n, x in tensors.items() if not (tied and n in copies)}
+
+
+def _make_sinusoids(positions: int, width: int) -> Tensor:
+    """Return fairseq's embeddings of positions, behind the rows before the first one."""
+    return SinusoidalPositionalEmbedding.get_embedding(FIRST + positions, width, 1)
 
 
 def _to_opt(
@@ -156,9 +164,8 @@ def _to_opt(
     _check(args, LANGUAGE, place, "OPT")
     positions = state.pop("decoder.embed_positions.weight", None)
     if positions is None:
-        rows = FIRST + (args["max_target_positions"] or args["tokens_per_sample"])
-        make = SinusoidalPositionalEmbedding.get_embedding
-        positions = make(rows, args["decoder_embed_dim"], 1)
+        longest = args["max_target_positions"] or args["tokens_per_sample"]
+        positions = _make_sinusoids(longest, args["decoder_embed_dim"])
         positions *= not args["no_token_positional_embeddings"]
     output = state.pop("decoder.output_projection.weight")
     tensors = _rename(state, _name_in_opt, place, "OPT")
@@ -281,7 +288,11 @@ def write_text_tokenizer(config: Mapping[str, Any], data: Path, work: Path) -> N
     end = ("</s>", numbers["</s>"])
     tokenizer.post_processor = TemplateProcessing(single="</s> $A", special_tokens=[end])
     (work / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), "utf-8")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES, "bos_token": "</s>"}
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **NAMES,
+        "bos_token": "</s>",
+    }
     settings |= {"model_max_length": config["max_position_embeddings"]}
     settings |= {"model_input_names": ["input_ids", "attention_mask"]}
     hf.write_json(settings, work / "tokenizer_config.json")

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import __version__
 from fairseq_ext.errors import UsageError
+from fairseq_ext.evaluation.record import find_commit
 from fairseq_ext.evaluation.recorded import NEEDED, read_record
 from fairseq_ext.evaluation.runs import count_parameters, flatten_settings, get_architecture
 from fairseq_ext.models.mixins import drop_adversaries
@@ -76,7 +76,9 @@ def _list_lines(
     options, task = saved_options(saved), saved_options(saved, "task")
     architecture = get_architecture(options)
     yield from ("tags: [fairseq]", "---", "", f"# {architecture}", "")
-    yield f"`{name}`, trained with fairseq and exported by fairseq_ext {__version__}."
+    commit = find_commit()
+    at = f" (commit {commit})" if commit else ""
+    yield f"`{name}`, trained with fairseq and exported by fairseq_ext{at}."
     yield from ("", "## Training", "", "| | |", "|---|---|")
     settings = flatten_settings(saved.get("cfg") or {})
     history = (saved.get("optimizer_history") or [{}])[-1]

@@ -48,7 +48,7 @@ def gate_weights(attention: Attention) -> Tensor:
 @torch.no_grad()
 def fold_model(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of a model by fairseq's names, the projections of all its attention."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    parameters: dict[str, Tensor] = {**dict(model.named_parameters(remove_duplicate=False))}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Attention):
             parameters |= {f"{name}.{part}": x for part, x in fold_attention(module).items()}
