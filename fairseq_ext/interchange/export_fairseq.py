@@ -7,8 +7,6 @@ mechanism is refused. OUT computes the same, which is checked before it is writt
 
 Example:
   fairseq-ext export-fairseq checkpoints/mine/checkpoint_best.pt stock.pt
-  ct2-fairseq-converter --model_path stock.pt --data_dir data-bin/mine --output_dir served \
---unsafe_deserialization
 """
 
 import argparse

@@ -183,7 +183,10 @@ def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise UsageError for a model that is nothing like BERT, or computes something else."""
     name = get_architecture(model)
     if not name.startswith(("roberta", "deberta")):
-        raise UsageError(f"{checkpoint} has --arch {name}; give an encoder, like roberta_una_12")
+        raise UsageError(
+            f"{checkpoint} has --arch {name}; give a model of ours, like roberta_una_12 or "
+            "transformer_una"
+        )
     sizes = {name: model[name] for name in hf.OPTIONS if model.get(name) is not None}
     if missing := [name for name in hf.OPTIONS if name not in {*sizes, *hf.OUR_RATES}]:
         raise UsageError(f"{checkpoint} has no {missing[0]} in its settings; give a whole one")
