@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq.data import Dictionary
+from fairseq.data.data_utils import collate_tokens
 from fairseq.sequence_generator import SequenceGenerator
 from stock_models import CLOSING, EVERYWHERE, build_model, checkpoint
 
@@ -148,7 +149,7 @@ for name in ("transformer", "transformer_lm"):
     FairseqConverter(f"{name}.pt", given["data"], unsafe_deserialization=True).convert(name)
 translator = ctranslate2.Translator("transformer", inter_threads=1, intra_threads=1)
 sources, targets = given["sources"], given["targets"]
-options = {"beam_size": 5, "max_decoding_length": 30, "min_decoding_length": 0}
+options = {"beam_size": 5, "max_decoding_length": 20, "min_decoding_length": 0}
 outputs["best"] = [r.hypotheses[0] for r in translator.translate_batch(sources, **options)]
 outputs["pairs"] = [r.log_probs for r in translator.score_batch(sources, targets)]
 generator = ctranslate2.Generator("transformer_lm", inter_threads=1, intra_threads=1)
@@ -159,7 +160,7 @@ json.dump(outputs, open("outputs.json", "w"))
 
 
 ENDING = 2.8  # added to the score of the end of a sentence
-LONGEST = 30  # as in OUTSIDE
+LONGEST = 20  # as in OUTSIDE
 
 SETUPS = {
     "transformer": ("translation", {"source_lang": "en", "target_lang": "de"}, CLOSING),
@@ -251,14 +252,13 @@ def test_ctranslate2_scores_tokens_alike(outside):
 
 def test_ctranslate2_finds_the_same_translations(outside):
     """Without a shortest length, which there makes the probabilities of a first token larger."""
-    words = outside.words
+    words, sources = outside.words, outside.rows["source"]
     options = {"beam_size": 5, "max_len_b": LONGEST - 1, "min_len": 0}
     search = SequenceGenerator([outside.models["transformer"]], words, **options)
-    for source, found in zip(outside.rows["source"], outside.best, strict=True):
-        tokens, lengths = torch.tensor([source]), torch.tensor([len(source)])
-        [[best, *_]] = search.generate(
-            [], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}}
-        )
+    lengths = [len(source) for source in sources]
+    tokens = collate_tokens([*map(torch.tensor, sources)], words.pad(), left_pad=True)
+    sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor(lengths)}}
+    for [best, *_], found in zip(search.generate([], sample), outside.best, strict=True):
         if len(found) < LONGEST - 1:  # where there is no end, one is added here alone
             assert [words[i] for i in best["tokens"].tolist()[:-1]] == found
     assert len({len(best) for best in outside.best if len(best) < LONGEST - 1}) > 2

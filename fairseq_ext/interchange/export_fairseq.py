@@ -206,12 +206,11 @@ def check_options(options: Mapping[str, Any], path: Path) -> None:
 
 def make_dictionary(parameters: Mapping[str, Tensor], side: str) -> Dictionary:
     """Return a dictionary of as many symbols as a side of the model embeds, or the only side."""
-    sides = rf"({side}|decoder)" if side == "encoder" else rf"({side}|encoder)"
-    part = r"\.(sentence_encoder\.)?(embed_tokens|output_projection)\.weight$"
-    names = [name for name in parameters if re.match(sides + part, name)]
-    names.sort(key=lambda name: (not name.startswith(side), "embed" not in name))
+    parts = ("embed_tokens", "sentence_encoder.embed_tokens", "output_projection")
+    names = (f"{one}.{part}.weight" for one in (side, "encoder", "decoder") for part in parts)
+    matrices = [parameters[name] for name in names if name in parameters]
     bands = (x for n, x in parameters.items() if re.search(r"embed_tokens\.embeddings.*0\.w", n))
-    size = len(parameters[names[0]]) if names else sum(map(len, bands))
+    size = len(matrices[0]) if matrices else sum(map(len, bands))
     words = Dictionary()
     for number in range(size - len(words)):
         words.add_symbol(f"w{number}", n=size - number)
@@ -257,8 +256,7 @@ def check_same(ours: nn.Module, stock: nn.Module, task: Any, path: Path) -> None
     generator = torch.Generator().manual_seed(1)
     words = task.source_dictionary, task.target_dictionary
     source, target = (torch.randint(4, len(w), (2, 6), generator=generator) for w in words)
-    source[0, 4:], source[:, -1] = words[0].pad(), words[0].eos()
-    target[:, 0] = words[1].eos()
+    source[:, -1], target[:, 0] = words[0].eos(), words[1].eos()
     source[0, 3:] = torch.tensor([words[0].eos(), words[0].pad(), words[0].pad()])
     paired = hasattr(ours, "encoder") and hasattr(ours, "decoder")
     inputs = (source, torch.tensor([4, 6]), target) if paired else (source,)
