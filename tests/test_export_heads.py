@@ -74,7 +74,7 @@ ENCODERS = {
 @torch.no_grad()
 @pytest.mark.parametrize("task", CASES)
 @pytest.mark.parametrize("encoder", slow_but_first(ENCODERS))
-def test_heads_of_fine_tuning(encoder, task, words, tmp_path, hugging_face):
+def test_heads_of_fine_tuning(encoder, task, words, tmp_path, hugging_face, capsys):
     architecture, kind, labels = CASES[task]
     options = ENCODERS[encoder]
     name = {"_name": "deberta_una"} if encoder.startswith("deberta") else {}
@@ -82,6 +82,8 @@ def test_heads_of_fine_tuning(encoder, task, words, tmp_path, hugging_face):
     state["cfg"]["task"] = {"_name": task, "pooling": "first", "data": str(words)}
     torch.save(state, tmp_path / "model.pt")
     main(["export-hf", str(tmp_path / "model.pt"), str(tmp_path / "out")])
+    said = capsys.readouterr().out
+    assert ("left out: the score of task_head.out_proj" in said) == (task == "span_extraction")
     theirs = getattr(hugging_face, f"AutoModelFor{architecture}").from_pretrained(tmp_path / "out")
     assert type(theirs).__name__.lower().startswith(encoder.replace("-", ""))
     tokeniser = hugging_face.AutoTokenizer.from_pretrained(tmp_path / "out")

@@ -107,6 +107,16 @@ def test_what_an_fsmt_cannot_be(options, data, tmp_path, request):
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
+def test_languages_that_nothing_names(data, tmp_path):
+    _, state = build_translator(data)
+    state["cfg"]["task"]["source_lang"] = None
+    with pytest.raises(UsageError, match=r"model.pt does not name its languages, and .* has no fi"):
+        export(state, tmp_path)
+    for language in ("en", "de"):
+        (data / f"train.en-de.{language}.idx").touch()
+    assert (export(state, tmp_path, "--vocabulary", data) / "vocab-tgt.json").is_file()
+
+
 def test_text_that_the_tokeniser_of_an_fsmt_cannot_express(data, tmp_path, caplog):
     _, state = build_translator(data)
     other = tmp_path / "other"

@@ -279,9 +279,16 @@ def add_task(args: Namespace, options: Mapping[str, Any], name: str, config: typ
     for option, value in to_dict(defaults | given).items():
         if "${" not in str(value):  # follows another option
             setattr(args, option, value)
-    if name == "translation" and getattr(args, "source_lang", None) is None:
+    if name == "translation":
+        infer_languages(args, str(args.data))
+
+
+def infer_languages(args: Namespace, data: str) -> None:
+    """Add the languages to options that do not name them, by names of files in the data."""
+    args.source_lang = getattr(args, "source_lang", None)
+    if args.source_lang is None:
         with suppress(OSError, TypeError, ValueError):  # no such folder any more
-            args.source_lang, args.target_lang = infer_language_pair(args.data)
+            args.source_lang, args.target_lang = infer_language_pair(data)
 
 
 def count_updates(state: Mapping[str, Any]) -> int:

@@ -134,8 +134,10 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
     hf.write_json(config, work / "config.json")
     segments = config["type_vocab_size"] > 1
     write_tokenizer(tokenizer, special, find_longest(model, config), segments, work)
-    used = head.used if head else ()
-    return [name for name in parameters if name.startswith(heads) and name not in used]
+    unplaced = [name for name in parameters if name.startswith(heads)]
+    if head is None:
+        return unplaced
+    return [name for name in unplaced if name not in head.used] + head.left_out
 
 
 def find_prefix(kind: str) -> str:

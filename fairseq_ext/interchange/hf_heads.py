@@ -18,6 +18,7 @@ POOLED = {
 """Task whose head reads the first token through two linear maps -> the same."""
 
 PREFIX = "task_head."
+UNANSWERED = "the score of task_head.out_proj that tells whether there is an answer"
 
 
 class Head(NamedTuple):
@@ -28,12 +29,14 @@ class Head(NamedTuple):
         config: its settings.
         tensors: its parameters by their whole names there.
         used: the names of its parameters here.
+        left_out: what has no place there.
     """
 
     architecture: str
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     used: set[str]
+    left_out: list[str]
 
 
 def convert_head(
@@ -66,16 +69,21 @@ def convert_head(
         tensors = _convert_pooled(kind, suffix, own)
     else:
         return None
-    config: dict[str, Any] = {"id2label": dict(enumerate(labels))} if labels else {"num_labels": 1}
-    if name in ("span_extraction", "multiple_choice"):
-        config = {}  # its classes are places, or rows
-    if labels and config:
-        config["label2id"] = {label: number for number, label in enumerate(labels)}
-    if name == "sentence_regression":
-        config |= {"problem_type": "regression", "id2label": {0: "score"}}
+    config = _name_labels(name, labels)
     if kind in KINDS:
         config |= {"pooler_hidden_act": "tanh", "pooler_dropout": model.get("pooler_dropout") or 0}
-    return Head(f"For{suffix}", config, tensors, {PREFIX + each for each in own})
+    left_out = [UNANSWERED] if name == "span_extraction" else []
+    return Head(f"For{suffix}", config, tensors, {PREFIX + each for each in own}, left_out)
+
+
+def _name_labels(task: str, labels: list[str]) -> dict[str, Any]:
+    """Return what config.json says of classes; none if these are places or rows."""
+    if task in ("span_extraction", "multiple_choice"):
+        return {}
+    regression = {"problem_type": "regression"} if task == "sentence_regression" else {}
+    names = labels or ["score"]
+    numbers = {name: number for number, name in enumerate(names)}
+    return {"id2label": dict(enumerate(names)), "label2id": numbers, **regression}
 
 
 def _reads_first(task: Mapping[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.export_fairseq import convert as convert_to_stock
+from fairseq_ext.interchange.export_fairseq import infer_languages
 from fairseq_ext.interchange.hf_sequence_tokenizers import (
     write_moses_tokenizer,
     write_text_tokenizer,
@@ -59,6 +60,8 @@ def convert(
         UsageError: the model or its text cannot be represented.
     """
     made, left_out = convert_to_stock(saved, checkpoint)
+    if folder and made["args"].arch == "transformer":
+        infer_languages(made["args"], str(folder))
     args, data = vars(made["args"]), folder or Path(str(made["args"].data).partition(":")[0])
     state = {n: x.float() for n, x in made["model"].items() if n.split(".")[-1] not in BUFFERS}
     form = _to_fsmt if args["arch"] == "transformer" else _to_opt
@@ -102,6 +105,11 @@ def _to_fsmt(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return config.json and the parameters of a translation model as FSMT."""
     _check(args, TRANSLATION, place, "FSMT")
+    if args["source_lang"] is None:
+        raise UsageError(
+            f"{place} does not name its languages, and {args['data']} has no files that do; give "
+            "--vocabulary, the folder of its data"
+        )
     if args["encoder_embed_dim"] != args["decoder_embed_dim"]:
         raise UsageError(
             f"{place} has an encoder and a decoder of different widths, which FSMT of Hugging Face "
@@ -118,7 +126,7 @@ def _to_fsmt(
     config = {
         "architectures": ["FSMTForConditionalGeneration"],
         "model_type": "fsmt",
-        "langs": [args["source_lang"] or "src", args["target_lang"] or "tgt"],
+        "langs": [args["source_lang"], args["target_lang"]],
         **{f"{side}_vocab_size": len(matrix) for side, matrix in sizes.items()},
         "d_model": args["encoder_embed_dim"],
         "max_position_embeddings": max(args["max_source_positions"], args["max_target_positions"]),
