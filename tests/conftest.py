@@ -264,7 +264,7 @@ def hugging_face():
     transformers = pytest.importorskip("transformers")
     kinds = ("Bert", "Roberta", "Deberta", "DebertaV2", "Camembert", "XLMRoberta")
     names = ["AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"]
-    names += ["LlamaConfig", "LlamaForCausalLM"]
+    names += ["LlamaConfig", "LlamaForCausalLM", "Qwen3Config", "Qwen3ForCausalLM"]
     heads = ("SequenceClassification", "TokenClassification", "MultipleChoice", "QuestionAnswering")
     names += [f"AutoModelFor{head}" for head in ("Seq2SeqLM", "CausalLM", *heads)]
     names += [f"{kind}{part}" for kind in kinds for part in ("Config", "ForMaskedLM")]

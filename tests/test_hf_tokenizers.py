@@ -28,7 +28,7 @@ from fairseq_ext.data.tokenisers import OF_BERT, SYMBOLS
 from fairseq_ext.data.vocabulary import Vocabulary, build_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import read_lines
-from fairseq_ext.interchange import hf_format, hf_vocabulary, import_hf
+from fairseq_ext.interchange import hf_format, hf_vocabulary, hf_weights, import_hf
 from fairseq_ext.interchange.hf_tokenizers import read_tokenizer
 from fairseq_ext.tasks.labelled_task import LabelledTask
 
@@ -282,8 +282,8 @@ READ = {
     "sentencepiece.bpe.model": lambda path: read_tokenizer(path.parent),
     "config.json": lambda path: import_hf.read_config(path.parent),
     "added_tokens.json": hf_format.read_json,
-    "model.safetensors": lambda path: import_hf.read_tensors(path.parent, "bert"),
-    "pytorch_model.bin": lambda path: import_hf.read_tensors(path.parent, "bert"),
+    "model.safetensors": lambda path: hf_weights.read_tensors(path.parent, "bert"),
+    "pytorch_model.bin": lambda path: hf_weights.read_tensors(path.parent, "bert"),
     "checkpoint.pt": lambda path: safe_loading.load(str(path)),
     "train.txt": lambda path: [*read_lines(path)],
     "dict.txt": lambda path: Vocabulary.load(path.parent),
@@ -302,7 +302,7 @@ def test_a_shard_that_is_a_pointer(tmp_path):
     index = {"weight_map": {"a": "1.safetensors"}}
     write_text(tmp_path / "model.safetensors.index.json", json.dumps(index))
     with pytest.raises(UsageError, match="1.safetensors is a pointer of Git LFS"):
-        import_hf.read_tensors(tmp_path, "bert")
+        hf_weights.read_tensors(tmp_path, "bert")
 
 
 def test_ends_of_words_end_them():

@@ -2,12 +2,12 @@
 
 OUT gets config.json, model.safetensors and the tokenizer. An encoder becomes a BERT if it has
 segments, else a RoBERTa; a DeBERTa if its attention is disentangled. A translation model with Moses
-and BPE becomes an FSMT, a language model an OPT. All of them know softmax alone; weights of heads
-and pruned heads of the latter two are folded into projections, as by export-fairseq. Heads of
-fine-tuning become those of Hugging Face where it has the like: …ForSequenceClassification,
-…ForTokenClassification, …ForMultipleChoice, …ForQuestionAnswering. Others, adversaries and
-generators are left out, as is the head for masked words if replaced-token detection did not train
-it.
+and BPE becomes an FSMT, a language model an OPT, and one of today a Llama or, with --qk-norm, a
+Qwen3. All of them know softmax alone; weights of heads and pruned heads of FSMT and OPT are folded
+into projections, as by export-fairseq. Heads of fine-tuning become those of Hugging Face where it
+has the like: …ForSequenceClassification, …ForTokenClassification, …ForMultipleChoice,
+…ForQuestionAnswering. Others, adversaries and generators are left out, as is the head for masked
+words if replaced-token detection did not train it.
 
 Example:
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
@@ -27,7 +27,13 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.files import new_folder
-from fairseq_ext.interchange import hf_deberta, hf_deberta_first, hf_sequences
+from fairseq_ext.interchange import (
+    export_language_model,
+    hf_deberta,
+    hf_deberta_first,
+    hf_llama,
+    hf_sequences,
+)
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.hf_heads import convert_head
 from fairseq_ext.interchange.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
@@ -97,6 +103,8 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
         UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
     if get_architecture(saved_options(saved)).startswith("transformer"):
+        if hf_llama.is_today(saved_options(saved)):
+            return export_language_model.convert(saved, checkpoint, folder, work)
         return hf_sequences.convert(saved, checkpoint, folder, work)
     model, parameters = saved_options(saved), drop_adversaries(saved["model"])
     check_options(model, checkpoint)

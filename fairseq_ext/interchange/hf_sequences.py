@@ -70,15 +70,20 @@ def convert(
         write_moses_tokenizer(args, config, data, work)
     else:
         write_text_tokenizer(config, data, work)
-    tensors = {name: value.clone() for name, value in tensors.items()}
-    (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
-    hf.write_json(config | NUMBERS, work / "config.json")
+    write_model(config, tensors, work)
     search: dict[str, Any] = {"decoder_start_token_id": 2, "num_beams": 5, "early_stopping": True}
     search |= {"max_length": 200, "min_new_tokens": 1, "forced_eos_token_id": 2}
     search["suppress_tokens"] = [1]  # <pad>
     opened = {} if form is _to_opt else search  # a text may be continued in many ways
     hf.write_json(NUMBERS | opened, work / "generation_config.json")
     return left_out
+
+
+def write_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor], work: Path) -> None:
+    """Write config.json, with the numbers of special tokens, and the parameters."""
+    tensors = {name: value.clone().contiguous() for name, value in tensors.items()}
+    (work / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
+    hf.write_json({**config, **NUMBERS}, work / "config.json")
 
 
 def _check(args: Mapping[str, Any], accepted: Mapping[str, list], place: Path, model: str) -> None:

@@ -1,7 +1,9 @@
-"""Turn a Hugging Face folder of a BERT, RoBERTa or DeBERTa into a fairseq checkpoint.
+"""Turn a Hugging Face folder of an encoder or a language model into a fairseq checkpoint.
 
-OUT gets model.pt (a roberta_una_12 or deberta_una_base with the sizes of the encoder), dict.txt and
-tokenizer.json. MiniLM is a BERT, CamemBERT and XLM-R are RoBERTas, DeBERTa has three versions.
+An encoder is a BERT (as MiniLM is), a RoBERTa (CamemBERT, XLM-R) or one of three versions of
+DeBERTa; a language model is a Llama or Qwen3. OUT gets model.pt, dict.txt and tokenizer.json: a
+roberta_una_12, deberta_una_base or transformer_lm_una_today_base with the sizes of the model.
+
 Nothing is downloaded, and nothing in the files is run. The weights are model.safetensors or
 pytorch_model.bin, also in shards. An encoder without a head for masked language modelling (MiniLM)
 remains without one: it is there to be fine-tuned. With --pooler pretrained, classification heads
@@ -15,26 +17,29 @@ Example:
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from fairseq_ext import safe_loading
 from fairseq_ext.bounds import MOST_BYTES, check_regular
 from fairseq_ext.data.fingerprints import FINGERPRINTS
 from fairseq_ext.data.vocabulary import Vocabulary, digest
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder
-from fairseq_ext.interchange import hf_deberta, hf_deberta_first, hf_vocabulary
+from fairseq_ext.interchange import (
+    hf_deberta,
+    hf_deberta_first,
+    hf_llama,
+    hf_vocabulary,
+    import_language_model,
+)
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.hf_tokenizers import read_tokenizer
+from fairseq_ext.interchange.hf_weights import POOLER, read_tensors
 from fairseq_ext.interchange.new_checkpoint import make_checkpoint
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 
@@ -56,16 +61,6 @@ SIZES = {
     "F": hf.OPTIONS["encoder_ffn_embed_dim"],
 }
 
-WEIGHTS: dict[str, Callable[[str], Any]] = {
-    "model.safetensors": load_file,
-    "pytorch_model.bin": partial(safe_loading.load, map_location="cpu"),
-}
-
-OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-
-POOLER = "pooler."
-UNUSED = (POOLER, "cls.seq_relationship", "embeddings.position_ids", "embeddings.token_type_ids")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext import-hf`."""
@@ -79,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
+    for name in args.path.glob("*"):
+        check_regular(name, MOST_BYTES if name.suffix in (".json", ".txt") else inf)
+    if hf.read_json(args.path / "config.json").get("model_type") in hf_llama.NAMES:
+        run_language_model(args)
+        return
     with new_folder(args.out) as work:
         state, unused = convert(args.path, work, args.out, args.pooler == "pretrained", args.heads)
         unknown = hf_vocabulary.count_unknown(Vocabulary.load(work))
@@ -88,6 +88,21 @@ def run(args: argparse.Namespace) -> None:
     if hf.OUTPUT_BIAS not in state:
         print("there is no head for masked language modelling")
     print(f"{unknown} tokens of a probe text are unknown")
+
+
+def run_language_model(args: argparse.Namespace) -> None:
+    """Write the folder of a language model, and print what was left out."""
+    if args.pooler != "new":
+        raise UsageError(f"{args.path} has no pooler, which --pooler keeps; leave that out")
+    config = hf.read_json(args.path / "config.json")
+    with new_folder(args.out) as work:
+        tensors, unused = read_tensors(args.path, config["model_type"], heads=args.heads)
+        lacking = import_language_model.convert(config, tensors, args.path, work, args.out)
+    print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
+    if unused:
+        print(f"left out: {', '.join(unused)}")
+    if lacking:
+        print(f"new, with scores of 0: {' '.join(lacking)}")
 
 
 def convert(
@@ -105,8 +120,6 @@ def convert(
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
-    for name in path.glob("*"):
-        check_regular(name, MOST_BYTES if name.suffix in (".json", ".txt") else inf)
     config = read_config(path)
     deberta = config["model_type"] in hf_deberta.KINDS
     if deberta and pooler:
@@ -152,44 +165,6 @@ def read_config(path: Path) -> dict[str, Any]:
     hf.check_sizes({name: config[name] for name in sizes}, file, sizes.keys() - hf.RATES)
     hf.check_heads(config["hidden_size"], config["num_attention_heads"], file)
     return config
-
-
-def read_tensors(
-    path: Path, kind: str, pooler: bool = False, heads: Sequence[str] = ()
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the parameters, named as in `hf.list_parameters`, and the names of unused ones.
-
-    Raises:
-        UsageError: there are none, no pooler or head that is named, or a file cannot be read.
-    """
-    name = next((name for name in WEIGHTS if hf.find_shards(path / name)), None)
-    if name is None:
-        raise UsageError(f"{path} has no {' and no '.join(WEIGHTS)}; give a folder that has one")
-    tensors: dict[str, Tensor] = {}
-    for file in hf.find_shards(path / name):
-        try:
-            content = WEIGHTS[name](str(file))
-        except (OSError, SafetensorError) as error:
-            raise UsageError(f"{file} cannot be read ({error}); copy it again") from None
-        if not (isinstance(content, dict) and all(map(torch.is_tensor, content.values()))):
-            raise UsageError(f"{file} holds more than parameters; give what save_pretrained wrote")
-        tensors |= {modernise_name(name, kind): value for name, value in content.items()}
-    if pooler and not any(name.startswith(POOLER) for name in tensors):
-        raise UsageError(f"{path} has no pooler, which --pooler pretrained keeps; leave that out")
-    if absent := [each for each in heads if not any(name.startswith(each) for name in tensors)]:
-        raise UsageError(f"{path} has no {absent[0]}, which --leave-out names; do not name it")
-    further = hf_deberta.UNUSED if kind in hf_deberta.KINDS else ()
-    unwanted = [start for start in (*UNUSED, *heads, *further) if not (pooler and start == POOLER)]
-    unused = [name for name in tensors if name.startswith(tuple(unwanted))]
-    return {name: tensors[name] for name in tensors.keys() - unused}, unused
-
-
-def modernise_name(name: str, kind: str) -> str:
-    """Return a parameter's name without the model's prefix, as newer files write it."""
-    name = name.removeprefix(f"{hf_deberta.PREFIX if kind in hf_deberta.KINDS else kind}.")
-    for old, new in OLD_NAMES.items():
-        name = name.replace(old, new)
-    return name
 
 
 def rename_parameters(

@@ -15,15 +15,20 @@ from torch import Tensor
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
 
+CRITERIONS = {"masked_lm": "masked_lm", "language_modeling": "cross_entropy"}
 
-def make_checkpoint(model: dict[str, Any], state: dict[str, Tensor], data: Path) -> dict[str, Any]:
-    """Return a checkpoint as `fairseq-train` saves it, before any update."""
-    task = {"data": str(data), "tokens_per_sample": model["max_positions"]}
-    architecture = MODEL_DATACLASS_REGISTRY[model["_name"]]
+
+def make_checkpoint(
+    model: dict[str, Any], state: dict[str, Tensor], data: Path, task: str = "masked_lm"
+) -> dict[str, Any]:
+    """Return a checkpoint as `fairseq-train` saves it, before any update of a task."""
+    longest = model.get("max_positions") or model["max_target_positions"]
+    settings = {"_name": task, "data": str(data), "tokens_per_sample": longest}
+    criterion = CRITERIONS[task]
     parts = {
-        "model": (architecture, model),
-        "task": (TASK_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm", **task}),
-        "criterion": (CRITERION_DATACLASS_REGISTRY["masked_lm"], {"_name": "masked_lm"}),
+        "model": (MODEL_DATACLASS_REGISTRY[model["_name"]], model),
+        "task": (TASK_DATACLASS_REGISTRY[task], settings),
+        "criterion": (CRITERION_DATACLASS_REGISTRY[criterion], {"_name": criterion}),
     }
     config: Any = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig)))
     for part, (dataclass, values) in parts.items():
