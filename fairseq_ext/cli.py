@@ -22,6 +22,7 @@ from fairseq_ext.permissions import add_permissions
 from fairseq_ext.places import hold
 from fairseq_ext.standard_output import guard_standard_output
 from fairseq_ext.suggestions import refuse_unknown, suggest
+from fairseq_ext.tools.command_lines import resolve_user_dir
 
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
@@ -54,6 +55,9 @@ NO_READERS = (
     *("doctor", "recipe", "launch", "sweep", "annotate", "import-hf"),
     *("score", "curves", "masking", "collapse"),
 )
+
+# Verbs that read a package without importing it, or hand all arguments on.
+OWN_USER_DIR = ("doctor", "recipe")
 
 # Verbs of whose outputs each is held by itself, as a run of a sweep is.
 NOT_HELD = ("sweep", "import-hf", "export-hf")
@@ -105,11 +109,11 @@ def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
         logging.root.setLevel(logging.INFO)  # a task of fairseq's lets all packages log details
     module = import_module(VERBS[verb])
     module.add_arguments(parser)
-    if verb not in QUICK:
+    if verb not in OWN_USER_DIR:
         parser.add_argument(
             "--user-dir",
             metavar="FOLDER",
-            help="your package with mechanisms that checkpoints need, as for fairseq-train",
+            help="your package with mechanisms that models need, as for fairseq-train",
         )
     if verb not in NO_READERS:
         add_permissions(parser)
@@ -129,9 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown:
         refuse_unknown(parser, unknown, parser.prog)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of the verb
-    user_dir = vars(args).pop("user_dir", None)
-    if user_dir is not None:
-        import_user_dir(user_dir)
+    if getattr(args, "user_dir", None) is not None:
+        import_user_dir(args.user_dir, arguments[0] not in QUICK)
     with ExitStack() as held:
         for name in () if arguments[0] in NOT_HELD else ("output", "out", "bars", "mismatches"):
             if path := getattr(args, name, None):
@@ -146,12 +149,18 @@ def check_verb(verb: str = "--help") -> None:
         raise UsageError(f"there is no verb {verb!r} of fairseq-ext; {advice}")
 
 
-def import_user_dir(folder: str) -> None:
-    """Import a user's package as fairseq's commands do; raise UsageError if there is none."""
+def import_user_dir(given: str, needed: bool = True) -> None:
+    """Import a user's package as fairseq's commands do; raise UsageError if there is none.
+
+    Args:
+        given: its folder, or the name of this package.
+        needed: whether the verb uses it by itself; sweep and launch hand it on.
+    """
+    folder = resolve_user_dir(given)
     if folder and not Path(folder).is_dir():
         raise UsageError(f"--user-dir is {folder}, and there is no such folder; give a package's")
-    module = import_module("fairseq.utils")
-    module.import_user_module(argparse.Namespace(user_dir=folder))
+    if needed:
+        import_module("fairseq.utils").import_user_module(argparse.Namespace(user_dir=folder))
 
 
 if __name__ == "__main__":

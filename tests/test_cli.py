@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import __version__
-from fairseq_ext.cli import QUICK, VERBS, build_parser, describe_versions, main
+from fairseq_ext import __version__, cli
+from fairseq_ext.cli import OWN_USER_DIR, QUICK, VERBS, build_parser, describe_versions, main
 from fairseq_ext.errors import UsageError
 
 COMMANDS = Path(__file__).parent.parent / "docs" / "commands.md"
@@ -29,6 +29,9 @@ def test_help_ends_with_an_example_that_is_accepted(verb, capsys):
         program, *arguments = shlex.split(line.replace("{8,9,10}", "8"))
         assert program == "fairseq-ext" and arguments[0] == verb
         build_parser().parse_args(arguments)
+        if verb not in OWN_USER_DIR:
+            given = [verb, "--user-dir", "mine", *arguments[1:]]
+            assert build_parser([verb]).parse_args(given).user_dir == "mine"
 
 
 @pytest.mark.parametrize("verb", ["--help", *QUICK, "map"])
@@ -77,6 +80,19 @@ def test_a_refusal_is_one_sentence_and_an_exit_code(program, tmp_path):
 def test_unknown_names_are_told_the_nearest(words, said):
     with pytest.raises(UsageError, match=said):
         main(words.split())
+
+
+def test_the_name_of_this_package_is_known_in_every_folder(tmp_path, monkeypatch, capsys):
+    """And `doctor --path` prints its folder, for commands of fairseq."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.log").write_text("| INFO | train_inner | loss=4.5, num_updates=2\n")
+    for name in ("fairseq_ext", str(tmp_path)):
+        main(["curves", ".", "--user-dir", name, "--out", "x.png"])
+    with pytest.raises(UsageError, match="^--user-dir is mine, and there is no such folder"):
+        main(["curves", ".", "--user-dir", "mine", "--out", "x.png"])
+    capsys.readouterr()
+    main(["doctor", "--path"])
+    assert Path(capsys.readouterr().out.strip()) / "cli.py" == Path(cli.__file__)
 
 
 def test_no_verb_is_no_traceback(capsys):

@@ -71,12 +71,18 @@ LINES = [
         [*ALONE, 2],
         ["--cpu", *GLOO[:2]],
     ),
+    (1, "--user-dir mine", "", "OMP_NUM_THREADS=4", [], ["--user-dir", "mine", ADDED[2], "1"]),
+    (1, "", "--user-dir fairseq_ext", "OMP_NUM_THREADS=4", [], [*ADDED, "1"]),
 ]
 
 
 @pytest.mark.parametrize(("gpus", "options", "flags", "settings", "torchrun", "added"), LINES)
-def test_the_command_line(gpus, options, flags, settings, torchrun, added, machine, capsys):
+def test_the_command_line(
+    gpus, options, flags, settings, torchrun, added, machine, capsys, tmp_path, monkeypatch
+):
     machine(gpus)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
     command = ["fairseq-train", "a folder", *flags.split()]
     main(["launch", *options.split(), "--dry-run", "--", *command])
     torchrun = (

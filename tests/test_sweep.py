@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.translation import read_output
 from fairseq_ext.files import write_lines
 from fairseq_ext.tools import jobs
+from fairseq_ext.tools import sweep as sweep_module
 from fairseq_ext.tools.command_lines import parse_flags
 from fairseq_ext.tools.sweep import choose_devices, plan_jobs
 from fairseq_ext.training_logs import read_log
@@ -59,6 +61,7 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{fake.parent}:{ROOT}")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(jobs, "POLL", 0.01)
+    monkeypatch.setattr(sweep_module, "check_generation", lambda flags: None)
 
 
 @pytest.fixture
@@ -144,6 +147,79 @@ def test_labelled_text_is_answered_after_training(out):
         assert job.steps[1].reads == Path(f"x_{job.name[-1]}.jsonl")
     (job,) = planned(out, "a=", options="--predict 'x=$RUN/mine.jsonl'")
     assert job.steps[1].reads is None and f"--input {run}/mine.jsonl" in job.steps[1].command()
+
+
+def test_generation_gets_the_task_and_its_flags(out):
+    """Not those of training alone, nor those that --generate has itself."""
+    own = "--task translation_roles -s en --target-lang=de --truncate-source --eval-bleu --arch x"
+    (first, second) = planned(
+        out, f"roles={own}", "una=", options="--generate '--beam 2 -t fr'", flags="--cpu --lr 1"
+    )
+    place = ["DATA", "--path", "$RUN/checkpoint_last.pt", "--user-dir", "$PLUGIN"]
+    taken = "--cpu --task translation_roles -s en --target-lang=de --truncate-source"
+    assert first.steps[1].flags == [*place, *taken.split(), "--beam", "2", "-t", "fr"]
+    assert second.steps[1].flags == [*place, "--cpu", "--beam", "2", "-t", "fr"]
+    (job,) = planned(out, f"a={own}", options="--generate '--task translation -s fr'")
+    assert job.steps[1].flags[5:-4] == ["--target-lang=de", "--truncate-source"]
+    with pytest.raises(UsageError, match="^--task is 'translaton', which nothing has registered"):
+        planned(out, "a=--task translaton", options="--generate ''")
+
+
+TASK = """
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationTask
+import fairseq_ext.registry
+
+@register_task("translation_backwards")
+class Backwards(TranslationTask):
+    @classmethod
+    def add_args(cls, parser):
+        parser.add_argument("--how-far", type=int)
+"""
+
+
+def test_a_package_of_ones_own_is_used_everywhere(out, tmp_path, monkeypatch):
+    """In flags or of the sweep; its task has flags, and it is not imported into this process."""
+    package = tmp_path / "backwards"
+    package.mkdir()
+    (package / "__init__.py").write_text(TASK)
+    own, also = f"--user-dir {package}", "--generate '' --predict test"
+    task = "--task translation_backwards --how-far 3"
+    for options, flags in ((own, ""), ("", own)):
+        (job,) = planned(out, f"a={task}", options=f"{options} {also}", flags=flags)
+        for step in job.steps:
+            assert step.flags.count("--user-dir") == 1 and str(package) in step.flags
+        assert job.steps[1].flags[5:] == ["--task", "translation_backwards", "--how-far", "3"]
+    assert "backwards" not in sys.modules
+    monkeypatch.chdir(tmp_path)
+    for flags in ("--user-dir fairseq_ext", "--user-dir=fairseq_ext"):
+        (job,) = planned(out, "a=", options=also, flags=flags)
+        assert job.steps[0].arguments()[-4:-2] == ["--user-dir", str(ROOT / "fairseq_ext")]
+        assert "$PLUGIN" in job.steps[1].flags
+
+
+@pytest.mark.parametrize(
+    ("variant", "generate", "said"),
+    [
+        ("", "--gen-subset dev", "there is no subset dev of"),
+        ("", "--beem 2", "--beem is no flag of"),
+        ("--task translation_roles", "--gen-subset valid", "annotations; make it with"),
+        ("", "--gen-subset valid --bpe sentencepiece --sentencepiece-model none", "none"),
+        ("", "--gen-subset valid", None),
+    ],
+)
+def test_what_generation_lacks_is_said_before_training(tmp_path, data_bin, variant, generate, said):
+    out = tmp_path / "out"
+    line = ["--variant", f"a={variant}", "--generate", generate, "--", str(data_bin)]
+    args = cli.build_parser(["sweep"]).parse_args(["sweep", "--out", str(out), *line])
+    if said is None:
+        sweep_module._check_generation(plan_jobs(args))
+        return
+    with pytest.raises(UsageError) as refused:
+        args.run(args)
+    told = str(refused.value)
+    assert told.startswith(f"fairseq-generate would refuse {out}/a/seed-1 after its training: ")
+    assert said in told and not out.exists()
 
 
 def test_answers_to_examples_that_changed_are_given_again(out, tmp_path):
@@ -361,7 +437,7 @@ def test_no_flag_is_added_where_there_is_at_most_one_gpu(monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_training_which_goes_on_later(out, number):
     run = out / "a/seed-1"
-    runner = start(out, "a=--do hang-first", "b=", options="--generate ''")
+    runner = start(out, "a=--do hang-first", "b=")
     wait_until((run / "checkpoint_last.pt").exists)
     with pytest.raises(UsageError, match="a/seed-1: another process"):
         sweep(out, "a=--do hang-first", options="--generate ''")

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Sequence
 from itertools import zip_longest
+from pathlib import Path
+
+PLUGIN = Path(__file__).parents[1]
 
 
 def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -16,6 +19,11 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
         if name.startswith("--"):
             flags[name] = value if equals else "" if following.startswith("--") else following
     return flags
+
+
+def resolve_user_dir(folder: str, plugin: str = str(PLUGIN)) -> str:
+    """Return the folder of a --user-dir; `fairseq_ext` is this package, wherever it lies."""
+    return plugin if folder == PLUGIN.name and not Path(folder).exists() else folder
 
 
 def describe_difference(before: str, now: str) -> str:

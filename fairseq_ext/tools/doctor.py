@@ -57,12 +57,17 @@ class Finding(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext doctor`."""
     text = "your package, whose files are read for import paths of earlier versions"
+    path = "only print the folder of this package, for --user-dir of fairseq's commands"
+    parser.add_argument("--path", action="store_true", help=path)
     # by another name than that of a package to be imported
     parser.add_argument("--user-dir", dest="package", type=Path, metavar="FOLDER", help=text)
 
 
 def run(args: argparse.Namespace) -> None:
     """Print all findings; exit with an error if training cannot run."""
+    if args.path:
+        print(PACKAGE)
+        return
     package = check_package(args.package) if args.package else ()
     wrong = []
     for finding in chain(*(check() for check in CHECKS), package):
@@ -232,4 +237,4 @@ CHECKS = (check_versions, check_devices, check_fairseq, check_torchaudio, check_
 
 if __name__ == "__main__":
     sys.path[0] = str(PACKAGE.parent)
-    run(argparse.Namespace(package=None))
+    run(argparse.Namespace(package=None, path=False))

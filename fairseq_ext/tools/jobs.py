@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
 from fairseq_ext.places import open_unlinked
-from fairseq_ext.tools.command_lines import describe_difference, drop_world_size
+from fairseq_ext.tools.command_lines import PLUGIN, describe_difference, drop_world_size
 from fairseq_ext.training_logs import parse_line
 
-PLUGIN = Path(__file__).parents[1]
 POLL, REPORT = 0.1, 3.0  # seconds between looks at the processes, and at their logs
 PATIENCE = 10  # seconds that a process has to end
 TAIL = 20_000  # bytes at the end of a log

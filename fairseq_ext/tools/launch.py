@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import LAUNCHED, LOST, Unfinished, UsageError, describe_end
-from fairseq_ext.tools.command_lines import parse_flags
-from fairseq_ext.tools.jobs import PLUGIN, share_cores
+from fairseq_ext.tools.command_lines import PLUGIN, parse_flags, resolve_user_dir
+from fairseq_ext.tools.jobs import share_cores
 
 # Flags by which fairseq starts processes itself, as torchrun does here.
 RESERVED = [
@@ -133,7 +133,8 @@ def plan_command(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     on_cpu, processes = _choose_devices(args, "--cpu" in flags)
     torchrun = [*TORCHRUN, "--no-python", *_plan_meeting(args)]
     world = processes * (args.nodes or 1)
-    training += _find_missing_flags(flags, on_cpu, world)
+    user_dir = resolve_user_dir(flags.get("--user-dir") or args.user_dir or str(PLUGIN))
+    training += _find_missing_flags(flags, on_cpu, world, user_dir)
     torchrun += ["--nproc-per-node", str(processes)]
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {}  # as if there were no GPUs
     return hidden | share_cores(processes), training if world == 1 else torchrun + training
@@ -190,13 +191,16 @@ def _plan_meeting(args: argparse.Namespace) -> list[str]:
     return ["--nnodes", str(args.nodes), *place]
 
 
-def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> list[str]:
+def _find_missing_flags(
+    flags: Mapping[str, str], on_cpu: bool, world: int, user_dir: str
+) -> list[str]:
     """Return the flags to add; raise UsageError for a given one that cannot work.
 
     Args:
         flags: those of the training.
         on_cpu: whether it is on CPUs.
         world: the number of processes on all nodes.
+        user_dir: the folder of the package that they import.
     """
     from fairseq_ext.training.machine_checks import CPU_DDP  # slow
 
@@ -204,8 +208,8 @@ def _find_missing_flags(flags: Mapping[str, str], on_cpu: bool, world: int) -> l
     if on_cpu and world > 1:
         accepted |= {"--distributed-backend": ["gloo"], "--ddp-backend": CPU_DDP}
     missing = ["--cpu"] if on_cpu and "--cpu" not in flags else []
-    if "--user-dir" not in flags:
-        missing += ["--user-dir", str(PLUGIN)]
+    if flags.get("--user-dir") != user_dir:
+        missing += ["--user-dir", user_dir]
     for flag, values in accepted.items():
         if flag not in flags:
             missing += [flag, values[0]]

@@ -4,10 +4,11 @@ After `--` come the data and the flags of fairseq-train that all runs share. Eac
 OUT/VARIANT/seed-N with its checkpoints, train.log and, with --generate, generate-SUBSET.txt, or,
 with --predict, predict-SUBSET.txt: the last checkpoint's answers to labelled text. With
 --folds the folder is fold-N, or seed-N-fold-M for several seeds. The sweep adds --save-dir and
---seed, and --user-dir and --log-format if not given. In a flag, $RUN stands for the folder of the
-run and $SEED for its seed. A run that was begun with other flags is refused; other flags of
---generate replace its earlier output. Side by side, each run gets its share of the cores (unless
-OMP_NUM_THREADS is set) and one GPU; alone too, unless --distributed-world-size is given.
+--seed, and --user-dir and --log-format if not given. fairseq-generate gets the --task of a run with
+its flags, and what it would refuse is said before any training. In a flag, $RUN stands for the
+folder of the run and $SEED for its seed. A run that was begun with other flags is refused; other
+flags of --generate replace its earlier output. Side by side, each run gets its share of the cores
+(unless OMP_NUM_THREADS is set) and one GPU; alone too, unless --distributed-world-size is given.
 
 Example:
   fairseq-ext sweep --out checkpoints/study --seeds 1 2 3 --jobs 2 \
@@ -27,12 +28,14 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_writable
-from fairseq_ext.tools.command_lines import parse_flags
+from fairseq_ext.tools.command_lines import parse_flags, resolve_user_dir
+from fairseq_ext.tools.generation_flags import check_generation, take_over
 from fairseq_ext.tools.jobs import Job, Step, run_jobs
 
 AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 WORLD_SIZE = "--distributed-world-size"
-DEFAULTS = {"--user-dir": "$PLUGIN", "--log-format": "simple"}
+PLACE = "$PLUGIN"  # of this package, wherever that lies
+DEFAULTS = {"--log-format": "simple"}
 MOST_FOLDS = 1000
 RESERVED = ("--save-dir", "--seed", "--folds", "--fold", "--path", "--results-path")
 
@@ -70,6 +73,7 @@ def run(args: argparse.Namespace) -> None:
         print("\n".join(step.command() for job in missing for step in job.missing()))
         return
     _check_examples(missing)
+    _check_generation(missing)
     check_writable(args.out, 0)
     if len(missing) < len(jobs):
         print(f"{len(jobs) - len(missing)} of {len(jobs)} runs in {args.out} are done already")
@@ -90,10 +94,14 @@ def plan_jobs(args: argparse.Namespace) -> list[Job]:
     if len(variants) < len(args.variant):
         raise UsageError("two variants have the same name; give each its own")
     repetitions = _make_repetitions(list(dict.fromkeys(args.seeds)), args.folds)
+    taken_over = dict.fromkeys(variants, list[str]())
+    for name, flags in variants.items() if args.generate is not None else ():
+        train, generate = [*common, *flags], _split_flags("--generate", args.generate)
+        taken_over[name] = take_over(train, generate, _choose_user_dir(args, train))
     jobs = []
     for (name, own), (variant, flags) in product(repetitions.items(), variants.items()):
         folder = args.out / variant / name
-        steps = _plan_steps(args, folder, [*common, *flags], own)
+        steps = _plan_steps(args, folder, [*common, *flags], own, taken_over[variant])
         jobs.append(Job(f"{variant}/{name}", folder, steps))
     return jobs
 
@@ -129,6 +137,20 @@ def _check_examples(jobs: list[Job]) -> None:
             )
 
 
+def _check_generation(jobs: list[Job]) -> None:
+    """Raise UsageError if fairseq-generate would refuse to translate when a run is trained."""
+    steps = (step for job in jobs for step in job.missing() if step.program == "fairseq-generate")
+    for step in {tuple(step.flags): step for step in reversed([*steps])}.values():
+        if "$RUN" in step.flags[0]:  # made later
+            continue
+        try:
+            check_generation(step.arguments())
+        except UsageError as error:
+            raise UsageError(
+                f"fairseq-generate would refuse {step.folder} after its training: {error}"
+            ) from None
+
+
 def _make_repetitions(seeds: list[int], folds: int) -> dict[str, list[str]]:
     """Return the name of each repetition with its flags."""
     by_seed = {f"seed-{seed}": ["--seed", str(seed)] for seed in seeds}
@@ -155,7 +177,11 @@ def _parse_variant(text: str) -> tuple[str, list[str]]:
 
 
 def _plan_steps(
-    args: argparse.Namespace, folder: Path, flags: list[str], own: list[str]
+    args: argparse.Namespace,
+    folder: Path,
+    flags: list[str],
+    own: list[str],
+    taken_over: list[str],
 ) -> list[Step]:
     """Return the steps of one run.
 
@@ -164,10 +190,14 @@ def _plan_steps(
         folder: of the run.
         flags: of its variant, with the flags that all runs share.
         own: the flags of its repetition.
+        taken_over: those of `flags` that generation needs.
     """
     seed = parse_flags(own)["--seed"]
     train = [*_insert_seed(flags, seed), *own, "--save-dir", "$RUN"]
     options = parse_flags(train)
+    user_dir = _choose_user_dir(args, train)
+    if user_dir != options.get("--user-dir"):
+        train += ["--user-dir", user_dir]
     for flag, value in (DEFAULTS | choose_devices(args.jobs, options)).items():
         if flag not in options:
             train += [flag, value]
@@ -175,10 +205,10 @@ def _plan_steps(
     if args.average:
         steps.append(_plan_average(folder, args.average, train))
     if args.generate is not None:
-        generate = _insert_seed(_split_flags("--generate", args.generate), seed)
+        given = _split_flags("--generate", args.generate)
+        generate = _insert_seed([*taken_over, *given], seed)
         subset = check_subset(parse_flags(generate).get("--gen-subset") or "test")
         checkpoint = AVERAGED if args.average else args.checkpoint or LAST
-        user_dir = (DEFAULTS | options)["--user-dir"]
         model = [train[0], "--path", f"$RUN/{checkpoint}", "--user-dir", user_dir]
         name, flags = f"generate-{subset}", [*model, *generate]
         steps.append(Step(folder, name, "fairseq-generate", flags, keeps=True))
@@ -187,13 +217,19 @@ def _plan_steps(
     return steps
 
 
+def _choose_user_dir(args: argparse.Namespace, train: list[str]) -> str:
+    """Return the --user-dir of a training: its own, or that of the sweep, or this package."""
+    given = parse_flags(train).get("--user-dir") or args.user_dir or PLACE
+    return resolve_user_dir(given, PLACE)
+
+
 def _plan_prediction(folder: Path, subset: str, train: list[str]) -> Step:
     name, _, file = subset.partition("=")
     examples = file or f"{train[0]}/{name}.jsonl"
     flags = [f"$RUN/{LAST}", "--examples", "--json", "--right", "--input", examples]
     flags += ["--cpu"] if "--cpu" in train else []
     user_dir = parse_flags(train)["--user-dir"]
-    flags += ["--user-dir", user_dir] if user_dir != DEFAULTS["--user-dir"] else []
+    flags += ["--user-dir", user_dir] if user_dir != PLACE else []
     name = f"predict-{check_subset(name, '--predict')}"
     reads = None if "$" in examples else Path(examples)  # in the folder of the run: made later
     return Step(folder, name, "fairseq-ext predict", flags, keeps=True, reads=reads)
