@@ -1,7 +1,8 @@
 """Each block of commands in README and docs: run in a clean checkout, or said why not.
 
-A comment before a block decides: <!-- run -->, or <!-- not run: REASON -->. Trainings are shrunk by
-SHRUNK. README comes first, since other pages go on with the data and the model that it makes.
+A comment before a block decides: <!-- run -->, <!-- not run: REASON -->, or <!-- file: PATH -->,
+which commands after it read. Trainings are shrunk by SHRUNK. README comes first, since other pages
+go on with the data and the model that it makes.
 """
 
 import os
@@ -23,6 +24,7 @@ BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$", re.M | re.S
 )
 KINDS = ("bash", "python")
+FILE = "file: "
 RECORD = "<!-- commands of this page are not run: "
 COMMAND = re.compile(r"^ {4}(bash |fairseq-|python |pip )", re.M)
 
@@ -70,7 +72,8 @@ def test_every_block_is_run_or_says_why_not():
             continue
         for block in BLOCKS[str(page.relative_to(ROOT))]:
             reason = (block.mark or "").removeprefix("not run: ")
-            assert block.mark == "run" or len(reason.split()) > 2, block
+            written = (block.mark or "").startswith(FILE)
+            assert block.mark == "run" or written or len(reason.split()) > 2, block
         outside = BLOCK.sub("", text)
         assert page.name == "architecture.md" or not COMMAND.findall(outside), page
 
@@ -112,6 +115,10 @@ def run_page(page: str, folder: Path) -> str:
     }
     said = ""
     for block in BLOCKS[page]:
+        if (block.mark or "").startswith(FILE):
+            path = folder / block.mark.removeprefix(FILE)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block.code, "utf-8")
         if block.mark == "run":
             program = (
                 ["bash", "-euo", "pipefail", "-c"] if block.kind == "bash" else ["python", "-c"]

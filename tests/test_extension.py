@@ -1,5 +1,6 @@
 """Mechanisms of other packages: as a user directory, installed, in a notebook; refusals."""
 
+import inspect
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 
 import pytest
 import torch
@@ -57,6 +59,28 @@ def test_the_example_is_small():
     lines = (CUBED / "__init__.py").read_text("utf-8").splitlines()
     code = [line for line in lines if line.strip() and not line.strip().startswith(('"""', "#"))]
     assert len(code) <= 30
+
+
+def test_the_page_about_it_has_the_same_code():
+    """docs/mechanisms/own.md is whole for those who have no examples/."""
+    page = (ROOT / "docs" / "mechanisms" / "own.md").read_text("utf-8")
+    assert f"```python\n{(CUBED / '__init__.py').read_text('utf-8')}```" in page
+    assert inspect.getsource(naive_cubed) in page
+
+
+def test_the_page_about_it_names_every_slot():
+    """With the base class of each, and the methods that are written for it."""
+    page = (ROOT / "docs" / "mechanisms" / "own.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(register_\w+)` \|(.*)$", page, re.M))
+    decorators = {name for name in vars(registry) if name.startswith("register_")}
+    assert rows.keys() == decorators - {"register_mechanism"}
+    for row in rows.values():
+        _, base, written = row.split(" | ", 2)
+        for module, name in re.findall(r"`([\w.]+)\.([A-Z]\w+)`", base):
+            part = getattr(import_module(f"fairseq_ext.{module}"), name)
+            for method, given in re.findall(r"`(\w+)\(([\w, ]*)\)`", written):
+                names = [*inspect.signature(getattr(part, method)).parameters]
+                assert [each for each in names if each != "self"] == given.split(", "), row
 
 
 def test_it_trains_and_translates(data_bin, checkpoint):
