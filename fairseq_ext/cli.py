@@ -7,7 +7,6 @@ exit code 1.
 
 import argparse
 import ast
-import logging
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -106,7 +105,6 @@ def _read_docstring(module: str) -> str:
 def _add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb not in QUICK:
         import_module("fairseq_ext.registry")
-        logging.root.setLevel(logging.INFO)  # a task of fairseq's lets all packages log details
     module = import_module(VERBS[verb])
     module.add_arguments(parser)
     if verb not in OWN_USER_DIR:

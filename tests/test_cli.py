@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import __version__, cli
+from fairseq_ext import __version__, cli, commands
 from fairseq_ext.cli import OWN_USER_DIR, QUICK, VERBS, build_parser, describe_versions, main
+from fairseq_ext.commands.process_wide import hide_details
 from fairseq_ext.errors import UsageError
 
 COMMANDS = Path(__file__).parent.parent / "docs" / "commands.md"
@@ -118,12 +119,11 @@ def test_a_package_that_is_missing_has_no_version(monkeypatch):
     assert describe_versions() == f"fairseq_ext {__version__} (no fairseq-fixed, no torch)"
 
 
-def test_other_packages_do_not_log_details():
-    """A task of fairseq's sets the level of all loggers to DEBUG when it is imported."""
-    level = logging.root.level
-    logging.root.setLevel(logging.DEBUG)
-    try:
-        build_parser(["annotate"])
-        assert not logging.getLogger("h5py._conv").isEnabledFor(logging.DEBUG)
-    finally:
-        logging.root.setLevel(level)
+@pytest.mark.parametrize(("asked", "shown"), [("", False), ("debug", True)])
+def test_other_packages_do_not_log_details(monkeypatch, asked, shown):
+    """A module of fairseq sets the level of all loggers to DEBUG when it is imported."""
+    monkeypatch.setattr(logging.root, "level", logging.DEBUG)
+    monkeypatch.setenv("LOGLEVEL", asked)
+    hide_details()
+    assert (logging.root.level == logging.DEBUG) == shown
+    assert hide_details in commands.CHANGES

@@ -227,6 +227,17 @@ def test_unknown_names():
         options.parse_args_and_arch(parser, ["DATA", "--arch", "nope"])
 
 
+@pytest.mark.parametrize("own", [[], ["--arch", "transformer_una_tiny"]])
+def test_generation_has_no_model_that_nobody_asked_for(own):
+    """fairseq-generate's parser has one, wav2vec2, which it shows beside the one that it loads."""
+    parser = options.get_generation_parser()
+    parser.add_argument("--arch", "-a", default="wav2vec2")
+    args = options.parse_args_and_arch(parser, ["DATA", "--path", "x", *own])
+    model = convert_namespace_to_omegaconf(args).model
+    assert (model and model._name) == (own[1] if own else None)
+    assert "conv_feature_layers" not in args
+
+
 @pytest.mark.parametrize("name", ["cosine", "polynomial_decay", "step"])
 def test_a_scheduler_where_there_is_no_learning_rate(name):
     """Its --lr is that of fairseq's settings, in commands that have no such flag."""

@@ -22,6 +22,7 @@ from fairseq_ext.wrapping import apply_once
 CHANGES = (
     plain_errors,
     process_wide.silence_stock_warnings,
+    process_wide.hide_details,
     process_wide.avoid_cudnn_attention,
     process_wide.share_configurations,
     input_files.check_user_dir,

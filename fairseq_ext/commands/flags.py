@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from argparse import ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -31,6 +31,7 @@ from fairseq_ext.wrapping import find_owner, replace, wrap
 REGISTERED = frozenset(
     "--arch --task --criterion --optimizer --lr-scheduler --scoring --bpe --tokenizer".split()
 )
+FOREIGN = "wav2vec2"  # fairseq-generate's default of --arch, which it does not use
 MOST_NAMES = 40  # in a message
 NO_CHOICE = re.compile(
     r"argument (?:-\w/)?(--[\w-]+)\S*: invalid choice: '(.*)' \(choose from (.*)\)$", re.S
@@ -45,7 +46,8 @@ def check_ranges() -> None:
     `add_defaults`.
 
     Fault: Numbers and names that mean nothing end in a traceback, or train, as does a closed
-        standard output. --help ignores --arch.
+        standard output. --help ignores --arch. fairseq-generate prints a model wav2vec2, and takes
+        its flags, whatever it loads.
     Asked: all users; partly silent; a refusal.
     Since: always.
     Until: fairseq checks them, and leaves --help to its second pass.
@@ -71,6 +73,9 @@ def check_ranges() -> None:
 
     def parse(original: Callable, parser: ArgumentParser, given: Any = None, **kwargs: Any) -> Any:
         _answer_help_last(parser, sys.argv[1:] if given is None else given)
+        for action in vars(parser).get("_actions", ()):
+            if action.dest == "arch" and action.default == FOREIGN:
+                action.default = SUPPRESS
         parser.error = partial(_name_close, parser.error, parser)  # type: ignore[assignment, method-assign]
         return _parse(original, parser, given, **kwargs)
 

@@ -1,5 +1,7 @@
 """Settings of hydra, torch and warnings for a whole process."""
 
+import logging
+import os
 import warnings
 
 from fairseq_ext.wrapping import find_owner
@@ -28,6 +30,20 @@ def silence_stock_warnings() -> None:
     """
     for message, category, module in STOCK_WARNINGS:
         warnings.filterwarnings("ignore", message, category, module)
+
+
+def hide_details() -> None:
+    """Let loggers of all packages print no details; LOGLEVEL=DEBUG shows them.
+
+    Fault: A module of fairseq's, when it is imported, lets every logger of the process print
+        details: hydra's at the start of fairseq-generate, and others'.
+    Asked: all users; loud; messages.
+    Since: fairseq 0.12.
+    Until: fairseq.models.wav2vec.wav2vec2_classification sets no level.
+    """
+    find_owner("fairseq.models")  # which imports it
+    if logging.root.level == logging.DEBUG and os.environ.get("LOGLEVEL", "").upper() != "DEBUG":
+        logging.root.setLevel(logging.INFO)
 
 
 def share_configurations() -> None:
