@@ -78,6 +78,28 @@ def test_plot_of_curves(runs):
     assert legend == ["una", "dna", "alone", "training", "validation"]
 
 
+def test_a_single_value_is_a_point_and_equal_lines_are_all_seen(tmp_path):
+    """A line of one value shows nothing; of equal lines, the last one alone."""
+    line = "2026-01-01 | INFO | {0} | epoch 001 | {0} | loss {1} | num_updates {2}\n"
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+        values = [("valid", 4, 9), ("train_inner", 5, 9), *[("other", 3, u) for u in (1, 9)]]
+        (folder / "train.log").write_text("".join(line.format(*each) for each in values))
+    found = curves.read_curves(folders, "loss")
+    (axes,) = curves.draw_curves(found, "loss").axes
+    drawn = dict(zip(((c.variant, c.kind) for c in found), axes.get_lines(), strict=False))
+    for kind in ("training", "validation", "other"):
+        lines = [drawn[variant, kind] for variant in "abc"]
+        assert all(each.get_marker() == "o" for each in lines)
+        for size in ("get_linewidth", "get_markersize"):
+            first, second, third = (getattr(each, size)() for each in lines)
+            assert first > second + 1 and second > third + 1
+    line = pictures.plot_line(axes, [1], [2], ls="--")
+    assert line.get_marker() == "o"
+    assert pictures.plot_line(axes, [1, 2], [2, 3]).get_marker() == "None"
+
+
 def test_limits_leave_out_how_a_loss_begins(runs):
     (axes,) = curves.draw_curves(curves.read_curves(runs, "loss"), "loss").axes
     assert axes.get_ylim() == pytest.approx((9.0 - 0.12, 11.4 + 0.12))

@@ -16,6 +16,7 @@ from conftest import ROOT, TRAIN, fairseq
 
 from fairseq_ext import cli
 from fairseq_ext.analysis.report import name_version, weights_part
+from fairseq_ext.analysis.sentence_maps import SentenceMaps, maps_part, write_page
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.recorded import read_record
 
@@ -100,6 +101,15 @@ def test_maps_of_the_best_checkpoints(page):
     assert len(titles) == 2
     # what an untrained model translates does not end
     assert all(re.search(r"/checkpoint_best(, 64 of \d+ tokens)?$", each) for each in titles)
+
+
+def test_the_page_says_which_checkpoints_are_drawn(page, runs):
+    said = re.findall("<p>Maps of (.*?)</p>", page.read_text("utf-8"))
+    place = str(runs[2]).replace("<b>", "&lt;b&gt;")
+    assert said == [
+        f"hna: {runs[0]}/checkpoint_best.pt, after 2 updates.",
+        f"&lt;b&gt;ag: {place}/checkpoint_best.pt, after 2 updates.",
+    ]
 
 
 def test_models_of_one_name_on_other_data(runs, tmp_path):
@@ -270,6 +280,34 @@ def test_maps_have_one_scale_of_colours(runs, data_bin, tmp_path):
         window.find_element("css selector", "input[type=checkbox]").click()
         assert set(window.execute_script(darkest)) == {255}
         assert float(texts(".scale")[0].split()[1]) <= float(scale.split()[1])
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_tokens_stand_at_the_axes_of_the_large_map(tmp_path, width):
+    """Up to 30 of them, each at the middle of its row or column."""
+    places = (
+        "const where = (e) => e.getBoundingClientRect(); return [...document.querySelectorAll("
+        "'.figure')].map((figure) => { const map = where(figure.querySelector('canvas'));"
+        "return [...figure.querySelectorAll('.labels span')].map((e) => [e.textContent,"
+        "((where(e).top + where(e).bottom) / 2 - map.top) / map.height,"
+        "((where(e).left + where(e).right) / 2 - map.left) / map.width]) })"
+    )
+    parts, counts = [], (4, 30, 31)
+    for count in counts:
+        tokens = [f"token{i}" for i in range(count)]
+        sites = {"encoder": {0: torch.full((1, count, count), 1 / count)}}
+        parts.append(maps_part([SentenceMaps("m", sites, {"encoder": (tokens, tokens)})]))
+    write_page(tmp_path / "maps.html", "maps", parts)
+    with chromium(width) as window:
+        visit(window, tmp_path / "maps.html")
+        assert overflow(window) <= 0
+        *labelled, last = window.execute_script(places)
+    assert not last
+    for count, labels in zip(counts, labelled, strict=False):
+        assert [text for text, *_ in labels] == 2 * [f"token{i}" for i in range(count)]
+        for number, (_, down, across) in enumerate(labels):
+            middle = (number % count + 0.5) / count
+            assert (down if number < count else across) == pytest.approx(middle, abs=0.3 / count)
 
 
 def test_the_keyboard_is_enough(runs, data_bin, tmp_path):

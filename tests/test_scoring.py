@@ -89,6 +89,18 @@ def write(name: str, lines: list[str]) -> None:
     Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
+def test_a_default_score_that_is_missing_says_why(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("out.txt", ["Der Hund, der bellt, ist laut.", "Er ruft: Komm!"] * 20)
+    write("ref.de", ["Der Hund, der bellt, war laut.", "Sie ruft: Komm!"] * 20)
+    said = (
+        "no tokenised BLEU: it compares tokens, which are not known of all outputs and their "
+        "reference; give tokenised text as --reference"
+    )
+    assert said in scored(capsys).splitlines()
+    assert "no tokenised" not in scored(capsys, "--metrics", "bleu")
+
+
 def test_intervals_are_shown(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("out.txt", HYPOTHESES)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fairseq_ext import cli
-from fairseq_ext.analysis import columns, statistics, weights
+from fairseq_ext.analysis import columns, heads, statistics, weights
 from fairseq_ext.analysis.recording import SITES, LayerAttention
 from fairseq_ext.analysis.statistics import ColumnSums, HeadStatistics
 from fairseq_ext.attention import build_normaliser
@@ -57,17 +57,17 @@ def naive(found: LayerAttention, head: int) -> dict[str, float]:
         for i in range(n):
             row = own[head, i].tolist()
             add = lambda name, value: totals.setdefault(name, []).append(value)  # noqa: E731
+            seen = i + 1 if found.view.causal else n
             add("entropy", -sum(w * math.log(w) for w in row if w > 0))
             add("distance", sum(w * abs(j - i) for j, w in enumerate(row)))
-            if i + 1 < n:
-                add("next", row[i + 1])
-            if i > 0:
-                add("prev", row[i - 1])
-            add("first", row[0])
-            add("self", row[i])
+            for name, wanted in (("next", i + 1), ("prev", i - 1), ("first", 0), ("self", i)):
+                if 0 <= wanted < seen:
+                    add(name, row[wanted])
+                    add(f"{name}_chance", 1 / seen)
             for name, symbol in (("delim", 1), ("period", 2)):
                 if symbol in tokens:
                     add(name, sum(w for w, t in zip(row, tokens, strict=True) if t == symbol))
+                    add(f"{name}_chance", tokens[:seen].count(symbol) / seen)
             for other in range(H):
                 if other == head:
                     continue
@@ -77,7 +77,8 @@ def naive(found: LayerAttention, head: int) -> dict[str, float]:
                     m = (x + y) / 2
                     js += sum(z / 2 * math.log(z / m) for z in (x, y) if z > 0)
                 add("similarity", 1 - js / math.log(2))
-    return {name: sum(values) / len(values) for name, values in totals.items()}
+    means = {name: sum(values) / len(values) for name, values in totals.items()}
+    return means | {"sentences": len(LENGTHS)}
 
 
 @pytest.mark.parametrize(("kind", "left"), list(product(["softmax", "doubly"], [False, True])))
@@ -90,6 +91,25 @@ def test_numbers_of_heads_equal_the_naive_twin(kind, left):
         assert row.keys() == {"site", "layer", "head", *expected}
         for name, value in expected.items():
             assert row[name] == pytest.approx(value, abs=1e-5), name
+
+
+def test_the_chance_level_of_a_decoder_counts_the_keys_that_are_seen():
+    found = heard(site="decoder")
+    (row, *_) = rows_of(HeadStatistics({"decoder": DICTIONARY}), [found])
+    expected = naive(found, 0)
+    for name in ("prev_chance", "first_chance", "self_chance", "sentences"):
+        assert row[name] == pytest.approx(expected[name]), name
+    assert "next_chance" not in row
+
+
+def test_pictures_of_heads_name_chance_and_sentences():
+    rows = rows_of(HeadStatistics({"encoder": DICTIONARY}), [heard()])
+    figure = heads.draw([{"model": "m", **row} for row in rows], "encoder")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert f"pattern next, chance {rows[0]['next_chance']:.2f}" in titles and "entropy" in titles
+    assert not any("_chance" in title or "sentences" in title for title in titles)
+    (part,) = figure.subfigs
+    assert part.get_suptitle() == "m: heads of encoder self-attention, 3 sentences"
 
 
 def rows_of(collector, batches) -> list[dict]:

@@ -950,6 +950,27 @@ def test_results_older_than_the_checkpoint_are_named(tmp_path, table):
     assert found.count("is older") == 3 and str(other) not in found
 
 
+def test_the_checkpoint_of_each_result_is_named(tmp_path, table):
+    """As a sweep notes it; beside it nobody does."""
+    run, other = make(tmp_path / "una"), make(tmp_path / "dna")
+    answer = {"predicted": "a", "label": "a", "right": "a"}
+    for each in (run, other):
+        (each / "predict-valid.txt").write_text(json.dumps(answer) + "\n")
+    asked = ["--metric", "bleu", "predicted.valid.accuracy"]
+    stamp = "fairseq-generate data --path $RUN/checkpoint_best.pt --user-dir mine\n"
+    (run / "generate-test.done").write_text(stamp)
+    _, notes = table(run, other, *asked)
+    unknown = f"of an unknown checkpoint ({other})"
+    assert f"generate-test.txt: of checkpoint_best.pt ({run}) and {unknown}" in notes
+    assert any("predict-valid.txt: of an unknown checkpoint" in note for note in notes)
+    (other / "generate-test.done").write_text(stamp)
+    for each in (run, other):
+        (each / "predict-valid.done").write_text("fairseq-ext predict $RUN/checkpoint_last.pt -x\n")
+    _, notes = table(run, other, *asked)
+    assert "generate-test.txt: of checkpoint_best.pt" in notes
+    assert any(note.endswith("predict-valid.txt: of checkpoint_last.pt") for note in notes)
+
+
 def test_references_of_other_repetitions(tmp_path, table):
     one, other = make(tmp_path / "una/seed-1"), make(tmp_path / "dna/seed-2")
     output = other / "generate-test.txt"

@@ -1,7 +1,8 @@
 """Plot a logged metric of training runs over updates.
 
-Lines of training are thin, lines of validation thick. Repetitions of a variant (VARIANT/seed-N,
-VARIANT/fold-N) share a colour. The first tenth of a curve, where losses are high, may leave the
+Lines of training are thin, lines of validation thick; a single value is a point. Repetitions of a
+variant (VARIANT/seed-N, VARIANT/fold-N) share a colour, and lines of earlier variants are wider, so
+that equal lines are all seen. The first tenth of a curve, where losses are high, may leave the
 axis. Beside the picture are its numbers, as CSV.
 
 Example:
@@ -22,6 +23,7 @@ from fairseq_ext.training_logs import name_variants, read_log
 
 KINDS = {"train_inner": "training", "train": "training", "valid": "validation"}
 EARLY = 0.1  # share of a curve that may leave the axis
+WIDEST = 7.0  # points by which a line is wider than that of the last variant, at most
 
 
 class Curve(NamedTuple):
@@ -99,8 +101,12 @@ def draw_curves(curves: Sequence[Curve], metric: str) -> "pictures.Figure":
     axes = figure.add_subplot(xlabel="updates", ylabel=metric)
     colours = pictures.assign_colours(curve.variant for curve in curves)
     styles = _assign_styles({curve.kind for curve in curves})
+    steps = dict(zip(reversed(colours), range(len(colours)), strict=True))
     for curve in curves:
-        axes.plot(curve.updates, curve.values, color=colours[curve.variant], **styles[curve.kind])
+        style = dict(styles[curve.kind], color=colours[curve.variant])
+        wider = steps[curve.variant] * min(2.0, WIDEST / len(colours))
+        style |= {"lw": style["lw"] + wider, "ms": style["ms"] + 2 * wider}
+        pictures.plot_line(axes, curve.updates, curve.values, **style)
     _limit_axes(axes, curves)
     pictures.style_axes(axes)
     keys = [axes.plot([], [], color=c, lw=4, label=name)[0] for name, c in colours.items()]
@@ -110,7 +116,7 @@ def draw_curves(curves: Sequence[Curve], metric: str) -> "pictures.Figure":
 
 
 def _assign_styles(kinds: set[str]) -> dict[str, dict]:
-    styles = {"training": {"lw": 1, "alpha": 0.6}} if "training" in kinds else {}
+    styles = {"training": {"lw": 1, "ms": 4}} if "training" in kinds else {}
     lines = zip(sorted(kinds - {"training"}), cycle(["-", "--", ":", "-."]), strict=False)
     return styles | {kind: {"lw": 2, "ls": line, "marker": "o", "ms": 4} for kind, line in lines}
 

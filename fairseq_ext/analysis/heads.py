@@ -3,8 +3,9 @@ r"""Describe attention heads over a split: entropy, distance, similarity, fit to
 Numbers are means over all queries that are no padding: entropy in nats; distance in tokens between
 a query and the keys it attends to; similarity 1 - JS / log 2 to the other heads of the layer (JS:
 Jensen-Shannon divergence, as in Clark et al. 2019); and for each pattern of attention guidance the
-share of a row that lies where the pattern wants it. Rows for which a pattern wants nothing are left
-out (nan if the dictionary has none of its symbols). Weights are taken as shares of their row, since
+share of a row that lies where the pattern wants it, beside its chance level, which even attention
+to all keys has. Rows for which a pattern wants nothing are left out (nan if the dictionary has none
+of its symbols). Weights are taken as shares of their row, since
 rows of sinks, mixed heads and hard-coded heads do not sum to one; those below 0 count as 0.
 
 Example:
@@ -13,6 +14,7 @@ Example:
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from math import ceil
 from typing import Any
@@ -23,10 +25,17 @@ from fairseq_ext.analysis import arguments
 from fairseq_ext.analysis.heatmaps import arrange, draw_numbers
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
-from fairseq_ext.analysis.statistics import HeadStatistics, collect, label_rows, list_sites
+from fairseq_ext.analysis.statistics import (
+    CHANCE,
+    SENTENCES,
+    HeadStatistics,
+    collect,
+    label_rows,
+    list_sites,
+)
 from fairseq_ext.evaluation.pictures import announce, new_figure, remove, save, write_rows
 
-PLACE = ("model", "site", "layer", "head")
+PLACE = ("model", "site", "layer", "head", SENTENCES)
 NAME = "heads"
 UNBOUNDED = ("entropy", "distance")
 UNITS = {"entropy": "nats", "distance": "tokens", "similarity": "1 − JS / log 2"}
@@ -85,7 +94,7 @@ def draw(rows: Sequence[dict[str, Any]], site: str) -> Figure:
     """Draw a panel for each model and statistic: layers down, heads across."""
     own = [row for row in rows if row["site"] == site]
     models = list(dict.fromkeys(row["model"] for row in own))
-    names = [name for name in own[0] if name not in PLACE]
+    names = [name for name in own[0] if name not in PLACE and not name.endswith(CHANCE)]
     shape = max(row["layer"] for row in own) + 1, max(row["head"] for row in own) + 1
     down = ceil(len(names) / ACROSS)
     width, height = ACROSS * max(2.0, 0.2 * shape[1]), down * max(1.5, 0.2 * shape[0]) + 0.5
@@ -93,18 +102,20 @@ def draw(rows: Sequence[dict[str, Any]], site: str) -> Figure:
     parts = figure.subfigures(len(models), 1, squeeze=False)[:, 0]
     for part, model in zip(parts, models, strict=True):
         panels = part.subplots(down, ACROSS, squeeze=False).flat
+        ours = [row for row in own if row["model"] == model]
         for axes, name in zip(panels, names, strict=False):
-            ours = [row for row in own if row["model"] == model]
             numbers = arrange(ours, name, *map(range, shape))
             highest = max(row[name] for row in own) if name in UNBOUNDED else 1
             image = draw_numbers(axes, numbers, highest)
             bar = part.colorbar(image, ax=axes)
             bar.ax.tick_params(labelsize=6)
             bar.set_label(UNITS.get(name, "share of attention"), fontsize=6)
-            axes.set_title(name if name in UNITS else f"pattern {name}", fontsize=8)
+            pattern = f"pattern {name}, chance {ours[0].get(name + CHANCE, math.nan):.2f}"
+            axes.set_title(name if name in UNITS else pattern, fontsize=8)
             axes.set_xlabel("head", fontsize=6)
             axes.set_ylabel("layer", fontsize=6)
         for axes in list(part.axes)[len(names) : down * ACROSS]:
             axes.remove()
-        part.suptitle(f"{model}: heads of {SITES[site]}", fontsize=8)
+        sentences = f"{ours[0][SENTENCES]:,} sentences"
+        part.suptitle(f"{model}: heads of {SITES[site]}, {sentences}", fontsize=8)
     return figure

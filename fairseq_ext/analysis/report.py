@@ -39,6 +39,7 @@ from fairseq_ext.evaluation.runs import (
     MACHINE_SETTINGS,
     REPETITION_SETTINGS,
     Run,
+    read_facts,
 )
 from fairseq_ext.files import check_writable
 from fairseq_ext.training_logs import MASKED_SHARE, name_variants, read_log
@@ -158,6 +159,8 @@ def attention_part(args: argparse.Namespace, runs: Mapping[str, Sequence[Run]]) 
         try:
             inspector = title_distinctly(ModelInspector(file, args.data), files.values())
             maps.append(read_maps(inspector, args))
+            updates = f"{read_facts(file).updates:,} updates"
+            yield f"<p>Maps of {escape(variant)}: {escape(str(file))}, after {updates}.</p>"
         except UsageError as error:  # a page without maps is better than none
             print(f"No maps of {variant}: {error}.", file=sys.stderr)
             yield f"<p>No maps of {escape(variant)}: {escape(str(error))}.</p>"

@@ -2,6 +2,7 @@
 
 import math
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -18,6 +19,9 @@ from fairseq_ext.mechanisms.guidance.patterns import PATTERNS, Pattern, View
 
 Place = tuple[str, int]
 """Site and layer."""
+
+CHANCE = "_chance"  # after the name of a pattern: its share under even attention
+SENTENCES = "sentences"  # their number, in a row of a head
 
 
 def collect(inspector: Inspector, args: Namespace, *collectors: "Collector") -> int:
@@ -117,11 +121,17 @@ def pattern_share(maps: Tensor, pattern: Pattern, view: View) -> tuple[Tensor, T
     return torch.einsum("bhts,bts->bht", maps, wanted), wanted.any(-1)
 
 
+def even_attention(maps: Tensor, view: View) -> Tensor:
+    """Return maps [B, 1, T, S] of queries that attend evenly to all keys that they see."""
+    seen = view.keys[:, None].expand(-1, maps.size(2), -1)
+    return as_shares((seen.tril() if view.causal else seen)[:, None].to(maps))
+
+
 class HeadStatistics:
     """Collector of each head's entropy, distance, similarity and fit to patterns.
 
     All are of shares of rows (`as_shares`). Similarity is to the other heads of the layer; the
-    patterns are those of attention guidance.
+    patterns are those of attention guidance, each with the share that even attention would give it.
 
     Args:
         dictionaries: the dictionary of each site's keys; some patterns are about symbols.
@@ -132,6 +142,7 @@ class HeadStatistics:
         self, dictionaries: dict[str, Dictionary], period: Sequence[str] = (".", "\u2581.")
     ) -> None:
         self._totals: dict[Place, dict[str, tuple[Tensor, int]]] = {}
+        self._sentences: Counter[Place] = Counter()
         self._marks = {
             site: {name: _find_marks(p, dictionary, period) for name, p in PATTERNS.items()}
             for site, dictionary in dictionaries.items()
@@ -144,10 +155,14 @@ class HeadStatistics:
         self._add(place, "entropy", entropy(maps), rows)
         self._add(place, "distance", distance(maps, view), rows)
         self._add(place, "similarity", similarity(maps), rows)
+        self._sentences[place] += len(maps)
+        even = even_attention(maps, view)
         for name in patterns_at(site):
             marked = replace(view, marks=self._marks[site][name])
             share, wanted = pattern_share(maps, PATTERNS[name], marked)
             self._add(place, name, share, rows & wanted)
+            chance, _ = pattern_share(even, PATTERNS[name], marked)
+            self._add(place, name + CHANCE, chance.expand_as(share), rows & wanted)
 
     def _add(self, place: Place, name: str, values: Tensor, rows: Tensor) -> None:
         """Add values [B, H, ..., T] of those rows [B, T] that count to float64 sums over them."""
@@ -160,7 +175,8 @@ class HeadStatistics:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each head: means over all rows of its maps, NaN where no row counts.
 
-        Similarity is the mean over the other heads of the layer.
+        Similarity is the mean over the other heads of the layer. NAME_chance is what a pattern NAME
+        gets if a query attends evenly to all keys that it sees.
         """
         rows = []
         for (site, layer), totals in sorted(self._totals.items()):
@@ -171,6 +187,7 @@ class HeadStatistics:
             rows += [
                 {"site": site, "layer": layer, "head": head}
                 | {name: float(mean[head]) for name, mean in means.items()}
+                | {SENTENCES: self._sentences[site, layer]}
                 for head in range(len(alike))
             ]
         return rows

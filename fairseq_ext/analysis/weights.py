@@ -190,7 +190,7 @@ def _draw_over_updates(axes: Axes, weights: Sequence[Weight]) -> None:
         for site, style in zip(sites, STYLES, strict=False):
             own = [weight for weight in weights if (weight.layer, weight.site) == (layer, site)]
             for path in _average_paths(own):
-                axes.plot(list(path), list(path.values()), style, color=colour)
+                pictures.plot_line(axes, [*path], [*path.values()], ls=style, color=colour)
     if len(sites) > 1:
         for site, style in zip(sites, STYLES, strict=False):
             axes.plot([], [], style, color="0.2", label=SITES[site])

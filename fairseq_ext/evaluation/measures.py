@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import comparisons, metrics
+from fairseq_ext.evaluation.checkpoint_notes import name_checkpoints
 from fairseq_ext.evaluation.comparable import check_comparable
 from fairseq_ext.evaluation.comparisons import Measure
 from fairseq_ext.evaluation.recorded import is_record, measure_recorded
@@ -67,8 +68,9 @@ def measure_runs(
         texts, language = read_run_texts(args, runs), choose_language(args)
         scores = metrics.score_outputs(scored, texts, args.lowercase, language, args.comet_model)
         measures = {name: Measure(s.title, 2, s.values, s) for name, s in scores.items()}
-        notes = metrics.list_notes(scores.values(), texts, language)
-        notes += filter(None, [name_older(find_outputs(args.gen_subset, runs), runs)])
+        notes = metrics.list_notes(scores.values(), texts, language, scored)
+        name = find_outputs(args.gen_subset, runs)
+        notes += filter(None, [name_checkpoints(name, runs), name_older(name, runs)])
     for name, (measure, note) in named.items():
         measures[name] = measure
         notes.append(note)

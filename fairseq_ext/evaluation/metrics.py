@@ -168,10 +168,25 @@ def add_intervals(scores: Scores) -> Scores:
     return scores._replace(intervals=intervals, signature=signature)
 
 
-def list_notes(scores: Iterable[Scores], texts: Mapping[Path, Texts], language: str) -> list[str]:
-    """Return the notes below scores: signatures, and what makes them hard to compare."""
+def list_notes(
+    scores: Iterable[Scores],
+    texts: Mapping[Path, Texts],
+    language: str,
+    asked: Sequence[str] | None = None,
+) -> list[str]:
+    """Return the notes below scores: signatures, and what makes them hard to compare.
+
+    Args:
+        scores: those of `score_outputs`.
+        texts: what they compare.
+        language: the target language.
+        asked: names of metrics that were asked for; without them, missing defaults are explained.
+    """
     scores = list(scores)
     notes = [f"{each.title}: {each.signature}" for each in scores]
+    for metric in (METRICS[name] for name in DEFAULTS if not asked):
+        if metric.label not in [each.label for each in scores]:
+            notes.append(f"no {metric.label}: it compares {MISSING[metric.form]}")
     if any(each.intervals for each in scores):
         sampled = f"{RESAMPLES} bootstrap resamples of the sentences, seed {SEED}"
         notes.append(f"[ ]: {LEVEL:.0%} interval, from {sampled}")

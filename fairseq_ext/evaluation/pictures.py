@@ -58,6 +58,13 @@ def use_whole_numbers(*axes: Any) -> None:
         axis.get_major_locator().set_params(integer=True)
 
 
+def plot_line(axes: "Axes", updates: Sequence[float], values: Sequence[float], **style: Any) -> Any:
+    """Plot values over updates and return the line; a single value is a point, which is seen."""
+    point = {"marker": "o"} if len(updates) == 1 else {}
+    (line,) = axes.plot(updates, values, **point | style)
+    return line
+
+
 def draw_means(values: Mapping[str, Sequence[float]], title: str, baseline: str) -> "Figure":
     """Draw a point for each variant: the mean of its repetitions, with the mean's standard error.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import predictions
+from fairseq_ext.evaluation.checkpoint_notes import name_checkpoints
 from fairseq_ext.evaluation.comparisons import Measure
 from fairseq_ext.evaluation.runs import (
     EPOCH,
@@ -55,7 +56,8 @@ def measure_named(
         return Measure(name, 4, values), _join(note, older)
     if name.startswith(predictions.PREFIX):
         measure, note = predictions.measure(name, [run.folder for run in runs], mixed)
-        return measure, _join(note, name_older(predictions.name_file(name), runs))
+        file = predictions.name_file(name)
+        return measure, _join(note, name_checkpoints(file, runs), name_older(file, runs))
     if needs_baseline(name):
         values = {run.folder: compare_run(name, run, _match(run, baseline)) for run in runs}
         against = f"{baseline[0].variant}'s run of the same number"

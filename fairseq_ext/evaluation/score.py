@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> None:
     by_name = metrics.score_outputs(args.metrics, texts, args.lowercase, language, args.comet_model)
     scores = [metrics.add_intervals(each) if args.confidence else each for each in by_name.values()]
     show = as_json if args.json else as_table
-    print(show(texts, scores, metrics.list_notes(scores, texts, language)), end="")
+    print(show(texts, scores, metrics.list_notes(scores, texts, language, args.metrics)), end="")
 
 
 def read_texts(args: argparse.Namespace, outputs: Mapping[Path, Path]) -> dict[Path, Texts]:

@@ -95,7 +95,7 @@ def _open_subset(flags: Sequence[str]) -> None:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     parser = options.get_generation_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = _refuse
     try:
         cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(flags)))
         task = tasks.setup_task(cfg.task)

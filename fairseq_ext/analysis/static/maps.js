@@ -1,4 +1,5 @@
 "use strict";
+const LABELLED = 30; // most tokens that stand at the axes of the large map
 // Attention maps of one sentence in one or several models: a site, a layer, a head and a token are
 // chosen, for all models together where they have them. All maps of a site have one scale of colours,
 // so that a head that spreads evenly looks pale and even; a switch gives each map a scale of its own.
@@ -53,7 +54,9 @@ for (const place of document.querySelectorAll("[data-maps]")) {
     const views = add(box, "div", "views");
     const figure = add(views, "div", "figure");
     add(figure, "span", "quiet ylabel", site.axes[0]);
+    ticks(figure, "row", site.rows);
     const canvas = add(figure, "canvas", "large");
+    ticks(figure, "column", site.columns);
     add(figure, "span", "quiet xlabel", site.axes[1]);
     draw(canvas, layer, head, shared);
     canvas.style.aspectRatio = `${site.columns.length} / ${site.rows.length}`;
@@ -130,6 +133,14 @@ function add(parent, tag, kind = "", text = "") {
   if (kind) element.className = kind;
   if (text) element.textContent = text;
   return element;
+}
+
+// The tokens of an axis, if there is room for them: their letters shrink with the cells.
+function ticks(figure, kind, texts) {
+  if (texts.length > LABELLED) return;
+  const line = add(figure, "div", `labels ${kind}s`);
+  line.style.setProperty("--count", texts.length);
+  for (const text of texts) add(line, "span", "", text).title = text;
 }
 
 function at(offset, size, count) {
