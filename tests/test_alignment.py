@@ -76,6 +76,32 @@ def test_words(text, words, expected):
     assert aligned(text, words) == expected
 
 
+@pytest.mark.parametrize(
+    ("mark", "text", "words", "expected"),
+    [
+        (DASHED, "un@@ <unk> dog", "unable dog", "001"),
+        (DASHED, "<unk> able dog", "unable dog", "001"),
+        (DASHED, "a@@ <unk> e <unk> c", "able b c", "00012"),
+        (DASHED, "<unk> <unk>", "ab", "00"),
+        (DASHED, "<unk> <unk>", "a", None),
+        (DASHED, "a <unk>", "a b c", None),
+        (DASHED, "<unk> c", "a b c", None),
+        (BARRED, "▁caf <unk> ▁is", "café is", "001"),
+        (BARRED, "▁ <unk> <unk> .", "日本 語 .", "0012"),
+        (BARRED, "▁ <unk> .", "日 本 .", "002"),
+        (BARRED, "▁ <unk> . <unk>", "日 本 . 語", "0023"),
+        (BARRED, "▁x <unk> ▁y", "xa b cy", "002"),
+        (BARRED, "▁x <unk>", "x", None),
+    ],
+)
+def test_unknown_tokens_agree_with_any_characters(mark, text, words, expected):
+    assert aligned(text, words, mark) == expected
+
+
+def test_unknown_tokens_agree_with_words_that_are_not_seen():
+    assert aligned("a <unk> b", "a \u200b b") == "012"
+
+
 def test_escapes_in_pieces():
     assert aligned("A@@ T &@@ amp@@ ; &ap@@ os@@ ;@@ s", "AT & 's", DASHED) == "001112222"
 

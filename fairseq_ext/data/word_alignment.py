@@ -2,26 +2,27 @@
 
 Text and parse are compared by their characters, without case, accents, white space and other
 characters that are not seen; quotes and dashes of all kinds are alike, and escapes of Moses
-(&apos;, @-@) and of the Penn Treebank (-LRB-) are undone. A token belongs to the word that it
-begins in. In text that is separated into words (words, or subword-nmt's pieces) no token may reach
-into the next word; pieces of other text, like ")." of a byte-level BPE, may.
+(&apos;, @-@) and of the Penn Treebank (-LRB-) are undone. An unknown token agrees with any
+characters, one at least. A token belongs to the word that it begins in. In text that is separated
+into words (words, or subword-nmt's pieces) no token may reach into the next word; pieces of other
+text, like ")." of a byte-level BPE, may.
 """
 
 import html
 import re
 import unicodedata
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from fairseq_ext.data.pieces import Piece
 
 Token = Piece | None
-"""A token's piece; None is an unknown token, which is a whole word."""
+"""A token's piece; None is an unknown token, a word or a part of one."""
 
 State = tuple[int, int]
 """A state of the search: so many words match the text up to a place."""
 
-UNKNOWN = "\0"
+BEGIN, REST = UNKNOWN = "\0\1"  # of an unknown token, for its first character and all others
 PENN = dict(zip("-LRB- -RRB- -LSB- -RSB- -LCB- -RCB- @-@".split(), "()[]{}-", strict=True))
 ESCAPE = r"&(?:amp|lt|gt|quot|apos|#91|#93|#124);|" + "|".join(PENN)
 UNITS = re.compile(f"{ESCAPE}|.", re.DOTALL)
@@ -165,18 +166,33 @@ def _match_words(
         if word in surfaces:
             forms.insert(0, surfaces[word])  # the last form is tried first
         for following, form in forms:
-            end = _match(text, place, form)
-            if end in bounds:
-                stack.append(((following, end), state))
+            ends = [end for end in _match(text, place, form) if end in bounds]
+            stack += [((following, end), state) for end in ends]
     return None
 
 
-def _match(text: str, place: int, form: str) -> int:
-    """Return where a form that is written at a place ends, or -1 if something else is."""
-    if text.startswith(UNKNOWN, place):
-        return place + 1
+def _match(text: str, place: int, form: str) -> list[int]:
+    """Return where a form that is written at a place can end: in unknown text at several places.
+
+    The likeliest place is the last one: most often an unknown token is a whole word.
+    """
     seen, _ = _characters_of_word((form.encode(),))
-    return place + len(seen) if text.startswith(seen, place) else -1
+    if seen and text.startswith(seen, place):
+        return [place + len(seen)]
+    ends = {place}
+    for letter in seen or UNKNOWN[: text.startswith(BEGIN, place)]:
+        ends = {end for at in ends for end in _follow(text, at, letter)}
+    ends |= {end + 1 for end in ends if text.startswith(REST, end)}
+    return sorted(ends, key=lambda end: (text.startswith(REST, end), end), reverse=True)
+
+
+def _follow(text: str, place: int, letter: str) -> Iterator[int]:
+    """Yield the places after a letter that is written at a place, or is a part of unknown text."""
+    if text.startswith(REST, place):
+        yield place
+        place += 1
+    if text.startswith((BEGIN, letter), place):
+        yield place + 1
 
 
 def _ends_of_words(state: State, before: Mapping[State, State | None]) -> list[int]:
