@@ -124,6 +124,7 @@ setup(
         "filelock>=3.20.1",
         "matplotlib>=3.8,<4",
         "nltk>=3.9,<4",
+        "protobuf>=4",
         "regex>=2023.8",
         "sacrebleu>=2.0,<3",
         "sacremoses>=0.1.1,<1",

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import struct
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from safetensors.torch import load_file, save_file
+from sentencepiece import sentencepiece_model_pb2 as formats
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 from tokenizers.models import BPE, Unigram
 from tokenizers.pre_tokenizers import ByteLevel, Metaspace
@@ -227,28 +227,15 @@ def byte_level_of_deberta(transformers, texts):
     return transformers.DebertaTokenizer(vocabulary, [tuple(pair) for pair in model["merges"]])
 
 
-def field(number: int, value: int | float | bytes) -> bytes:
-    """A field of a message of Protocol Buffers."""
-    if isinstance(value, float):
-        return bytes([number << 3 | 5]) + struct.pack("<f", value)
-    kind, count = (2, len(value)) if isinstance(value, bytes) else (0, value)
-    numbers = [number << 3 | kind, count]
-    return b"".join(map(varint, numbers)) + (value if isinstance(value, bytes) else b"")
-
-
-def varint(n: int) -> bytes:
-    return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
-
-
 def write_sentence_pieces(
     file: Path, pieces: list, model_type: int = 1, characters: bytes = b""
 ) -> None:
     """A model file with pieces and scores, of which [UNK] or <unk> is the unknown one."""
-    unknown = ("[UNK]", "<unk>")
-    messages = [
-        field(1, field(1, name.encode()) + field(2, float(score)) + field(3, 1 + (name in unknown)))
-        for name, score in pieces
-    ]
-    trainer = field(2, field(3, model_type) + field(4, 10**6))
-    normaliser = field(3, field(1, b"identity") + field(2, characters))
-    file.write_bytes(b"".join(messages) + trainer + normaliser)
+    model = formats.ModelProto()
+    for name, score in pieces:
+        kind = 1 + (name in ("[UNK]", "<unk>"))
+        model.pieces.add(piece=name, score=score, type=kind)
+    model.trainer_spec.model_type = model_type
+    model.normalizer_spec.name = "identity"
+    model.normalizer_spec.precompiled_charsmap = characters
+    file.write_bytes(model.SerializeToString())

@@ -1,12 +1,8 @@
-"""SentencePiece's model files, read without its library: unigram pieces, as DeBERTa has.
+"""SentencePiece's model files as tokenisers: unigram pieces, as DeBERTa has.
 
 CamemBERT and XLM-R, which fairseq trained, have them too.
-A file is a message in the wire format of Protocol Buffers: a number of each field and its kind,
-then the value.
 """
 
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,49 +12,7 @@ from tokenizers.processors import BertProcessing
 
 from fairseq_ext.errors import UsageError
 
-PIECES, TRAINER, NORMALISER = 1, 2, 3  # fields of a model
-TEXT, SCORE, KIND = 1, 2, 3  # fields of a piece
-MODEL_TYPE, CHARACTER_MAP = 3, 2  # a field of the trainer, and of the normaliser
-UNIGRAM, UNKNOWN = 1, 2  # values of a type of models, and of a kind of pieces
 MASK = "[MASK]"
-
-
-def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and value of each field of a message.
-
-    Raises:
-        ValueError: the bytes are no such message.
-    """
-    value: Any
-    place = 0
-    while place < len(data):
-        key, place = _read_number(data, place)
-        kind = key & 7
-        if kind == 0:
-            value, place = _read_number(data, place)
-        else:
-            size = {1: 8, 5: 4}.get(kind, 0)
-            if kind == 2:
-                size, place = _read_number(data, place)
-            elif not size:
-                raise ValueError(f"no field has the kind {kind}")
-            value, place = data[place : place + size], place + size
-            if place > len(data):
-                raise ValueError("it ends within a field")
-        yield key >> 3, value
-
-
-def _read_number(data: bytes, place: int) -> tuple[int, int]:
-    """Return a number of seven bits in each byte, the lowest first, and the place after it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(data):
-            raise ValueError("it ends within a number")
-        byte, place = data[place], place + 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, place
-    raise ValueError("a number is too long")
 
 
 class SentencePieces(NamedTuple):
@@ -77,17 +31,19 @@ class SentencePieces(NamedTuple):
 
 def read_model(file: Path) -> SentencePieces:
     """Return the contents of a model file; raise UsageError if it is no unigram model."""
-    fields = [*read_fields(file.read_bytes())]
-    pieces = [dict(read_fields(value)) for number, value in fields if number == PIECES]
-    trainer, normaliser = (
-        dict(read_fields(next((v for n, v in fields if n == wanted), b"")))
-        for wanted in (TRAINER, NORMALISER)
-    )
-    if not pieces or trainer.get(MODEL_TYPE, UNIGRAM) != UNIGRAM:
+    from sentencepiece import sentencepiece_model_pb2
+
+    formats: Any = sentencepiece_model_pb2  # which makes its classes as it is imported
+    model = formats.ModelProto.FromString(file.read_bytes())
+    if not model.pieces or model.trainer_spec.model_type != formats.TrainerSpec.UNIGRAM:
         raise UsageError(f"{file} is no unigram model of SentencePiece; give that of its encoder")
-    scores = [(piece[TEXT].decode(), _read_score(piece)) for piece in pieces]
-    unknown = next((i for i, piece in enumerate(pieces) if piece.get(KIND) == UNKNOWN), None)
-    return SentencePieces(scores, unknown, normaliser.get(CHARACTER_MAP))
+    kinds = [piece.type for piece in model.pieces]
+    unknown = formats.ModelProto.SentencePiece.UNKNOWN
+    return SentencePieces(
+        [(piece.piece, piece.score) for piece in model.pieces],
+        kinds.index(unknown) if unknown in kinds else None,
+        model.normalizer_spec.precompiled_charsmap or None,
+    )
 
 
 def read_sentence_pieces(file: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -146,10 +102,6 @@ def read_fairseq_pieces(file: Path, name: str) -> Tokenizer:
         ["<s>", "<pad>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True)]
     )
     return tokenizer
-
-
-def _read_score(piece: dict[int, Any]) -> float:
-    return struct.unpack("<f", piece[SCORE])[0] if SCORE in piece else 0.0
 
 
 def _build_normaliser(characters: bytes | None, settings: dict[str, Any]) -> Any:
