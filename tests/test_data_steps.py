@@ -238,7 +238,8 @@ def test_learned_from_training_text_and_applied_to_all(tmp_path):
     ],
 )
 def test_lengths_that_are_kept(source, target, allowed):
-    assert bitext.Limits(longest=5, ratio=1.5).allow(source, target) is allowed
+    reason = bitext.Limits(longest=5, ratio=1.5).find_reason(source, target)
+    assert (reason is None) is allowed
 
 
 def test_pairs_are_left_out_before_others_are_held_out(tmp_path):
@@ -249,8 +250,11 @@ def test_pairs_are_left_out_before_others_are_held_out(tmp_path):
             write(tmp_path / view / f"train.{language}", *lines)
             write(tmp_path / view / f"test.{language}", "kept " * 9)
     views = {tmp_path / name: tmp_path / f"{name}-sorted" for name in ("tokens", "pieces")}
-    counts = bitext.filter_parts(["de", "en"], views, ["train"], bitext.Limits(3, 1.5), every=3)
-    assert counts == {"train": Counter(train=4, valid=2) + Counter({None: 1})}
+    counts = bitext.filter_parts(
+        ["de", "en"], views, ["train"], bitext.Limits(3, 1.5), bitext.HoldOut(3)
+    )
+    assert counts["train"].kept == {"train": 4, "valid": 2}
+    assert counts["train"].left_out == {"over 3 tokens": 1}
     assert list(read_lines(tmp_path / "pieces-sorted" / "valid.en")) == ["c pieces", "g pieces"]
     assert list(read_lines(tmp_path / "tokens-sorted" / "train.de")) == [
         f"{text} tokens" for text in "abdf"
@@ -262,26 +266,56 @@ def test_sides_of_different_lengths(tmp_path):
     write(tmp_path / "a" / "train.de", "a", "b")
     write(tmp_path / "a" / "train.en", "a")
     with pytest.raises(UsageError, match=r"train.de has 2 lines and .*train.en has 1"):
-        bitext.filter_parts(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None, 0)
+        bitext.filter_parts(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None)
     assert not list((tmp_path / "b").iterdir())
 
 
-@pytest.mark.parametrize(("longest", "every"), [(1, 0), (9, 3)])
-def test_nothing_is_left(tmp_path, longest, every):
+@pytest.mark.parametrize(
+    ("longest", "held_out", "said"),
+    [
+        (1, bitext.NONE, "train has 2 pairs, of them none, 2 left out .2 for over 1 tokens.; give"),
+        (9, bitext.HoldOut(every=3), "of them 2 train, 0 left out; --every 3 holds none out: give"),
+        (9, bitext.HoldOut(last=2), "--test-last is 2 and the text has 2 pairs; give a smaller"),
+        (9, bitext.HoldOut(every=1, last=1), "of them 1 valid, 1 test, 0 left out; give more text"),
+    ],
+)
+def test_nothing_is_left(tmp_path, longest, held_out, said):
     for language in ("de", "en"):
         write(tmp_path / "a" / f"train.{language}", "a b", "c d")
     limits = bitext.Limits(longest, 1.5)
-    with pytest.raises(UsageError, match="of the 2 pairs of train, . are left and 0 held out"):
+    with pytest.raises(UsageError, match=said):
         bitext.filter_parts(
-            ["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], limits, every
+            ["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], limits, held_out
         )
+    assert not list((tmp_path / "b").iterdir())
+
+
+def test_the_last_pairs_test_and_reasons_are_counted(tmp_path, capsys):
+    """Test pairs stay as they are, whatever their lengths."""
+    texts = {"de": ["a", "", "a a a", "a " * 9, "a", "", "b " * 9], "en": [*"aaaaa", "x", "b"]}
+    for language, sides in texts.items():
+        write(tmp_path / "a" / f"train.{language}", *sides)
+    flags = ["--longest", "5", "--test-last", "2", "--every", "2"]
+    bitext.main([f"{tmp_path / 'a'}={tmp_path / 'b'}", "--languages", "de", "en", *flags])
+    assert capsys.readouterr().out == (
+        "train: 7 pairs, of them 1 train, 1 valid, 2 test, 3 left out (1 for an empty side, 1 for "
+        "a side over 1.5 times the other, 1 for over 5 tokens)\n"
+    )
+    assert [*read_lines(tmp_path / "b" / "test.de")] == ["", "b " * 9]
+    write(tmp_path / "a" / "test.de", "a")
+    with pytest.raises(
+        UsageError, match="--test-last 2 makes the part test, and there is .*test.de"
+    ):
+        bitext.main([f"{tmp_path / 'a'}={tmp_path / 'c'}", "--languages", "de", "en", *flags])
 
 
 def test_a_part_that_is_held_out_may_not_be_there(tmp_path):
     for name in ("train.de", "train.en", "valid.de", "valid.en"):
         write(tmp_path / "a" / name, *"ab")
     with pytest.raises(UsageError, match="--every 2 makes the part valid, and there is .*valid.de"):
-        bitext.filter_parts(["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None, 2)
+        bitext.filter_parts(
+            ["de", "en"], {tmp_path / "a": tmp_path / "b"}, ["train"], None, bitext.HoldOut(2)
+        )
     assert not (tmp_path / "b").exists()
 
 
@@ -591,7 +625,7 @@ def test_a_part_that_is_missing_in_a_language(tmp_path, there, missing):
         (tmp_path / f"train.{language}").write_text("a\n")
     views, languages = {tmp_path: tmp_path / "out"}, ["de", "en"]
     with pytest.raises(UsageError, match=f"train.{missing} is missing; give the part train in"):
-        bitext.filter_parts(languages, views, ["train"], None, 0)
+        bitext.filter_parts(languages, views, ["train"], None)
     assert not (tmp_path / "out").exists()
 
 

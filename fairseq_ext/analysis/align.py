@@ -12,7 +12,7 @@ A line of gold alignments has the links of a pair: sure ones such as 3-4 and pos
 links, S the sure and P the sure and possible ones: precision |A ∩ P| / |A|, recall |A ∩ S| / |S|,
 AER 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|). The baseline links each target word to the source word at
 its relative position. Text must be tokenised, in the case of the training data (--lowercase); it is
-split into subwords if there are merges in DATA_BIN/bpe.codes. Pairs with a side that is empty or
+split into subwords by DATA_BIN/bpe.codes or sentencepiece.model. Pairs with a side that is empty or
 too long for the model are left out.
 
 DIR gets align.csv (a row for each layer and head), align.json, align.png.

@@ -3,9 +3,9 @@ r"""Draw attention maps of checkpoints, for a sentence of a split or one given a
 Rows are the tokens that attend, columns the tokens that are attended to; in the decoder a row is
 the token that is predicted. The target is the reference, or with --sentence the model's own
 translation (beam 5). Text for translation must be tokenised, in the case of the training data; it
-is split into subwords if there are merges in DATA_BIN/bpe.codes. Encoders take plain text; those of
-pairs, passages and questions take a line as `fairseq-ext predict` does, with tabs ($'one\tother').
-Layers and heads count from 0.
+is split into subwords by DATA_BIN/bpe.codes, or raw text by DATA_BIN/sentencepiece.model. Encoders
+take plain text; those of pairs, passages and questions take a line as `fairseq-ext predict` does,
+with tabs ($'one\tother'). Layers and heads count from 0.
 
 --head all draws all heads of all layers, with the first head of --layer large; all:N makes head N
 large. They have one scale of colours; --own-scales gives each small map its own. Several

@@ -9,8 +9,8 @@
     attention.draw("encoder", layer=0, head=1)      # a figure
     model.statistics("test", limit=100)             # a row for each head
 
-Text is that of the training data: tokenised words for a translation model, plain text for an
-encoder. Subwords are split where the folder of data has merges or a tokeniser.
+Text is that of the training data: tokenised words for a translation model (raw text if it was split
+by SentencePiece), plain text for an encoder. Words are split into pieces as in the folder of data.
 """
 
 from argparse import Namespace
@@ -27,6 +27,8 @@ from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, choose_map, read_sentence
 from fairseq_ext.analysis.statistics import collect
+from fairseq_ext.analysis.tokens import SHOWN_SPACE
+from fairseq_ext.data.pieces import detect_mark
 from fairseq_ext.errors import UsageError
 
 
@@ -58,13 +60,13 @@ class Model:
         self.title = inspector.title
         self.heads: Mapping[str, Mapping[int, int]] = inspector.heads
 
-    def translate(self, sentence: str, remove_bpe: str | None = "@@ ") -> str:
+    def translate(self, sentence: str, remove_bpe: str | None = "data") -> str:
         """Return the best translation that beam search (beam 5) finds.
 
         Args:
             sentence: words as in the training data.
-            remove_bpe: the mark between pieces of a word, as fairseq-generate's --remove-bpe; None
-                leaves pieces as they are.
+            remove_bpe: how pieces are joined, as by fairseq-generate's --remove-bpe; "data": as the
+                target's dictionary marks them. None leaves them as they are.
 
         Raises:
             UsageError: this is no translation model, or the sentence is empty or too long.
@@ -72,7 +74,11 @@ class Model:
         if not self.inspector.translates:
             raise UsageError(f"{self.title} does not translate; give a translation model")
         target = self.inspector.translate(self._encode(sentence))
-        return self.inspector.task.target_dictionary.string(target, remove_bpe)
+        words = self.inspector.task.target_dictionary
+        if remove_bpe == "data":
+            raw = detect_mark(words.symbols) == SHOWN_SPACE
+            remove_bpe = "sentencepiece" if raw else "@@ "
+        return words.string(target, remove_bpe)
 
     def attend(self, sentence: str, target: str | None = None) -> "Attention":
         """Return the attention of all heads for one sentence.

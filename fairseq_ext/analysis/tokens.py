@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_ext.data import wordpiece
 from fairseq_ext.data.pieces import PIECE_READERS, are_numeric, detect_mark
+from fairseq_ext.data.tokenisers import SENTENCEPIECE, load_sentencepiece
 from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 
@@ -42,7 +43,8 @@ class TokenCodec:
 
     Args:
         task: the fairseq task of the model.
-        data: folder with its BPE merges, its WordPiece vocabulary or its tokeniser.
+        data: folder with its BPE merges, its WordPiece vocabulary, its model of SentencePiece or
+            its tokeniser.
         translates: the model translates, so its dictionaries hold subwords of tokenised text.
     """
 
@@ -62,8 +64,9 @@ class TokenCodec:
         segment = load_segmenter(self._data)
         if segment is None and (mark := detect_mark(self._words())):
             raise UsageError(
-                f"{self._data} has neither bpe.codes nor wordpiece.txt, and its dictionary is of "
-                f"pieces of words ('{mark}'); put the merges there, or take sentences of a split"
+                f"{self._data} has neither bpe.codes nor wordpiece.txt nor {SENTENCEPIECE}, and "
+                f"its dictionary is of pieces of words ('{mark}'); put the one that made them "
+                "there, or take sentences of a split"
             )
         return segment or str
 
@@ -110,16 +113,19 @@ class TokenCodec:
 def load_segmenter(data: Path) -> Callable[[str], str] | None:
     """Return a function that splits a word into pieces separated by spaces, if data have one.
 
-    It applies the merges (bpe.codes) or the WordPiece vocabulary (wordpiece.txt) of a folder of
-    translation data.
+    It applies the merges (bpe.codes), the WordPiece vocabulary (wordpiece.txt) or the model of
+    SentencePiece, whose pieces are parts of words as well, of a folder of translation data.
     """
-    codes, pieces = data / "bpe.codes", data / "wordpiece.txt"
+    codes, pieces, model = (data / n for n in ("bpe.codes", "wordpiece.txt", SENTENCEPIECE))
     if codes.is_file():
         with codes.open(encoding="utf-8") as merges:
             return BPE(merges).process_line
     if pieces.is_file():
         vocabulary = wordpiece.Pieces(wordpiece.load(pieces))
         return lambda word: vocabulary.encode([word])[0]
+    if model.is_file():
+        processor = load_sentencepiece(model)
+        return lambda word: " ".join(processor.encode(word, out_type=str))
     return None
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_ext.data.tokenisers import SENTENCEPIECE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.permissions import is_given
 
 logger = logging.getLogger(__name__)
 
 FINGERPRINTS = "fingerprints"  # in the extra state of a checkpoint
-TOKENISERS = ("bpe.codes", "bpe/encoder.json", "bpe/vocab.bpe", "tokenizer.json")
+TOKENISERS = ("bpe.codes", "bpe/encoder.json", "bpe/vocab.bpe", "tokenizer.json", SENTENCEPIECE)
 """Files in a folder of data that say how its text was split."""
 
 _noted: set[str] = set()  # checkpoints without a fingerprint

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
+from sentencepiece import SentencePieceProcessor
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import check_not_pointer
+
+SENTENCEPIECE = "sentencepiece.model"
+"""Name of SentencePiece's model in a folder of translation data."""
 
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 OF_BERT = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
@@ -34,3 +41,12 @@ def load_bpe(folder: Path) -> ByteLevelBPETokenizer:
     """Load a byte-level BPE in GPT-2's form: encoder.json and vocab.bpe."""
     files = folder / "encoder.json", folder / "vocab.bpe"
     return ByteLevelBPETokenizer.from_file(*map(str, files), add_prefix_space=False)
+
+
+def load_sentencepiece(file: Path) -> SentencePieceProcessor:
+    """Load a model of SentencePiece; raise UsageError if the file is none."""
+    check_not_pointer(file)
+    try:
+        return SentencePieceProcessor(model_file=str(file))
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{file} is no model of SentencePiece ({error}); get it again") from None

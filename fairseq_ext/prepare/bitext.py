@@ -1,4 +1,4 @@
-"""A filter of parallel text: pairs left out for their lengths, and pairs held out to validate.
+"""A filter of parallel text: pairs left out for their lengths, and pairs held out.
 
 Lengths are in tokens, separated by white space; pairs are left out as in Moses'
 clean-corpus-n.perl. Each VIEW is a folder of the same text in another form; lengths are measured
@@ -16,13 +16,28 @@ from typing import NamedTuple, TextIO
 from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import atomic_writer, list_files, rename_when_complete
+from fairseq_ext.files import atomic_writer, count_lines, list_files, rename_when_complete
 from fairseq_ext.prepare.check import read_parallel
 from fairseq_ext.prepare.step import number_from, step_parser
 
 Views = dict[Path, Path]  # folder to read -> folder to write
-HELD_OUT = "valid"
+VALID, TEST = "valid", "test"
 RATIO = 1.5  # of lengths, where only the longest one is given
+
+
+class HoldOut(NamedTuple):
+    """Pairs of the training text that become other parts.
+
+    Attributes:
+        every: of so many pairs that are kept, the last one validates; 0: none does.
+        last: so many pairs at the end test, of whatever lengths.
+    """
+
+    every: int = 0
+    last: int = 0
+
+
+NONE = HoldOut()
 
 
 class Limits(NamedTuple):
@@ -36,60 +51,106 @@ class Limits(NamedTuple):
     longest: float
     ratio: float
 
-    def allow(self, source: str, target: str) -> bool:
-        """Return whether a pair is within the limits and no side is empty."""
+    def find_reason(self, source: str, target: str) -> str | None:
+        """Return why a pair is left out; None if it is kept."""
         shorter, longer = sorted((len(source.split()), len(target.split())))
-        return shorter > 0 and longer <= self.longest and longer <= self.ratio * shorter
+        if not shorter:
+            return "an empty side"
+        if longer > self.longest:
+            return f"over {self.longest} tokens"
+        if longer > self.ratio * shorter:
+            return f"a side over {self.ratio} times the other"
+        return None
+
+
+class Counts(NamedTuple):
+    """Numbers of pairs of a part.
+
+    Attributes:
+        kept: by the part that they are in now.
+        left_out: by the reason.
+    """
+
+    kept: Counter[str]
+    left_out: Counter[str]
+
+    def __str__(self) -> str:
+        kept = ", ".join(f"{n:,} {name}" for name, n in self.kept.items())
+        reasons = ", ".join(f"{n:,} for {reason}" for reason, n in self.left_out.items())
+        left_out = f"{self.left_out.total():,} left out{reasons and f' ({reasons})'}"
+        total = self.kept.total() + self.left_out.total()
+        return f"{total:,} pairs, of them {kept or 'none'}, {left_out}"
 
 
 def filter_part(
-    part: str, languages: Sequence[str], views: Views, limits: Limits | None, every: int
-) -> Counter[str | None]:
-    """Write the pairs of a part, in every view, to the same part or to `valid`.
+    part: str,
+    languages: Sequence[str],
+    views: Views,
+    limits: Limits | None,
+    held_out: HoldOut = NONE,
+) -> Counts:
+    """Write the pairs of a part, in every view, to the same part or to one that is held out.
 
     Args:
         part: name of the files, without their endings.
         languages: endings of the files.
         views: folders.
         limits: None keeps all pairs.
-        every: of so many pairs of train that are kept, one is held out; 0 holds out none.
-
-    Returns:
-        How many pairs went to each part; to None, how many were left out.
+        held_out: pairs for other parts.
 
     Raises:
         UsageError: files of the part have different numbers of lines, no pair is left, or none is
             held out.
     """
     names = [(folder, language) for folder in views for language in languages]
-    pairs = read_parallel([folder / f"{part}.{language}" for folder, language in names])
-    counts: Counter[str | None] = Counter()
+    paths = [folder / f"{part}.{language}" for folder, language in names]
+    last = count_lines(paths[0]) - held_out.last
+    if last <= 0 < held_out.last:
+        raise UsageError(
+            f"--test-last is {held_out.last} and the text has {last + held_out.last} pairs; give a "
+            "smaller number, or more text"
+        )
+    counts = Counts(Counter(), Counter())
     files: dict[str, list[TextIO]] = {}
-    kept, every = 0, every if part == "train" else 0
     with ExitStack() as stack:
-        for lines in tqdm(pairs, part, unit=" pairs"):
-            if limits and not limits.allow(*lines[:2]):
-                counts[None] += 1
+        for number, lines in enumerate(tqdm(read_parallel(paths), part, unit=" pairs")):
+            destination = part
+            if held_out.last and number >= last:
+                destination = TEST
+            elif limits and (reason := limits.find_reason(*lines[:2])):
+                counts.left_out[reason] += 1
                 continue
-            kept += 1
-            destination = HELD_OUT if every and kept % every == 0 else part
-            counts[destination] += 1
+            elif held_out.every:
+                kept = counts.kept.total() + 1
+                destination = part if kept % held_out.every else VALID
+            counts.kept[destination] += 1
             if destination not in files:
-                paths = [views[folder] / f"{destination}.{language}" for folder, language in names]
-                files[destination] = [stack.enter_context(atomic_writer(path)) for path in paths]
+                out = [views[folder] / f"{destination}.{language}" for folder, language in names]
+                files[destination] = [stack.enter_context(atomic_writer(path)) for path in out]
             for file, line in zip(files[destination], lines, strict=True):
                 file.write(f"{line}\n")
-    if not counts[part] or (every and not counts[HELD_OUT]):
-        raise UsageError(
-            f"of the {counts.total()} pairs of {part}, {counts[part]} are left and "
-            f"{counts[HELD_OUT]} held out; give more text or other limits"
-        )
+        _check_enough(part, counts, held_out)
     return counts
 
 
+def _check_enough(part: str, counts: Counts, held_out: HoldOut) -> None:
+    """Raise UsageError if a part is empty."""
+    if not counts.kept[part]:
+        remedy = "give more text, or other limits (--longest, --ratio)"
+    elif held_out.every and not counts.kept[VALID]:
+        remedy = f"--every {held_out.every} holds none out: give a smaller number, or more text"
+    else:
+        return
+    raise UsageError(f"{part} has {counts}; {remedy}")
+
+
 def filter_parts(
-    languages: Sequence[str], views: Views, parts: Sequence[str], limits: Limits | None, every: int
-) -> dict[str, Counter[str | None]]:
+    languages: Sequence[str],
+    views: Views,
+    parts: Sequence[str],
+    limits: Limits | None,
+    held_out: HoldOut = NONE,
+) -> dict[str, Counts]:
     """Filter parts, hold pairs of train out, and copy all other files.
 
     Returns:
@@ -105,18 +166,19 @@ def filter_parts(
             f"{missing[0]} is missing; give the part {missing[0].stem} in both languages, or other "
             "--parts"
         )
-    if every and (held_out := first / f"{HELD_OUT}.{languages[0]}").exists():
-        raise UsageError(
-            f"--every {every} makes the part {HELD_OUT}, and there is {held_out}; leave one "
-            "of both out"
-        )
+    for flag, size, part in (("every", held_out.every, VALID), ("test-last", held_out.last, TEST)):
+        if size and (file := first / f"{part}.{languages[0]}").exists():
+            raise UsageError(
+                f"--{flag} {size} makes the part {part}, and there is {file}; leave one of both out"
+            )
     for folder, out in views.items():
         out.mkdir(parents=True, exist_ok=True)
         for path in list_files(folder):
             if path.stem not in parts:
                 with rename_when_complete(out.resolve() / path.name) as copy:
                     shutil.copy(path, copy)
-    return {part: filter_part(part, languages, views, limits, every) for part in parts}
+    own = {"train": held_out}
+    return {p: filter_part(p, languages, views, limits, own.get(p, NONE)) for p in parts}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -134,6 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--every", type=number_from(0), default=0, help="of so many pairs, one for valid"
     )
+    parser.add_argument(
+        "--test-last", type=number_from(0), default=0, metavar="N", help="the last N pairs test"
+    )
     args = parser.parse_args(arguments)
     if args.ratio is not None and not args.ratio >= 1:
         parser.error(f"argument --ratio: {args.ratio} is no number from 1 upwards")
@@ -144,10 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if wrong := [v for v, both in zip(args.views, folders, strict=True) if not all(both)]:
         parser.error(f"argument VIEW=OUT: '{wrong[0]}' is not VIEW=OUT, two folders")
     views = {Path(source): Path(destination) for source, destination in folders}
-    results = filter_parts(args.languages, views, args.parts, limits, args.every)
-    for part, counts in results.items():
-        kept = ", ".join(f"{n:,} {name}" for name, n in counts.items() if name)
-        print(f"{part}: {counts.total():,} pairs, of them {kept}, {counts[None]:,} left out")
+    held_out = HoldOut(args.every, args.test_last)
+    for part, counts in filter_parts(args.languages, views, args.parts, limits, held_out).items():
+        print(f"{part}: {counts}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,13 @@ def encode(lines: Iterable[str], bpe: ByteLevelBPETokenizer) -> Iterator[str]:
 
 
 def dictionary(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of fairseq's dictionary: tokens by falling counts, then <mask>.
+    """Yield the lines of fairseq's dictionary: tokens by falling counts, then <mask>."""
+    yield from rank_tokens(encoded, tokens)
+    yield "<mask> 0"
+
+
+def rank_tokens(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
+    """Yield tokens with their counts in encoded text, the most frequent first.
 
     Tokens of equal count stand in the order of their names, as in dictionaries that fairseq sorts.
     """
@@ -67,7 +73,6 @@ def dictionary(encoded: Iterable[str], tokens: Iterable[str]) -> Iterator[str]:
     counts.update(token for line in encoded for token in line.split())
     for token, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         yield f"{token} {count}"
-    yield "<mask> 0"
 
 
 def write_if_missing(path: Path, lines: Iterable[str]) -> None:

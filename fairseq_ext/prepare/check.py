@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("give two files for each corpus")
     for a, b in zip(args.files[::2], args.files[1::2], strict=True):
         counts = check_parallel(a, b)
-        print(f"{a}, {b}: {counts.lines} lines, {counts.tokens[0]} and {counts.tokens[1]} tokens")
+        tokens = " and ".join(map(str, counts.tokens))
+        print(f"{a.name}, {b.name}: {counts.lines} lines, {tokens} tokens")
 
 
 if __name__ == "__main__":

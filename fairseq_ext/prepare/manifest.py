@@ -21,12 +21,16 @@ from tqdm import tqdm
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import list_files, read_lines, write_lines
 from fairseq_ext.prepare.fetch import checksum_of
-from fairseq_ext.prepare.step import INPUTS, read_with_progress, step_parser
+from fairseq_ext.prepare.step import INPUTS, logger, read_with_progress, step_parser
 from fairseq_ext.prepare.workspace import MANIFEST
 
-PACKAGES = "fairseq_ext fairseq-fixed sacremoses subword-nmt fastBPE tokenizers torch numpy h5py"
+PACKAGES = (
+    "fairseq_ext fairseq-fixed sacremoses sentencepiece subword-nmt fastBPE tokenizers torch numpy "
+    "h5py"
+)
 Statistics = dict[str, Any]  # of a file of text, as `measure_text` returns them
 SHARES = (0.5, 0.9, 0.99)
+FEW = 50  # pairs for validation, below which a loss hardly tells two checkpoints apart
 
 
 def measure_text(lines: Iterable[str], known: set[str], documents: bool = False) -> Statistics:
@@ -143,6 +147,20 @@ def write_manifest(
     return statistics
 
 
+def warn_of_few(statistics: Mapping[str, Statistics]) -> None:
+    """Warn of a part for validation that has few pairs."""
+    few = min(
+        (text["lines"] for name, text in statistics.items() if name.startswith("valid.")),
+        default=FEW,
+    )
+    if few < FEW:
+        logger.warning(
+            "valid has %d pairs, too few to tell by their loss which checkpoint is better; give %d "
+            "or more, by a smaller --every or a longer --valid",
+            *(few, FEW),
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a manifest, and print its table."""
     parser = step_parser("manifest", __doc__)
@@ -154,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     statistics = write_manifest(args.out, args.text, args.about, args.documents, args.setting)
     print(format_table(statistics), end="\n\n")
+    warn_of_few(statistics)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 ARGUMENTS=("$@") # of the script
-# Options that most recipes share, options of one recipe alone, and a dictionary to use.
+# Options that most recipes share, options of one recipe alone, values of --bpe, and a dictionary to
+# use.
 SHARED='--offline= --merges= --bpe= --dictionaries=' EXTRA='' DICTIONARY=''
+SPLITTERS='fastbpe subword-nmt'
 dictionaries=joined
 # Settings that change what a recipe makes, files and folders that are too large to be summed, and a
 # pattern of files that only complete data have.
@@ -99,16 +101,17 @@ one_at_a_time() {
 # (those of SHARED and EXTRA) and set OUT, WORK, offline, merges, bpe and dictionaries; end the
 # script if OUT is made already. MB is the disk space that the corpus as published needs. A script
 # may define refuse_conflicts, for options without effect; merges is empty in it unless it was
-# given.
+# given, and stays so with SentencePiece.
 corpus_recipe() {
   offline='' merges='' bpe='' WORDS=()
   read_options "WORD $SHARED $EXTRA" "${@:4}"
   [ -z "$(type -t refuse_conflicts)" ] || refuse_conflicts
-  merges=${merges:-$2}
+  [ "$bpe" = sentencepiece ] || merges=${merges:-$2}
   [ ${#WORDS[@]} -lt 2 ] ||
     die "${#WORDS[@]} words are given and the only one is the output folder (default: data-bin/$1)."
-  require_positive --merges "$merges"
-  require_one_of --bpe "${bpe:-fastbpe}" fastbpe subword-nmt
+  require_positive --merges ${merges:+"$merges"}
+  # shellcheck disable=SC2086 # words
+  require_one_of --bpe "${bpe:-fastbpe}" $SPLITTERS
   require_one_of --dictionaries "$dictionaries" joined separate
   [ -z "$offline" ] || [ -d "$offline" ] ||
     die "--offline is '$offline' and must be a folder with the files of the corpus."
@@ -116,14 +119,14 @@ corpus_recipe() {
   data_recipe "data-bin/$1" "${WORDS[0]:-}" "$3" "$offline"
 }
 
-# record_settings RECIPE OPTION...: add a recipe and its options to SETTINGS, without --bpe, whose
+# record_settings RECIPE OPTION...: add a recipe and its options to SETTINGS, without a --bpe whose
 # tools make the same pieces.
 record_settings() {
   local name variable offline=${offline:+$(realpath "$offline")}
   SETTINGS+=("recipe $1")
   for name in "${@:2}"; do
     name=${name#--} name=${name%=} variable=${name//-/_}
-    [ "$name" = bpe ] || SETTINGS+=("--$name ${!variable}")
+    [ "$name" = bpe ] && [ "$bpe" != sentencepiece ] || SETTINGS+=("--$name ${!variable}")
   done
 }
 
@@ -215,6 +218,14 @@ split_words() {
     prepare_step subwords "$1" "$WORK/bpe.codes" "$2" --merges "$merges" ${bpe:+--bpe "$bpe"}
 }
 
+# split_raw_text FOLDER OUT SIZE KIND: split raw text into joint pieces by SentencePiece.
+split_raw_text() {
+  step split "Splitting text: $3 joint pieces of SentencePiece ($4), from the training text" \
+    unless_refused sentencepiece "$1" "$WORK/sentencepiece.model" "$2" "$WORK/srcdict" \
+    --vocab-size "$3" --model-type "$4"
+  [ "$dictionaries" = separate ] || DICTIONARY=$WORK/srcdict
+}
+
 # finish TEXT PIECES: binarise the pieces, by DICTIONARY if it is set, and complete OUT with the
 # tokenised text.
 finish() {
@@ -234,7 +245,7 @@ finish() {
 complete() {
   step summary "What there is" prepare_step manifest "$WORK" "$@" \
     --about "$(basename "$0") ${ARGUMENTS[*]@Q}" "${SETTINGS[@]/#/--setting=}"
-  rm -rf "$WORK"/{raw,tokens,pieces,encoded,unpacked,short,srcdict}
+  rm -rf "$WORK"/{raw,held,tokens,pieces,encoded,unpacked,short,srcdict}
   rm -rf "$WORK"/{source,inputs} "$WORK"/.[a-z0-9_]*
   [ ! -d "$OUT" ] || rmdir "$OUT" # it was empty
   mv "$WORK" "$OUT"
