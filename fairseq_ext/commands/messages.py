@@ -31,6 +31,16 @@ REFUSALS = {
         "--tokenizer nltk needs data that are not installed; run 'python -m nltk.downloader "
         "punkt_tab', or give another --tokenizer",
     ),
+    ("fairseq.data.encoders.sentencepiece_bpe:SentencepieceBPE", "__init__"): (
+        "",
+        "--sentencepiece-model cannot be read ({reason}); give the model that split the training "
+        "text, such as sentencepiece.model in the folder of data",
+    ),
+    ("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE", "__init__"): (
+        "",
+        "--bpe-codes cannot be read ({reason}); give the merges that split the training text, such "
+        "as bpe.codes in the folder of data",
+    ),
     ("fairseq.quantization_utils", "quantize_model_scalar"): (
         "<class",
         "--quant-noise-scalar quantises plain linear maps, embeddings and convolutions, and this "

@@ -83,6 +83,11 @@ RULES: dict[str, Rule | list[Rule]] = {
         "{one} cannot be printed by fairseq-interactive; give hard, or run fairseq-generate",
         lambda form, _: form == "soft",
     ),
+    "post_process": _rule(
+        "bpe",
+        lambda joined, bpe: joined == bpe == "sentencepiece",
+        "pieces that are joined twice lose all spaces; leave one of the two out",
+    ),
     "random_token_prob": _rule(
         "leave_unmasked_prob",
         lambda one, other: one + other > 1,
