@@ -20,7 +20,7 @@
 #           most frequent words of train.jsonl, in lower case, or all with 0; an OUT that exists
 #           without a vocabulary gets one
 #
-# cr, mpqa, mr and subj are for cross-validation and have train.jsonl only. Where files have no part
+# cr, mpqa, mr and subj are for cross-validation (--folds) and have train.jsonl only. Where files have no part
 # for validation (quora/quora-part.csv, trec, mrpc without dev.tsv), or only a piece of a corpus is there
 # (glue-qnli/dev-part.tsv, hellaswag/val-part.jsonl), every tenth example becomes valid.jsonl, and
 # with it the examples that share with it: a pair (quora, mrpc), a text (trec, hellaswag), a question or a

@@ -403,8 +403,13 @@ def test_a_label_may_be_in_one_fold_alone(tmp_path):
 
 def test_without_folds_there_needs_to_be_a_file(tmp_path):
     task = task_on("sentence_classification", tmp_path, SENTENCES)
-    with pytest.raises(UsageError, match=r"valid\.jsonl is not there; make it with"):
+    said = r"valid\.jsonl is not there; make it with .*hold_out .* --every 10', .*--folds 10 and "
+    with pytest.raises(UsageError, match=said):
         task.load_dataset("valid")
+    with pytest.raises(
+        UsageError, match=r"test\.jsonl is not there; make it with scripts/prepare_ta"
+    ):
+        task.load_dataset("test")
 
 
 # Bad input.
@@ -456,10 +461,16 @@ def test_without_folds_there_needs_to_be_a_file(tmp_path):
             {"folds": 3},
             r"2 examples for --folds 3; give fewer",
         ),
-        ("sentence_classification", SENTENCES, {"fold": 3}, "--fold 3 is none of --folds 0; give"),
+        ("sentence_classification", SENTENCES, {"fold": 3}, "--fold 3 is given without --folds; g"),
         ("sentence_classification", SENTENCES, {"folds": 1}, "--folds is 1; give a"),
-        ("sentence_classification", SENTENCES, {"folds": 2, "fold": 3}, "--fold 3 is none of --f"),
-        ("sentence_classification", SENTENCES, {"folds": 2, "fold": 0}, "--fold is 0; give"),
+        (
+            *("sentence_classification", SENTENCES, {"folds": 2, "fold": 3}),
+            "--fold 3 is none of --folds 2; give a whole number from 1 to 2$",
+        ),
+        (
+            *("sentence_classification", SENTENCES, {"folds": 2, "fold": 0}),
+            r"--fold is 0; give a whole number from 1 upwards \(a fold, at most --folds\)",
+        ),
         (
             *("sentence_classification", SENTENCES, {"folds": 2, "train_subset": "small"}),
             "--train-subset small is given, and --folds 2 are parts of train; leave",

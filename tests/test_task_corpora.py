@@ -285,6 +285,18 @@ def test_what_is_printed(tmp_path, capsys):
         assert line in said
 
 
+def test_what_to_do_without_a_part_for_validation(tmp_path, capsys):
+    made("rte", FIXTURES, tmp_path)
+    assert "has no valid.jsonl" not in capsys.readouterr().out
+    made("subj", FIXTURES, tmp_path)
+    said = capsys.readouterr().out
+    assert (
+        f"subj has no valid.jsonl; make it with 'python -m fairseq_ext.prepare.hold_out {tmp_path}"
+        in said
+    )
+    assert said.endswith("or cross-validate with --folds 10 and --fold 1, 2, … 10\n")
+
+
 def test_what_is_printed_of_real_files(real):
     reviews = summary("train", real["cr"]["train"])
     assert reviews == "train: 3,775 examples, 4 without text, labels 0 36.2%, 1 63.8%"

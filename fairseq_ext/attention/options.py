@@ -130,8 +130,8 @@ class Rule:
 
     Attributes:
         others: names of the others, separated by spaces.
-        error: a sentence with places for `{one}` and `{other}`, as the options are given, or for
-            one of several others by its name.
+        error: a sentence with places for `{one}` and `{other}`, as the options are given, for one
+            of several others by its name, or for a value alone, as `{values[NAME]}`.
         broken: tells it of the values, that of the option first; by default, if all are on.
         idle: the option has no effect then, and a model that was trained so can still be loaded.
     """
@@ -291,4 +291,4 @@ def check_rules(
         if rule.broken(*given):
             one, *others = shown = [*map(show, names, given)]
             places = dict(zip(names, shown, strict=True), one=one, other=" and ".join(others))
-            raise UsageError(rule.error.format(**places))
+            raise UsageError(rule.error.format(**places, values=values))

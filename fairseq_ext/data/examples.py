@@ -76,6 +76,12 @@ def are_texts(value: Any) -> bool:
 TEXT = Field("a text", is_text)
 PAIR = Field("a text", is_text, needed=False)
 
+HOW_TO_VALIDATE = (
+    "make it with 'python -m fairseq_ext.prepare.hold_out {} OUT --every 10', which takes every "
+    "tenth example of train.jsonl, or cross-validate with --folds 10 and --fold 1, 2, … 10"
+)
+"""Advice for the folder of a corpus that has no part for validation."""
+
 
 def read(path: Path, fields: Mapping[str, Field]) -> list[Example]:
     """Return all examples of a file.
@@ -84,7 +90,10 @@ def read(path: Path, fields: Mapping[str, Field]) -> list[Example]:
         UsageError: the file is missing or empty, or a line is no such example.
     """
     if not path.is_file():
-        raise UsageError(f"{path} is not there; make it with scripts/prepare_task.sh, or write it")
+        remedy = "make it with scripts/prepare_task.sh, or write it"
+        if path.name == "valid.jsonl" and path.with_name("train.jsonl").is_file():
+            remedy = HOW_TO_VALIDATE.format(path.parent)
+        raise UsageError(f"{path} is not there; {remedy}")
     found = list(parse(numbered_lines(path), fields))
     if not found:
         raise UsageError(f"{path} is empty; give at least one example")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_ext.data.examples import HOW_TO_VALIDATE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder, write_lines
 from fairseq_ext.prepare.corpora_readers import READERS, Example, Reader
@@ -233,8 +234,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
     parser.add_argument("--list", action="version", version=listing(), help="print the corpora")
     args = parser.parse_args(arguments)
-    for part, examples in prepare(args.corpus, args.folder, args.out).items():
+    parts = prepare(args.corpus, args.folder, args.out)
+    for part, examples in parts.items():
         print(summary(part, examples))
+    if "valid" not in parts:
+        print(f"{args.corpus} has no valid.jsonl; {HOW_TO_VALIDATE.format(args.out)}")
 
 
 if __name__ == "__main__":

@@ -49,8 +49,13 @@ class LabelledConfig(KeptConfig):
         excludes=[
             Rule(
                 "fold",
-                "{other} is none of {one}; give 2 folds or more, and one of them",
-                lambda folds, fold: folds == 1 or not 1 <= fold <= (folds or 1),
+                "{other} is given without --folds; give that too, 2 or more, or leave it out",
+                lambda folds, fold: not folds and fold != 1,
+            ),
+            Rule(
+                "fold",
+                "{other} is none of {one}; give a whole number from 1 to {values[folds]}",
+                lambda folds, fold: folds and not 1 <= fold <= folds,
             ),
             Rule(
                 "train_subset",
@@ -59,7 +64,7 @@ class LabelledConfig(KeptConfig):
             ),
         ],
     )
-    fold: int = option(1, whole("[1, 1000000]", "the number of a fold, from 1"))
+    fold: int = option(1, whole("[1, 2147483647]", "a fold, at most --folds"))
     freeze_encoder: bool = option(
         False,
         excludes=[
