@@ -23,7 +23,7 @@
 #   --lowercase    lower-case the text
 #   --longest N    tokens of a training sentence (default 250). Longer ones are left out, and pairs of
 #                  which one side is more than --ratio times as long as the other (default 1.5).
-#                  With sentencepiece tokens are pieces.
+#                  With sentencepiece tokens are pieces, whose numbers vary more (default 2).
 #
 # Example, news test sets as a small WMT:
 #   bash scripts/prepare_parallel.sh en de data-bin/news.en-de --offline newstests --hyphens \
@@ -33,7 +33,7 @@
 
 . "$(dirname "$0")/lib/data.sh"
 train=train.@ valid='' test='' every='' test_last='' tokenised='' hyphens='' lowercase='' longest=250
-ratio=1.5 vocab_size='' model_type='' SPLITTERS+=' sentencepiece'
+ratio='' vocab_size='' model_type='' SPLITTERS+=' sentencepiece'
 
 # refuse_conflicts: refuse options that exclude each other, and set defaults that depend on others.
 refuse_conflicts() {
@@ -46,10 +46,11 @@ refuse_conflicts() {
       [ -z "${!name}" ] ||
         die "--$name does nothing with --bpe sentencepiece, which takes text as it is: leave it out."
     done
-    vocab_size=${vocab_size:-8000} model_type=${model_type:-unigram}
+    vocab_size=${vocab_size:-8000} model_type=${model_type:-unigram} ratio=${ratio:-2}
   fi
   [ "$bpe" = sentencepiece ] || [ -z "$vocab_size$model_type" ] ||
     die "--vocab-size and --model-type are for --bpe sentencepiece: give that, too, or leave them out."
+  ratio=${ratio:-1.5}
 }
 
 languages=()
