@@ -22,6 +22,9 @@ from fairseq_ext.tasks.kept_state import KeptConfig, KeptTask
 
 logger = logging.getLogger(__name__)
 
+NO_FOLDS = "{other} is given without --folds; give that too, 2 or more, or leave it out"
+NO_SUCH_FOLD = "{other} is none of {one}; give a whole number from 1 to {values[folds]}"
+
 
 @dataclass
 @help_from_docstring
@@ -47,16 +50,8 @@ class LabelledConfig(KeptConfig):
         0,
         whole("[2, 1000000]", "a number of folds", special={0: "none"}),
         excludes=[
-            Rule(
-                "fold",
-                "{other} is given without --folds; give that too, 2 or more, or leave it out",
-                lambda folds, fold: not folds and fold != 1,
-            ),
-            Rule(
-                "fold",
-                "{other} is none of {one}; give a whole number from 1 to {values[folds]}",
-                lambda folds, fold: folds and not 1 <= fold <= folds,
-            ),
+            Rule("fold", NO_FOLDS, lambda folds, fold: not folds and fold != 1),
+            Rule("fold", NO_SUCH_FOLD, lambda folds, fold: folds and not 1 <= fold <= folds),
             Rule(
                 "train_subset",
                 "{other} is given, and {one} are parts of train; leave one of the two out",
