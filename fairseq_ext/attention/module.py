@@ -21,7 +21,7 @@ from fairseq_ext.attention.head_groups import HeadGroup, check_groups, split_hea
 from fairseq_ext.attention.head_mixers import HeadMixer, check_mixer
 from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
-from fairseq_ext.attention.projections import CachedProjections, State, split_beam
+from fairseq_ext.attention.projections import CachedProjections, State, join_outputs, split_beam
 from fairseq_ext.attention.regrouping import check_shape, regroup
 from fairseq_ext.attention.shared_heads import check_product, check_shared_heads
 from fairseq_ext.errors import UsageError
@@ -193,7 +193,7 @@ class Attention(CachedProjections):
             sized = (x[: len(x) // n, : len(recorded)] for x in (q, k))
             meter = inputs.recorder.build_meter(self.site, self.layer, *sized)
         results = [self._attend(*row, context, observed, relative, meter) for row in rows]
-        out = split_beam(_join([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
+        out = split_beam(join_outputs([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
         maps = results[0][1]  # [B, observed heads, T, S], or what the meter records
         # observe
         if maps is not None:
@@ -243,7 +243,8 @@ class Attention(CachedProjections):
             mixer = self.mixer if part.group.learned else None
             results.append(part.group.attend(call, part.observed, mixer))
         maps = [weights for _, weights in results if weights is not None]
-        return _join([out for out, _ in results], 1), _join(maps, 1) if maps else None
+        out = join_outputs([out for out, _ in results], 1)
+        return out, _join(maps, 1) if maps else None
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return statistics of normalisers, mixer and gate, by site, layer and name."""

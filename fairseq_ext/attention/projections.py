@@ -277,3 +277,11 @@ def _append_padding(
         filler = parts[0].new_zeros(sentences, rest)
         parts.insert(1 if cached is not None else 0, filler)
     return torch.cat(parts, 1)
+
+
+def join_outputs(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Return [B, H, T, D] joined, in memory as the output projection reads it: with time first."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = torch.cat([x.permute(2, 0, 1, 3) for x in parts], axis + 1)
+    return joined.permute(1, 2, 0, 3)
