@@ -21,6 +21,11 @@ Most change the mask alone, which is added to the scores; what needs the scores 
 Meter = Callable[[slice, "HeadCall", Any], tuple[Tensor, Tensor]]
 """(which of the wanted heads, call, `Mask`) -> output [B, h, T, D], what is recorded [B, h, …]."""
 
+
+class AddedBias(partial):
+    """A bias that changes the mask alone and reads no scores, so that kernels may add it."""
+
+
 LayerBias = Callable[[slice], Bias]
 """Heads of a layer -> their bias."""
 

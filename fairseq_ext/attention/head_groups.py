@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.attention.context import AttentionContext, HeadCall
+from fairseq_ext.attention.context import AddedBias, AttentionContext, HeadCall
 from fairseq_ext.attention.head_mixers import HeadMixer, check_shared_mask, stack_parts
 from fairseq_ext.attention.masks import (
     DEFAULT_MASKS,
@@ -24,6 +24,7 @@ from fairseq_ext.attention.scorers import DotProduct, Scorer
 from fairseq_ext.attention.shared_heads import multiply_heads, repeat_heads
 from fairseq_ext.errors import UsageError
 
+WITHOUT_SLOPES = ("cpu",)  # devices on which torch's attention has no gradient of a bias
 RANDOM_LEVELS = 2**15  # values of a non-negative 16-bit integer
 
 
@@ -101,7 +102,7 @@ class HeadGroup(nn.Module):
             call = self.positions.rotate(call)
         if call.meter is not None:
             return call.meter(call, combined_mask(self.masks, call.context, call.heads))
-        fusible = not observed and mixer is None and call.bias is None
+        fusible = not observed and mixer is None and self._adds(call)
         if fusible and (out := self._fused(call)) is not None:
             return out, None
         context, heads, v = call.context, call.heads, call.v
@@ -125,6 +126,11 @@ class HeadGroup(nn.Module):
         if getattr(context.inputs.recorder, "dropped", False):
             weights = mixed.to(weights.dtype)
         return multiply_heads(mixed, v), weights.expand(len(v), -1, -1, -1) if observed else None
+
+    def _adds(self, call: HeadCall) -> bool:
+        """Return whether a kernel can add what an extra pass changes, if there is one."""
+        added = isinstance(call.bias, AddedBias) and self.normaliser.fuses_bias
+        return call.bias is None or added and call.q.device.type not in WITHOUT_SLOPES
 
     def _attend_parts(self, call: HeadCall, mixer: HeadMixer) -> Sequence[Tensor] | None:
         """Return the outputs of all maps of a head by one kernel, or None if there is none.
@@ -159,13 +165,17 @@ class HeadGroup(nn.Module):
         context, heads, dtype = call.context, call.heads, call.q.dtype
         if bias is None and self.positions is not None:
             bias = self.positions.bias(context, heads, dtype)
+        if call.bias is not None:
+            _, added = call.bias(call.q, combined_bias(self.masks, context, heads, torch.float32))
+            if added is not None:
+                bias = add_bias(added.to(dtype), bias)
+            return self.normaliser.fused(call, Mask(bias=bias))
         if bias is None:
             mask = combined_mask(self.masks, context, heads)
             if self.normaliser.fuses_bias and mask.masked is not None:
                 mask = Mask(bias=combined_bias(self.masks, context, heads, dtype))
             return self.normaliser.fused(call, mask)
-        # torch's attention on CPUs has no gradient of a bias
-        declined = bias.requires_grad and bias.device.type == "cpu"
+        declined = bias.requires_grad and bias.device.type in WITHOUT_SLOPES
         if declined or not self.normaliser.fuses_bias:
             return None
         return self.normaliser.fused(call, Mask(bias=self._add_masks(bias, context, heads)))

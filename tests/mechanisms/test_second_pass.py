@@ -9,8 +9,9 @@ import pytest
 import torch
 from mechanism_cases import Case
 from torch import Tensor, nn
+from torch.nn import functional
 
-from fairseq_ext.attention import Attention, HeadGroup, Inputs
+from fairseq_ext.attention import Attention, HeadGroup, Inputs, head_groups, normalisers
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.criterions.divergence import (
     Divergence,
@@ -265,6 +266,36 @@ def test_a_second_pass_is_the_naive_one(empty, heads, padded_rows, padding):
     kept = masks[0][~absent[:, None].expand(-1, heads, -1)].sum(-1)
     assert 0 in kept and ((kept > 0) & (kept < 3)).any()  # a test of both kinds of rows
     assert all(g.any() for n, g in found[2].items() if n != "k_proj.bias")
+
+
+@EMPTY
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("padding", [PADDING, None], ids=["padded", "not padded"])
+def test_a_kernel_adds_masks_of_units(empty, heads, padding, monkeypatch):
+    """As on GPUs, unless rows that keep no key change their scores."""
+    kernel, used = functional.scaled_dot_product_attention, []
+
+    def attend(*args, **options):
+        used.append(args[3])
+        return kernel(*args, **options)
+
+    module, x = attention(heads)
+    absent = torch.zeros_like(PADDING) if padding is None else padding
+    second = AdversarialPass(0, empty_rows=empty)
+
+    def ours(x):
+        second.counts = {}
+        return alone(module, second, x, padding), second.counts[0].kept
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(normalisers, "MIN_SCORES", 0)
+    monkeypatch.setattr(head_groups, "WITHOUT_SLOPES", ())
+    found = gradients(ours, module, x)
+    assert [x.requires_grad for x in used] == [True] * (empty != "uniform")
+    twin = partial(second_pass, module, padding=absent, empty=empty)
+    expected = gradients(twin, module, x)
+    torch.testing.assert_close(found[:2], expected[:2], **EXACT)
+    torch.testing.assert_close(found[2], expected[2], **CLOSE)
 
 
 @pytest.mark.parametrize("heads", [1, 2])

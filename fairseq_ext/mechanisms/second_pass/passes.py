@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.attention.context import AttentionContext, LayerBias
+from fairseq_ext.attention.context import AddedBias, AttentionContext, LayerBias
 from fairseq_ext.attention.masks import add_bias
 from fairseq_ext.mechanisms.second_pass.adversary import Ascent
 
@@ -65,6 +65,9 @@ EMPTY_ROWS: dict[str, Callable[[Tensor, Tensor, Tensor | None], BiasedScores]] =
 }
 """Treatment of a query that keeps no key -> function of (m, scores, mask) that masks units."""
 
+SCALING = ("uniform",)
+"""Treatments that change the scores themselves."""
+
 
 @dataclass(eq=False, kw_only=True)
 class SecondPass:
@@ -104,7 +107,8 @@ class SecondPass:
         # activation checkpointing runs a layer twice; the first count carries the gradient
         self.counts.setdefault(layer, self._count(keep, context))
         shared = keep.size(1) == 1
-        return lambda heads: partial(self.apply_mask, keep if shared else keep[:, heads])
+        kind = partial if self.empty_rows in SCALING else AddedBias
+        return lambda heads: kind(self.apply_mask, keep if shared else keep[:, heads])
 
     def _without_padding(self, keep: Tensor, context: AttentionContext) -> Tensor:
         if context.key_padding is None:
