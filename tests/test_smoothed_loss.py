@@ -55,6 +55,22 @@ def test_scores_of_16_bits(dtype, factor):
     torch.testing.assert_close(gradient.float(), exact, **tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_losses_of_masked_words(dtype):
+    """The same without smoothing and padding; gradients are in 16 bits at their end alone."""
+    generator = torch.Generator().manual_seed(1)
+    scores = (4 * torch.randn(10, 17, generator=generator)).to(dtype).requires_grad_()
+    target = torch.arange(2, 12)
+    loss = smoothed_loss.sum_losses(scores, target)
+    (3 * loss).backward()
+    expected, _, gradient = twin(scores, target, 0.0)
+    assert loss.dtype == torch.float32 and scores.grad.dtype == dtype
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=1e-5)
+    rounding = {torch.float32: 1e-5}.get(dtype, torch.finfo(dtype).eps)
+    torch.testing.assert_close(scores.grad.double(), gradient, rtol=rounding, atol=1e-5)
+    assert smoothed_loss.sum_losses(scores.detach(), target) == loss
+
+
 def test_all_targets_may_be_padding():
     scores = torch.randn(2, 5, requires_grad=True)
     loss, nll = SmoothedLoss.apply(scores, torch.full((2,), PAD), 0.1, PAD, 1)

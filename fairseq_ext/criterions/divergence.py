@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from fairseq_ext.criterions.fused_divergence import measure_divergence
 
 
 class Predictions(NamedTuple):
@@ -28,14 +29,12 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 def kl(clean: Tensor, other: Tensor) -> Tensor:
     """Return KL(softmax(clean) || softmax(other)), [N], in nats, in float32 or wider."""
-    clean, other = (_log_softmax(scores) for scores in (clean, other))
-    return (clean.exp() * (clean - other)).sum(-1)
+    return measure_divergence(clean, other, 1.0, 0.0)
 
 
 def symmetric_kl(clean: Tensor, other: Tensor) -> Tensor:
     """Return the mean of both KL divergences, [N] (released code of Wu et al. 2023)."""
-    clean, other = (_log_softmax(scores) for scores in (clean, other))
-    return 0.5 * ((clean.exp() - other.exp()) * (clean - other)).sum(-1)
+    return measure_divergence(clean, other, 0.5, 0.5)
 
 
 def squared_difference(clean: Tensor, other: Tensor) -> Tensor:
@@ -87,7 +86,3 @@ class Divergence(NamedTuple):
 def widen(x: Tensor) -> Tensor:
     """Return a tensor in float32, or unchanged if it is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _log_softmax(scores: Tensor) -> Tensor:
-    return F.log_softmax(widen(scores), -1)

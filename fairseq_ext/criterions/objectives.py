@@ -40,10 +40,11 @@ def weigh_rows_equally(base: Any, sample: Sample) -> Tensor:
 
 
 def select_target_tokens(base: Any, sample: Sample, output: Any) -> list[Predictions]:
-    """Return the predictions of target tokens, without the prefix of --ignore-prefix-size."""
+    """Return predictions, those of target tokens but the prefix of --ignore-prefix-size count."""
     counted = sample["target"].ne(base.padding_idx)
-    counted[:, : getattr(base, "ignore_prefix_size", 0)] = False
-    return [Predictions(output[0][counted])]
+    if ignored := getattr(base, "ignore_prefix_size", 0):
+        counted[:, :ignored] = False
+    return [_weigh(output[0], counted)]
 
 
 def select_masked_tokens(base: Any, sample: Sample, output: Any) -> list[Predictions]:
@@ -60,8 +61,9 @@ def select_masked_tokens(base: Any, sample: Sample, output: Any) -> list[Predict
 
 def select_tokens(base: Any, sample: Sample, output: Any) -> list[Predictions]:
     """Return the binary predictions of all tokens, as scores of two classes."""
-    scores = output[0].squeeze(-1)[sample["net_input"]["src_tokens"].ne(base.padding_idx)]
-    return [Predictions(torch.stack([torch.zeros_like(scores), scores], -1))]
+    scores = output[0].squeeze(-1)
+    both = torch.stack([torch.zeros_like(scores), scores], -1)
+    return [_weigh(both, sample["net_input"]["src_tokens"].ne(base.padding_idx))]
 
 
 def select_classes(base: Any, sample: Sample, output: Any) -> list[Predictions]:
@@ -76,7 +78,12 @@ def select_numbers(base: Any, sample: Sample, output: Any) -> list[Predictions]:
 
 def select_tagged_words(base: Any, sample: Sample, output: Any) -> list[Predictions]:
     """Return the predictions of words that have a tag."""
-    return [Predictions(output[0][sample["target"].ne(IGNORED)])]
+    return [_weigh(output[0], sample["target"].ne(IGNORED))]
+
+
+def _weigh(scores: Tensor, counted: Tensor) -> Predictions:
+    """Return scores [B, T, K] of which some count [B, T]; to select them would wait for a GPU."""
+    return Predictions(scores.flatten(0, 1), counted.flatten())
 
 
 class Objective(NamedTuple):

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy that has its gradient at once, in parts that fit a cache.
+"""Cross-entropy, label-smoothed or not, that has its gradient at once; in parts that fit a cache.
 
 fairseq passes over the scores of all tokens and the whole vocabulary some seven times and keeps
 four tensors of their size. Here one tensor holds probabilities, and then the gradient.
@@ -9,10 +9,12 @@ from functools import reduce
 from typing import Any
 
 import torch
+from fairseq import modules
 from fairseq.models import BaseFairseqModel, FairseqDecoder
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import nll_loss
 
 ELEMENTS = 2**19  # scores of a part, on CPUs
 KEPT = {
@@ -66,6 +68,35 @@ class SmoothedLoss(torch.autograd.Function):
         if loss.device.type != "cpu" or loss != 1:  # a GPU would have to be waited for
             gradient = gradient * loss
         return gradient.to(ctx.dtype), None, None, None, None
+
+
+class SummedLoss(torch.autograd.Function):
+    """Cross-entropy summed over targets that are no padding, Σ_i -log p_i,t_i, in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of scores [N, V], of a type in KEPT, and target [N] long."""
+        logs = scores.log_softmax(-1, dtype=torch.float32)
+        loss = nll_loss(logs, target, reduction="sum")
+        if ctx.needs_input_grad[0]:
+            slope = logs.exp_().scatter_(1, target[:, None], -1, reduce="add")
+            ctx.save_for_backward(slope.to(KEPT[scores.dtype]))
+            ctx.dtype = scores.dtype
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, loss: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the scores, for that of the loss."""
+        (slope,) = ctx.saved_tensors
+        return torch.mul(slope, loss, out=torch.empty_like(slope, dtype=ctx.dtype)), None
+
+
+def sum_losses(scores: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy of scores [N, V], summed over targets [N] that are no padding."""
+    if scores.dtype in KEPT and len(scores):
+        return SummedLoss.apply(scores, target)
+    return modules.cross_entropy(scores, target, reduction="sum")
 
 
 def _compute_part(

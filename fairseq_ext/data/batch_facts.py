@@ -30,8 +30,9 @@ class Facts(NamedTuple):
 def take(tokens: Tensor, pad: int) -> Facts:
     """Return the facts of tokens on a CPU."""
     padding = tokens.eq(pad)
-    before = bool((padding[:, :-1] & ~padding[:, 1:]).any())
-    positions = (~padding).flatten().nonzero().flatten()
+    real = ~padding
+    before = bool((padding[:, :-1] & real[:, 1:]).any())
+    positions = real.flatten().nonzero().flatten()
     return Facts(bool(padding.any()), before, positions)
 
 

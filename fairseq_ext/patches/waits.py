@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fairseq import modules
 from torch import Tensor
 
 from fairseq_ext.data import batch_facts
@@ -52,6 +51,7 @@ def select_masked_tokens() -> None:
     def forward(
         original: Callable, criterion: Any, model: Any, sample: Any, reduce: bool = True
     ) -> tuple[Tensor, Any, dict[str, Any]]:
+        from fairseq_ext.criterions.smoothed_loss import sum_losses
         from fairseq_ext.models.model_report import get_model_report
 
         if "target" not in sample:
@@ -66,8 +66,7 @@ def select_masked_tokens() -> None:
         places = facts.positions
         logits = model(**sample["net_input"], masked_tokens=places)[0]
         targets = model.get_targets(sample, [logits]).flatten().index_select(0, places)
-        pad = criterion.padding_idx
-        loss = modules.cross_entropy(logits, targets, reduction="sum", ignore_index=pad)
+        loss = sum_losses(logits.view(-1, logits.size(-1)), targets)
         counts = {name: sample[name] for name in ("ntokens", "nsentences")}
         size = len(places)
         return loss, size, {"loss": loss.data, **counts, "sample_size": size}
