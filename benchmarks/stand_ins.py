@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from fairseq_ext.mechanisms.kernels import doubly_triton
+from fairseq_ext.mechanisms.kernels import doubly_triton, entmax_triton
 from fairseq_ext.patches import adam
 
 FREE = frozenset(
@@ -202,6 +202,8 @@ def _one_operation(count: Count) -> tuple[Any, Any, Any]:
                     attn_mask = q.new_empty(attn_mask.shape)
             if any(stride % 8 for stride in attn_mask.stride()[:-1]):
                 count.note("bias padded to 8", 2)
+            if attn_mask.requires_grad:  # the slope of each head, which are added then
+                attn_mask = attn_mask.expand(*q.shape[:3], k.size(2))
         return Attention.apply(q, k, v, attn_mask)
 
     def drop(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -256,6 +258,8 @@ def standing_in(count: Count) -> Iterator[None]:
             stands_in(F, "rms_norm", norm),
             stands_in(doubly_triton, "_runs_on", lambda device: True),
             stands_in(doubly_triton, "_run", run),
+            stands_in(entmax_triton, "_runs_on", lambda device: True),
+            stands_in(entmax_triton, "_run", run),
             stands_in(adam, "DEVICES", (*adam.DEVICES, "meta")),
             stands_in(utils, "torch", _OnGpu()),
             stands_in(torch, "autocast", lambda *_, **__: nullcontext()),  # "meta" has none

@@ -9,14 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from fairseq_ext.attention.masks import add_bias
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.masks import Mask, add_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, select_heads
 from fairseq_ext.attention.options import Rule, check_values, option, real
 from fairseq_ext.attention.presets import preset
+from fairseq_ext.mechanisms.kernels import entmax_triton, recomputed
 
 ALPHAS = 1.01, 1.99  # of learned ones; nearer to 1 powers overflow, and the weights are softmax's
 STEPS = 40  # of Newton's method at most; 3 to 6 are usual
-STEPS_UNASKED = 16  # of a GPU, which would be waited for to be asked whether it is done
+STEPS_UNASKED = (
+    entmax_triton.STEPS
+)  # of a GPU, which would be waited for to be asked whether it is done
 
 
 @dataclass
@@ -58,6 +62,8 @@ class Entmax(Normaliser):
         UsageError: alpha is not in (1, 2], or a learned one not between 1.01 and 1.99.
     """
 
+    fuses_bias = True
+
     def __init__(self, heads: int, entmax_alpha: float = 1.5, entmax_learned: bool = False) -> None:
         super().__init__(heads)
         check_values(EntmaxOptions, entmax_alpha=entmax_alpha, entmax_learned=entmax_learned)
@@ -77,10 +83,30 @@ class Entmax(Normaliser):
         self, scores: Tensor, bias: Tensor | None, query_padding: Tensor | None, heads: slice
     ) -> Tensor:
         """Return the entmax of each row."""
+        return entmax(add_bias(scores, bias), self._alpha_of(heads, scores.dtype))
+
+    def _alpha_of(self, heads: slice, dtype: torch.dtype) -> Tensor | float:
         alpha = self.alpha()
-        if isinstance(alpha, Tensor):
-            alpha = select_heads(alpha, heads)[:, None, None].to(scores.dtype)
-        return entmax(add_bias(scores, bias), alpha)
+        if not isinstance(alpha, Tensor):
+            return alpha
+        return select_heads(alpha, heads)[:, None, None].to(dtype)
+
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of a map that is computed again for its gradient, once tau is known."""
+        found: list[Tensor] = []
+        exact = torch.promote_types(call.q.dtype, torch.float32)
+        alpha = self._alpha_of(call.heads, exact)
+        learned = alpha if isinstance(alpha, Tensor) else None
+
+        def normalise(scores: Tensor, bias: Tensor | None, alphas: Tensor | None) -> Tensor:
+            chosen = alpha if alphas is None else alphas
+            if bias is not None or not entmax_triton.supports(scores, chosen):
+                scores = add_bias(scores.to(exact), bias)
+            weights, tau = _solve(scores, chosen, *found)
+            found[:] = [tau]
+            return weights
+
+        return recomputed.attend(call, mask, normalise, learned)
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the mean of learned alphas over the heads."""
@@ -100,7 +126,16 @@ def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:
         scores: [..., S].
         alpha: in (1, 2]; a tensor is broadcast to [..., 1].
     """
-    return _Entmax.apply(scores, alpha)
+    return _solve(scores, alpha)[0]
+
+
+def _solve(
+    scores: Tensor, alpha: Tensor | float, tau: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the entmax of the last axis and its thresholds [..., 1], which may be known."""
+    if entmax_triton.supports(scores, alpha):
+        return entmax_triton.weigh(scores, alpha, tau)
+    return _Entmax.apply(scores, alpha, tau)
 
 
 class _Entmax(Function):
@@ -113,15 +148,21 @@ class _Entmax(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, alpha: Tensor | float) -> Tensor:
-        solve = _solve_in_graph if torch.compiler.is_compiling() else _solve
-        p = solve(scores * (alpha - 1), alpha)
+    def forward(
+        ctx: Any, scores: Tensor, alpha: Tensor | float, tau: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        x = scores * (alpha - 1)
+        if torch.compiler.is_compiling():
+            p, tau = _weigh_in_graph(x, alpha)
+        else:
+            p, tau = _weigh(x, alpha, tau)
         ctx.alpha = None if isinstance(alpha, Tensor) else alpha
         ctx.save_for_backward(p, *([alpha] if isinstance(alpha, Tensor) else []))
-        return p
+        ctx.mark_non_differentiable(tau)
+        return p, tau
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, *learned = ctx.saved_tensors
         alpha = learned[0] if learned else ctx.alpha
         u = _power(p, 2 - alpha)
@@ -133,20 +174,31 @@ class _Entmax(Function):
             of_p = (p - q) / (alpha - 1).square()
             of_p = of_p + (entropy - q * entropy.sum(-1, keepdim=True)) / (alpha - 1)
             of_alpha = (gradient * of_p).sum_to_size(alpha.shape)
-        return u.mul_(gradient - mean), of_alpha
+        return u.mul_(gradient - mean), of_alpha, None
 
 
-def _solve(x: Tensor, alpha: Tensor | float) -> Tensor:
-    """Return [x - tau]_+ ^ (1 / (alpha - 1)), whose sum over the last axis is 1; changes x.
+def _weigh(x: Tensor, alpha: Tensor | float, tau: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return [x - tau]_+ ^ (1 / (alpha - 1)), whose sum over the last axis is 1, and tau.
+
+    It changes x, and finds tau if that is not known.
+    """
+    x -= x.amax(-1, keepdim=True)
+    power, base = 1 / (alpha - 1), torch.empty_like(x)
+    if tau is None:
+        tau = _find_threshold(x, power, base)
+    p = _power(torch.sub(x, tau, out=base).clamp_(min=0), power)
+    return p.div_(p.sum(-1, keepdim=True)), tau
+
+
+def _find_threshold(x: Tensor, power: Tensor | float, base: Tensor) -> Tensor:
+    """Return tau [..., 1] of x [..., S], whose rows end at 0; `base` is memory like x.
 
     The norm of [x - tau]_+ with this power, which has to be 1, is convex and falls in tau. So
     Newton's method from max(x) - 1, where the norm is 1 or more, rises to the solution and never
     passes it. It squares the error in each step.
     """
-    power = 1 / (alpha - 1)
-    x -= x.amax(-1, keepdim=True)
     close = torch.finfo(x.dtype).eps ** 0.5
-    tau, base = torch.full_like(x[..., :1], -1), torch.empty_like(x)
+    tau = torch.full_like(x[..., :1], -1)
     asks = x.device.type == "cpu"
     for _ in range(STEPS if asks else STEPS_UNASKED):
         torch.sub(x, tau, out=base).clamp_(min=0)
@@ -156,22 +208,21 @@ def _solve(x: Tensor, alpha: Tensor | float) -> Tensor:
         tau = torch.where(todo, tau + (total - total ** (1 - 1 / power)) / slope, tau)
         if asks and not (total - 1 > close).any():
             break
-    p = _power(torch.sub(x, tau, out=base).clamp_(min=0), power)
-    return p.div_(p.sum(-1, keepdim=True))
+    return tau
 
 
 @torch.library.custom_op("fairseq_ext::entmax", mutates_args=())
-def _entmax_op(x: Tensor, alpha: Tensor | None, number: float) -> Tensor:
-    """Return what `_solve` returns, as one node of a graph: its steps are not known before."""
-    return _solve(x.clone(), number if alpha is None else alpha)
+def _entmax_op(x: Tensor, alpha: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
+    """Return what `_weigh` returns, as one node of a graph: its steps are not known before."""
+    return _weigh(x.clone(), number if alpha is None else alpha, None)
 
 
 @_entmax_op.register_fake
-def _entmax_shape(x: Tensor, alpha: Tensor | None, number: float) -> Tensor:
-    return torch.empty_like(x)
+def _entmax_shapes(x: Tensor, alpha: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(*x.shape[:-1], 1)
 
 
-def _solve_in_graph(x: Tensor, alpha: Tensor | float) -> Tensor:
+def _weigh_in_graph(x: Tensor, alpha: Tensor | float) -> tuple[Tensor, Tensor]:
     return _entmax_op(x, *((alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)))
 
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.attention.masks import add_bias, mask_to_bias
+from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.masks import Mask, add_bias, mask_to_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser
 from fairseq_ext.attention.options import Rule, check_range, option, whole
 from fairseq_ext.attention.presets import preset
 from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import recomputed
 
 
 @dataclass
@@ -82,6 +84,16 @@ class Sinkformer(Normaliser):
                 rows = torch.where(bias < 0, 0, rows)
             scores = add_bias(self._normalise_columns(rows, absent), again)
         return scores.softmax(-1)
+
+    def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
+        """Return the output of a map that is computed again for its gradient."""
+        padding, heads = call.context.query_padding, call.heads
+
+        def normalise(scores: Tensor, bias: Tensor | None) -> Tensor:
+            exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            return self.weights(exact, bias, padding, heads)
+
+        return recomputed.attend(call, mask, normalise)
 
     def _normalise_columns(self, scores: Tensor, absent: Tensor | None) -> Tensor:
         """Return the scores less the logarithms of the sums of columns; padded queries differ."""
