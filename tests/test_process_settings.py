@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from conftest import PLUGIN, ROOT
 
 from fairseq_ext import commands, patches, wrapping
+from fairseq_ext.commands import attention_kernels, flags, process_wide
+from fairseq_ext.errors import UsageError
 
 TRAIN = (
     "-s de -t en --arch transformer_una_tiny --encoder-layers 1 --decoder-layers 1 --lr 1e-3 "
@@ -196,6 +199,55 @@ def test_each_way_to_start_sets_up_alike(way, letters, tmp_path):
     expected |= {"excepthook": "fairseq_ext.errors", "log": True}
     expected |= {"cudnn": False, "hydra": [True, True]}
     assert found == [expected] * len(places)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Let --sdpa, and what it sets, end with the test."""
+    monkeypatch.setenv("FAIRSEQ_EXT_SDPA", "")
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    yield monkeypatch
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def parse(*words):
+    from fairseq import options
+
+    return options.get_generation_parser().parse_known_args(words)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "library", "capability", "said"),
+    [
+        (False, True, (9, 0), "and torch finds no GPU; give --sdpa flash"),
+        (True, False, (9, 0), "which this torch does not have; give --sdpa flash"),
+        (True, True, (8, 9), "and this one has 8.9; give --sdpa flash"),
+        (True, True, (9, 0), ""),
+    ],
+)
+def test_attention_runs_by_the_kernels_that_are_chosen(gpu, library, capability, said, kernels):
+    kernels.setattr(torch.cuda, "is_available", lambda: gpu)
+    kernels.setattr(torch.backends.cudnn, "is_available", lambda: library)
+    kernels.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    parse("--sdpa", "cudnn")
+    if said:
+        with pytest.raises(UsageError, match=f"^--sdpa cudnn needs a GPU of .* {said}"):
+            attention_kernels.check_kernels()
+        return
+    attention_kernels.check_kernels()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    process_wide.avoid_cudnn_attention()  # in a process that this one starts
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    parse("--sdpa", "flash")
+    attention_kernels.check_kernels()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_kernels_are_checked_when_flags_are_read(kernels):
+    for chosen, said in (("cudnn", "--sdpa cudnn needs a GPU"), ("fast", "FAIRSEQ_EXT_SDPA is")):
+        kernels.setenv("FAIRSEQ_EXT_SDPA", chosen)
+        with pytest.raises(UsageError, match=f"^{said}"):
+            flags._parse(lambda: Namespace())
 
 
 def test_a_program_sets_itself_up_when_it_asks():

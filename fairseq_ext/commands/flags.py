@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.commands import attention_kernels
 from fairseq_ext.commands.configurations import (
     check_configuration,
     check_flags,
@@ -63,12 +64,14 @@ def check_ranges() -> None:
         original: Callable, parser: ArgumentParser, *args: Any, **kw: Any
     ) -> Any:
         add_permissions(parser, PERMISSIONS | COMPILATION)
+        attention_kernels.add_flag(parser)
         return original(parser, *args, **kw)
 
     def add_defaults(original: Callable, cfg: Any) -> None:
         guard_standard_output()
         original(cfg)
         utils.import_user_module(cfg.common)  # fairseq-hydra-train does it later
+        attention_kernels.check_kernels()
         check_configuration(cfg)
 
     def parse(original: Callable, parser: ArgumentParser, given: Any = None, **kwargs: Any) -> Any:
@@ -152,9 +155,10 @@ def _parse(original: Callable, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(
             "--arch is not given, or the name of no architecture; give one, such as transformer"
         ) from None
-    from fairseq_ext.models.compilation import is_compiled  # registered by now
+    from fairseq_ext.models.compilation import check_compilation  # registered by now
 
-    is_compiled()
+    check_compilation()
+    attention_kernels.check_kernels()
     given: Namespace = parsed if isinstance(parsed, Namespace) else parsed[0]
     check_flags(given)
     check_unused(given)

@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 
+from fairseq_ext.commands.attention_kernels import set_kernels
 from fairseq_ext.wrapping import find_owner
 
 STOCK_WARNINGS = [
@@ -61,12 +62,12 @@ def share_configurations() -> None:
 def avoid_cudnn_attention() -> None:
     """Let torch run attention by its flash or memory-efficient kernels, not by cuDNN's.
 
+    `--sdpa cudnn` lets it use these.
+
     Fault: On Hopper and Blackwell torch runs attention by cuDNN, which takes up to a second for
         each new shape, and whose gradients can be NaN (pytorch#196678).
     Asked: who has a new GPU; silent, NaN or slow; none.
     Since: torch 2.11.
     Until: cuDNN has one plan for all lengths, and right gradients.
     """
-    import torch
-
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    set_kernels()

@@ -29,10 +29,14 @@ MOST = 64
 
 def is_compiled() -> bool:
     """Return whether layers are to be compiled; raise UsageError if they cannot be."""
-    if not is_given(FLAG):
-        return False
-    check_compiler()
-    return True
+    check_compilation()
+    return is_given(FLAG)
+
+
+def check_compilation() -> None:
+    """Raise UsageError if the flag is given where layers cannot be compiled."""
+    if is_given(FLAG):
+        check_compiler()
 
 
 def check_compiler() -> None:
