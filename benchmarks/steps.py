@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest import mock
 
 import measure
 import numpy as np
@@ -69,9 +71,10 @@ def build(lines: Mapping[str, Sequence[str]], args: argparse.Namespace) -> dict[
 
 
 def build_candidate(line: Sequence[str], args: argparse.Namespace) -> Candidate:
-    cfg = configure([*FLAGS, *line], args)
-    task = tasks.setup_task(cfg.task)
-    return Candidate(cfg, task, task.build_model(cfg.model))
+    with mock.patch.dict(os.environ):  # in which --compile is kept, for all that follow
+        cfg = configure([*FLAGS, *line], args)
+        task = tasks.setup_task(cfg.task)
+        return Candidate(cfg, task, task.build_model(cfg.model))
 
 
 def shape(sizes: Sequence[int]) -> list[str]:

@@ -6,17 +6,20 @@ Adam and the logs, with the dropout of the presets. Generation is what fairseq-g
 batch: beam 5, here for a fixed number of steps. All models start from the same parameters and get
 the same batches. `ag` is una with two guided heads in each layer of the encoder; it translates as
 una does. `roles` is una with three heads of each layer masked by roles that tokens define.
+
+With --compile, training steps of candidates whose layers are compiled are multiples of the same
+ones without.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import steps
 from fairseq import utils
-from measure import Aim, Work
+from measure import Aim, Row, Work
 from steps import Batch, Candidate
 from stock import as_released, is_stock
 
@@ -26,6 +29,7 @@ STOCK = "transformer"
 FLAGS = """--task translation --criterion label_smoothed_cross_entropy --label-smoothing 0.1
     --share-decoder-input-output-embed""".split()
 STEPS = 20  # of generation
+COMPILED = "compiled"
 TINY = [x for k, v in ours.SIZES["_tiny"].items() for x in ("--" + k.replace("_", "-"), str(v))]
 GUIDANCE = """--criterion label_smoothed_cross_entropy_ag --ag-encoder-heads next:1,prev:1
     --ag-alpha 10 --ag-decay-updates 1000000""".split()
@@ -68,6 +72,14 @@ def build(
     """Build a peer, twice, and its candidates."""
     names = (peer, *LIMITS[peer][part])
     return steps.build({name: [str(data), *FLAGS, *flags_of(name, size)] for name in names}, args)
+
+
+def build_compiled(
+    name: str, size: str, data: Path, args: argparse.Namespace
+) -> dict[str, Candidate]:
+    """Build a candidate, twice, and the same one with compiled layers."""
+    line = [str(data), *FLAGS, *flags_of(name, size)]
+    return steps.build({name: line, COMPILED: [*line, "--compile"]}, args)
 
 
 def flags_of(name: str, size: str) -> list[str]:
@@ -127,26 +139,53 @@ def parse() -> argparse.Namespace:
     parser = steps.build_parser(__doc__, example, synthetic, SIZES, CHOSEN)
     parser.add_argument("--peers", nargs="+", choices=LIMITS, default=[*LIMITS])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
+    own = ["una", *LIMITS["una"]["training"], *LIMITS[STOCK]["training"]]
+    parser.add_argument(
+        "--compile", nargs="+", choices=dict.fromkeys(own), metavar="NAME",
+        help="compare training steps with compiled layers to those without, and nothing else",
+    )  # fmt: skip
     return parser.parse_args()
+
+
+def measure_compiled(
+    folders: Mapping[str, Path], args: argparse.Namespace
+) -> dict[str, list[list[Row]]]:
+    """Return the rows of --compile, by candidate."""
+    return {
+        name: [
+            steps.rows(
+                label(name, f"{COMPILED} training", size),
+                build_compiled(name, size, data, args),
+                *PARTS["training"],
+                args,
+            )
+            for size, data in folders.items()
+        ]
+        for name in args.compile
+    }
+
+
+def measure_peers(
+    folders: Mapping[str, Path], args: argparse.Namespace
+) -> dict[str, list[list[Row]]]:
+    """Return the rows of --peers and --parts, by peer."""
+    return {
+        peer: [
+            steps.rows(
+                label(peer, part, size), build(peer, part, size, data, args), *PARTS[part], args
+            )
+            for size, data in folders.items()
+            for part in args.parts
+        ]
+        for peer in args.peers
+    }
 
 
 def main() -> int:
     args = parse()
     steps.prepare(args, ["train.*.idx", "dict.*"])
     with steps.data_folders(args, write_synthetic, SYMBOLS) as folders:
-        measured = {
-            peer: [
-                steps.rows(
-                    label(peer, part, size),
-                    build(peer, part, size, data, args),
-                    *PARTS[part],
-                    args,
-                )
-                for size, data in folders.items()
-                for part in args.parts
-            ]
-            for peer in args.peers
-        }
+        measured = (measure_compiled if args.compile else measure_peers)(folders, args)
     synthetic, beam = f", {SENTENCES:,} sentences", f"; beam 5, {STEPS} steps in generation"
     return steps.report(args, steps.tables(measured), AIMS, synthetic, beam)
 

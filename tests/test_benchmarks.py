@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -186,6 +187,15 @@ def test_candidates_differ_from_their_peer_in_one_thing(tmp_path):
     torch.testing.assert_close(states["gaussian"], shared)
 
 
+def test_layers_of_one_candidate_are_compiled(tmp_path):
+    training.write_synthetic(tmp_path, 50, 1)
+    given = argparse.Namespace(max_tokens=128, seed=1, device="cpu", precision="fp32")
+    built = training.build_compiled("una", "tiny", tmp_path, given)
+    for name, each in built.items():
+        assert each.model.encoder.layers[0].compiled == (name == training.COMPILED)
+    assert "FAIRSEQ_EXT_COMPILE" not in os.environ
+
+
 def test_candidates_in_pretraining(tmp_path):
     """Parameters are the stock ones; HNA has its own besides."""
     pretraining.write_synthetic(tmp_path, 50, 1)
@@ -300,6 +310,14 @@ def test_training(tmp_path):
     found[training.label(una, "training", "tiny")] = ["ag", "gaussian", "roles"]
     found[training.label(una, "generation", "tiny")] = ["gaussian", "roles"]
     assert_report(done, path, found)
+
+
+@pytest.mark.slow
+def test_training_of_compiled_layers(tmp_path):
+    path = tmp_path / "results.json"
+    words = "training --sizes tiny --max-tokens 128 --rounds 1 --compile una --json"
+    done = benchmark(*words.split(), path)
+    assert_report(done, path, {training.label("una", "compiled training", "tiny"): ["compiled"]})
 
 
 def test_alternatives_are_those_of_the_recipe():
