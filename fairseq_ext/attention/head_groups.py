@@ -166,7 +166,7 @@ class HeadGroup(nn.Module):
         if bias is None and self.positions is not None:
             bias = self.positions.bias(context, heads, dtype)
         if call.bias is not None:
-            _, added = call.bias(call.q, combined_bias(self.masks, context, heads, torch.float32))
+            _, added = call.bias(call.q, combined_bias(self.masks, context, heads, dtype))
             if added is not None:
                 bias = add_bias(added.to(dtype), bias)
             return self.normaliser.fused(call, Mask(bias=bias))
