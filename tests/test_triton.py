@@ -362,6 +362,16 @@ def test_it_declines_without_triton_or_gpu(monkeypatch):
     doubly_triton._runs_on.cache_clear()
 
 
+@pytest.mark.parametrize("problem", ["", "Triton is not installed"])
+def test_entmax_says_why_it_has_no_kernel(problem, monkeypatch, caplog):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(entmax_triton, "find_problem", lambda device: problem)
+    entmax_triton._runs_on.cache_clear()
+    found = [entmax_triton._runs_on(torch.device("cuda")) for _ in range(2)]
+    entmax_triton._runs_on.cache_clear()
+    assert found == [not problem] * 2 and caplog.text.count("in place of 12") == bool(problem)
+
+
 class Driver:
     """Triton's driver, which compiles C when it is asked for its target."""
 

@@ -16,8 +16,8 @@ from fairseq_ext.attention.head_groups import RANDOM_LEVELS
 from fairseq_ext.attention.masks import Mask, mask_to_bias
 from fairseq_ext.errors import UsageError
 
-MIN_SCORES = {"cpu": 1 << 22}
-"""Device -> scores of a call, at least; smaller maps are kept, which takes less time."""
+MIN_SCORES = {"cpu": 1 << 26}
+"""Device -> scores of a call, at least; smaller maps are kept, which is quicker."""
 
 Normalise = Callable[..., Tensor]
 """(scores [B, h, T, S], bias or None, *parameters) -> weights, with autograd's gradient."""
@@ -42,8 +42,8 @@ def attend(
         return None
     bias = mask.bias if mask.masked is None else mask_to_bias(mask.masked, torch.float32)
     if mask.causal:
-        after = torch.ones(q.size(2), k.size(2), dtype=torch.bool, device=q.device).triu(1)
-        bias = mask_to_bias(after, torch.float32)
+        key = "causal bias", q.size(2), k.size(2)
+        bias = call.context.inputs.cached(key, lambda: _mask_future(q, k))
     narrow = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     if narrow:
         q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
@@ -51,6 +51,11 @@ def attend(
         return _Recomputed.apply(
             q * q.size(-1) ** -0.5, k, v, bias, normalise, call.dropout, *parameters
         )
+
+
+def _mask_future(q: Tensor, k: Tensor) -> Tensor:
+    after = torch.ones(q.size(2), k.size(2), dtype=torch.bool, device=q.device).triu(1)
+    return mask_to_bias(after, torch.float32)
 
 
 class _Recomputed(torch.autograd.Function):
