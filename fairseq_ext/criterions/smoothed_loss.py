@@ -13,8 +13,9 @@ from fairseq import modules
 from fairseq.models import BaseFairseqModel, FairseqDecoder
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import nll_loss
+
+from fairseq_ext.attention.derivatives import first_derivative_only
 
 ELEMENTS = 2**19  # scores of a part, on CPUs
 KEPT = {
@@ -61,7 +62,7 @@ class SmoothedLoss(torch.autograd.Function):
         return (1 - epsilon - others) * nll + others * smooth, nll
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only("label-smoothed cross-entropy")
     def backward(ctx: Any, loss: Tensor, nll: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the scores, for that of the loss."""
         (gradient,) = ctx.saved_tensors
@@ -85,7 +86,7 @@ class SummedLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only("the loss of masked words")
     def backward(ctx: Any, loss: Tensor) -> tuple[Tensor, None]:
         """Return the gradient of the scores, for that of the loss."""
         (slope,) = ctx.saved_tensors

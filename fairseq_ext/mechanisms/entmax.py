@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.derivatives import first_derivative_only
 from fairseq_ext.attention.masks import Mask, add_bias
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, select_heads
 from fairseq_ext.attention.options import Rule, check_values, option, real
@@ -162,6 +163,7 @@ class _Entmax(Function):
         return p, tau
 
     @staticmethod
+    @first_derivative_only("entmax")
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None]:
         p, *learned = ctx.saved_tensors
         alpha = learned[0] if learned else ctx.alpha

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+
+from fairseq_ext.attention.derivatives import first_derivative_only
 
 BLOCKS = {"cpu": 64}
 """Device -> b; memory of the products counts on a CPU, and the number of calls on a GPU."""
@@ -80,7 +81,7 @@ class AddDistances(Function):
         return scores
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only("attention with relative embeddings")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         """Return the gradients of scores, x and table."""
         x, table = ctx.saved_tensors

@@ -29,8 +29,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairseq_ext.attention.derivatives import first_derivative_only
 from fairseq_ext.attention.masks import Mask
 
 BLOCK_BYTES = 1 << 20  # of scores at a time and thread: about what a core keeps in its cache
@@ -142,7 +142,7 @@ class _Columns(torch.autograd.Function):
         return outs[:, :, 0] if u is None else torch.lerp(outs[:, :, 1], outs[:, :, 0], u)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only("doubly-normalised attention on a CPU")
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, u, absent, present, w, norms, outs = ctx.saved_tensors
         scale = q.size(-1) ** -0.5

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.derivatives import first_derivative_only
 from fairseq_ext.attention.masks import Mask, as_bias, mask_to_bias
 
 MORE = 8  # dimensions: kernels for GPUs want multiples of it
@@ -48,7 +48,7 @@ class _CpuSink(Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only("attention with a sink on a CPU")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sink, out, total = ctx.saved_tensors
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
