@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from fairseq_ext.mechanisms.kernels import doubly_triton, entmax_triton
+from fairseq_ext.mechanisms.kernels import triton_launch
 from fairseq_ext.patches import adam
 
 FREE = frozenset(
@@ -247,7 +247,7 @@ def standing_in(count: Count) -> Iterator[None]:
 
         return copied
 
-    def run(kernel: str, *_: Any, **__: Any) -> None:
+    def run(module: str, kernel: str, *_: Any, **__: Any) -> None:
         count.note(f"triton {kernel}")
 
     stands_in = mock.patch.object
@@ -256,10 +256,8 @@ def standing_in(count: Count) -> Iterator[None]:
             stands_in(F, "scaled_dot_product_attention", attend),
             stands_in(F, "dropout", drop),
             stands_in(F, "rms_norm", norm),
-            stands_in(doubly_triton, "_runs_on", lambda device: True),
-            stands_in(doubly_triton, "_run", run),
-            stands_in(entmax_triton, "_runs_on", lambda device: True),
-            stands_in(entmax_triton, "_run", run),
+            stands_in(triton_launch, "runs", lambda *_: True),
+            stands_in(triton_launch, "run", run),
             stands_in(adam, "DEVICES", (*adam.DEVICES, "meta")),
             stands_in(utils, "torch", _OnGpu()),
             stands_in(torch, "autocast", lambda *_, **__: nullcontext()),  # "meta" has none

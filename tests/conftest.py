@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import warm
+from triton_cases import compile_for, device, drawn_seeds  # noqa: F401 - fixtures
 
 import fairseq_ext.registry  # noqa: F401
 from fairseq_ext import commands as process

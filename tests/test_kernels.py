@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.context import AttentionContext, HeadCall
 from fairseq_ext.attention.masks import Mask, mask_to_bias
-from fairseq_ext.mechanisms.kernels import doubly_cpu, doubly_triton
+from fairseq_ext.mechanisms.kernels import doubly_cpu
 
 OPTIONS = {"hna_init": 0.3, "hna_weight": "sigmoid", "sinkhorn_sweeps": 1}
 KINDS = ("doubly", "hybrid", "sinkhorn")
@@ -171,9 +171,3 @@ def test_it_declines_what_it_cannot_do(inputs, monkeypatch):
     x = torch.randn(12, 1, 8, dtype=dtype)
     out, _ = module.to(dtype)(x, x, x, inputs.get("inputs"), need_weights=False)
     assert out.isfinite().all()
-
-
-def test_kernels_without_triton(monkeypatch):
-    monkeypatch.setattr(doubly_triton, "find_spec", lambda name: None)
-    problem = doubly_triton.find_problem(torch.device("cuda"))
-    assert problem == "Triton for NVIDIA GPUs is not installed; pip install triton"

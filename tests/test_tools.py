@@ -18,7 +18,7 @@ from conftest import PLUGIN, train
 
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
-from fairseq_ext.mechanisms.kernels import doubly_triton
+from fairseq_ext.mechanisms.kernels import triton_launch
 from fairseq_ext.tools import doctor
 from fairseq_ext.tools.average import average_checkpoints, select_checkpoints
 
@@ -154,7 +154,7 @@ def test_doctor_lists_gpus(examine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
     problems = [""]
-    monkeypatch.setattr(doubly_triton, "find_problem", lambda device: problems[0])
+    monkeypatch.setattr(triton_launch, "find_problem", lambda device: problems[0])
     found, said = examine()
     assert found["GPU 0"] == ("", "Big, 80 GiB, compute capability 9.0")
     problems[0] = "Triton before 3.6 can crash on this GPU"
@@ -186,7 +186,7 @@ def test_doctor_checks_nothing_of_what_does_not_import(module, check, remedy, mo
 
 
 def test_doctor_leaves_kernels_that_do_not_import_to_another_check(monkeypatch):
-    monkeypatch.setitem(sys.modules, doubly_triton.__name__, None)
+    monkeypatch.setitem(sys.modules, triton_launch.__name__, None)
     assert doctor._find_slow_attention(0) == ""
 
 

@@ -33,11 +33,12 @@ from fairseq_ext.attention.masks import Mask
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.mechanisms.doubly import GPU_KERNELS
 from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
-from fairseq_ext.mechanisms.kernels import doubly_triton
+from fairseq_ext.mechanisms.kernels import triton_launch
 
 WORKERS = min(14, max(1, (os.cpu_count() or 1) - 2))  # all of them on one GPU
 ROOT = Path(__file__).parents[2]
 
+TESTS = ("tests/test_triton.py", "tests/test_guided_triton.py")
 KERNELS = ("doubly triton", "hybrid triton", "softmax", "gaussian")
 LENGTHS = (1, 2, 17, 64, 129, 512, 1000, 2048, 4096, 8192)
 WIDTHS = (32, 64, 128)
@@ -61,7 +62,7 @@ NO_DROPOUT = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
 
 
 def plan(options: Options) -> list[Item]:
-    items = [Item("tests", "tests/test_triton.py", run_tests)] * (not options.dry)
+    items = [Item("tests", file, run_tests, (file,)) for file in TESTS if not options.dry]
     sizes = [(n, d) for n in LENGTHS for d in WIDTHS]
     dtypes: Sequence[str] = DTYPES
     if options.dry:
@@ -103,16 +104,15 @@ def prepare(options: Options) -> None:
                 shutil.copytree(partial, folder)
 
 
-def run_tests(options: Options) -> dict[str, Any]:
-    """Run the tests of the kernels on the GPU."""
+def run_tests(options: Options, file: str) -> dict[str, Any]:
+    """Run tests of kernels on the GPU."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "tests/test_triton.py"], cwd=ROOT, capture_output=True, text=True
-    )
-    (options.runs / "test_triton.log").write_text(done.stdout + done.stderr, "utf-8")
+    done = subprocess.run([*command, file], cwd=ROOT, capture_output=True, text=True)
+    log = options.runs / f"{Path(file).stem}.log"
+    log.write_text(done.stdout + done.stderr, "utf-8")
     last = done.stdout.rstrip().split("\n")[-1]
     if done.returncode:
-        raise AssertionError(f"{last} ({options.runs / 'test_triton.log'})")
+        raise AssertionError(f"{last} ({log})")
     return {name: int(number) for number, name in re.findall(r"(\d+) (passed|skipped)", last)}
 
 
@@ -236,7 +236,7 @@ def check_step(options: Options, family: str, mode: str) -> dict[str, Any]:
     module, flags = FAMILIES[family]
     line = [*common(module, options), *flags.split(), *NO_DROPOUT]
     # dry, not in Triton's interpreter
-    plain = patch.object(doubly_triton, "_runs_on", lambda device: False)
+    plain = patch.object(triton_launch, "runs", lambda *_: False)
     with plain if options.dry else nullcontext():
         reference, _ = step(line, Namespace(device="cpu"))
         loss, finite = step([*line, *MODES[mode]], Namespace(device=options.device))

@@ -105,15 +105,16 @@ class Hybrid(Normaliser):
             raise UsageError(f"--hna-weight is {weight!r}; choose from {', '.join(self.WEIGHTS)}")
         check_values(HybridOptions, hna_init=init, hna_weight=weight)
         self.init, self.weight = init, weight
+        self.origin = math.log(init / (1 - init)) if weight == "sigmoid" else init
         self.doubly, self.softmax = Sinkhorn(kernel=kernel), Softmax()
         self.offset = nn.Parameter(torch.zeros(heads))
 
     def u(self) -> Tensor:
         """Return the share of the doubly-normalised weights: [h], float32 or wider."""
         offset = self.offset.to(torch.promote_types(self.offset.dtype, torch.float32))
+        raw = self.origin + offset
         if self.weight == "sigmoid":
-            return torch.sigmoid(math.log(self.init / (1 - self.init)) + offset)
-        raw = self.init + offset
+            return torch.sigmoid(raw)
         return raw if self.weight == "raw" else raw + (raw.clamp(0, 1) - raw).detach()
 
     def weights(
@@ -127,7 +128,7 @@ class Hybrid(Normaliser):
 
     def fused(self, call: HeadCall, mask: Mask) -> Tensor | None:
         """Return the output of a kernel, or None."""
-        return _fused_doubly(call, mask, self.doubly.kernel, select_heads(self.u(), call.heads))
+        return _fused_doubly(call, mask, self.doubly.kernel, self)
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return the mean of u over the heads."""
@@ -139,20 +140,25 @@ class Hybrid(Normaliser):
 
 
 def _fused_doubly(
-    call: HeadCall, mask: Mask, gpu_kernel: str, u: Tensor | None = None
+    call: HeadCall, mask: Mask, gpu_kernel: str, hybrid: Hybrid | None = None
 ) -> Tensor | None:
-    """Return DNAS, or with u [h] HNAS, of a kernel that supports the call, or None."""
+    """Return DNAS, or HNAS of a hybrid, of a kernel that supports the call, or None."""
     asked = call.q, call.k, mask
-    given = call.q, call.k, call.v, mask.masked, call.context.query_padding, u
-    if not call.dropout and doubly_cpu.supports(*asked, u is not None):
+    given = call.q, call.k, call.v, mask.masked, call.context.query_padding
+    if not call.dropout and doubly_cpu.supports(*asked, hybrid is not None):
+        u = None if hybrid is None else select_heads(hybrid.u(), call.heads)
         try:
-            return doubly_cpu.attend(*given)
+            return doubly_cpu.attend(*given, u)
         except doubly_cpu.Inexact:
             return None
     kernel = GPU_KERNELS[gpu_kernel]
     if kernel is None or not kernel.supports(*asked):
         return None
-    return kernel.attend(*given, call.dropout)
+    share = None
+    if hybrid is not None:
+        offset = select_heads(hybrid.offset, call.heads)
+        share = kernel.Share(offset, hybrid.origin, hybrid.weight)
+    return kernel.attend(*given, share, call.dropout)
 
 
 @dataclass

@@ -175,11 +175,11 @@ def _find_slow_attention(index: int) -> str:
     try:
         import torch
 
-        from fairseq_ext.mechanisms.kernels.doubly_triton import find_problem
+        from fairseq_ext.mechanisms.kernels.triton_launch import find_problem
     except ImportError:  # which another check reports
         return ""
     problem = find_problem(torch.device("cuda", index))
-    return problem and f"doubly-normalised attention is slower than it could be: {problem}"
+    return problem and f"doubly-normalised and guided attention could be quicker: {problem}"
 
 
 def check_fairseq() -> Iterator[Finding]:

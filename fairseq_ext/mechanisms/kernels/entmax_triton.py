@@ -3,57 +3,34 @@
 The gradient is that of `entmax.py`, by a second kernel, from scores and thresholds.
 """
 
-import logging
-import os
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from fairseq_ext.mechanisms.kernels.doubly_triton import find_problem
+from fairseq_ext.attention.derivatives import first_derivative_only
+from fairseq_ext.mechanisms.kernels import triton_launch
+from fairseq_ext.mechanisms.kernels.triton_launch import DTYPES
 
-logger = logging.getLogger(__name__)
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+NAME = "entmax"
 MOST = 2**14  # keys of a row, which a program keeps in registers
 WARPS = {2**9: 1, 2**11: 4, MOST: 16}  # keys, at most -> warps of a program
 STEPS = 16  # of Newton's method
-SLOWER = "entmax takes some 200 operations a layer in place of 12: %s"
 
 
 def supports(scores: Tensor, alpha: Tensor | float) -> bool:
     """Return whether the kernels take scores [..., S], with alpha a number or [h, 1, 1]."""
-    if torch.compiler.is_compiling() or not _runs_on(scores.device):
+    if torch.compiler.is_compiling() or not triton_launch.runs(NAME, scores.device, torch.float32, 1):
         return False
     if isinstance(alpha, Tensor) and (scores.dim() != 4 or alpha.shape != (scores.size(1), 1, 1)):
         return False
     return scores.dtype in DTYPES and scores.numel() > 0 and _fits(scores.size(-1))
 
 
-@cache
-def _runs_on(device: torch.device) -> bool:
-    """Return whether Triton runs on a device; log why it does not run on a GPU."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return find_spec("triton") is not None
-    if device.type != "cuda":
-        return False
-    if problem := find_problem(device):
-        logger.warning(SLOWER, problem)
-    return not problem
-
-
 def _fits(keys: int) -> bool:
     if keys > MOST:
-        _warn_of_width()
+        triton_launch.warn(NAME, f"its kernel takes rows of {MOST:,} keys at most")
     return keys <= MOST
-
-
-@cache
-def _warn_of_width() -> None:
-    logger.warning(SLOWER, f"its kernel takes rows of {MOST:,} keys at most")
 
 
 def weigh(scores: Tensor, alpha: Tensor | float, tau: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -83,7 +60,7 @@ class _Entmax(torch.autograd.Function):
         return weights, found
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only("entmax")
     def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor, Tensor | None, None]:
         scores, tau, learned = ctx.saved_tensors
         slopes = torch.empty_like(scores)
@@ -114,8 +91,5 @@ def _options(scores: Tensor, alpha: Tensor | float | None) -> dict[str, Any]:
 
 def _run(kernel: str, scores: Tensor, *tensors: Tensor | None, **options: Any) -> None:
     """Run a program for every row of the scores."""
-    from fairseq_ext.mechanisms.kernels import entmax_triton_jit  # Triton may be missing
-
     rows = scores.numel() // scores.size(-1)
-    with torch.cuda.device_of(scores):
-        getattr(entmax_triton_jit, kernel)[(rows,)](scores, *tensors, **options)
+    triton_launch.run("entmax_triton_jit", kernel, rows, 1, scores, *tensors, **options)
