@@ -2,19 +2,23 @@
 
 import pytest
 import torch
+from guided_cases import (
+    PAD,
+    SITES,
+    SIZE,
+    layer,
+    recorder_of,
+    results,
+    view_of,
+    written_out,
+)
 from torch.autograd.graph import saved_tensors_hooks
 
 from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.masks import Mask, mask_to_bias
-from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.guidance.loss import EDGES, sentence_losses
 from fairseq_ext.mechanisms.guidance.patterns import View
-from fairseq_ext.mechanisms.guidance.plan import GuidedHeads, parse_heads
-from fairseq_ext.mechanisms.guidance.recorder import GuidanceRecorder
 from fairseq_ext.mechanisms.kernels import guided as kernel
-
-PAD, LENGTHS = 1, [11, 7, 1]
-SIZE = max(LENGTHS)
 
 
 @pytest.fixture(params=[1 << 20, 600], ids=["one block", "blocks"])
@@ -25,46 +29,6 @@ def on_small_inputs(request, monkeypatch):
     monkeypatch.setitem(kernel.BLOCK_BYTES, "cpu", request.param // torch.get_num_threads())
 
 
-def recorder_of(view, text, edges="uniform", dropped=False, site="encoder", layers=1, first=1):
-    patterns = parse_heads("--ag-encoder-heads", text)
-    heads = range(first, first + patterns[-1].stop)
-    symbols = {each.pattern: [5] for each in patterns}
-    guided = GuidedHeads(dict.fromkeys(range(layers), heads), patterns, symbols)
-    return GuidanceRecorder({site: guided}, lambda inputs: {site: view}, edges, dropped)
-
-
-def layer(site="encoder", number=0, dropout=0.0, groups=None, **options):
-    torch.manual_seed(3)
-    made = Attention(24, 4, site=site, layer=number, dropout=dropout, groups=groups, **options)
-    return made.double().train()
-
-
-def tokens_of(side):
-    at, lengths = torch.arange(SIZE), torch.tensor(LENGTHS)[:, None]
-    padding = at >= lengths if side == "right" else at < SIZE - lengths
-    return torch.arange(5, 5 + SIZE).expand(len(LENGTHS), -1).masked_fill(padding, PAD)
-
-
-def results(module, recorder, site, view, edges, kernelled, reduction="mean", probe=True):
-    """Output at real rows, losses of sentences, and the gradients of inputs and parameters."""
-    torch.manual_seed(9)
-    x = torch.randn(view.queries.size(1), len(LENGTHS), 24, dtype=torch.float64).requires_grad_()
-    y = torch.randn(view.keys.size(1), len(LENGTHS), 24, dtype=torch.float64).requires_grad_()
-    keys = y if site == "cross" else x
-    recorder.begin({})
-    inputs = Inputs(~view.keys, causal=site == "decoder", recorder=recorder)
-    torch.manual_seed(7)
-    out, _ = module(x, keys, keys, inputs, need_weights=False)
-    assert recorder.maps[site, 0].dim() == (3 if kernelled else 4)
-    guided = recorder._guided[site]
-    losses = sentence_losses(recorder.maps, site, guided, view, reduction, edges)
-    out = out.transpose(0, 1)[view.queries]
-    torch.manual_seed(8)
-    total = (out * torch.randn_like(out)).sum() * probe + (losses * torch.rand(3)).sum()
-    leaves = [x, y, *module.parameters()] if site == "cross" else [x, *module.parameters()]
-    return [out, losses, *torch.autograd.grad(total, leaves)]
-
-
 def compare(module, recorder, site, view, edges, monkeypatch, **options):
     """Compare the kernel with maps, given the same random numbers."""
     ours = results(module, recorder, site, view, edges, True, **options)
@@ -72,18 +36,6 @@ def compare(module, recorder, site, view, edges, monkeypatch, **options):
     theirs = results(module, recorder, site, view, edges, False, **options)
     torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
     assert all(x.abs().max() > 0 for x in ours[:3])
-
-
-SITES = {"encoder": "next:1,prev:2", "decoder": "prev:1,first:2", "cross": "next:1,diagonal:2"}
-
-
-def view_of(site, side):
-    tokens = tokens_of(side)
-    targets = tokens_of("right")[:, :9]
-    keys, queries = tokens.ne(PAD), targets.ne(PAD)
-    if site == "cross":
-        return View(tokens, keys, queries)
-    return View(tokens, keys, keys, causal=site == "decoder")
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -149,14 +101,6 @@ def test_dropout_in_blocks(dropped, on_small_inputs, monkeypatch):
     torch.testing.assert_close([*ours], [*theirs], atol=1e-12, rtol=1e-12)
     written = (weights * kept) @ v, written_out(maps, targets)
     torch.testing.assert_close(found, torch.autograd.grad(written, leaves, probes))
-
-
-def written_out(maps, targets):
-    """d, as autograd can differentiate it."""
-    keys, exist, share = targets
-    edge = (1 - 2 * maps.sum(-1)) * share
-    hit = maps.gather(-1, keys).squeeze(-1)
-    return maps.square().sum(-1) + torch.where(exist, 1 - 2 * hit, edge)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -237,15 +181,6 @@ def test_layers_with_and_without_maps(monkeypatch):
         guided = recorder._guided["encoder"]
         totals.append(sentence_losses(recorder.maps, "encoder", guided, view, "mean"))
     torch.testing.assert_close(*totals, atol=1e-12, rtol=1e-12)
-
-
-def test_a_second_derivative_is_refused(on_small_inputs):
-    q, k, v = (torch.randn(1, 1, 4, 3, requires_grad=True) for _ in range(3))
-    exist = torch.ones(1, 1, 4, dtype=torch.bool)
-    targets = kernel.Targets(torch.zeros(1, 1, 4, 1, dtype=torch.long), exist, None)
-    out, distances = kernel.attend(q, k, v, Mask(), targets)
-    with pytest.raises(UsageError, match="no second derivative, and create_graph=True asks"):
-        torch.autograd.grad(out.sum() + distances.sum(), q, create_graph=True)
 
 
 @pytest.mark.parametrize("site", ["encoder", "decoder"])

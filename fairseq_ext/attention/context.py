@@ -18,9 +18,6 @@ Bias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 Most change the mask alone, which is added to the scores; what needs the scores can change these.
 """
 
-Meter = Callable[[slice, "HeadCall", Any], tuple[Tensor, Tensor]]
-"""(which of the wanted heads, call, `Mask`) -> output [B, h, T, D], what is recorded [B, h, …]."""
-
 
 class AddedBias(partial):
     """A bias that changes the mask alone and reads no scores, so that kernels may add it."""
@@ -28,6 +25,25 @@ class AddedBias(partial):
 
 LayerBias = Callable[[slice], Bias]
 """Heads of a layer -> their bias."""
+
+
+class Meter(NamedTuple):
+    """Attention that returns what a recorder takes of maps, in place of the maps.
+
+    Attributes:
+        attend: (which of the wanted heads, place of the first of them in the call, call, `Mask`) ->
+            output [B, h, T, D] and what is recorded, [B, wanted heads of the call, ...].
+        all_heads: calls may have heads beside the wanted ones, of the same group.
+    """
+
+    attend: Callable[[slice, int, "HeadCall", Any], tuple[Tensor, Tensor]]
+    all_heads: bool = False
+
+    def select(self, wanted: Sequence[int], heads: slice) -> Callable:
+        """Return what attends in a call of these heads of the layer, of which some are wanted."""
+        places = [n for n, head in enumerate(wanted) if heads.start <= head < heads.stop]
+        first = wanted[places[0]] - heads.start
+        return partial(self.attend, slice(places[0], places[-1] + 1), first)
 
 
 class ExtraPass(Protocol):

@@ -20,6 +20,7 @@ from fairseq_ext.attention.masks import (
 )
 from fairseq_ext.attention.normalisers import Normaliser, is_fused
 from fairseq_ext.attention.positions import Positions
+from fairseq_ext.attention.projections import cut_heads
 from fairseq_ext.attention.scorers import DotProduct, Scorer
 from fairseq_ext.attention.shared_heads import multiply_heads, repeat_heads
 from fairseq_ext.errors import UsageError
@@ -246,31 +247,40 @@ class HeadPart(NamedTuple):
 
 
 def split_heads(
-    groups: Iterable[HeadGroup], observed: Iterable[int], q: Tensor, k: Tensor, v: Tensor
+    groups: Iterable[HeadGroup],
+    observed: Iterable[int],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    whole: bool = False,
 ) -> Iterator[tuple[HeadPart, tuple[Tensor, Tensor, Tensor]]]:
-    """Return neighbouring heads, all observed or all unobserved (fused), with their q, k and v."""
-    parts = list(_cut_groups(groups, set(observed)))
+    """Return neighbouring heads, all observed or all unobserved (fused), with their q, k and v.
+
+    Groups with observed heads that stand together are one part each if they are to be `whole`.
+    """
+    parts = list(_cut_groups(groups, set(observed), whole))
     if len(parts) == 1:
         return iter([(parts[0], (q, k, v))])
     k, v = (repeat_heads(x, q.size(1)) for x in (k, v))
     learned = [part.learned.stop - part.learned.start for part in parts]
     # unlike slices, with one gradient together; scorers of positions alone leave out q and k
-    split = (x.split(learned, 1) if x.size(1) else [x] * len(parts) for x in (q, k))
-    values = v.split([part.heads.stop - part.heads.start for part in parts], 1)
+    split = (cut_heads(x, learned) if x.size(1) else [x] * len(parts) for x in (q, k))
+    values = cut_heads(v, [part.heads.stop - part.heads.start for part in parts])
     return zip(parts, zip(*split, values, strict=True), strict=True)
 
 
-def _cut_groups(groups: Iterable[HeadGroup], observed: set[int]) -> Iterator[HeadPart]:
+def _cut_groups(groups: Iterable[HeadGroup], observed: set[int], whole: bool) -> Iterator[HeadPart]:
     first = hard_coded = 0  # heads before this group; those of them that have no projections
     for group in groups:
         end = first + group.num_heads
-        starts = [
-            h for h in range(first, end) if h == first or (h in observed) != (h - 1 in observed)
-        ]
+        own = {h for h in observed if first <= h < end}
+        if whole and own and max(own) - min(own) < len(own):
+            own = set(range(first, end))
+        starts = [h for h in range(first, end) if h == first or (h in own) != (h - 1 in own)]
         for start, stop in zip(starts, [*starts[1:], end], strict=True):
             learned = slice(start - hard_coded, stop - hard_coded) if group.learned else slice(0, 0)
-            own = slice(start - first, stop - first)
-            yield HeadPart(group, slice(start, stop), learned, own, start in observed)
+            places = slice(start - first, stop - first)
+            yield HeadPart(group, slice(start, stop), learned, places, start in own)
         first = end
         hard_coded += 0 if group.learned else group.num_heads
 

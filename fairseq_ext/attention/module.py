@@ -233,13 +233,13 @@ class Attention(CachedProjections):
         if extra is not None:
             bias, observed = extra.bias(self, x, context), []
         dropout, results = self.dropout_module.rate(), []
-        for part, qkv in split_heads(self.groups, observed, q, k, v):
+        whole = meter is not None and meter.all_heads
+        for part, qkv in split_heads(self.groups, observed, q, k, v, whole):
             part_bias = None if bias is None else bias(part.heads)
             tables = relative and relative.select(part.learned)
             call = HeadCall(*qkv, context, part.own, dropout, part_bias, tables)
             if meter is not None and part.observed:
-                first, last = (observed.index(h) for h in (part.heads.start, part.heads.stop - 1))
-                call = call._replace(meter=partial(meter, slice(first, last + 1)))
+                call = call._replace(meter=meter.select(observed, part.heads))
             mixer = self.mixer if part.group.learned else None
             results.append(part.group.attend(call, part.observed, mixer))
         maps = [weights for _, weights in results if weights is not None]

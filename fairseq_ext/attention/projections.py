@@ -260,6 +260,11 @@ def split_beam(x: Tensor, beam: int) -> Tensor:
     return x if beam == 1 else x.unflatten(2, (beam, -1)).transpose(1, 2).flatten(0, 1)
 
 
+def cut_heads(x: Tensor, sizes: list[int]) -> list[Tensor]:
+    """Return some heads each of [B, H, T, D]; gradients are joined as projections want them."""
+    return [part.permute(1, 2, 0, 3) for part in x.permute(2, 0, 1, 3).split(sizes, 2)]
+
+
 def _append(cached: Tensor | None, new: Tensor) -> Tensor:
     """Return the cached keys or values [B, h, S, D] followed by the new ones."""
     return new if cached is None else torch.cat([cached, new], 2)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairseq_ext.attention.derivatives import first_derivative_only
 from fairseq_ext.criterions import smoothed_loss
 
 ELEMENTS = {"cpu": smoothed_loss.ELEMENTS}
@@ -55,7 +55,7 @@ class FusedDivergence(torch.autograd.Function):
         return distances[0] if len(distances) == 1 else torch.cat(distances)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only("the divergence of two passes")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of both scores, for that of distances."""
         rows = gradient[:, None]

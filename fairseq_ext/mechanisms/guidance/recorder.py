@@ -51,14 +51,15 @@ class GuidanceRecorder(AttentionRecorder):
         if site not in self._targets:
             view = self._build_views(self.inputs)[site]
             self._targets[site] = find_targets(self._guided[site], view, self._edges)
-        targets = self._targets[site]
-        return None if targets is None else partial(self._attend, targets)
+        if (targets := self._targets[site]) is None:
+            return None
+        return Meter(partial(self._attend, targets), kernel.takes_all_heads(q, k))
 
     def _attend(
-        self, targets: kernel.Targets, heads: slice, call: HeadCall, mask: Mask
+        self, targets: kernel.Targets, heads: slice, first: int, call: HeadCall, mask: Mask
     ) -> tuple[Tensor, Tensor]:
-        """Return the output of some of the guided heads, and their distances."""
+        """Return the output of a call and distances of its heads from `first` on: some guided."""
         keys, exist, share = targets
         own = kernel.Targets(keys[:, heads], exist[:, heads], share)
         k, v = (repeat_heads(x, call.q.size(1)) for x in (call.k, call.v))
-        return kernel.attend(call.q, k, v, mask, own, call.dropout, self.dropped)
+        return kernel.attend(call.q, k, v, mask, own, call.dropout, self.dropped, first)

@@ -141,7 +141,7 @@ class _Doubly(torch.autograd.Function):
         _run("key_gradients", k, *shared, *further, **options, **of_keys)
         _run("query_gradients", q, *shared, da, dq, slopes, queries, keys, **options)
         of_offset = None
-        if offset is not None:
+        if slopes is not None:
             of_offset = slopes.view(-1, len(offset), len(q)).sum((0, 2)).to(offset.dtype)
         return dq, dk, dv, of_offset, *[None] * 4
 

@@ -20,7 +20,8 @@ STEPS = 16  # of Newton's method
 
 def supports(scores: Tensor, alpha: Tensor | float) -> bool:
     """Return whether the kernels take scores [..., S], with alpha a number or [h, 1, 1]."""
-    if torch.compiler.is_compiling() or not triton_launch.runs(NAME, scores.device, torch.float32, 1):
+    runs = triton_launch.runs(NAME, scores.device, torch.float32, 1)
+    if torch.compiler.is_compiling() or not runs:
         return False
     if isinstance(alpha, Tensor) and (scores.dim() != 4 or alpha.shape != (scores.size(1), 1, 1)):
         return False

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from fairseq_ext.attention.derivatives import first_derivative_only
 from fairseq_ext.attention.head_groups import draw_factors
 from fairseq_ext.attention.masks import Mask
-from fairseq_ext.errors import UsageError
+from fairseq_ext.mechanisms.kernels import guided_triton, triton_launch
 
 BLOCK_BYTES = {"cpu": 1 << 20}
 """Device -> bytes of scores at a time: about what a core keeps in its cache, for each thread."""
@@ -29,7 +30,7 @@ BLOCK_BYTES = {"cpu": 1 << 20}
 OTHER_BYTES = 1 << 27  # so many that a GPU is busy
 MIN_ROWS = 32
 
-MIN_SCORES = 1 << 22  # of a call; below, maps are small, and recording them takes less time
+MIN_SCORES = 1 << 22  # of a loop; below, maps are small, and recording them takes less time
 
 
 class Targets(NamedTuple):
@@ -52,8 +53,17 @@ class Targets(NamedTuple):
 
 
 def supports(q: Tensor, k: Tensor) -> bool:
-    """Return whether these [B, h, T, D] and [B, h, S, D] have maps large enough to be avoided."""
-    return q[..., 0].numel() * k.size(2) >= max(1, MIN_SCORES)
+    """Return whether these [B, h, T, D] and [B, h, S, D] should have no maps.
+
+    Triton's kernels are quicker at any size, and the loop saves memory if maps are large.
+    """
+    return guided_triton.supports(q, k) or q[..., 0].numel() * k.size(2) >= max(1, MIN_SCORES)
+
+
+def takes_all_heads(q: Tensor, k: Tensor) -> bool:
+    """Return whether calls should take neighbouring heads without targets, too."""
+    few = q.size(2) * k.size(2) <= triton_launch.FEW_SCORES
+    return few and guided_triton.supports(q, k)
 
 
 def measure(maps: Tensor, targets: Targets) -> Tensor:
@@ -86,8 +96,9 @@ def attend(
     targets: Targets,
     dropout: float = 0.0,
     dropped: bool = False,
+    first: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Return dropout(softmax(q k^T / sqrt(D))) v, [B, h, T, D], and d [B, h, T] of its maps.
+    """Return dropout(softmax(q k^T / sqrt(D))) v, [B, h, T, D], and d of maps with targets.
 
     Args:
         q: [B, h, T, D].
@@ -97,12 +108,15 @@ def attend(
         targets: of the rows.
         dropout: the share of weights that are dropped.
         dropped: d is that of maps after dropout.
+        first: the first of the heads with targets; all heads have them but in Triton's kernels.
     """
     kind, masked = q.device.type, mask.masked
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
         with torch.autocast(kind, enabled=False):
-            return attend(q, k, v, mask, targets, dropout, dropped)
+            return attend(q, k, v, mask, targets, dropout, dropped, first)
+    if guided_triton.supports(q, k):
+        return guided_triton.attend(q, k, v, mask, first, *targets, dropout, dropped)
     if masked is not None:
         masked = masked.expand(*q.shape[:3], k.size(2))  # a view
     return _Guided.apply(q, k, v, masked, *targets, mask.causal, dropout, dropped)
@@ -140,12 +154,8 @@ class _Guided(torch.autograd.Function):
         return out, distances
 
     @staticmethod
+    @first_derivative_only(guided_triton.NAME)
     def backward(ctx: Any, of_out: Tensor, of_distances: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # torch's `once_differentiable` lets linear losses through
-            raise UsageError(
-                "guided attention without maps has no second derivative, and create_graph=True "
-                "asks for one; leave it out, or raise MIN_SCORES of mechanisms/kernels/guided.py"
-            )
         q, k, v, masked, *parts = ctx.saved_tensors
         keys, exist, share = parts
         # softmax passes nothing on of a slope that all of its weights have

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.attention.context import HeadCall
+from fairseq_ext.attention.derivatives import first_derivative_only
 from fairseq_ext.attention.head_groups import RANDOM_LEVELS
 from fairseq_ext.attention.masks import Mask, mask_to_bias
-from fairseq_ext.errors import UsageError
 
 MIN_SCORES = {"cpu": 1 << 26}
 """Device -> scores of a call, at least; smaller maps are kept, which is quicker."""
@@ -81,13 +81,11 @@ class _Recomputed(torch.autograd.Function):
         return _multiply(mixed, v)
 
     @staticmethod
+    @first_derivative_only(
+        "attention whose map is computed again",
+        "raise MIN_SCORES of mechanisms/kernels/recomputed.py",
+    )
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # torch's `once_differentiable` lets linear losses through
-            raise UsageError(
-                "attention whose map is computed again has no second derivative, and "
-                "create_graph=True asks for one; leave it out, or raise MIN_SCORES of "
-                "mechanisms/kernels/recomputed.py"
-            )
         q, k, v, kept, *others = ctx.saved_tensors
         needed = ctx.needs_input_grad[3], *ctx.needs_input_grad[6:]
         inputs = [(q @ k.mT).requires_grad_()]
