@@ -7,7 +7,7 @@ from mechanism_cases import list_cases
 from naive import multi_head
 
 from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
-from fairseq_ext.attention.head_groups import drop_weights
+from fairseq_ext.attention.weight_dropout import drop_weights
 from fairseq_ext.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("every_form")

@@ -15,10 +15,10 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_ext.attention.context import AttentionRecorder
-from fairseq_ext.attention.head_groups import drop_weights
 from fairseq_ext.attention.masks import mask_to_bias
 from fairseq_ext.attention.normalisers import build_normaliser
 from fairseq_ext.attention.options import HEADS, check_range, option, real
+from fairseq_ext.attention.weight_dropout import drop_weights
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.config import help_from_docstring
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from fairseq_ext.attention.derivatives import first_derivative_only
-from fairseq_ext.attention.head_groups import draw_factors
 from fairseq_ext.attention.masks import Mask
+from fairseq_ext.attention.weight_dropout import draw_factors
 from fairseq_ext.mechanisms.kernels import guided_triton, triton_launch
 
 BLOCK_BYTES = {"cpu": 1 << 20}

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.derivatives import first_derivative_only
-from fairseq_ext.attention.head_groups import RANDOM_LEVELS
 from fairseq_ext.attention.masks import Mask, mask_to_bias
+from fairseq_ext.attention.weight_dropout import RANDOM_LEVELS
 
 MIN_SCORES = {"cpu": 1 << 26}
 """Device -> scores of a call, at least; smaller maps are kept, which is quicker."""
