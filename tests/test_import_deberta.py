@@ -260,8 +260,14 @@ def test_a_first_version_with_biases_of_keys_becomes_a_later_one(v1, hugging_fac
 
 
 EXPORTS = {
-    "attention": ({"encoder_normaliser": "doubly"}, "--encoder-normaliser doubly, which DeBERTa"),
-    "positions": ({"encoder_positions": "alibi"}, "--encoder-positions alibi"),
+    "attention": (
+        {"encoder_normaliser": "doubly", "enhanced_mask_decoder": True},
+        "--enhanced-mask-decoder True, which folders with code cannot do",
+    ),
+    "a convolution": (
+        {"encoder_normaliser": "sink", "encoder_conv_kernel": 5},
+        "--encoder-conv-kernel 5, which folders with code cannot do",
+    ),
     "buckets": ({"disentangled_buckets": 10}, "embedding.weight has the shape [16, 32]"),
     "projections": ({"disentangled_own_projections": True}, "missing or without a place"),
     "an activation": ({"encoder_conv_activation_fn": "linear"}, "activation-fn linear, which"),

@@ -356,10 +356,10 @@ def test_a_head_that_was_not_trained_is_left_out(pretrained, hugging_face, tmp_p
 
 
 EXPORTS = {
-    "attention": ("model", {"encoder_normaliser": "doubly"}, "--encoder-normaliser doubly"),
-    "hard-coded heads": ("model", {"encoder_gaussian_heads": "2"}, "--encoder-gaussian-heads 2"),
+    "attention": ("model", {"encoder_normaliser": "sink"}, "has no encoder.sentence_encoder.lay"),
+    "hard-coded heads": ("model", {"encoder_gaussian_heads": "2"}, "exported code has no place"),
     "roles": ("model", {"encoder_roles": "rare"}, "--encoder-roles rare"),
-    "weights of heads": ("model", {"head_gate": True}, "--head-gate static"),
+    "weights of heads": ("model", {"head_gate": True}, "0.self_attn.gate; give one that"),
     "an activation": ("model", {"activation_fn": "tanh"}, "--activation-fn tanh"),
     "another model": ("model", {"_name": "lstm"}, "--arch lstm; give a model of ours, like"),
     "a translator": ("model", {"_name": "transformer"}, "--arch transformer; give a transformer,"),

@@ -151,6 +151,7 @@ def build_attention(
     layers: int = 1,
     heads_left: int | None = None,
     number: int | None = None,
+    kind: type[Attention] = Attention,
     **more: Any,
 ) -> Attention:
     """Build the attention at a site of a layer from options; others have their defaults.
@@ -162,6 +163,7 @@ def build_attention(
         layers: the number of layers there.
         heads_left: the number of heads that are left (default: all).
         number: the number that the layer had in training (default: `layer`).
+        kind: the class of what is built.
         more: further arguments of `Attention`.
 
     Raises:
@@ -169,7 +171,7 @@ def build_attention(
     """
     values = {**default_options(), **options}
     left = heads if heads_left is None else heads_left
-    return Attention(
+    return kind(
         width,
         heads,
         site=site,

@@ -58,6 +58,10 @@ class Scorer(nn.Module):
         """
         return None
 
+    def build_embeddings(self, width: int) -> nn.Module | None:
+        """Build the module that makes `Inputs.relative` of all layers, or return None."""
+        return None
+
 
 SCORERS: Parts[Scorer] = Parts("scorer", None, optional=("width",))
 """Scorers by name; see `registry.register_scorer`."""

@@ -7,7 +7,8 @@ Qwen3. All of them know softmax alone; weights of heads and pruned heads of FSMT
 into projections, as by export-fairseq. Heads of fine-tuning become those of Hugging Face where it
 has the like: …ForSequenceClassification, …ForTokenClassification, …ForMultipleChoice,
 …ForQuestionAnswering. Others, adversaries and generators are left out, as is the head for masked
-words if replaced-token detection did not train it.
+words if replaced-token detection did not train it. A model with mechanisms gets its code with it,
+for trust_remote_code=True, and no heads of fine-tuning.
 
 Example:
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
@@ -16,6 +17,7 @@ Example:
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.files import new_folder
 from fairseq_ext.interchange import (
+    export_code,
     export_language_model,
     hf_deberta,
     hf_deberta_first,
@@ -35,8 +38,14 @@ from fairseq_ext.interchange import (
     hf_sequences,
 )
 from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.interchange.code_config import needs_code
 from fairseq_ext.interchange.hf_heads import convert_head
-from fairseq_ext.interchange.hf_vocabulary import find_special_tokens, renumber, write_tokenizer
+from fairseq_ext.interchange.hf_vocabulary import (
+    check_order,
+    find_special_tokens,
+    renumber,
+    write_tokenizer,
+)
 from fairseq_ext.interchange.model_card import read_results, write_card
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import DEFAULTS, FIRST_POSITION, POOLER, TODAY, saved_options
@@ -102,11 +111,15 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
     Raises:
         UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
-    if get_architecture(saved_options(saved)).startswith("transformer"):
-        if hf_llama.is_today(saved_options(saved)):
+    model, parameters = saved_options(saved), drop_adversaries(saved["model"])
+    if needs_code(model, hf_llama.is_today(model)):
+        left = find_unwanted_heads(saved_options(saved, "task"))
+        source = export_code.Source(saved, checkpoint, folder)
+        return export_code.export(source, left, partial(find_vocabulary, *source[::-1]), work)
+    if get_architecture(model).startswith("transformer"):
+        if hf_llama.is_today(model):
             return export_language_model.convert(saved, checkpoint, folder, work)
         return hf_sequences.convert(saved, checkpoint, folder, work)
-    model, parameters = saved_options(saved), drop_adversaries(saved["model"])
     check_options(model, checkpoint)
     heads = find_unwanted_heads(saved_options(saved, "task"))
     unused = (*heads, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
@@ -142,10 +155,8 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
     hf.write_json(config, work / "config.json")
     segments = config["type_vocab_size"] > 1
     write_tokenizer(tokenizer, special, find_longest(model, config), segments, work)
-    unplaced = [name for name in parameters if name.startswith(heads)]
-    if head is None:
-        return unplaced
-    return [name for name in unplaced if name not in head.used] + head.left_out
+    used, more = ((), []) if head is None else (head.used, head.left_out)
+    return [n for n in parameters if n.startswith(heads) and n not in used] + more
 
 
 def find_prefix(kind: str) -> str:
@@ -250,15 +261,6 @@ def find_vocabulary(folder: Path | None, checkpoint: Path, saved: dict) -> Vocab
     data = utils.split_paths(saved_options(saved, "task").get("data") or "")[0]
     beside = (checkpoint.parent / "dict.txt").exists()
     return Vocabulary.load(folder or (checkpoint.parent if beside else Path(data)))
-
-
-def check_order(order: list[int], size: int, checkpoint: Path) -> None:
-    """Raise UsageError unless every one of the model's symbols has its place."""
-    if sorted(order) != [*range(size)]:
-        raise UsageError(
-            f"{checkpoint} has {size} symbols, and the tokeniser with dict.txt does not have just "
-            "these; give --vocabulary, the folder with its own"
-        )
 
 
 def rename_head(tensors: dict[str, Tensor], kind: str, tied: bool) -> dict[str, Tensor]:

@@ -101,6 +101,15 @@ def check_bpe(vocabulary: Vocabulary) -> dict[str, int]:
     return numbers
 
 
+def check_order(order: list[int], size: int, checkpoint: Path) -> None:
+    """Raise UsageError unless every one of the model's symbols has its place."""
+    if sorted(order) != [*range(size)]:
+        raise UsageError(
+            f"{checkpoint} has {size} symbols, and the tokeniser with dict.txt does not have just "
+            "these; give --vocabulary, the folder with its own"
+        )
+
+
 def find_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     """Return the special tokens by role, as this tokeniser spells them.
 

@@ -157,6 +157,10 @@ class Disentangled(Scorer):
         needed = any(source is not None and source.requires_grad for source in sources)
         return needed and torch.is_grad_enabled()
 
+    def build_embeddings(self, width: int) -> "RelativeEmbeddings":
+        """Build the embeddings of distances that all layers share."""
+        return RelativeEmbeddings(self, width)
+
     def build_projections(self, width: int, queries: int, dropout: float) -> nn.Module:
         """Build the projections of relative embeddings in a layer."""
         return RelativeProjections(self, width, queries, dropout)

@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_ext.attention import Attention, Inputs, building
 from fairseq_ext.attention.positions import share_parameters
-from fairseq_ext.mechanisms.disentangled import RelativeEmbeddings
 from fairseq_ext.mechanisms.second_pass.adversary import build_adversary
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models.compilation import is_compiled, run_compiled
@@ -155,12 +154,11 @@ def share_positions(layers: nn.ModuleList) -> None:
     share_parameters(own)
 
 
-def build_relative_embeddings(layers: nn.ModuleList, width: int) -> RelativeEmbeddings | None:
+def build_relative_embeddings(layers: nn.ModuleList, width: int) -> nn.Module | None:
     """Build the embeddings of distances that disentangled attention in layers of width C shares."""
-    modules = [m for m in layers.modules() if isinstance(m, Attention) and m.relative is not None]
-    if not modules or modules[0].relative is None:
-        return None
-    return RelativeEmbeddings(modules[0].relative.scorer, width)
+    attentions = [m for m in layers.modules() if isinstance(m, Attention)]
+    scorers = [a.relative.scorer for a in attentions if a.relative is not None]
+    return scorers[0].build_embeddings(width) if scorers else None
 
 
 def count_positions(layers: nn.ModuleList, most: int) -> int:
