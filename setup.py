@@ -24,6 +24,8 @@ class BuildWithRecipes(build_py):
                 target = Path(self.build_lib, "fairseq_ext", "recipes", script)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / "scripts" / script, target)
+            # which goes with exported code
+            shutil.copy2(ROOT / "LICENSE", Path(self.build_lib, "fairseq_ext", "LICENSE"))
 
     def find_scripts(self):
         scripts = ROOT / "scripts"

@@ -3,11 +3,11 @@
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from fairseq_ext.errors import UsageError
 
+ROOT = Path(__file__).parents[1]
 PACKAGE = __name__.partition(".")[0]
 VERSION = import_module(PACKAGE).__version__  # no import, as if its first file were a room
 REMOTE_CODE = f"{PACKAGE}.interchange.remote_code."
@@ -17,20 +17,17 @@ HEAD = f"# {PACKAGE} {VERSION}, under the MIT licence; see LICENSE\n"
 
 def find_license() -> str:
     """Return the text of the licence: in the installed package, or in the checkout around it."""
-    root = Path(__file__).parents[1]
-    for folder in (root, root.parent):
+    for folder in (ROOT, ROOT.parent):
         if (folder / "LICENSE").is_file():
             return (folder / "LICENSE").read_text("utf-8")
-    raise UsageError(f"{root} has no LICENSE, which goes with the code; install {PACKAGE} again")
+    raise UsageError(f"{ROOT} has no LICENSE, which goes with the code; install {PACKAGE} again")
 
 
 def find_file(module: str) -> Path | None:
     """Return the file of a module of this package, or None if there is no such module."""
-    try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:  # a part of its name is a module, and no package
-        return None
-    return Path(spec.origin) if spec and spec.origin else None
+    path = ROOT.parent.joinpath(*module.split("."))
+    files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
 
 
 def list_imports(tree: ast.Module) -> Iterator[tuple[ast.ImportFrom, list[str]]]:

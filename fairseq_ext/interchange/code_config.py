@@ -167,7 +167,7 @@ def describe_side(
     state: Mapping[str, Tensor],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return what config.json says of a side; see `network.Side`.
+    """Return what config.json says of a side; see `side.Side`.
 
     Raises:
         UsageError: the checkpoint has no embeddings of tokens there.

@@ -16,17 +16,18 @@ from transformers.utils import can_return_tuple
 
 from fairseq_ext.attention.context import AttentionRecorder
 from fairseq_ext.interchange.remote_code.carried import __name__ as _  # noqa: F401
-from fairseq_ext.interchange.remote_code.network import Head, Side, Stack
+from fairseq_ext.interchange.remote_code.network import Head, Stack
+from fairseq_ext.interchange.remote_code.side import Side
 
 IGNORED = -100
 """The label of what has no loss."""
 
 
 class FairseqExtConfig(PreTrainedConfig):
-    """What config.json says of a model.
+    """Configuration of a model, as config.json has it.
 
     Args:
-        encoder_side: see `network.Side`, or None.
+        encoder_side: see `side.Side`, or None.
         decoder_side: likewise.
         segments: BERT's token types, 0 for none.
         head_activation: of the head for masked words; None: there is no head.
@@ -185,18 +186,13 @@ class FairseqExtModel(FairseqExtPreTrainedModel):
         if encoder.lm_head is None:
             return BaseModelOutput(last_hidden_state=states, attentions=maps)
         logits = encoder.lm_head(states)
-        return MaskedLMOutput(
-            loss=measure_loss(logits, labels), logits=logits, hidden_states=None, attentions=maps
-        )
+        return MaskedLMOutput(loss=measure_loss(logits, labels), logits=logits, attentions=maps)
 
 
 class FairseqExtForMaskedLM(FairseqExtModel):
     """An encoder with its head for masked words."""
 
     headed = True
-
-    def get_output_embeddings(self) -> None:
-        """Return nothing: the head has weights, and no module of them."""
 
 
 class FairseqExtForConditionalGeneration(FairseqExtPreTrainedModel, GenerationMixin):
