@@ -1,7 +1,9 @@
 """Folders with code for trust_remote_code: they compute what fairseq's model computes."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 import torch
 from cases import slow_but_first
 from code_folders import export, save_model
+from commands import generate, read_hypotheses
 
 from fairseq_ext.attention.positions import EMBEDDED
 from fairseq_ext.attention.slots import SLOTS
@@ -183,6 +186,34 @@ def test_encoders(library, tmp_path, architecture, options):
         states = encoder(tokens, attention_mask=real.long(), **both).last_hidden_state
         torch.testing.assert_close(states[real], extra["features"][real], **NEAR)
         assert [m.size(1) for m in found.attentions] == [4] * 2 or "heads" in options
+
+
+@torch.no_grad()
+@pytest.mark.slow
+def test_what_fairseq_generates(library, hybrid_run, data_bin, tmp_path):
+    """Of a trained checkpoint: greedy search, and the scores of every token that it wrote."""
+    checkpoint = hybrid_run / "checkpoint_last.pt"
+    config = export(checkpoint, tmp_path / "out")
+    assert [len(config[f"{side}_side"]["numbers"]) for side in ("encoder", "decoder")] == [4, 3]
+    model = load(library, "AutoModelForSeq2SeqLM", tmp_path / "out")
+    read = library.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    said = generate(data_bin, checkpoint, "--beam", 1)
+    sources = dict(re.findall(r"^S-(\d+)\t(.*)$", said, re.M))
+    hypotheses = [(sources[str(n)], *row) for n, row in read_hypotheses(said).items()][:40]
+    texts, _, written, scores = zip(*hypotheses, strict=True)
+    read.padding_side = "left"
+    source = read(list(texts), padding=True, return_tensors="pt", return_token_type_ids=False)
+    found = model.generate(**source, num_beams=1, max_new_tokens=12)
+    target = [read.convert_tokens_to_ids(text.split()) + [EOS] for text in written]
+    assert [row[1 : len(ids)].tolist() for row, ids in zip(found, target, strict=True)] == [
+        ids[:-1] for ids in target
+    ]
+    for n, (ids, row) in enumerate(zip(target, scores, strict=True)):
+        given = torch.tensor([[EOS, *ids[:-1]]])
+        one = {name: value[n : n + 1] for name, value in source.items()}
+        lprobs = model(**one, decoder_input_ids=given).logits[0].log_softmax(-1) / math.log(2)
+        scored = lprobs[range(len(ids)), ids]
+        torch.testing.assert_close(scored, torch.tensor(row), rtol=0, atol=2e-4)
 
 
 @pytest.mark.slow

@@ -50,6 +50,15 @@ SPECIAL = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_t
 SIZES = ("embed_dim", "attention_heads", "ffn_embed_dim", "layers")
 BOS, PAD, EOS = 0, 1, 2
 ANY_LENGTH = 10**6
+SEARCH = {
+    "decoder_start_token_id": EOS,
+    "suppress_tokens": [PAD],
+    "min_new_tokens": 1,
+    "num_beams": 5,
+    "early_stopping": True,
+    "max_new_tokens": 200,
+}
+"""Settings of generation that fairseq-generate has by default."""
 
 
 class Source(NamedTuple):
@@ -88,8 +97,8 @@ def export(
     else:
         numbers = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
         write_dictionaries(source, config, work)
-        start = {"decoder_start_token_id": EOS} if config["is_encoder_decoder"] else {}
-        hf.write_json(numbers | start, work / "generation_config.json")
+        search = SEARCH if config["is_encoder_decoder"] else {}
+        hf.write_json(numbers | search, work / "generation_config.json")
         config |= numbers
     check_parameters(state, config, source.checkpoint)
     kept = {n: x.contiguous() for n, x in state.items() if n not in config["tied"]}
