@@ -7,8 +7,7 @@ Qwen3. All of them know softmax alone; weights of heads and pruned heads of FSMT
 into projections, as by export-fairseq. Heads of fine-tuning become those of Hugging Face where it
 has the like: …ForSequenceClassification, …ForTokenClassification, …ForMultipleChoice,
 …ForQuestionAnswering. Others, adversaries and generators are left out, as is the head for masked
-words if replaced-token detection did not train it. A model with mechanisms gets its code with it,
-for trust_remote_code=True, and no heads of fine-tuning.
+words if replaced-token detection did not train it. Models with mechanisms get their code with them.
 
 Example:
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
@@ -112,16 +111,16 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
         UsageError: the checkpoint or its vocabulary cannot be read, or cannot be represented.
     """
     model, parameters = saved_options(saved), drop_adversaries(saved["model"])
+    heads = find_unwanted_heads(task := saved_options(saved, "task"))
     if needs_code(model, hf_llama.is_today(model)):
-        left = find_unwanted_heads(saved_options(saved, "task"))
         source = export_code.Source(saved, checkpoint, folder)
-        return export_code.export(source, left, partial(find_vocabulary, *source[::-1]), work)
+        find = partial(find_vocabulary, folder, checkpoint, saved)
+        return export_code.export(source, heads, find, work)
     if get_architecture(model).startswith("transformer"):
         if hf_llama.is_today(model):
             return export_language_model.convert(saved, checkpoint, folder, work)
         return hf_sequences.convert(saved, checkpoint, folder, work)
     check_options(model, checkpoint)
-    heads = find_unwanted_heads(saved_options(saved, "task"))
     unused = (*heads, *(f"{hf.ENCODER}.{name}" for name in BUFFERS))
     state = {n: value.float() for n, value in parameters.items() if not n.startswith(unused)}
     kind, names = list_parameters(model, state)
@@ -144,7 +143,6 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
     if hf.OUTPUT_BIAS in state:
         tensors = rename_head(tensors, config["model_type"], config["tie_word_embeddings"])
     else:
-        task = saved_options(saved, "task")
         head = convert_head(config["model_type"], task, labels, model, parameters)
     if head is not None:
         tensors = {f"{find_prefix(config['model_type'])}.{n}": x for n, x in tensors.items()}
@@ -155,7 +153,7 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
     hf.write_json(config, work / "config.json")
     segments = config["type_vocab_size"] > 1
     write_tokenizer(tokenizer, special, find_longest(model, config), segments, work)
-    used, more = ((), []) if head is None else (head.used, head.left_out)
+    used, more = (head.used, head.left_out) if head else ((), [])
     return [n for n in parameters if n.startswith(heads) and n not in used] + more
 
 
