@@ -18,6 +18,7 @@ from fairseq_ext.attention.positions import EMBEDDED
 from fairseq_ext.attention.slots import SLOTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.interchange.carried_files import collect, flatten_imports
+from fairseq_ext.interchange.export_fairseq import FOLDED
 
 NEAR = {"rtol": 0, "atol": 1e-5}
 PAD, EOS = 1, 2
@@ -101,7 +102,8 @@ def list_options(side):
             part = slot.parts.parts()[name].default()
             across = getattr(part, "across_queries", False) or getattr(part, "encoder_only", False)
             plain = name == slot.off or name in EMBEDDED
-            if not plain and not (side == "decoder" and across):
+            folded = slot.name == "head_gate" and name in FOLDED
+            if not plain and not folded and not (side == "decoder" and across):
                 yield {slot.name_option(side): name}
 
 

@@ -90,7 +90,6 @@ def test_a_translation_model_is_an_fsmt(options, data, tmp_path, hugging_face):
 
 
 REFUSED = {
-    "--encoder-normaliser doubly": {"encoder_normaliser": "doubly"},
     "--encoder-normalize-before True": {"encoder_normalize_before": True},
     "--decoder-learned-pos True": {"decoder_positions": "learned"},
     "--layernorm-embedding True": {"layernorm_embedding": True},

@@ -108,9 +108,8 @@ def test_a_random_model_of_transformers_is_imported(kind, tmp_path, hugging_face
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"decoder_normaliser": "sink"}, "--decoder-normaliser sink, which Llama and Qwen3"),
-        ({"decoder_positions": "alibi"}, "--decoder-positions alibi, which Llama and Qwen3"),
-        ({"head_gate": "static"}, "--head-gate static, which Llama and Qwen3"),
+        ({"no_scale_embedding": False}, "--no-scale-embedding False, which Llama and Qwen3"),
+        ({"layernorm_embedding": True}, "--layernorm-embedding True, which Llama and Qwen3"),
     ],
 )
 def test_what_they_do_not_compute_is_refused(options, said, data):

@@ -24,7 +24,7 @@ BFLOAT16 = pytest.param(
 )
 USUAL, SMALL = triton_launch.BLOCKS, {512: (16, 16, 4)}
 here_only = pytest.mark.skipif(GPU or INTERPRETED, reason="the other tests run in this process")
-PACKAGE, MEMORY = triton_launch.__package__, 99 * 1024
+MEMORY = 99 * 1024
 
 
 def run_interpreted(file, chosen):
@@ -84,8 +84,8 @@ def compile_for(monkeypatch, tmp_path):
     def prepare(capability):
         target, compiled = GPUTarget("cuda", capability, 32), []
 
-        def compile_it(module, kernel, rows, groups, /, *tensors, **options):
-            function = getattr(triton_launch.import_module(f"{PACKAGE}.{module}"), kernel)
+        def compile_it(kernels, kernel, rows, groups, /, *tensors, **options):
+            function = getattr(kernels(), kernel)
             compiled.append(function.warmup(*tensors, grid=(1,), **options))
 
         monkeypatch.setattr(triton_launch, "run", compile_it)

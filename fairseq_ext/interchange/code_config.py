@@ -21,6 +21,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import get_architecture
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.carried_files import VERSION
+from fairseq_ext.interchange.export_fairseq import FOLDED
 from fairseq_ext.models.model_options import name_positions, parse_cross_layers
 from fairseq_ext.models.options import DEFAULTS
 from fairseq_ext.models.pretrained import FIRST_POSITION
@@ -43,7 +44,6 @@ FORMS = {"norm": "layer", "ffn": "plain", "no_biases": False, "qk_norm": False} 
 
 POSITIONS_OPTIONS = SLOTS["positions"].list_names()
 PLAIN = (*EMBEDDED, "none")
-FOLDED = "static"
 
 
 def list_mechanisms(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,12 +66,17 @@ def needs_code(model: Mapping[str, Any], today: bool) -> bool:
         today: it is a language model of today's, with the forms of Llama's layers.
     """
     mechanisms, today = list_mechanisms(model), today and "encoder_layers" not in model
-    if get_architecture(model).startswith("transformer"):  # weights of heads are folded
-        known = {(name, FOLDED) for name in SLOTS["head_gate"].list_names()}
-        known |= {(name, "rotary") for name in POSITIONS_OPTIONS if today}
-        names = FORMS if today else {}
+    if today:
+        known, names = {(name, "rotary") for name in POSITIONS_OPTIONS}, [*FORMS]
+    elif get_architecture(model).startswith("transformer"):  # these are folded
+        known = {(name, gate) for name in SLOTS["head_gate"].list_names() for gate in FOLDED}
+        names = [f"{site}_kv_heads" for site in SITES]
+        sides = [side for side in ("encoder", "decoder") if f"{side}_layers" in model]
+        kinds = {name_positions(side, {**DEFAULTS, **model}) for side in sides}
+        if "none" in kinds and len(kinds) > 1:
+            return True
     else:
-        known, names = {("encoder_scorer", "disentangled")}, {}  # DeBERTa's
+        known, names = {("encoder_scorer", "disentangled")}, []  # DeBERTa's
     return any((n, value) not in known and n not in names for n, value in mechanisms.items())
 
 

@@ -17,6 +17,7 @@ Dropout falls on the final weights; each kernel makes the same decisions again.
 Tensors are [T, B * H, D] in memory, as fairseq's projections leave them, so that nothing is copied.
 """
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -148,4 +149,10 @@ class _Doubly(torch.autograd.Function):
 
 def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> None:
     """Run a kernel, for all rows [T, G, D]."""
-    triton_launch.run("doubly_triton_jit", kernel, *rows.shape[:2], *tensors, **options)
+    triton_launch.run(_import_kernels, kernel, *rows.shape[:2], *tensors, **options)
+
+
+def _import_kernels() -> ModuleType:
+    from fairseq_ext.mechanisms.kernels import doubly_triton_jit  # Triton may be missing
+
+    return doubly_triton_jit

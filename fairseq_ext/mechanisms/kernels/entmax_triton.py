@@ -3,6 +3,7 @@
 The gradient is that of `entmax.py`, by a second kernel, from scores and thresholds.
 """
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -93,4 +94,10 @@ def _options(scores: Tensor, alpha: Tensor | float | None) -> dict[str, Any]:
 def _run(kernel: str, scores: Tensor, *tensors: Tensor | None, **options: Any) -> None:
     """Run a program for every row of the scores."""
     rows = scores.numel() // scores.size(-1)
-    triton_launch.run("entmax_triton_jit", kernel, rows, 1, scores, *tensors, **options)
+    triton_launch.run(_import_kernels, kernel, rows, 1, scores, *tensors, **options)
+
+
+def _import_kernels() -> ModuleType:
+    from fairseq_ext.mechanisms.kernels import entmax_triton_jit  # Triton may be missing
+
+    return entmax_triton_jit

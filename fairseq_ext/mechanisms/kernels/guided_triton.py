@@ -20,6 +20,7 @@ gradients are written with time first; none of them is copied. With FEW_SCORES
 of two kernels takes more launches than there are otherwise.
 """
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -163,4 +164,10 @@ class _Guided(torch.autograd.Function):
 def _run(kernel: str, rows: Tensor, *tensors: Tensor | None, **options: Any) -> None:
     """Run a kernel, for all rows [B, h, T, D]."""
     batch, heads, length, _ = rows.shape
-    triton_launch.run("guided_triton_jit", kernel, length, batch * heads, *tensors, **options)
+    triton_launch.run(_import_kernels, kernel, length, batch * heads, *tensors, **options)
+
+
+def _import_kernels() -> ModuleType:
+    from fairseq_ext.mechanisms.kernels import guided_triton_jit  # Triton may be missing
+
+    return guided_triton_jit

@@ -8,9 +8,10 @@ the same decisions; both are hashes themselves, of places and of two seeds.
 import logging
 import math
 import os
+from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -98,22 +99,27 @@ def _triton_version() -> tuple[int, ...]:
 
 
 def run(
-    module: str, kernel: str, rows: int, groups: int, /, *tensors: Tensor | None, **options: Any
+    kernels: Callable[[], ModuleType],
+    kernel: str,
+    rows: int,
+    groups: int,
+    /,
+    *tensors: Tensor | None,
+    **options: Any,
 ) -> None:
     """Run a program for every block of the rows of every group.
 
     Args:
-        module: file of the kernel, in this folder.
+        kernels: imports the module of the kernel.
         kernel: its name.
         rows: of a group.
         groups: how many.
         tensors: the first one is on the device that runs it.
         options: further arguments.
     """
-    kernels = import_module(f"{__package__}.{module}")  # Triton may be missing
     programs = groups * math.ceil(rows / options.get("ROWS", 1))
     with torch.cuda.device_of(tensors[0]):
-        getattr(kernels, kernel)[(programs,)](*tensors, **options)
+        getattr(kernels(), kernel)[(programs,)](*tensors, **options)
 
 
 def draw_dropping(rate: float) -> dict[str, Any]:
