@@ -123,11 +123,6 @@ def _write(data: bytes) -> Callable[[Path], None]:
     return make
 
 
-def _make_folder(path: Path) -> None:
-    path.unlink(missing_ok=True)  # a command may read what it writes anew
-    path.mkdir(parents=True)
-
-
 def _prepend(data: bytes) -> Callable[[Path], None]:
     return lambda path: _write(data + path.read_bytes())(path)
 
@@ -170,8 +165,8 @@ def _flip(number: int) -> Fault:
 
 
 def _make_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+    path.unlink(missing_ok=True)  # a command may read what it writes anew
+    path.mkdir(parents=True)
 
 
 def _dangle(path: Path) -> None:
