@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import warm
+from corpora import builtin
 from triton_cases import compile_for, device, drawn_seeds  # noqa: F401 - fixtures
 
 import fairseq_ext.registry  # noqa: F401
@@ -20,7 +21,6 @@ from fairseq_ext import commands as process
 from fairseq_ext.attention import normalisers as softmax
 from fairseq_ext.mechanisms.kernels import doubly_cpu, guided
 from fairseq_ext.prepare import byte_bpe
-from fairseq_ext.prepare.toy.corpus import corpus
 
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "fairseq_ext"
@@ -28,6 +28,9 @@ PLUGIN = ROOT / "fairseq_ext"
 # of the script that runs the tests, and not of the checkouts that tests make
 for name in ("FAIRSEQ_EXT_PLACE", "FAIRSEQ_EXT_CALLER"):
     os.environ.pop(name, None)
+# a file of tests runs on each core: more threads would wait for each other, at five times the cost
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 warm.activate()
 process.set_up()  # tests call the functions of commands
 pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "hf_encoders", "shell")
@@ -212,7 +215,7 @@ def data_bin(real_lines, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def english() -> list[str]:
-    return [f"{english} It's {number}." for number, (english, _) in enumerate(corpus()["valid"])]
+    return [f"{english} It's {number}." for number, (english, _) in enumerate(builtin()["valid"])]
 
 
 @pytest.fixture(scope="session")
@@ -234,7 +237,7 @@ def encoder_data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("english")
     (folder / "text").mkdir()
     for split in ("train", "valid"):
-        lines = [english for english, _ in corpus()[split][:400]]
+        lines = [english for english, _ in builtin()[split][:400]]
         (folder / "text" / split).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     byte_bpe.prepare(folder / "text", folder / "bin" / "bpe", folder / "encoded", 400)
     fairseq(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from corpora import builtin
 from fairseq import checkpoint_utils
 from safetensors.torch import load_file, save_file
 from sentencepiece import sentencepiece_model_pb2 as formats
@@ -24,11 +25,10 @@ from fairseq_ext.data.vocabulary import Vocabulary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.interchange import hf_format
 from fairseq_ext.models.pretrained import FIRST_POSITION
-from fairseq_ext.prepare.toy.corpus import corpus
 
 NEAR = {"rtol": 0, "atol": 1e-4}
 
-TEXTS = [english for english, _ in corpus()["valid"][:12]] + ["Ça va, Mädchen?", "hm", "日本 ok"]
+TEXTS = [english for english, _ in builtin()["valid"][:12]] + ["Ça va, Mädchen?", "hm", "日本 ok"]
 
 SMALL = {
     "hidden_size": 32,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext.prepare.toy.corpus import corpus
+from corpora import builtin
 
-SENTENCES = [english for english, _ in corpus()["train"][:90]]
+SENTENCES = [english for english, _ in builtin()["train"][:90]]
 EXAMPLES = {"train": 26, "valid": 11, "test": 5}
 
 # Examples of every task, of sentences i, i + 1, ...

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PLUGIN, ROOT, fairseq, train_in_two_processes
+from corpora import builtin
 from fairseq_cli.train import cli_main
 from labelled import write_examples, write_vocabulary
 from safetensors.torch import load_file
@@ -19,12 +20,11 @@ from fairseq_ext import cli
 from fairseq_ext.criterions.adversarial.masking_rates import read_masking_rates
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation import predictions
-from fairseq_ext.prepare.toy.corpus import corpus
 from fairseq_ext.training_logs import read_log
 
 PAIRS = [
     [" ".join(re.findall(r"\w+|[^\w\s]", sentence.lower())) for sentence in pair]
-    for pair in corpus()["train"][:60]
+    for pair in builtin()["train"][:60]
 ]
 SENTENCES = [english for english, _ in PAIRS]
 FLAGS = [

@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import slow_but_first
 from conftest import PLUGIN, fairseq, start
+from corpora import builtin
 from fairseq import tasks
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -23,7 +24,6 @@ from fairseq_ext.attention.presets import PRESETS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.models.architectures import LM_SIZES
 from fairseq_ext.models.language_model import WITHOUT_EFFECT
-from fairseq_ext.prepare.toy.corpus import corpus
 from fairseq_ext.safe_loading import load_checkpoint
 from fairseq_ext.testing import check_mechanism, check_model
 from fairseq_ext.testing.mechanisms import build_tiny_model
@@ -211,7 +211,7 @@ def data(tmp_path_factory):
     """A binarised corpus of 60 and 20 lines."""
     folder = tmp_path_factory.mktemp("lm")
     for split in ("train", "valid"):
-        lines = [english.lower() for english, _ in corpus()[split][:60]]
+        lines = [english.lower() for english, _ in builtin()[split][:60]]
         (folder / split).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid")]
     fairseq("preprocess", "--only-source", *prefixes, f"--destdir={folder / 'bin'}")
