@@ -6,6 +6,7 @@ from pathlib import Path
 from conftest import ROOT
 
 IGNORED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build")
+MADE = shutil.ignore_patterns("[!.]*", ".writer.lock")
 FOLDERS = "fairseq_ext scripts docs tests benchmarks data-bin .ci .github examples".split()
 
 
@@ -14,10 +15,8 @@ def copy_repository(out: Path) -> Path:
     out.mkdir()
     for path in ROOT.iterdir():
         if path.name in FOLDERS:
-            shutil.copytree(path, out / path.name, ignore=IGNORED)
+            ignored = MADE if path.name == "data-bin" else IGNORED
+            shutil.copytree(path, out / path.name, ignore=ignored)
         elif path.is_file() and path.name != ".git" and not path.name.startswith(".cov"):
             shutil.copy(path, out / path.name)
-    for made in (out / "data-bin").iterdir():
-        if made.name != ".gitkeep":
-            shutil.rmtree(made)
     return out
