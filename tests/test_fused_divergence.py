@@ -6,6 +6,7 @@ import torch
 from fairseq_ext.criterions import fused_divergence
 from fairseq_ext.criterions.adversarial.embedding_noise import sum_of_kls
 from fairseq_ext.criterions.divergence import kl, symmetric_kl
+from fairseq_ext.criterions.fused_divergence import measure_divergence
 
 WEIGHTS = {kl: (1, 0), symmetric_kl: (0.5, 0.5), sum_of_kls: (1, 1)}
 DISTANCES = pytest.mark.parametrize("distance", WEIGHTS)
@@ -81,3 +82,29 @@ def test_there_may_be_no_rows(distance):
     assert found.shape == (0,)
     found.sum().backward()
     assert none.grad.shape == (0, 17)
+
+
+@pytest.mark.parametrize("words", [3, 40, 1000])
+@pytest.mark.parametrize("near", [1e-1, 1e-4, 1e-6])
+def test_nearly_equal_scores_have_exact_gradients_in_float32(words, near):
+    """Small noise moves scores by little; its ascent follows their gradient."""
+    torch.manual_seed(0)
+    clean = 3 * torch.randn(4, words)
+    other = clean + near * torch.randn(4, words)
+    found, exact = (
+        torch.autograd.grad(measure_divergence(x, y, 1.0, 1.0).sum(), (x, y))
+        for x, y in (
+            (clean.to(t).requires_grad_(), other.to(t).requires_grad_())
+            for t in (torch.float32, torch.float64)
+        )
+    )
+    for one, other in zip(found, exact, strict=True):
+        assert (one - other).norm() < 2e-6 * other.norm()
+
+
+def test_far_scores_stay_finite():
+    clean, other = torch.tensor([[200.0, 0.0, -200.0]]), torch.tensor([[-200.0, 0.0, 200.0]])
+    leaves = clean.requires_grad_(), other.requires_grad_()
+    loss = measure_divergence(*leaves, 1.0, 1.0).sum()
+    torch.testing.assert_close(loss, torch.tensor(800.0))
+    assert all(x.isfinite().all() for x in torch.autograd.grad(loss, leaves))

@@ -77,9 +77,8 @@ def _compute_part(
 ) -> Tensor:
     """Return the distances of some rows; write their gradients to `slopes`."""
     exact = torch.promote_types(torch.promote_types(clean.dtype, other.dtype), torch.float32)
-    logs, other_logs = (x.log_softmax(-1, dtype=exact) for x in (clean, other))
-    p, q, d = logs.exp(), other_logs.exp(), logs.sub_(other_logs)
-    apart = p - q
+    p, q = (x.softmax(-1, dtype=exact) for x in (clean, other))
+    d, apart = _compare(clean.to(exact), other.to(exact), p, q)
     # a sum of what is not negative, if weights are equal: nothing cancels
     difference = apart * a if a == b else a * p - b * q
     distances = (difference * d).sum(-1)
@@ -89,6 +88,19 @@ def _compute_part(
     if of_other is not None:
         of_other.copy_(_compute_slope(q, apart, d, -b, -a))
     return distances
+
+
+def _compare(clean: Tensor, other: Tensor, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p - log q and p - q of scores, also of nearly equal ones with all their digits.
+
+    Scores are subtracted, which is exact if they are near, and p - q is q expm1(log p - log q).
+    What all differences are wrong by follows from the sum of p - q, which is 0.
+    """
+    d = clean - other
+    d -= clean.logsumexp(-1, keepdim=True) - other.logsumexp(-1, keepdim=True)
+    apart = torch.where(d < 1, q * torch.expm1(d.clamp(max=1)), p - q)
+    off = apart.sum(-1, keepdim=True)
+    return d.sub_(off), apart.addcmul_(p, off, value=-1)
 
 
 def _compute_slope(p: Tensor, apart: Tensor, d: Tensor, a: float, b: float) -> Tensor:
