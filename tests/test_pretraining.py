@@ -353,7 +353,8 @@ def test_a_divergence_of_replacements_is_of_two_classes():
     output = model(**given["net_input"], classification_head_name=plain_text.REPLACED)
     [found] = OBJECTIVES[name].select_predictions(criterion, given, output)
     real = given["net_input"]["src_tokens"].ne(PAD)
-    expected = output[0].squeeze(-1)[real].sigmoid()
+    torch.testing.assert_close(found.weights, real.flatten())
+    expected = output[0].squeeze(-1).flatten().sigmoid()
     torch.testing.assert_close(found.scores.softmax(-1)[:, 1], expected)
 
 
