@@ -51,7 +51,7 @@ BOUNDS = {
     "masked_lm sink": (764, 2, 5_900),
     "masked_lm sinkformer": (919, 2, 6_400),
     "masked_lm sparsemax": (775, 2, 7_000),
-    "masked_lm t5": (704, 2, 5_600),
+    "masked_lm t5": (715, 2, 5_600),
     "masked_lm talking": (1_076, 2, 5_900),
     "masked_lm today": (857, 2, 5_400),
     "masked_lm una": (632, 2, 5_400),
