@@ -214,7 +214,7 @@ def test_commands(tmp_path):
     a, b, c = written(tmp_path, a=b"x y\n", b=b"z\n", c=b"1\n2\n")
     good = run(a, b)
     assert good.returncode == 0
-    assert good.stdout == f"{a}, {b}: 1 lines, 2 and 1 tokens\n"
+    assert good.stdout == "a, b: 1 lines, 2 and 1 tokens\n"
     bad = run(a, c)
     assert bad.returncode == 1 and not bad.stdout
     assert "Traceback" not in bad.stderr and "same number" in bad.stderr
