@@ -20,6 +20,7 @@ from fairseq_ext import registry, testing
 from fairseq_ext.attention.gates import HeadGate
 from fairseq_ext.attention.head_mixers import HeadMixer
 from fairseq_ext.attention.normalisers import NORMALISERS, Normaliser, Softmax
+from fairseq_ext.attention.scorers import Scorer
 from fairseq_ext.attention.slots import map_options
 from fairseq_ext.criterions.terms import Term
 from fairseq_ext.errors import UsageError
@@ -399,13 +400,14 @@ def test_normalisers_that_are_refused(arguments, options, part, said):
     assert before == NORMALISERS
 
 
-class Flat:
+class Flat(Scorer):
     """Scores that are all the same."""
 
     def __init__(self, heads, width=0):
+        super().__init__(heads)
         self.sizes = heads, width
 
-    def __call__(self, call):
+    def forward(self, call):
         return call.q.new_zeros(1, 1, call.q.size(2), call.k.size(2))
 
 
