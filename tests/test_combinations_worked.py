@@ -9,6 +9,7 @@ from worked_sentence import make_sentence
 
 from fairseq_ext.attention import Attention, AttentionRecorder, HeadGroup, Inputs, build_normaliser
 from fairseq_ext.attention.masks import DEFAULT_MASKS
+from fairseq_ext.attention.scorers import Scorer
 from fairseq_ext.mechanisms.gaussian import build_gaussian_heads
 from fairseq_ext.mechanisms.roles.role_masks import (
     NEVER_RARE,
@@ -51,6 +52,17 @@ WORKED = {
 }
 
 
+class Given(Scorer):
+    """Scores that are known."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, call):
+        return self.scores
+
+
 @pytest.mark.parametrize("kind", WORKED)
 @pytest.mark.parametrize("left", [False, True])
 def test_columns_are_normalised_over_the_queries_that_may_see_the_key(kind, left):
@@ -59,7 +71,7 @@ def test_columns_are_normalised_over_the_queries_that_may_see_the_key(kind, left
     heads = HeadGroup(
         1,
         normaliser=build_normaliser(kind, 1, **OPTIONS),
-        scorer=lambda call: scores.log().expand(1, 1, 5, 5),
+        scorer=Given(scores.log().expand(1, 1, 5, 5)),
         masks=(*DEFAULT_MASKS, RoleMask(("relative",))),
     )
     module, heard = (
