@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from safetensors.torch import load_file, save_file
 from stock_models import build_model, checkpoint
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -135,3 +136,29 @@ def test_what_ours_do_not_compute_is_refused(settings, said, tmp_path, hugging_f
     with pytest.raises(UsageError, match=said):
         cli.main(["import-hf", str(tmp_path / "x"), str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x.pop("model.norm.weight"), "model.norm.weight is missing, where config"),
+        (
+            lambda x: x.update({"model.norm.weight": torch.ones(31)}),
+            r"norm.weight is torch.float32 \[31\], where config.json asks .* \[32\]",
+        ),
+        (
+            lambda x: x.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(32)}),
+            r"without a place in our models \(model.layers.0.self_attn.q_proj.bias\)",
+        ),
+    ],
+    ids=["missing", "of another shape", "without a place"],
+)
+def test_parameters_that_do_not_fit_are_named(change, said, tmp_path, hugging_face):
+    model = hugging_face.LlamaForCausalLM(hugging_face.LlamaConfig(**SIZES))
+    model.save_pretrained(tmp_path / "x")
+    file = tmp_path / "x" / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(UsageError, match=said):
+        cli.main(["import-hf", str(tmp_path / "x"), str(tmp_path / "out")])

@@ -22,6 +22,7 @@ from fairseq_ext.evaluation.runs import get_architecture
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.carried_files import VERSION
 from fairseq_ext.interchange.export_fairseq import FOLDED
+from fairseq_ext.interchange.hf_llama import is_today
 from fairseq_ext.models.model_options import name_positions, parse_cross_layers
 from fairseq_ext.models.options import DEFAULTS
 from fairseq_ext.models.pretrained import FIRST_POSITION
@@ -59,14 +60,10 @@ def list_mechanisms(model: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in given.items() if not (n in POSITIONS_OPTIONS and v in PLAIN)}
 
 
-def needs_code(model: Mapping[str, Any], today: bool) -> bool:
-    """Tell whether a model has mechanisms that no class of transformers knows.
-
-    Args:
-        today: it is a language model of today's, with the forms of Llama's layers.
-    """
-    mechanisms, today = list_mechanisms(model), today and "encoder_layers" not in model
-    if today:
+def needs_code(model: Mapping[str, Any]) -> bool:
+    """Return whether a model has mechanisms that no class of transformers knows."""
+    mechanisms = list_mechanisms(model)
+    if is_today(model):  # with the forms of Llama's layers
         known, names = {(name, "rotary") for name in POSITIONS_OPTIONS}, [*FORMS]
     elif get_architecture(model).startswith("transformer"):  # these are folded
         known = {(name, gate) for name in SLOTS["head_gate"].list_names() for gate in FOLDED}

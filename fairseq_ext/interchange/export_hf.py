@@ -112,7 +112,7 @@ def convert(saved: dict[str, Any], checkpoint: Path, folder: Path | None, work: 
     """
     model, parameters = saved_options(saved), drop_adversaries(saved["model"])
     heads = find_unwanted_heads(task := saved_options(saved, "task"))
-    if needs_code(model, hf_llama.is_today(model)):
+    if needs_code(model):
         source = export_code.Source(saved, checkpoint, folder)
         find = partial(find_vocabulary, folder, checkpoint, saved)
         return export_code.export(source, heads, find, work)

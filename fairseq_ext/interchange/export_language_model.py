@@ -6,7 +6,6 @@ from typing import Any
 
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange import hf_llama
@@ -22,13 +21,8 @@ def convert(
 ) -> list[str]:
     """Write a language model of today as a Llama or Qwen3; return what was left out."""
     options, parameters = saved_options(saved), drop_adversaries(saved["model"])
-    name = get_architecture(options)
-    if not name.startswith("transformer_lm"):
-        raise UsageError(
-            f"{checkpoint} has --arch {name}, and Hugging Face has no such translation model of "
-            "today; give a language model, or one without --norm rms"
-        )
-    options = to_dict(default_options(MODEL_DATACLASS_REGISTRY[name])) | options
+    defaults = default_options(MODEL_DATACLASS_REGISTRY[get_architecture(options)])
+    options = to_dict(defaults) | options
     parameters = {n: x for n, x in parameters.items() if n.split(".")[-1] not in BUFFERS}
     config, tensors = hf_llama.export_model(options, parameters, checkpoint)
     data = folder or Path(str(saved_options(saved, "task").get("data", "")).partition(":")[0])

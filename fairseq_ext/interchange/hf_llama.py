@@ -65,24 +65,29 @@ SIZES = {
     "decoder_kv_heads": "num_key_value_heads",
 }
 
-PARAMETERS = {
-    "decoder.embed_tokens.weight": "model.embed_tokens.weight",
-    "decoder.layer_norm.weight": "model.norm.weight",
-    "decoder.output_projection.weight": "lm_head.weight",
-}
 EMBEDDED, OUTPUT = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
-LAYER = {
-    "self_attn.q_proj.weight": "self_attn.q_proj.weight",
-    "self_attn.k_proj.weight": "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight": "self_attn.v_proj.weight",
-    "self_attn.out_proj.weight": "self_attn.o_proj.weight",
-    "self_attn.q_norm.weight": "self_attn.q_norm.weight",
-    "self_attn.k_norm.weight": "self_attn.k_norm.weight",
-    "self_attn_layer_norm.weight": "input_layernorm.weight",
-    "final_layer_norm.weight": "post_attention_layernorm.weight",
-    "fc2.weight": "mlp.down_proj.weight",
+PARAMETERS = {
+    EMBEDDED: (("model.embed_tokens.weight",), "VD"),
+    "decoder.layer_norm.weight": (("model.norm.weight",), "D"),
+    OUTPUT: (("lm_head.weight",), "VD"),
 }
-GATED = ("mlp.gate_proj.weight", "mlp.up_proj.weight")  # together fc1
+LAYER = {
+    "fc1.weight": (("mlp.gate_proj.weight", "mlp.up_proj.weight"), "FD"),
+    "fc2.weight": (("mlp.down_proj.weight",), "DF"),
+    "self_attn.q_proj.weight": (("self_attn.q_proj.weight",), "QD"),
+    "self_attn.k_proj.weight": (("self_attn.k_proj.weight",), "KD"),
+    "self_attn.v_proj.weight": (("self_attn.v_proj.weight",), "KD"),
+    "self_attn.out_proj.weight": (("self_attn.o_proj.weight",), "DQ"),
+    "self_attn.q_norm.weight": (("self_attn.q_norm.weight",), "W"),
+    "self_attn.k_norm.weight": (("self_attn.k_norm.weight",), "W"),
+    "self_attn_layer_norm.weight": (("input_layernorm.weight",), "D"),
+    "final_layer_norm.weight": (("post_attention_layernorm.weight",), "D"),
+}
+"""Parameter -> its names there, and the shape of each: V symbols, D features, F features between
+the linear maps, Q and K of all heads of queries and keys, W of one head."""
+
+ROTATED = {"q_proj": "Q", "k_proj": "K", "q_norm": "W", "k_norm": "W"}
+BUFFERS = ".rotary_emb.inv_freq"  # of early files
 
 
 def to_halves(rows: Tensor, heads: int) -> Tensor:
@@ -96,8 +101,8 @@ def to_pairs(rows: Tensor, heads: int) -> Tensor:
 
 
 def is_today(options: Mapping[str, Any]) -> bool:
-    """Return whether a language model has the norm of today's, which decides its kind here."""
-    return options.get("norm") == "rms"
+    """Return whether a model is a language model with the norm of today's."""
+    return options.get("norm") == "rms" and "encoder_layers" not in options
 
 
 def export_model(
@@ -114,14 +119,12 @@ def export_model(
     tied = EMBEDDED in state and OUTPUT in state and state[EMBEDDED].equal(state[OUTPUT])
     kind, architecture = KINDS[bool(options.get("qk_norm"))]
     tensors: dict[str, Tensor] = {}
-    for name, theirs, which in list_parameters(options):
+    for name, (theirs, _) in list_parameters(options).items():
         if name not in state:
             raise UsageError(f"{place} has no {name}; give a whole language model")
-        part = state.pop(name)
-        if len(theirs) == 2:
-            tensors |= dict(zip(theirs, part.chunk(2), strict=True))
-        else:
-            tensors[theirs[0]] = to_halves(part, heads[which]) if which else part
+        rows, rotated = state.pop(name), ROTATED.get(name.split(".")[-2])
+        rows = to_halves(rows, heads[rotated]) if rotated else rows
+        tensors |= dict(zip(theirs, rows.chunk(len(theirs)), strict=True))
     if state:
         raise UsageError(f"{place} has {min(state)}, which {kind} of Hugging Face has not")
     if tied:
@@ -131,8 +134,8 @@ def export_model(
         "architectures": [architecture],
         "model_type": kind,
         **{theirs: options[ours] for ours, theirs in SIZES.items()},
-        "num_key_value_heads": heads["k"],
-        "head_dim": width // heads["q"],
+        "num_key_value_heads": heads["K"],
+        "head_dim": width // heads["Q"],
         "vocab_size": len(parameters[EMBEDDED]),
         "hidden_act": GATES[options["ffn"]],
         "max_position_embeddings": options["max_target_positions"] or options["tokens_per_sample"],
@@ -153,9 +156,9 @@ def import_model(
         UsageError: its settings or parameters are not those of a model that ours can be.
     """
     file = place / "config.json"
-    hf.check_settings(
-        config, {**THEIRS, "head_dim": [None, find_width(config)]}, file, "our models"
-    )
+    config = {"num_key_value_heads": config.get("num_attention_heads"), **config}
+    width = find_width(config, file)
+    hf.check_settings(config, {**THEIRS, "head_dim": [None, width]}, file, "our models")
     rope = {**(config.get("rope_parameters") or config.get("rope_scaling") or {})}
     theta = rope.get("rope_theta", config.get("rope_theta", THETA))
     if theta != THETA or rope.get("rope_type", "default") != "default":
@@ -176,45 +179,61 @@ def import_model(
         "dropout": 0.0,
         "max_target_positions": config["max_position_embeddings"],
     }
+    heads = count_heads(options)
+    sizes = {"V": config["vocab_size"], "D": config["hidden_size"], "W": width}
+    sizes |= {"F": config["intermediate_size"], **{n: heads[n] * width for n in "QK"}}
     # without its version fairseq takes the last norm away
-    heads, state = count_heads(options), {"decoder.version": torch.tensor([3.0])}
-    for name, theirs, which in list_parameters(options):
-        parts = [tensors[each] for each in theirs if each in tensors]
-        if len(parts) == len(theirs):
-            part = torch.cat([part.float() for part in parts])
-            state[name] = to_pairs(part, heads[which]) if which else part
-        elif name == OUTPUT and options["share_decoder_input_output_embed"]:
+    rest, state = dict(tensors), {"decoder.version": torch.tensor([3.0])}
+    for name, (theirs, letters) in list_parameters(options).items():
+        if name == OUTPUT and options["share_decoder_input_output_embed"]:
+            rest.pop(theirs[0], None)
             state[name] = state[EMBEDDED]
-        else:
-            raise UsageError(f"{place} has no {theirs[0]}; give a whole language model")
+            continue
+        shape = tuple(sizes[letter] for letter in letters)
+        rows = torch.cat([_take(rest, each, shape, place) for each in theirs])
+        rotated = ROTATED.get(name.split(".")[-2])
+        state[name] = to_pairs(rows, heads[rotated]) if rotated else rows
+    if further := sorted(name for name in rest if not name.endswith(BUFFERS)):
+        raise UsageError(
+            f"{place} has parameters without a place in our models ({', '.join(further[:3])}); "
+            "give a plain Llama or Qwen3"
+        )
     return options, state
 
 
-def find_width(config: Mapping[str, Any]) -> int:
-    """Return the width of a head; raise UsageError for sizes that are none."""
-    sizes: dict[str, Any] = {name: config.get(name) for name in SIZES.values()}
-    hf.check_sizes(sizes, Path("config.json"), sizes)
-    hf.check_heads(sizes["hidden_size"], sizes["num_attention_heads"], Path("config.json"))
+def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], place: Path) -> Tensor:
+    """Remove a parameter and return it in 32 bits; raise UsageError if it is not of this shape."""
+    value = tensors.pop(name, None)
+    if value is None or value.shape != shape or not value.is_floating_point():
+        present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
+        raise UsageError(
+            f"{place}: {name} is {present}, where config.json asks for floating-point numbers "
+            f"{[*shape]}; give a whole Llama or Qwen3"
+        )
+    return value.float()
+
+
+def find_width(config: Mapping[str, Any], file: Path) -> int:
+    """Return the width of a head; raise UsageError for sizes in a file that are none."""
+    names = (*SIZES.values(), "vocab_size", "max_position_embeddings")
+    sizes: dict[str, Any] = {name: config.get(name) for name in names}
+    hf.check_sizes(sizes, file, sizes)
+    hf.check_heads(sizes["hidden_size"], sizes["num_attention_heads"], file)
     return sizes["hidden_size"] // sizes["num_attention_heads"]
 
 
 def count_heads(options: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of heads of queries, of keys, and of a gain that all heads share."""
+    """Return the number of heads of queries Q, of keys K, and of a gain W that all heads share."""
     queries = options["decoder_attention_heads"]
-    return {"q": queries, "k": options.get("decoder_kv_heads") or queries, "norm": 1}
+    return {"Q": queries, "K": options.get("decoder_kv_heads") or queries, "W": 1}
 
 
-def list_parameters(options: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], str]]:
-    """Return for each parameter its name, its names there, and whose rows are rotated, or ""."""
-    rotated = {"q_proj": "q", "k_proj": "k", "q_norm": "norm", "k_norm": "norm"}
-    names: list[tuple[str, tuple[str, ...], str]] = [
-        (ours, (theirs,), "") for ours, theirs in PARAMETERS.items()
-    ]
+def list_parameters(options: Mapping[str, Any]) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Return the parameters of a model: name -> names there, and letters of their shape."""
+    found: dict[str, tuple[tuple[str, ...], str]] = {**PARAMETERS}
     for number in range(options["decoder_layers"]):
-        here, there = f"decoder.layers.{number}.", f"model.layers.{number}."
-        names.append((f"{here}fc1.weight", tuple(there + name for name in GATED), ""))
-        for ours, theirs in LAYER.items():
-            part = ours.split(".")[1]
-            if options.get("qk_norm") or not part.endswith("_norm"):
-                names.append((here + ours, (there + theirs,), rotated.get(part, "")))
-    return names
+        for ours, (theirs, letters) in LAYER.items():
+            if options.get("qk_norm") or letters != "W":
+                names = tuple(f"model.layers.{number}.{name}" for name in theirs)
+                found[f"decoder.layers.{number}.{ours}"] = names, letters
+    return found

@@ -17,7 +17,7 @@ Example:
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -76,33 +76,26 @@ def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
     for name in args.path.glob("*"):
         check_regular(name, MOST_BYTES if name.suffix in (".json", ".txt") else inf)
-    if hf.read_json(args.path / "config.json").get("model_type") in hf_llama.NAMES:
-        run_language_model(args)
-        return
+    config, pooler = hf.read_json(args.path / "config.json"), args.pooler == "pretrained"
     with new_folder(args.out) as work:
-        state, unused = convert(args.path, work, args.out, args.pooler == "pretrained", args.heads)
-        unknown = hf_vocabulary.count_unknown(Vocabulary.load(work))
+        if (kind := config.get("model_type")) in hf_llama.NAMES:
+            tensors, unused = read_tensors(args.path, kind, pooler, args.heads)
+            said = import_language_model.convert(config, tensors, args.path, work, args.out)
+        else:
+            state, unused = convert(args.path, work, args.out, pooler, args.heads)
+            said = describe(state, work)
     print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
     if unused:
         print(f"left out: {', '.join(unused)}")
-    if hf.OUTPUT_BIAS not in state:
-        print("there is no head for masked language modelling")
-    print(f"{unknown} tokens of a probe text are unknown")
+    for line in said:
+        print(line)
 
 
-def run_language_model(args: argparse.Namespace) -> None:
-    """Write the folder of a language model, and print what was left out."""
-    if args.pooler != "new":
-        raise UsageError(f"{args.path} has no pooler, which --pooler keeps; leave that out")
-    config = hf.read_json(args.path / "config.json")
-    with new_folder(args.out) as work:
-        tensors, unused = read_tensors(args.path, config["model_type"], heads=args.heads)
-        lacking = import_language_model.convert(config, tensors, args.path, work, args.out)
-    print(f"{args.out} has model.pt, dict.txt and tokenizer.json")
-    if unused:
-        print(f"left out: {', '.join(unused)}")
-    if lacking:
-        print(f"new, with scores of 0: {' '.join(lacking)}")
+def describe(state: Mapping[str, Tensor], work: Path) -> list[str]:
+    """Return what else is to be said of an encoder that was written."""
+    lines = [] if hf.OUTPUT_BIAS in state else ["there is no head for masked language modelling"]
+    unknown = hf_vocabulary.count_unknown(Vocabulary.load(work))
+    return [*lines, f"{unknown} tokens of a probe text are unknown"]
 
 
 def convert(

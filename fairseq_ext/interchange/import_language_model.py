@@ -21,9 +21,9 @@ TOKENIZER = "tokenizer.json"
 def convert(
     config: dict[str, Any], tensors: dict[str, Tensor], path: Path, work: Path, out: Path
 ) -> list[str]:
-    """Write a language model as a fairseq checkpoint; return the symbols that it does not know.
+    """Write a language model as a fairseq checkpoint; return what is to be said of it.
 
-    These get rows of zeros, so that their scores are 0.
+    Symbols that it does not know get rows of zeros, so that their scores are 0.
 
     Args:
         config: its settings.
@@ -50,7 +50,7 @@ def convert(
     checkpoint = make_checkpoint(options, state, out.absolute(), "language_modeling")
     with (work / "model.pt").open("wb") as file:  # so that an error of the disk is Python's
         torch.save(checkpoint, file)
-    return lacking
+    return [f"new, with scores of 0: {' '.join(lacking)}"] if lacking else []
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
