@@ -193,7 +193,7 @@ def test_encoders(library, tmp_path, architecture, options):
 @torch.no_grad()
 @pytest.mark.slow
 def test_what_fairseq_generates(library, hybrid_run, data_bin, tmp_path):
-    """Of a trained checkpoint: greedy search, and the scores of every token that it wrote."""
+    """A trained checkpoint writes the same by greedy search, with the score of every token."""
     checkpoint = hybrid_run / "checkpoint_last.pt"
     config = export(checkpoint, tmp_path / "out")
     assert [len(config[f"{side}_side"]["numbers"]) for side in ("encoder", "decoder")] == [4, 3]
@@ -278,7 +278,7 @@ def test_what_is_refused(tmp_path, options, message):
 def test_dictionaries_that_do_not_belong(tmp_path):
     _, checkpoint = save_model("transformer_lm_sink_tiny", tmp_path / "data")
     (tmp_path / "data" / "dict.txt").write_text("a 1\n", "utf-8")
-    with pytest.raises(UsageError, match="dict.txt has 5 symbols, and"):
+    with pytest.raises(UsageError, match="dict.txt has 5 symbols, and the model"):
         export(checkpoint, tmp_path / "out")
 
 

@@ -34,7 +34,7 @@ def slopes(distance, scores, needed=(True, True)):
 @DISTANCES
 @pytest.mark.parametrize("part", [1, 40, 10**6])
 def test_distances_and_gradients(distance, part, monkeypatch):
-    """Of parts of one row, of two, and of all."""
+    """Parts have one row, two, or all."""
     monkeypatch.setattr(fused_divergence, "ELEMENTS", {"cpu": part})
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         found = slopes(distance, draw(dtype))

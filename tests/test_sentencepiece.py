@@ -42,7 +42,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("kind", sentencepiece.KINDS)
 def test_raw_text_comes_back(folder, kind):
-    """Of pieces, each in the dictionary but for characters that the training text lacks."""
+    """Each piece is in the dictionary, but for characters that the training text lacks."""
     pieces = prepare(folder, "--vocab-size", "150", "--model-type", kind)
     for name in ("train.en", "train.de"):
         joined = [post_process(line, "sentencepiece") for line in pieces[name]]

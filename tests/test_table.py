@@ -951,7 +951,7 @@ def test_results_older_than_the_checkpoint_are_named(tmp_path, table):
 
 
 def test_the_checkpoint_of_each_result_is_named(tmp_path, table):
-    """As a sweep notes it; beside it nobody does."""
+    """A sweep notes it; without one nobody does."""
     run, other = make(tmp_path / "una"), make(tmp_path / "dna")
     answer = {"predicted": "a", "label": "a", "right": "a"}
     for each in (run, other):

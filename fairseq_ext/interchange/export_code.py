@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq import utils
-from fairseq.data import Dictionary
 from safetensors.torch import save
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -23,6 +22,8 @@ from fairseq_ext.evaluation.runs import BUFFERS
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.carried_files import REMOTE_CODE, write_flat
 from fairseq_ext.interchange.code_config import MODELING, describe_model, find_modules
+from fairseq_ext.interchange.hf_sequence_tokenizers import NAMES, read_dictionary
+from fairseq_ext.interchange.hf_sequences import NUMBERS
 from fairseq_ext.interchange.hf_vocabulary import (
     check_order,
     find_special_tokens,
@@ -46,9 +47,8 @@ ACCEPTED: dict[str, list] = {
 }
 """Values that options must have; the first is the value in a checkpoint without the option."""
 
-SPECIAL = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 SIZES = ("embed_dim", "attention_heads", "ffn_embed_dim", "layers")
-BOS, PAD, EOS = 0, 1, 2
+PAD, EOS = NUMBERS["pad_token_id"], NUMBERS["eos_token_id"]
 ANY_LENGTH = 10**6
 SEARCH = {
     "decoder_start_token_id": EOS,
@@ -95,11 +95,10 @@ def export(
         vocabulary = find_vocabulary()
         config["pad_token_id"] = write_encoder_tokenizer(vocabulary, state, config, source, work)
     else:
-        numbers = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
         write_dictionaries(source, config, work)
         search = SEARCH if config["is_encoder_decoder"] else {}
-        hf.write_json(numbers | search, work / "generation_config.json")
-        config |= numbers
+        hf.write_json(NUMBERS | search, work / "generation_config.json")
+        config |= NUMBERS
     check_parameters(state, config, source.checkpoint)
     kept = {n: x.contiguous() for n, x in state.items() if n not in config["tied"]}
     (work / "model.safetensors").write_bytes(save(kept, {"format": "pt"}))
@@ -198,22 +197,16 @@ def load_dictionary(name: str, task: Mapping[str, Any], size: int, source: Sourc
             f"{' and '.join(map(str, folders))} have no {name}; give --vocabulary, the folder with "
             "the dictionaries that the model was trained with"
         )
-    dictionary = Dictionary.load(str(path))
-    if len(dictionary) != size:
-        raise UsageError(
-            f"{path} has {len(dictionary)} symbols, and {source.checkpoint} {size}; give "
-            "--vocabulary, the folder of its own"
-        )
-    return dictionary.symbols
+    return read_dictionary(path, size)
 
 
 def write_words(symbols: list[str], surrounded: str, folder: Path) -> None:
     """Write a tokeniser of symbols between spaces."""
     vocabulary = {symbol: i for i, symbol in enumerate(symbols)}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=SPECIAL["unk_token"]))
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=NAMES["unk_token"]))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.post_processor = TemplateProcessing(
-        single=surrounded, special_tokens=[(SPECIAL["eos_token"], EOS)]
+        single=surrounded, special_tokens=[(NAMES["eos_token"], EOS)]
     )
-    tokenizer.add_special_tokens(list(SPECIAL.values()))
-    write_tokenizer(tokenizer, SPECIAL, ANY_LENGTH, False, folder)
+    tokenizer.add_special_tokens(list(NAMES.values()))
+    write_tokenizer(tokenizer, NAMES, ANY_LENGTH, False, folder)

@@ -39,7 +39,7 @@ from fairseq_ext.attention.slots import SLOTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
 from fairseq_ext.interchange.hf_format import check_settings
-from fairseq_ext.interchange.new_checkpoint import check_output, write_checkpoint
+from fairseq_ext.interchange.new_checkpoint import add_checkpoints, check_output, write_checkpoint
 from fairseq_ext.interchange.stock_projections import fold_model
 from fairseq_ext.models.architectures import FAMILIES
 from fairseq_ext.models.config import default_options, list_options, stock_options, to_dict
@@ -108,10 +108,7 @@ def list_accepted() -> dict[str, list]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext export-fairseq`."""
-    add = parser.add_argument
-    add("checkpoint", type=Path, metavar="CHECKPOINT")
-    add("output", type=Path, metavar="OUT")
-    add("--force", action="store_true", help="replace OUT if it exists")
+    add_checkpoints(parser)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def write_moses_tokenizer(
     (work / "merges.txt").write_text("".join(f"{' '.join(pair)}\n" for pair in merges), "utf-8")
     lower = True
     for side, language in (("src", args["source_lang"]), ("tgt", args["target_lang"])):
-        words = _read_dictionary(data / f"dict.{language}.txt", config[f"{side}_vocab_size"])
+        words = read_dictionary(data / f"dict.{language}.txt", config[f"{side}_vocab_size"])
         numbers = {_name_in_fsmt(symbol): i for i, symbol in enumerate(words)}
         if len(numbers) < len(words):
             raise UsageError(
@@ -67,7 +67,7 @@ def _name_in_fsmt(symbol: str) -> str:
     return symbol.removesuffix("@@") if symbol.endswith("@@") else f"{symbol}</w>"
 
 
-def _read_dictionary(file: Path, size: int) -> list[str]:
+def read_dictionary(file: Path, size: int) -> list[str]:
     """Return the symbols of a dictionary; raise UsageError if it is not that of the model."""
     if not file.is_file():
         raise UsageError(f"{file} is not there; give --vocabulary, the folder of the training data")
@@ -85,7 +85,7 @@ def write_text_tokenizer(config: Mapping[str, Any], data: Path, work: Path) -> N
 
     A text begins with </s>, as sentences do in training.
     """
-    words = _read_dictionary(data / "dict.txt", config["vocab_size"])
+    words = read_dictionary(data / "dict.txt", config["vocab_size"])
     numbers = {word: i for i, word in enumerate(words)}
     if any((data / name).is_file() for name in TOKENISERS):
         vocabulary = Vocabulary.load(data)

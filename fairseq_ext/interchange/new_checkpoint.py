@@ -1,5 +1,6 @@
 """Checkpoints that were not saved by a training."""
 
+import argparse
 import os
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ def make_checkpoint(
         "extra_state": {"train_iterator": {"epoch": 1}},
         "task_state": {},
     }
+
+
+def add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a verb that makes one checkpoint of another."""
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT")
+    add("output", type=Path, metavar="OUT")
+    add("--force", action="store_true", help="replace OUT if it exists")
 
 
 def check_output(output: Path, force: bool) -> None:

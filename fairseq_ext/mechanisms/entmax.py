@@ -19,9 +19,8 @@ from fairseq_ext.mechanisms.kernels import entmax_triton, recomputed
 
 ALPHAS = 1.01, 1.99  # of learned ones; nearer to 1 powers overflow, and the weights are softmax's
 STEPS = 40  # of Newton's method at most; 3 to 6 are usual
-STEPS_UNASKED = (
-    entmax_triton.STEPS
-)  # of a GPU, which would be waited for to be asked whether it is done
+# of a GPU, which would be waited for to be asked whether it is done
+STEPS_UNASKED = entmax_triton.STEPS
 
 
 @dataclass

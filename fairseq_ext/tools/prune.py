@@ -31,7 +31,7 @@ from fairseq_ext.criterions.composite import ALIASES, AliasCriterion, CompositeC
 from fairseq_ext.criterions.objectives import OBJECTIVES
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import count_parameters
-from fairseq_ext.interchange.new_checkpoint import check_output, write_checkpoint
+from fairseq_ext.interchange.new_checkpoint import add_checkpoints, check_output, write_checkpoint
 from fairseq_ext.mechanisms.head_gates import L0Gate
 from fairseq_ext.models.config import default_options, to_transformer_config
 from fairseq_ext.models.layers import build_attention
@@ -64,10 +64,7 @@ class Pruned(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext prune`."""
-    add = parser.add_argument
-    add("checkpoint", type=Path, metavar="CHECKPOINT")
-    add("output", type=Path, metavar="OUT")
-    add("--force", action="store_true", help="replace OUT if it exists")
+    add_checkpoints(parser)
 
 
 def run(args: argparse.Namespace) -> None:

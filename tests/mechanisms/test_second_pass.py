@@ -272,7 +272,7 @@ def test_a_second_pass_is_the_naive_one(empty, heads, padded_rows, padding):
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("padding", [PADDING, None], ids=["padded", "not padded"])
 def test_a_kernel_adds_masks_of_units(empty, heads, padding, monkeypatch):
-    """As on GPUs, unless rows that keep no key change their scores."""
+    """It is used on GPUs, unless rows that keep no key change their scores."""
     kernel, used = functional.scaled_dot_product_attention, []
 
     def attend(*args, **options):
