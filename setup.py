@@ -62,7 +62,7 @@ EXTRAS = {
     "gpu": ["triton>=3.6"],
     "test": [
         "fastBPE>=0.1; python_version < '3.12'",  # where fairseq needs a compiler, too
-        *("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"),
+        *("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6"),
         *("ruff>=0.9", "mypy>=1.11", "import-linter>=2.5", "pre-commit>=3"),
         *("nbmake>=1.5", "ipykernel>=6"),  # the notebook of examples/
         *DOCS,

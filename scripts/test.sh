@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-install_environment test pytest xdist hypothesis mypy importlinter
+install_environment test pytest pytest_timeout xdist hypothesis mypy importlinter
 cd "$ROOT"
 # whatever package the environment has, this one is tested
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}

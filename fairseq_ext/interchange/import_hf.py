@@ -74,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the folder, and print what was left out."""
-    for name in args.path.glob("*"):
-        check_regular(name, MOST_BYTES if name.suffix in (".json", ".txt") else inf)
+    check_files(args.path)
     config, pooler = hf.read_json(args.path / "config.json"), args.pooler == "pretrained"
     with new_folder(args.out) as work:
         if (kind := config.get("model_type")) in hf_llama.NAMES:
@@ -113,6 +112,7 @@ def convert(
     Raises:
         UsageError: the encoder cannot be read, or cannot be represented exactly.
     """
+    check_files(path)
     config = read_config(path)
     deberta = config["model_type"] in hf_deberta.KINDS
     if deberta and pooler:
@@ -133,6 +133,12 @@ def convert(
     with (work / "model.pt").open("wb") as file:  # so that an error of the disk is Python's
         torch.save(checkpoint, file)
     return state, unused
+
+
+def check_files(path: Path) -> None:
+    """Raise UsageError if a file of the folder is a pipe or a device, or far too long a text."""
+    for file in path.glob("*"):
+        check_regular(file, MOST_BYTES if file.suffix in (".json", ".txt") else inf)
 
 
 def read_config(path: Path) -> dict[str, Any]:
