@@ -107,7 +107,7 @@ RULES: dict[str, Rule | list[Rule]] = {
         _rule(
             "mask_whole_words",
             _fails_with_whole_words,
-            "fairseq's task fails with whole words; leave the flag out",
+            "fairseq's task looks for the BPE in settings that it lacks; leave the flag out",
         ),
         *(
             _rule(
