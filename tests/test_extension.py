@@ -14,6 +14,7 @@ import pytest
 import torch
 from commands import generate, read_hypotheses, read_parameters
 from conftest import PLUGIN, ROOT, TRAIN, fairseq
+from fairseq import options
 from fairseq.options import get_training_parser, parse_args_and_arch
 
 from fairseq_ext import registry, testing
@@ -170,6 +171,16 @@ def test_help_lists_the_flags_of_an_architecture(capsys):
         parse_args_and_arch(get_training_parser(), ["--arch", "transformer_una_tiny", "--help"])
     said = capsys.readouterr().out
     assert "--encoder-normaliser" in said and "--encoder-layers" in said
+
+
+@pytest.mark.parametrize(
+    "command", ["training", "generation", "validation", "preprocessing", "eval_lm"]
+)
+def test_help_needs_no_architecture(command, capsys):
+    parser = getattr(options, f"get_{command}_parser")()
+    with pytest.raises(SystemExit, match="0"):
+        parse_args_and_arch(parser, ["--help"])
+    assert "--user-dir" in capsys.readouterr().out
 
 
 def test_it_is_resumed_and_not_with_another_option(data_bin, checkpoint, tmp_path):

@@ -94,12 +94,18 @@ def check_ranges() -> None:
 
 
 def _answer_help_last(parser: ArgumentParser, words: Sequence[str]) -> None:
-    """Leave --help out of the next pass over the flags, after which others are added."""
+    """Leave --help out of the next pass over the flags, after which others are added.
+
+    Without --arch, or without --task, there are none to wait for.
+    """
     asked = {"-h", "--help"}.intersection(words)
 
     def parse_without_help(*_: Any, **__: Any) -> tuple[Namespace, list[str]]:
         del parser.parse_known_args
-        return parser.parse_known_args([word for word in words if word not in asked])
+        parsed = parser.parse_known_args([word for word in words if word not in asked])
+        if None in (getattr(parsed[0], part, "") for part in ("arch", "task")):
+            parser.parse_known_args(words)
+        return parsed
 
     if asked:
         parser.parse_known_args = parse_without_help  # type: ignore[assignment, method-assign]

@@ -69,81 +69,93 @@ def check_data() -> None:
     Since: always.
     Until: fairseq prints a sentence for them.
     """
-    from fairseq import models, utils
     from fairseq.tasks import TASK_REGISTRY
+
+    wrap("fairseq.models", "build_model", _build_model)
+    wrap("fairseq.tasks", "setup_task", _set_up_task)
+    for task in {task for task in TASK_REGISTRY.values() if "load_dataset" in vars(task)}:
+        wrap(f"{task.__module__}:{task.__qualname__}", "load_dataset", _load_dataset)
+
+
+def _build_model(original: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    from fairseq import models
+
+    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    if name:
+        known = {**models.MODEL_REGISTRY, **models.ARCH_MODEL_REGISTRY}
+        check_name("the architecture", name, known)
+    model = original(cfg, *args, **kwargs)
+    if type(model).__module__.startswith("fairseq_ext."):
+        choose_library(model)
+    return model
+
+
+def _set_up_task(original: Callable, cfg: Any, **kwargs: Any) -> Any:
+    from fairseq import utils
+    from fairseq.tasks import TASK_REGISTRY
+
+    name = getattr(cfg, "_name", None) or getattr(cfg, "task", None)
+    if name not in TASK_REGISTRY:
+        raise UsageError(
+            f"there is no --task {name}; give the --user-dir of the package that has it"
+        )
+    folders = [Path(path) for path in utils.split_paths(getattr(cfg, "data", None) or "")]
+    if not kwargs.get("from_checkpoint"):  # which may hold all that the task needs
+        for folder in folders:
+            _check_folder(folder)
+        check_other_dictionaries(folders)
+    given = [getattr(cfg, language, None) for language in LANGUAGES]
+    try:
+        task = original(cfg, **kwargs)
+    except Exception as error:
+        if str(error).startswith("Could not infer language pair"):
+            raise UsageError(
+                f"{folders[0]} has no text in two languages, such as train.de-en.de.idx, which "
+                f"--task {name} needs; give the folder of a translation, or another --task"
+            ) from None
+        if "'add_special_symbols'" in str(error):  # that legacy dictionaries do not take
+            raise UsageError(
+                f"--task {name} cannot be used, since this version of fairseq does not read "
+                "its dictionaries; give another --task, such as masked_lm"
+            ) from None
+        raise
+    used = getattr(task, "cfg", None) or cfg  # legacy tasks have none
+    _check_languages(given, [getattr(used, language, None) for language in LANGUAGES])
+    return task
+
+
+def _load_dataset(original: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
+    cfg: Any = task.cfg or getattr(task, "args", None)  # of legacy tasks
+    try:
+        loaded = original(task, split, *args, **kwargs)
+        check_alignments(cfg, split, task.datasets.get(split))
+        return loaded
+    except FileNotFoundError as error:
+        if not str(error).startswith("Dataset not found"):
+            raise
+        raise UsageError(
+            f"there is no subset {split} of this --task and its languages: "
+            f"{_describe_subsets_of(cfg, str(error))}; give one of these, as --train-subset, "
+            "--valid-subset, --gen-subset or --split"
+        ) from None
+    except AssertionError as error:
+        if not str(error).startswith("Source and target must contain the same number"):
+            raise
+        raise UsageError(
+            f"the two sides of {split} in {cfg.data} have different numbers of sentences; "
+            "binarise parallel text again with fairseq-preprocess"
+        ) from None
+
+
+def _describe_subsets_of(cfg: Any, message: str) -> str:
+    """Describe the subsets in the folder that fairseq's message names in brackets."""
+    from fairseq import utils
 
     from fairseq_ext.data.binarised import describe_subsets
 
-    def setup(original: Callable, cfg: Any, **kwargs: Any) -> Any:
-        name = getattr(cfg, "_name", None) or getattr(cfg, "task", None)
-        if name not in TASK_REGISTRY:
-            raise UsageError(
-                f"there is no --task {name}; give the --user-dir of the package that has it"
-            )
-        folders = [Path(path) for path in utils.split_paths(getattr(cfg, "data", None) or "")]
-        if not kwargs.get("from_checkpoint"):  # which may hold all that the task needs
-            for folder in folders:
-                _check_folder(folder)
-            check_other_dictionaries(folders)
-        given = [getattr(cfg, language, None) for language in LANGUAGES]
-        try:
-            task = original(cfg, **kwargs)
-        except Exception as error:
-            if str(error).startswith("Could not infer language pair"):
-                raise UsageError(
-                    f"{folders[0]} has no text in two languages, such as train.de-en.de.idx, which "
-                    f"--task {name} needs; give the folder of a translation, or another --task"
-                ) from None
-            if "'add_special_symbols'" in str(error):  # that legacy dictionaries do not take
-                raise UsageError(
-                    f"--task {name} cannot be used, since this version of fairseq does not read "
-                    "its dictionaries; give another --task, such as masked_lm"
-                ) from None
-            raise
-        used = getattr(task, "cfg", None) or cfg  # legacy tasks have none
-        _check_languages(given, [getattr(used, language, None) for language in LANGUAGES])
-        return task
-
-    def load_dataset(original: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            loaded = original(task, split, *args, **kwargs)
-            data = task.datasets.get(split)
-            check_alignments(task.cfg or getattr(task, "args", None), split, data)
-            return loaded
-        except FileNotFoundError as error:
-            if not str(error).startswith("Dataset not found"):
-                raise
-            cfg = task.cfg or task.args  # of legacy tasks
-            tried = Path(str(error).rpartition("(")[2].rstrip(")"))
-            folders = list(map(Path, utils.split_paths(cfg.data)))
-            folder = next(filter(tried.is_relative_to, folders), folders[0])
-            raise UsageError(
-                f"there is no subset {split} of this --task and its languages: "
-                f"{describe_subsets(folder)}; give one of these, as --train-subset, "
-                "--valid-subset, --gen-subset or --split"
-            ) from None
-        except AssertionError as error:
-            if not str(error).startswith("Source and target must contain the same number"):
-                raise
-            raise UsageError(
-                f"the two sides of {split} in {task.cfg.data} have different numbers of sentences; "
-                "binarise parallel text again with fairseq-preprocess"
-            ) from None
-
-    def build(original: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
-        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
-        if name:
-            known = {**models.MODEL_REGISTRY, **models.ARCH_MODEL_REGISTRY}
-            check_name("the architecture", name, known)
-        model = original(cfg, *args, **kwargs)
-        if type(model).__module__.startswith("fairseq_ext."):
-            choose_library(model)
-        return model
-
-    wrap("fairseq.models", "build_model", build)
-    wrap("fairseq.tasks", "setup_task", setup)
-    for task in {task for task in TASK_REGISTRY.values() if "load_dataset" in vars(task)}:
-        wrap(f"{task.__module__}:{task.__qualname__}", "load_dataset", load_dataset)
+    tried = Path(message.rpartition("(")[2].rstrip(")"))
+    folders = list(map(Path, utils.split_paths(cfg.data)))
+    return describe_subsets(next(filter(tried.is_relative_to, folders), folders[0]))
 
 
 def _check_languages(given: list[str | None], used: list[str | None]) -> None:

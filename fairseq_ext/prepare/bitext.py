@@ -114,15 +114,12 @@ def filter_part(
     files: dict[str, list[TextIO]] = {}
     with ExitStack() as stack:
         for number, lines in enumerate(tqdm(read_parallel(paths), part, unit=" pairs")):
-            destination = part
-            if held_out.last and number >= last:
-                destination = TEST
-            elif limits and (reason := limits.find_reason(*lines[:2])):
+            tested = held_out.last and number >= last
+            if not tested and limits and (reason := limits.find_reason(*lines[:2])):
                 counts.left_out[reason] += 1
                 continue
-            elif held_out.every:
-                kept = counts.kept.total() + 1
-                destination = part if kept % held_out.every else VALID
+            validates = held_out.every and (counts.kept.total() + 1) % held_out.every == 0
+            destination = TEST if tested else VALID if validates else part
             counts.kept[destination] += 1
             if destination not in files:
                 out = [views[folder] / f"{destination}.{language}" for folder, language in names]

@@ -30,6 +30,8 @@ from fairseq_ext.files import atomic_writer, read_lines_replacing_returns, renam
 from fairseq_ext.prepare.check import read_parallel
 from fairseq_ext.prepare.step import record_inputs, sources_of, step_parser
 
+Patterns = Mapping[str, Sequence[Sequence[str]]]  # part -> its texts' patterns, by languages
+
 ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
 AGAIN = "make room, or give a folder that can be read, and run the same command again"
 DAMAGED = (
@@ -210,32 +212,35 @@ def extract(
         return
     check_patterns(languages, parts)
     patterns = {
-        part: [[name.replace("@", language) for language in languages] for name in text.split("+")]
+        part: [[name.replace("@", each) for each in languages] for name in text.split("+")]
         for part, text in parts.items()
     }
-
-    def find_all(*folders: Path) -> dict[str, list[list[Path]]]:
-        return {part: [find(names, folders) for names in each] for part, each in patterns.items()}
-
-    archives: list[Path] = []
     try:
-        files = find_all(folder)
+        files, archives = _find_all(patterns, folder), list[Path]()
     except UsageError:
         unpacked = out.parent / "unpacked"
-        texts = chain(*chain(*patterns.values()))
-        names = [name for text in texts for name in text.split("|")]
-        names += [f"{name}.gz" for name in names]
-        archives = unpack(folder, unpacked, [*names, inner])
-        unpack(unpacked, unpacked, names)
-        files = find_all(folder, unpacked)
+        archives = _unpack_all(patterns, folder, unpacked, inner)
+        files = _find_all(patterns, folder, unpacked)
     for each in chain(*files.values()):
         _check_distinct(each)
     read = (path for each in files.values() for path in chain(*zip(*each, strict=True)))
     # before a part is written: what changes from now on is newer
     record_inputs(out, [*archives, *(path for path in read if path.is_relative_to(folder))])
-    for part, sources in files.items():
-        if not all(path.exists() for path in paths[part]):
-            _write_part(paths[part], sources, part)
+    for part in (p for p, each in paths.items() if not all(path.exists() for path in each)):
+        _write_part(paths[part], files[part], part)
+
+
+def _find_all(patterns: Patterns, *folders: Path) -> dict[str, list[list[Path]]]:
+    return {part: [find(names, folders) for names in each] for part, each in patterns.items()}
+
+
+def _unpack_all(patterns: Patterns, folder: Path, unpacked: Path, inner: str) -> list[Path]:
+    """Unpack what patterns name from archives, and an archive within one; return the archives."""
+    names = [name for text in chain(*chain(*patterns.values())) for name in text.split("|")]
+    names += [f"{name}.gz" for name in names]
+    archives = unpack(folder, unpacked, [*names, inner])
+    unpack(unpacked, unpacked, names)
+    return archives
 
 
 def check_patterns(languages: Sequence[str], parts: Mapping[str, str]) -> None:
@@ -265,8 +270,8 @@ def _write_part(paths: Sequence[Path], sources: Sequence[Sequence[Path]], part: 
         lists = [stack.enter_context(atomic_writer(sources_of(path))) for path in paths]
         for each in sources:
             count = 0
-            pairs = tqdm(read_parallel(each, sentences), f"reading {part}", unit=" lines")
-            for lines in pairs:
+            lines_of_all = read_parallel(each, sentences)
+            for lines in tqdm(lines_of_all, f"reading {part}", unit=" lines"):
                 count += 1
                 for file, line in zip(files, lines, strict=True):
                     file.write(f"{line}\n")

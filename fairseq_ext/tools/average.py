@@ -144,12 +144,16 @@ def select_checkpoints(
     if len(files) < (1 if at_most else wanted):
         names = [name for kind, name in NAMES.items() if by in (None, kind)]
         sought = "any with a validation score" if best is not None else " or ".join(names)
-        present = ", ".join(sorted(file.name for file in paths[0].glob("*.pt"))) or "no .pt file"
-        raise UsageError(
-            f"{paths[0]} has {len(files)} checkpoints to choose from, not {wanted} (looked for "
-            f"{sought}; found {present}); ask for fewer, or give the files"
-        )
+        raise _refuse_too_few(paths[0], len(files), wanted, sought)
     return files[-wanted:]
+
+
+def _refuse_too_few(folder: Path, number: int, wanted: int, sought: str) -> UsageError:
+    present = ", ".join(sorted(file.name for file in folder.glob("*.pt"))) or "no .pt file"
+    return UsageError(
+        f"{folder} has {number} checkpoints to choose from, not {wanted} (looked for {sought}; "
+        f"found {present}); ask for fewer, or give the files"
+    )
 
 
 def _drop_copies(checkpoints: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:

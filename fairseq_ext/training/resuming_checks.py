@@ -94,17 +94,9 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
         UsageError: it is another attention, or the weights of its heads would get another meaning.
     """
     saved, current = saved_options(state), to_dict(model)
-    names = [n for n, *_ in OPTIONS if not (reset_optimizer and n.startswith("asa_"))]
-    differing = [name for name in names if _value(saved, name) != _value(current, name)]
-    differing += [n for n in POSITIONS if bool(saved.get(n)) != bool(current.get(n))]
-    sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
-    compared = OTHERS if reset_optimizer else (*OTHERS, *TIES)
-    before, now = map(_effective, (saved, sizes))
-    others = [n for n in compared if n in saved and before[n] != now[n]]
-    others += [n for n in KEPT if _has_other_numbers(n, saved, current, sizes)]
-    if not others and (not differing or _describe(saved, sizes) == _describe(current, sizes)):
+    differing = _list_differing(saved, current, reset_optimizer)
+    if not differing:
         return
-    differing += others
     listed = ", ".join(f"{n} {_value(saved, n)} (now {_value(current, n)})" for n in differing)
     if not reset_optimizer:
         raise UsageError(
@@ -122,6 +114,21 @@ def check_attention(filename: str, state: State, model: Any, reset_optimizer: bo
         filename,
         listed,
     )
+
+
+def _list_differing(saved: Any, current: Any, reset_optimizer: bool) -> list[str]:
+    """Return the names of options that make the attention, or what is around it, another one."""
+    names = [n for n, *_ in OPTIONS if not (reset_optimizer and n.startswith("asa_"))]
+    differing = [name for name in names if _value(saved, name) != _value(current, name)]
+    differing += [n for n in POSITIONS if bool(saved.get(n)) != bool(current.get(n))]
+    sizes = {**saved, **{name: value for name, value in current.items() if value is not None}}
+    compared = OTHERS if reset_optimizer else (*OTHERS, *TIES)
+    before, now = map(_effective, (saved, sizes))
+    others = [n for n in compared if n in saved and before[n] != now[n]]
+    others += [n for n in KEPT if _has_other_numbers(n, saved, current, sizes)]
+    if not others and _describe(saved, sizes) == _describe(current, sizes):
+        return []
+    return differing + others
 
 
 def _effective(options: Mapping[str, Any]) -> dict[str, str]:
