@@ -23,6 +23,7 @@ from fairseq_ext.attention.masks import DEFAULT_MASKS
 from fairseq_ext.attention.normalisers import Softmax
 from fairseq_ext.attention.projections import CachedProjections, State, join_outputs, split_beam
 from fairseq_ext.attention.regrouping import check_shape, regroup
+from fairseq_ext.attention.scorers import Scorer
 from fairseq_ext.attention.shared_heads import check_product, check_shared_heads
 from fairseq_ext.errors import UsageError
 
@@ -102,33 +103,12 @@ class Attention(CachedProjections):
         check_groups(groups, self.num_heads, site)
         if mixer is not None:
             check_mixer(mixer, groups, adversary, site)
-        parts = 1 if mixer is None else mixer.parts
-        self.num_maps = sum(g.num_heads * (parts if g.learned else 1) for g in groups)
-        width = self.head_dim // parts
-        for group in groups:
-            if group.positions is not None:
-                group.positions.check_width(width)
         self.groups: Iterable[HeadGroup] = nn.ModuleList(groups)  # type: ignore[assignment]
-        owners = [group for group in groups for _ in range(group.num_heads)]
-        self.learned_heads = [head for head, group in enumerate(owners) if group.learned]
-        self.unrestricted_heads = [
-            head for head in self.learned_heads if owners[head].masks == DEFAULT_MASKS
-        ]
-        self.plain_heads = {h for h, g in enumerate(owners) if g.is_plain and mixer is None}
-        windows = [group.window or 0 for group in groups]
-        unmasked = all(group.masks == DEFAULT_MASKS for group in groups)  # others may count keys
-        windowed = self.self_attention and windows and all(windows) and unmasked
-        self.cache_start = -max(windows) if windowed else None
-        learned = [group.scorer for group in groups if group.learned]
-        widths = [
-            len(self.learned_heads) * self.head_dim * any(uses)
-            for uses in ([s.uses_queries for s in learned], [s.uses_keys for s in learned])
-        ]
-        widths += [self.num_heads * self.head_dim] * 2
+        self._describe_heads(groups, 1 if mixer is None else mixer.parts)
         if kv_heads is not None:
             check_shared_heads(site, kv_heads, self.num_heads, num_heads, groups)
-            widths[1:3] = [kv_heads * self.head_dim] * 2
-        if min(widths) < embed_dim:
+        learned = [group.scorer for group in groups if group.learned]
+        if min(widths := self._measure_projections(learned, kv_heads or 0)) < embed_dim:
             self.narrow(*widths)
         if qk_norm and learned:
             check_product(site, learned)
@@ -136,6 +116,29 @@ class Attention(CachedProjections):
         sizes = embed_dim, widths[0], relative_dropout
         built = (scorer.build_projections(*sizes) for scorer in learned)
         self.relative: Any = next((module for module in built if module is not None), None)
+
+    def _describe_heads(self, groups: Sequence[HeadGroup], parts: int) -> None:
+        """Set the attributes of heads, each with so many maps, and where the cache may begin."""
+        for group in groups:
+            if group.positions is not None:
+                group.positions.check_width(self.head_dim // parts)
+        owners = [group for group in groups for _ in range(group.num_heads)]
+        self.learned_heads = [head for head, group in enumerate(owners) if group.learned]
+        self.num_maps = len(owners) + len(self.learned_heads) * (parts - 1)
+        unmasked = {head for head, group in enumerate(owners) if group.masks == DEFAULT_MASKS}
+        self.unrestricted_heads = [head for head in self.learned_heads if head in unmasked]
+        self.plain_heads = {h for h, g in enumerate(owners) if g.is_plain and self.mixer is None}
+        windows = [group.window or 0 for group in groups]
+        windowed = all(windows) and len(unmasked) == len(owners)  # other masks may count keys
+        self.cache_start = -max(windows) if self.self_attention and windows and windowed else None
+
+    def _measure_projections(self, learned: Sequence[Scorer], kv_heads: int) -> list[int]:
+        """Return the widths of queries, keys, values and outputs; 0 kv_heads are one for each."""
+        width, every = len(self.learned_heads) * self.head_dim, self.num_heads * self.head_dim
+        queries = width * any(scorer.uses_queries for scorer in learned)
+        keys = width * any(scorer.uses_keys for scorer in learned)
+        shared = kv_heads * self.head_dim
+        return [queries, shared or keys, shared or every, every]
 
     def forward(
         self,
@@ -195,14 +198,9 @@ class Attention(CachedProjections):
         results = [self._attend(*row, context, observed, relative, meter) for row in rows]
         out = split_beam(join_outputs([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
         maps = results[0][1]  # [B, observed heads, T, S], or what the meter records
-        # observe
         if maps is not None:
             maps = split_beam(maps, context.beam)
-            if recorded and inputs.recorder is not None:
-                places = [observed.index(head) for head in recorded]
-                # if all are recorded: no copy, and no indices sent to a GPU
-                some = maps if recorded == observed else maps[:, places]
-                inputs.recorder.record(self.site, self.layer, some)
+            self._record(maps, observed, recorded, inputs)
         # gate heads, and output
         out = gate_heads(self.gate, out, query)
         output = self.out_proj(out.permute(2, 0, 1, 3).flatten(2))  # [B, H, T, D] -> [T, B, C]
@@ -211,6 +209,13 @@ class Attention(CachedProjections):
         if maps is None or not need_weights:
             return output, None
         return output, maps.transpose(0, 1) if need_head_weights else maps.mean(1)
+
+    def _record(self, maps: Tensor, heads: list[int], wanted: list[int], inputs: Inputs) -> None:
+        """Give the recorder the wanted ones of the maps [B, heads, T, S]."""
+        if wanted and inputs.recorder is not None:
+            if wanted != heads:  # else no copy, and no indices sent to a GPU
+                maps = maps[:, [heads.index(head) for head in wanted]]
+            inputs.recorder.record(self.site, self.layer, maps)
 
     def _attend(
         self,
@@ -243,8 +248,8 @@ class Attention(CachedProjections):
             mixer = self.mixer if part.group.learned else None
             results.append(part.group.attend(call, part.observed, mixer))
         maps = [weights for _, weights in results if weights is not None]
-        out = join_outputs([out for out, _ in results], 1)
-        return out, _join(maps, 1) if maps else None
+        every = torch.cat(maps, 1) if len(maps) > 1 else next(iter(maps), None)
+        return join_outputs([out for out, _ in results], 1), every
 
     def statistics(self) -> dict[str, Callable[[], float]]:
         """Return statistics of normalisers, mixer and gate, by site, layer and name."""
@@ -293,8 +298,3 @@ class Attention(CachedProjections):
 def _chunk(x: Tensor, parts: int, axis: int = 0) -> Sequence[Tensor]:
     """Return parts along an axis; a single one is x, as the gradient of a chunk is a copy."""
     return [x] if parts == 1 else x.chunk(parts, axis)
-
-
-def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Return the parts joined along an axis; a single part is not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
