@@ -19,8 +19,16 @@ Most change the mask alone, which is added to the scores; what needs the scores 
 """
 
 
-class AddedBias(partial):
+@dataclass(eq=False)
+class AddedBias:
     """A bias that changes the mask alone and reads no scores, so that kernels may add it."""
+
+    mask_units: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+    keep: Tensor
+
+    def __call__(self, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the scores, and the mask without the units that are not kept."""
+        return self.mask_units(self.keep, scores, mask)
 
 
 LayerBias = Callable[[slice], Bias]

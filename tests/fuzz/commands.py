@@ -372,6 +372,12 @@ SCRIPTS = [
         "made/out/",
     ),
     script(
+        "prepare_parallel.sh de en made/out --offline own --bpe sentencepiece --vocab-size 60 "
+        "--every 3 --test-last 2",
+        "own/*",
+        "made/out/",
+    ),
+    script(
         "prepare_task.sh sst-2 made/out --words 5",
         "corpora/SST-2/dev.tsv ?corpora/SST-2/test.tsv corpora/SST-2/train.tsv",
         "made/out/",

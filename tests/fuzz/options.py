@@ -168,9 +168,9 @@ def _of_script(path: Path) -> Iterator[Option]:
     if "\ncorpus_recipe" in text:
         text += (libraries / "data.sh").read_text("utf-8")
     calls = re.findall(
-        r"^(?: *read_(?:study_)?options |.*\b(?:SHARED|EXTRA|accepted)=').*", text, re.M
+        r"^(?: *read_(?:study_)?options |.*\b(?:SHARED|EXTRA|accepted)\+?=').*", text, re.M
     )
-    found = {name for call in calls for name in re.findall(r"[\s\"'](--[a-z]+=?)", call)}
+    found = {name for call in calls for name in re.findall(r"[\s\"'](--[a-z-]+=?)", call)}
     for name in sorted(found):
         flag, equals, _ = name.partition("=")
         kind = str if equals else bool
@@ -179,7 +179,7 @@ def _of_script(path: Path) -> Iterator[Option]:
 
 
 COUNTS = ["--updates", "--seeds", "--jobs", "--merges", "--every", "--longest", "--epochs"]
-COUNTS += ["--folds"]
+COUNTS += ["--folds", "--test-last", "--vocab-size"]
 
 
 def _of_settings() -> Iterator[Option]:

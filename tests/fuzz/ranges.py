@@ -48,6 +48,7 @@ OF_FLAG |= {
 """Flag -> range in all verbs and steps, and in scripts but for those below."""
 POSITIVE = "epochs every folds jobs longest merges pictures seeds updates".split()
 OF_SCRIPTS = {f"--{name}": Interval(1, MOST - 1) for name in POSITIVE}
+OF_SCRIPTS |= dict.fromkeys(["--test-last", "--vocab-size"], Interval(1, MOST - 1, inside=EITHER))
 
 
 def find_own_range(command: Command, option: Option) -> Interval | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.attention.context import AddedBias, AttentionContext, LayerBias
+from fairseq_ext.attention.context import AddedBias, AttentionContext, Bias, LayerBias
 from fairseq_ext.attention.masks import add_bias
 from fairseq_ext.mechanisms.second_pass.adversary import Ascent
 
@@ -107,7 +107,7 @@ class SecondPass:
         # activation checkpointing runs a layer twice; the first count carries the gradient
         self.counts.setdefault(layer, self._count(keep, context))
         shared = keep.size(1) == 1
-        kind = partial if self.empty_rows in SCALING else AddedBias
+        kind: Callable[..., Bias] = partial if self.empty_rows in SCALING else AddedBias
         return lambda heads: kind(self.apply_mask, keep if shared else keep[:, heads])
 
     def _without_padding(self, keep: Tensor, context: AttentionContext) -> Tensor:
