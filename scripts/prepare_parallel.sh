@@ -72,6 +72,8 @@ require_positive --longest "$longest"
 require_positive --every ${every:+"$every"}
 require_positive --test-last ${test_last:+"$test_last"}
 require_positive --vocab-size ${vocab_size:+"$vocab_size"}
+[ "${vocab_size:-0}" -le 1000000 ] ||
+  die "--vocab-size is $vocab_size, and more than 1000000 pieces need too much memory: give fewer."
 require_one_of --model-type "${model_type:-bpe}" unigram bpe
 [ -z "$every" ] || [ -z "$valid" ] || die "--valid and --every are two ways to one part: give one."
 [[ "$ratio" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] ||

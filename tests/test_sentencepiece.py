@@ -145,6 +145,7 @@ def test_pieces_are_not_joined_twice():
     [
         ("--bpe sentencepiece --merges 9", "--merges does nothing with --bpe sentencepiece"),
         ("--bpe sentencepiece --lowercase", "--lowercase does nothing with --bpe sentencepiece"),
+        ("--bpe sentencepiece --vocab-size 1000001", "need too much memory: give fewer"),
         ("--vocab-size 9", "are for --bpe sentencepiece: give that, too"),
         ("--bpe sentencepiece --vocab-size x", "--vocab-size is 'x' and must be a positive number"),
         ("--bpe sentencepiece --model-type word", "--model-type is 'word' and must be one of: uni"),

@@ -22,6 +22,7 @@ from fairseq_ext.prepare.step import logger, map_files, number_from, step_parser
 
 KINDS = ("unigram", "bpe")
 SILENT = 2  # level of its log, of which only errors are shown
+MOST_PIECES = 1_000_000  # it begins with so many, and needs memory for each that is asked for
 CHARACTERS = re.compile(r"required_chars\. \d+ vs (\d+)")
 
 load = cache(load_sentencepiece)  # each process loads a model once
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("model", type=Path, metavar="MODEL", help="file of the model to learn")
     add("out", type=Path, metavar="OUT", help="folder for text in pieces")
     add("words", type=Path, metavar="DICTIONARY", help="for fairseq-preprocess --srcdict")
-    add("--vocab-size", dest="size", type=number_from(1), required=True, metavar="N")
+    add("--vocab-size", dest="size", type=number_from(1, MOST_PIECES), required=True, metavar="N")
     add("--model-type", dest="kind", choices=KINDS, default=KINDS[0])
     prepare(**vars(parser.parse_args(arguments)))
 

@@ -71,12 +71,12 @@ def read_path(text: str) -> Path:
     return Path(text)
 
 
-def number_from(least: int) -> Callable[[str], int]:
-    """Return the type of an argument that counts something, and is at least so much."""
+def number_from(least: int, most: int = MOST) -> Callable[[str], int]:
+    """Return the type of an argument that counts something, from the least to the most."""
 
     def number(text: str) -> int:
-        if not least <= int(text) <= MOST:
-            raise argparse.ArgumentTypeError(f"{text} is not a number from {least} to {MOST}")
+        if not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {least} to {most}")
         return int(text)
 
     return number

@@ -374,7 +374,7 @@ SCRIPTS = [
     script(
         "prepare_parallel.sh de en made/out --offline own --bpe sentencepiece --vocab-size 60 "
         "--every 3 --test-last 2",
-        "own/*",
+        "own/train.*",
         "made/out/",
     ),
     script(
