@@ -4,6 +4,7 @@ import gzip
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
@@ -31,6 +32,8 @@ for name in ("FAIRSEQ_EXT_PLACE", "FAIRSEQ_EXT_CALLER"):
 # a file of tests runs on each core: more threads would wait for each other, at five times the cost
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun by `&` in a script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 warm.activate()
 process.set_up()  # tests call the functions of commands
 pytest.register_assert_rewrite("adversarial", "fairseq_bpe", "hf_encoders", "shell")
