@@ -120,7 +120,7 @@ def test_text_that_the_tokeniser_of_an_fsmt_cannot_express(data, tmp_path, caplo
     _, state = build_translator(data)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(UsageError, match="other has no bpe.codes, and FSMT of Hugging Face"):
+    with pytest.raises(UsageError, match="other has neither bpe.codes nor sentencepiece.model, and trans"):
         export(state, tmp_path, "--vocabulary", other)
     (other / "bpe.codes").write_bytes((data / "bpe.codes").read_bytes())
     lines = (data / "dict.en.txt").read_text().splitlines(keepends=True)
@@ -130,7 +130,7 @@ def test_text_that_the_tokeniser_of_an_fsmt_cannot_express(data, tmp_path, caplo
     (other / "dict.de.txt").write_bytes((data / "dict.de.txt").read_bytes())
     twice = "".join([*lines[:-2], "ab 1\n", "ab</w>@@ 1\n"])
     (other / "dict.en.txt").write_text(twice)
-    with pytest.raises(UsageError, match="dict.en.txt has two symbols that are one piece to FSMT"):
+    with pytest.raises(UsageError, match="dict.en.txt has two symbols that are one piece to the tokeniser"):
         export(state, tmp_path, "--vocabulary", other)
     unsplit = "".join("unused 1\n" if line.startswith("@-@ ") else line for line in lines)
     (other / "dict.en.txt").write_text(unsplit)

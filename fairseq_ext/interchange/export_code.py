@@ -1,7 +1,8 @@
 """Turn a checkpoint with mechanisms into a folder for `trust_remote_code=True` of transformers.
 
 It has the weights, the tokeniser, config.json, and the files of attention and mechanisms that the
-model uses, so that it needs torch and transformers alone.
+model uses, so that it needs torch and transformers alone. The tokeniser is that of the data, as
+models without mechanisms have it; if the data has none, it splits at spaces.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,10 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import utils
 from safetensors.torch import save
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
 from fairseq_ext.errors import UsageError
@@ -22,8 +19,12 @@ from fairseq_ext.evaluation.runs import BUFFERS
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.carried_files import REMOTE_CODE, write_flat
 from fairseq_ext.interchange.code_config import MODELING, describe_model, find_modules
-from fairseq_ext.interchange.hf_sequence_tokenizers import NAMES, read_dictionary
-from fairseq_ext.interchange.hf_sequences import NUMBERS
+from fairseq_ext.interchange.hf_sequence_tokenizers import (
+    ParallelText,
+    write_parallel_tokenizer,
+    write_text_tokenizer,
+)
+from fairseq_ext.interchange.hf_sequences import NUMBERS, describe_search
 from fairseq_ext.interchange.hf_vocabulary import (
     check_order,
     find_special_tokens,
@@ -48,17 +49,8 @@ ACCEPTED: dict[str, list] = {
 """Values that options must have; the first is the value in a checkpoint without the option."""
 
 SIZES = ("embed_dim", "attention_heads", "ffn_embed_dim", "layers")
-PAD, EOS = NUMBERS["pad_token_id"], NUMBERS["eos_token_id"]
+PAD = NUMBERS["pad_token_id"]
 ANY_LENGTH = 10**6
-SEARCH = {
-    "decoder_start_token_id": EOS,
-    "suppress_tokens": [PAD],
-    "min_new_tokens": 1,
-    "num_beams": 5,
-    "early_stopping": True,
-    "max_new_tokens": 200,
-}
-"""Settings of generation that fairseq-generate has by default."""
 
 
 class Source(NamedTuple):
@@ -95,8 +87,9 @@ def export(
         vocabulary = find_vocabulary()
         config["pad_token_id"] = write_encoder_tokenizer(vocabulary, state, config, source, work)
     else:
-        write_dictionaries(source, config, work)
-        search = SEARCH if config["is_encoder_decoder"] else {}
+        write_sequence_tokenizer(source, config, work)
+        positions = model.get("max_target_positions") or ANY_LENGTH
+        search = describe_search(positions) if config["is_encoder_decoder"] else {}
         hf.write_json(NUMBERS | search, work / "generation_config.json")
         config |= NUMBERS
     check_parameters(state, config, source.checkpoint)
@@ -156,57 +149,41 @@ def write_encoder_tokenizer(
     tokenizer, order = renumber(vocabulary, "bert" if segments else "roberta")
     check_order(order, len(state[hf.TOKENS]), source.checkpoint)
     hf.rearrange(state, order, 0, 0)
-    special, rows = find_special_tokens(tokenizer), config["encoder_side"]["rows"]
-    longest = rows - FIRST_POSITION if rows else ANY_LENGTH
+    special, longest = find_special_tokens(tokenizer), count_positions(config["encoder_side"])
     write_tokenizer(tokenizer, special, longest, segments, work)
     return tokenizer.get_vocab()[special["pad_token"]]
 
 
-def write_dictionaries(source: Source, config: Mapping[str, Any], work: Path) -> None:
-    """Write tokenisers of what fairseq's commands read: words or pieces between spaces.
+def count_positions(side: Mapping[str, Any]) -> int:
+    """Return how many tokens a text may have."""
+    return side["rows"] - FIRST_POSITION if side["rows"] else ANY_LENGTH
 
-    The folder has that of the source, or of a language model; its folder `target` has that of the
-    target if that is another one.
-    """
+
+def write_sequence_tokenizer(source: Source, config: Mapping[str, Any], work: Path) -> None:
+    """Write the tokeniser of a translation or language model."""
     task = saved_options(source.saved, "task")
     if not config["is_encoder_decoder"]:
-        words = load_dictionary("dict.txt", task, config["decoder_side"]["symbols"], source)
-        return write_words(words, "</s> $A", work)
-    both = [
-        load_dictionary(f"dict.{task.get(f'{name}_lang')}.txt", task, side["symbols"], source)
-        for name, side in (("source", config["encoder_side"]), ("target", config["decoder_side"]))
-    ]
-    write_words(both[0], "$A </s>", work)
-    if both[1] != both[0]:
-        (work / "target").mkdir()
-        write_words(both[1], "$A </s>", work / "target")
-    return None
+        data, side = find_data("dict.txt", task, source), config["decoder_side"]
+        return write_text_tokenizer(side["symbols"], count_positions(side), data, work)
+    sides = config["encoder_side"], config["decoder_side"]
+    languages = str(task.get("source_lang")), str(task.get("target_lang"))
+    data = find_data(f"dict.{languages[0]}.txt", task, source)
+    sizes = sides[0]["symbols"], sides[1]["symbols"]
+    text = ParallelText(data, languages, sizes, count_positions(sides[0]))
+    return write_parallel_tokenizer(text, work)
 
 
-def load_dictionary(name: str, task: Mapping[str, Any], size: int, source: Source) -> list[str]:
-    """Return the symbols of a dictionary: in the folder given, beside the checkpoint or its data.
+def find_data(name: str, task: Mapping[str, Any], source: Source) -> Path:
+    """Return the folder with a dictionary: the given one, or beside the checkpoint, or its data.
 
     Raises:
-        UsageError: there is none, or it has another size than the model.
+        UsageError: no folder has it.
     """
     data = Path(utils.split_paths(task.get("data") or "")[0])
     folders = [source.folder] if source.folder else [source.checkpoint.parent, data]
-    path = next((place / name for place in folders if (place / name).is_file()), None)
-    if path is None:
-        raise UsageError(
-            f"{' and '.join(map(str, folders))} have no {name}; give --vocabulary, the folder with "
-            "the dictionaries that the model was trained with"
-        )
-    return read_dictionary(path, size)
-
-
-def write_words(symbols: list[str], surrounded: str, folder: Path) -> None:
-    """Write a tokeniser of symbols between spaces."""
-    vocabulary = {symbol: i for i, symbol in enumerate(symbols)}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=NAMES["unk_token"]))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.post_processor = TemplateProcessing(
-        single=surrounded, special_tokens=[(NAMES["eos_token"], EOS)]
+    if folder := next((place for place in folders if (place / name).is_file()), None):
+        return folder
+    raise UsageError(
+        f"{' and '.join(map(str, folders))} have no {name}; give --vocabulary, the folder with "
+        "the dictionaries that the model was trained with"
     )
-    tokenizer.add_special_tokens(list(NAMES.values()))
-    write_tokenizer(tokenizer, NAMES, ANY_LENGTH, False, folder)

@@ -26,7 +26,8 @@ def convert(
     parameters = {n: x for n, x in parameters.items() if n.split(".")[-1] not in BUFFERS}
     config, tensors = hf_llama.export_model(options, parameters, checkpoint)
     data = folder or Path(str(saved_options(saved, "task").get("data", "")).partition(":")[0])
-    write_text_tokenizer(config, data, work)
+    longest = config["max_position_embeddings"]
+    write_text_tokenizer(config["vocab_size"], longest, data, work)
     write_model(config, tensors, work)
     hf.write_json(NUMBERS, work / "generation_config.json")
     return [name for name in saved["model"] if name not in parameters]

@@ -1,7 +1,8 @@
-"""Translation and language models of ours in the form of Hugging Face: FSMT and OPT.
+"""Translation and language models of ours in the form of Hugging Face: FSMT, Marian and OPT.
 
-FSMT is fairseq's translation model in transformers. OPT is a decoder with learned positions, which
-hold sinusoids as well, and with an output projection of its own if embeddings are scaled.
+FSMT is fairseq's translation model in transformers, with Moses and a BPE. Marian has SentencePiece,
+and a table of positions. OPT is a decoder with learned positions, which hold sinusoids as well, and
+with an output projection of its own if embeddings are scaled.
 """
 
 import re
@@ -13,20 +14,27 @@ from typing import Any
 from fairseq.modules import SinusoidalPositionalEmbedding
 from safetensors.torch import save
 from torch import Tensor
+from torch.nn.functional import pad
 
+from fairseq_ext.data.tokenisers import SENTENCEPIECE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.export_fairseq import convert as convert_to_stock
 from fairseq_ext.interchange.export_fairseq import infer_languages
 from fairseq_ext.interchange.hf_sequence_tokenizers import (
+    ParallelText,
     write_moses_tokenizer,
+    write_sentencepiece_tokenizer,
     write_text_tokenizer,
 )
 
 FIRST = 2  # row of the first position, in fairseq and OPT
 NUMBERS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+SIDES = ("encoder", "decoder")
+LONGEST = 200
+"""The length of translations that fairseq-generate has by default (--max-len-b)."""
 
 COMMON: dict[str, list] = {
     "--layernorm-embedding": [False],
@@ -36,10 +44,12 @@ COMMON: dict[str, list] = {
 TRANSLATION: dict[str, list] = COMMON | {
     "--encoder-normalize-before": [False],
     "--decoder-normalize-before": [False],
+    "--no-cross-attention": [False],
+}
+SINUSOIDAL: dict[str, list] = {
     "--encoder-learned-pos": [False],
     "--decoder-learned-pos": [False],
     "--no-token-positional-embeddings": [False],
-    "--no-cross-attention": [False],
 }
 LANGUAGE: dict[str, list] = COMMON | {
     "--adaptive-input": [False],
@@ -64,19 +74,39 @@ def convert(
         infer_languages(made["args"], str(folder))
     args, data = vars(made["args"]), folder or Path(str(made["args"].data).partition(":")[0])
     state = {n: x.float() for n, x in made["model"].items() if n.split(".")[-1] not in BUFFERS}
-    form = _to_fsmt if args["arch"] == "transformer" else _to_opt
-    config, tensors = form(args, state, checkpoint)
-    if form is _to_fsmt:
-        write_moses_tokenizer(args, config, data, work)
+    if args["arch"] != "transformer":
+        config, tensors = _to_opt(args, state, checkpoint)
+        longest = config["max_position_embeddings"]
+        write_text_tokenizer(config["vocab_size"], longest, data, work)
+        hf.write_json(NUMBERS, work / "generation_config.json")  # texts have many continuations
     else:
-        write_text_tokenizer(config, data, work)
+        pieces = (data / SENTENCEPIECE).is_file()
+        config, tensors = (_to_marian if pieces else _to_fsmt)(args, state, checkpoint)
+        sizes = len(state["encoder.embed_tokens.weight"]), len(state["decoder.embed_tokens.weight"])
+        languages = args["source_lang"], args["target_lang"]
+        text = ParallelText(data, languages, sizes, args["max_source_positions"])
+        (write_sentencepiece_tokenizer if pieces else write_moses_tokenizer)(text, work)
+        search = describe_search(args["max_target_positions"])
+        hf.write_json(NUMBERS | search, work / "generation_config.json")
     write_model(config, tensors, work)
-    search: dict[str, Any] = {"decoder_start_token_id": 2, "num_beams": 5, "early_stopping": True}
-    search |= {"max_length": 200, "min_new_tokens": 1, "forced_eos_token_id": 2}
-    search["suppress_tokens"] = [1]  # <pad>
-    opened = {} if form is _to_opt else search  # a text may be continued in many ways
-    hf.write_json(NUMBERS | opened, work / "generation_config.json")
     return left_out
+
+
+def describe_search(positions: int) -> dict[str, Any]:
+    """Return settings of generation that fairseq-generate has by default.
+
+    Args:
+        positions: the number of positions of targets.
+    """
+    return {
+        "decoder_start_token_id": NUMBERS["eos_token_id"],
+        "forced_eos_token_id": NUMBERS["eos_token_id"],
+        "suppress_tokens": [NUMBERS["pad_token_id"]],
+        "min_new_tokens": 1,
+        "num_beams": 5,
+        "early_stopping": True,
+        "max_length": min(LONGEST, positions - 1) + 2,  # with </s> at both ends
+    }
 
 
 def write_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor], work: Path) -> None:
@@ -105,11 +135,11 @@ def _rename(
     return {str(new): state[name] for name, new in names.items()}
 
 
-def _to_fsmt(
-    args: Mapping[str, Any], state: dict[str, Tensor], place: Path
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return config.json and the parameters of a translation model as FSMT."""
-    _check(args, TRANSLATION, place, "FSMT")
+def _describe_translator(
+    args: Mapping[str, Any], place: Path, model: str, accepted: Mapping[str, list]
+) -> dict[str, Any]:
+    """Return what config.json says of any translation model; raise UsageError if it has none."""
+    _check(args, accepted, place, model)
     if args["source_lang"] is None:
         raise UsageError(
             f"{place} does not name its languages, and {args['data']} has no files that do; give "
@@ -117,9 +147,33 @@ def _to_fsmt(
         )
     if args["encoder_embed_dim"] != args["decoder_embed_dim"]:
         raise UsageError(
-            f"{place} has an encoder and a decoder of different widths, which FSMT of Hugging Face "
-            "cannot have; give a model with one --encoder-embed-dim and --decoder-embed-dim"
+            f"{place} has an encoder and a decoder of different widths, which {model} of Hugging "
+            "Face cannot have; give a model with one --encoder-embed-dim and --decoder-embed-dim"
         )
+    config = {
+        "d_model": args["encoder_embed_dim"],
+        "max_position_embeddings": max(args["max_source_positions"], args["max_target_positions"]),
+        "scale_embedding": not args["no_scale_embedding"],
+        "activation_function": hf.HIDDEN_ACTS[args["activation_fn"]],
+        **{name: args[name] for name in DROPOUTS},
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": NUMBERS["eos_token_id"],
+    }
+    for side in SIDES:
+        config |= {
+            f"{side}_layers": args[f"{side}_layers"],
+            f"{side}_attention_heads": args[f"{side}_attention_heads"],
+            f"{side}_ffn_dim": args[f"{side}_ffn_embed_dim"],
+            f"{side}_layerdrop": args[f"{side}_layerdrop"],
+        }
+    return config
+
+
+def _to_fsmt(
+    args: Mapping[str, Any], state: dict[str, Tensor], place: Path
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return config.json and the parameters of a translation model as FSMT."""
+    config = _describe_translator(args, place, "FSMT", TRANSLATION | SINUSOIDAL)
     part = r"(encoder|decoder)\.(embed_tokens|output_projection|layers\.\d+\..*)\.(weight|bias)"
     tensors = _rename(
         state, lambda n: f"model.{n}" if re.fullmatch(part, n) else None, place, "FSMT"
@@ -128,36 +182,65 @@ def _to_fsmt(
     copies = ["model.encoder.embed_tokens.weight", "model.decoder.output_projection.weight"]
     tied = all(tensors[shared].equal(tensors[name]) for name in copies)
     sizes = {"src": tensors[copies[0]], "tgt": tensors[shared]}
-    config = {
+    config |= {
         "architectures": ["FSMTForConditionalGeneration"],
         "model_type": "fsmt",
         "langs": [args["source_lang"], args["target_lang"]],
         **{f"{side}_vocab_size": len(matrix) for side, matrix in sizes.items()},
-        "d_model": args["encoder_embed_dim"],
-        "max_position_embeddings": max(args["max_source_positions"], args["max_target_positions"]),
-        "scale_embedding": not args["no_scale_embedding"],
-        "activation_function": hf.HIDDEN_ACTS[args["activation_fn"]],
-        **{name: args[name] for name in DROPOUTS},
-        "is_encoder_decoder": True,
-        "decoder_start_token_id": 2,
         "tie_word_embeddings": tied,
     }
-    for side in ("encoder", "decoder"):
-        config |= {
-            f"{side}_layers": args[f"{side}_layers"],
-            f"{side}_attention_heads": args[f"{side}_attention_heads"],
-            f"{side}_ffn_dim": args[f"{side}_ffn_embed_dim"],
-            f"{side}_layerdrop": args[f"{side}_layerdrop"],
-        }
-    positions = _make_sinusoids(config["max_position_embeddings"], config["d_model"])
-    for side in ("encoder", "decoder"):  # transformers would report them as missing
+    positions = _make_positions(args, config["max_position_embeddings"], config["d_model"])
+    for side in SIDES:  # transformers would report them as missing
         tensors[f"model.{side}.embed_positions.weight"] = positions
     return config, {n: x for n, x in tensors.items() if not (tied and n in copies)}
 
 
-def _make_sinusoids(positions: int, width: int) -> Tensor:
-    """Return fairseq's embeddings of positions, behind the rows before the first one."""
-    return SinusoidalPositionalEmbedding.get_embedding(FIRST + positions, width, 1)
+def _to_marian(
+    args: Mapping[str, Any], state: dict[str, Tensor], place: Path
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return config.json and the parameters of a translation model as Marian.
+
+    Its own sinusoids have other frequencies than fairseq's, which therefore are parameters here.
+    """
+    config = _describe_translator(args, place, "Marian", TRANSLATION)
+    tensors = _rename(state, _name_in_marian, place, "Marian")
+    source, target = (tensors[f"model.{side}.embed_tokens.weight"] for side in SIDES)
+    tied = target.equal(tensors["lm_head.weight"])
+    shared = tied and source.equal(target)
+    if tied:
+        del tensors["lm_head.weight"]
+    if shared:
+        tensors["model.shared.weight"] = source
+        for side in SIDES:
+            del tensors[f"model.{side}.embed_tokens.weight"]
+    config |= {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "vocab_size": len(source),
+        "decoder_vocab_size": len(target),
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": tied,
+    }
+    rows, width = config["max_position_embeddings"], config["d_model"]
+    for side in SIDES:
+        name = f"model.{side}.embed_positions.weight"
+        table = tensors.get(name, _make_positions(args, rows, width))[FIRST:]
+        tensors[name] = pad(table, (0, 0, 0, rows - len(table)))
+    return config, tensors
+
+
+def _name_in_marian(name: str) -> str | None:
+    """Return the name of a parameter of fairseq's model in Marian, or None if it has none."""
+    if name == "decoder.output_projection.weight":
+        return "lm_head.weight"
+    part = r"(encoder|decoder)\.(embed_tokens|embed_positions|layers\.\d+\..*)\.(weight|bias)"
+    return f"model.{name}" if re.fullmatch(part, name) else None
+
+
+def _make_positions(args: Mapping[str, Any], positions: int, width: int) -> Tensor:
+    """Return sinusoids of positions behind the rows before the first one, or zeros without any."""
+    table = SinusoidalPositionalEmbedding.get_embedding(FIRST + positions, width, 1)
+    return table * (not args["no_token_positional_embeddings"])
 
 
 def _to_opt(
@@ -168,8 +251,7 @@ def _to_opt(
     positions = state.pop("decoder.embed_positions.weight", None)
     if positions is None:
         longest = args["max_target_positions"] or args["tokens_per_sample"]
-        positions = _make_sinusoids(longest, args["decoder_embed_dim"])
-        positions *= not args["no_token_positional_embeddings"]
+        positions = _make_positions(args, longest, args["decoder_embed_dim"])
     output = state.pop("decoder.output_projection.weight")
     tensors = _rename(state, _name_in_opt, place, "OPT")
     embedded = "model.decoder.embed_tokens.weight"

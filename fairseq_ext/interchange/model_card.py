@@ -1,5 +1,6 @@
 """Model cards: the page of an exported model, from its checkpoint and a record of its scores."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ PIPELINES = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
     "ForMultipleChoice": "multiple-choice",
+    "MTModel": "translation",
     "Model": "feature-extraction",
 }
 """End of the name of a class -> what the model is for, as Hugging Face calls it."""
@@ -37,6 +39,15 @@ SETTINGS = {
     "seed": "common.seed",
 }
 """Row of a card -> setting of fairseq's."""
+
+REMARKS = {
+    "WhitespaceSplit": "The tokeniser splits text at spaces, as `fairseq-interactive` does: give "
+    "tokens or pieces as the training data has them.",
+    "MarianMTModel": "Positions are fairseq's, not Marian's. Sources are padded on the right. "
+    "`save_pretrained` leaves the positions out, unless `model._keys_to_ignore_on_save` is set to "
+    "`None` before.",
+}
+"""The kind of a tokeniser, or the name of a class -> what its user has to know."""
 
 PROVENANCE = ("question", "data", "command", "commit", "hardware", "versions", "date")
 
@@ -61,24 +72,35 @@ def write_card(
         saved: its checkpoint.
         config: config.json.
         record: its results, if there are any.
+        file: README.md, beside the other files of the model.
     """
-    file.write_text("\n".join(_list_lines(saved, config, record)) + "\n", "utf-8")
+    tokenizer = file.with_name("tokenizer.json")
+    content = json.loads(tokenizer.read_text("utf-8")) if tokenizer.exists() else {}
+    kind = (content.get("pre_tokenizer") or {}).get("type")
+    lines = _list_lines(saved, config, record, kind)
+    file.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def _list_lines(
-    saved: Mapping[str, Any], config: Mapping[str, Any], record: Mapping[str, Any]
+    saved: Mapping[str, Any],
+    config: Mapping[str, Any],
+    record: Mapping[str, Any],
+    tokenizer: str | None,
 ) -> Iterator[str]:
     [name] = config["architectures"]
     ends = [end for end in PIPELINES if name.endswith(end)]
     yield from ("---", "library_name: transformers", f"pipeline_tag: {PIPELINES[ends[0]]}")
-    if "langs" in config:
-        yield f"language: [{', '.join(config['langs'])}]"
     options, task = saved_options(saved), saved_options(saved, "task")
+    languages = config.get("langs") or [task.get("source_lang"), task.get("target_lang")]
+    if all(languages):
+        yield f"language: [{', '.join(languages)}]"
     architecture = get_architecture(options)
     yield from ("tags: [fairseq]", "---", "", f"# {architecture}", "")
     commit = find_commit()
     at = f" (commit {commit})" if commit else ""
     yield f"`{name}`, trained with fairseq and exported by fairseq_ext{at}."
+    for remark in (REMARKS[what] for what in (name, tokenizer) if what in REMARKS):
+        yield from ("", remark)
     yield from ("", "## Training", "", "| | |", "|---|---|")
     settings = flatten_settings(saved.get("cfg") or {})
     history = (saved.get("optimizer_history") or [{}])[-1]
