@@ -280,3 +280,15 @@ def hugging_face():
     sys.modules.pop("torchaudio")
     if before is not None:
         sys.modules["torchaudio"] = before
+
+
+@pytest.fixture(scope="module")
+def library(hugging_face, tmp_path_factory):
+    """Transformers, which copies code of exported folders into a folder of this test."""
+    import transformers
+
+    modules = transformers.dynamic_module_utils
+    before, path = modules.HF_MODULES_CACHE, list(sys.path)
+    modules.HF_MODULES_CACHE = str(tmp_path_factory.mktemp("modules"))
+    yield transformers
+    modules.HF_MODULES_CACHE, sys.path[:] = before, path

@@ -66,18 +66,6 @@ def texts(lengths, left=False):
     return tokens, real
 
 
-@pytest.fixture(scope="module")
-def library(hugging_face, tmp_path_factory):
-    """Transformers, which copies code into a folder of this test."""
-    import transformers
-
-    modules = transformers.dynamic_module_utils
-    before, path = modules.HF_MODULES_CACHE, list(sys.path)
-    modules.HF_MODULES_CACHE = str(tmp_path_factory.mktemp("modules"))
-    yield transformers
-    modules.HF_MODULES_CACHE, sys.path[:] = before, path
-
-
 def load(library, kind, folder):
     loaded = getattr(library, kind).from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True

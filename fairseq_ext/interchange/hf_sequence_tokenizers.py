@@ -158,8 +158,9 @@ def number_symbols(
             "--vocabulary, a folder whose dictionary has each piece once"
         )
     own = [name for name in numbers if name not in SYMBOLS and not name.startswith("madeupword")]
-    strange = [n for n in own if n not in pieces and len(n.removesuffix("</w>")) > 1]
-    if 2 * len(strange) > len(own):
+    longer = [name for name in own if len(name.removesuffix("</w>")) > 1]
+    strange = [name for name in longer if name not in pieces]
+    if 2 * len(strange) > len(longer):
         raise UsageError(
             f"most symbols of {file}, like {strange[0]}, are no pieces of the tokeniser beside it; "
             "give --vocabulary, the folder with both that the model was trained with"
