@@ -12,11 +12,14 @@ from fairseq.sequence_generator import SequenceGenerator
 from stock_models import CLOSING, build_model, checkpoint
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 
 from fairseq_ext import cli
 from fairseq_ext.data.tokenisers import SENTENCEPIECE, load_sentencepiece
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import write_lines
+from fairseq_ext.interchange.hf_sequence_tokenizers import write_text_tokenizer
 from fairseq_ext.prepare import sentencepiece
 from fairseq_ext.prepare.tokenise import MosesPipeline
 from fairseq_ext.prepare.toy.corpus import corpus
@@ -186,6 +189,16 @@ def test_dictionaries_that_are_not_of_the_tokeniser(own, data, pieces, tmp_path)
         UsageError, match="most symbols of .*dict.en.txt, like .*, are no pieces of"
     ):
         export(state, tmp_path, "--vocabulary", tmp_path)
+
+
+def test_pieces_that_cannot_be_renumbered(tmp_path):
+    words = Dictionary()
+    words.encode_line("a b")
+    words.save(str(tmp_path / "dict.txt"))
+    model = Unigram([(symbol, -1.0) for symbol in words.symbols], words.unk())
+    Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UsageError, match="has a tokeniser of kind Unigram, whose pieces cannot ge"):
+        write_text_tokenizer(len(words), 9, tmp_path, tmp_path)
 
 
 def test_languages_that_nothing_names(data, tmp_path):

@@ -1,13 +1,14 @@
 """Turn a checkpoint of fairseq's into a Hugging Face folder.
 
 OUT gets config.json, model.safetensors and the tokenizer. An encoder becomes a BERT if it has
-segments, else a RoBERTa; a DeBERTa if its attention is disentangled. A translation model with Moses
-and BPE becomes an FSMT, a language model an OPT, and one of today a Llama or, with --qk-norm, a
-Qwen3. All of them know softmax alone; weights of heads and pruned heads of FSMT and OPT are folded
-into projections, as by export-fairseq. Heads of fine-tuning become those of Hugging Face where it
-has the like: …ForSequenceClassification, …ForTokenClassification, …ForMultipleChoice,
-…ForQuestionAnswering. Others, adversaries and generators are left out, as is the head for masked
-words if replaced-token detection did not train it. Models with mechanisms get their code with them.
+segments, else a RoBERTa; a DeBERTa if its attention is disentangled. A translation model with
+SentencePiece becomes a Marian, one with Moses and BPE an FSMT, a language model an OPT, and one of
+today a Llama or, with --qk-norm, a Qwen3. All of them know softmax alone; weights of heads and
+pruned heads of Marian, FSMT and OPT are folded into projections, as by export-fairseq. Heads of
+fine-tuning become those of Hugging Face where it has the like: …ForSequenceClassification,
+…ForTokenClassification, …ForMultipleChoice, …ForQuestionAnswering. Others, adversaries and
+generators are left out, as is the head for masked words if replaced-token detection did not train
+it. Models with mechanisms get their code with them.
 
 Example:
   fairseq-ext export-hf checkpoints/mine/checkpoint_best.pt exported
