@@ -292,3 +292,5 @@ def library(hugging_face, tmp_path_factory):
     modules.HF_MODULES_CACHE = str(tmp_path_factory.mktemp("modules"))
     yield transformers
     modules.HF_MODULES_CACHE, sys.path[:] = before, path
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]

@@ -318,18 +318,20 @@ def test_beam_search_of_a_language_model_with_code(data, tmp_path, library):
     """Hypotheses are fairseq's if lengths count nothing: it counts the prompt's, too."""
     words, name = read_words(data)[0], "transformer_lm_sink_tiny"
     words.save(str(tmp_path / "dict.txt"))
-    model = build_model(name, words, words, ending=2.8)
+    options = {"decoder_normalize_before": False}
+    model = build_model(name, words, words, ending=0.5, **options)
     task = {"_name": "language_modeling", "data": str(tmp_path)}
-    out = export(checkpoint(name, model, task), tmp_path)
+    out = export(checkpoint(name, model, task, **options), tmp_path)
     theirs = library.AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True).eval()
-    search = SequenceGenerator([model], words, beam_size=5, max_len_b=29, len_penalty=0)
+    search = SequenceGenerator([model], words, beam_size=5, max_len_b=40, len_penalty=0)
+    rules = {"num_beams": 5, "early_stopping": True, "length_penalty": 0.0, "max_new_tokens": 40}
     lengths = set()
     for line in LINES:
         row = words.encode_line(split(data, line), add_if_not_exist=False, append_eos=False)
         prompt = torch.cat([torch.tensor([2]), row[:3]])[None]
         sample = {"net_input": {"src_tokens": prompt, "src_lengths": torch.tensor([4])}}
         [[best, *_]] = search.generate([], sample, prefix_tokens=prompt[:, 1:])
-        found = theirs.generate(prompt, num_beams=5, early_stopping=True, length_penalty=0.0)
+        found = theirs.generate(prompt, **rules)
         assert found[0, 1:].tolist() == best["tokens"].tolist()
         lengths.add(len(best["tokens"]))
     assert len(lengths) > 1

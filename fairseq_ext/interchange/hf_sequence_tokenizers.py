@@ -201,8 +201,9 @@ def write_text_tokenizer(size: int, longest: int, data: Path, work: Path) -> Non
             f"{data} has a tokeniser of kind {content['model']['type']}, whose pieces cannot get "
             "the numbers of dict.txt; export a model of a BPE"
         )
-    content["model"]["vocab"] = tokens | {name: words.index(name) for name in NAMES.values()}
-    content["post_processor"] = None
+    tokens |= {name: words.index(name) for name in NAMES.values()}
+    content["model"]["vocab"] = {token: i for token, i in tokens.items() if i < size}
+    content |= {"added_tokens": [], "post_processor": None}
     tokenizer = Tokenizer.from_str(json.dumps(content))
     return _write_fast_tokenizer(tokenizer, f"{EOS[0]} $A", longest, work)
 

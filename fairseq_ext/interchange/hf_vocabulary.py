@@ -93,7 +93,9 @@ def check_bpe(vocabulary: Vocabulary) -> dict[str, int]:
     """Return the symbol of each token; raise UsageError if the dictionary lacks some."""
     tokens = vocabulary.tokenizer.get_vocab()
     numbers = {token: int(vocabulary.numbers[i]) for token, i in tokens.items()}
-    if vocabulary.dictionary.unk() in numbers.values():
+    special = name_special_tokens(vocabulary.tokenizer)
+    unknown = [token for token, i in numbers.items() if i == vocabulary.dictionary.unk()]
+    if any(special.get(token) != "<unk>" for token in unknown):
         raise UsageError(
             "dict.txt lacks tokens of the BPE beside it, which Hugging Face cannot leave out; give "
             "the dictionary that scripts/prepare_mlm.sh wrote"
