@@ -1,6 +1,7 @@
 """Translation and language models of transformers: logits, search, tokenisers, raw text."""
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
@@ -201,14 +202,18 @@ def test_pieces_that_cannot_be_renumbered(tmp_path):
         write_text_tokenizer(len(words), 9, tmp_path, tmp_path)
 
 
-def test_languages_that_nothing_names(data, tmp_path):
-    _, state = build_translator(data)
+@pytest.mark.parametrize("name", [UNA, "transformer_dna_tiny"])
+def test_languages_that_nothing_names(name, data, tmp_path):
+    _, state = build_translator(data, name=name)
     state["cfg"]["task"]["source_lang"] = None
-    with pytest.raises(UsageError, match=r"model.pt does not name its languages, and .* has no fi"):
+    with pytest.raises(
+        UsageError, match=r"model.pt does not name its languages, and .* ha.* no fi"
+    ):
         export(state, tmp_path)
+    named = Path(shutil.copytree(data, tmp_path / "named"))
     for language in ("en", "de"):
-        (data / f"train.en-de.{language}.idx").touch()
-    assert (export(state, tmp_path, "--vocabulary", data) / "vocab-tgt.json").is_file()
+        (named / f"train.en-de.{language}.idx").touch()
+    assert (export(state, tmp_path, "--vocabulary", named) / "vocab-tgt.json").is_file()
 
 
 def test_text_that_the_tokeniser_of_an_fsmt_cannot_express(data, tmp_path, caplog):

@@ -5,6 +5,7 @@ model uses, so that it needs torch and transformers alone. The tokeniser is that
 models without mechanisms have it; if the data has none, it splits at spaces.
 """
 
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from fairseq_ext.evaluation.runs import BUFFERS
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.carried_files import REMOTE_CODE, write_flat
 from fairseq_ext.interchange.code_config import MODELING, describe_model, find_modules
+from fairseq_ext.interchange.export_fairseq import infer_languages
 from fairseq_ext.interchange.hf_sequence_tokenizers import (
     ParallelText,
     write_parallel_tokenizer,
@@ -48,6 +50,7 @@ ACCEPTED: dict[str, list] = {
 }
 """Values that options must have; the first is the value in a checkpoint without the option."""
 
+SIDES = ("source", "target")
 SIZES = ("embed_dim", "attention_heads", "ffn_embed_dim", "layers")
 PAD = NUMBERS["pad_token_id"]
 ANY_LENGTH = 10**6
@@ -166,21 +169,36 @@ def write_sequence_tokenizer(source: Source, config: Mapping[str, Any], work: Pa
         data, side = find_data("dict.txt", task, source), config["decoder_side"]
         return write_text_tokenizer(side["symbols"], count_positions(side), data, work)
     sides = config["encoder_side"], config["decoder_side"]
-    languages = str(task.get("source_lang")), str(task.get("target_lang"))
+    languages = find_languages(task, source)
     data = find_data(f"dict.{languages[0]}.txt", task, source)
     sizes = sides[0]["symbols"], sides[1]["symbols"]
     text = ParallelText(data, languages, sizes, count_positions(sides[0]))
     return write_parallel_tokenizer(text, work)
 
 
-def find_data(name: str, task: Mapping[str, Any], source: Source) -> Path:
-    """Return the folder with a dictionary: the given one, or beside the checkpoint, or its data.
-
-    Raises:
-        UsageError: no folder has it.
-    """
+def list_folders(task: Mapping[str, Any], source: Source) -> list[Path]:
+    """Return the given folder of data, or else that of the checkpoint and that of its data."""
     data = Path(utils.split_paths(task.get("data") or "")[0])
-    folders = [source.folder] if source.folder else [source.checkpoint.parent, data]
+    return [source.folder] if source.folder else [source.checkpoint.parent, data]
+
+
+def find_languages(task: Mapping[str, Any], source: Source) -> tuple[str, str]:
+    """Return source and target of a task, or of the data; raise UsageError if nothing says them."""
+    languages = Namespace(**{f"{side}_lang": task.get(f"{side}_lang") for side in SIDES})
+    for folder in (folders := list_folders(task, source)):
+        infer_languages(languages, str(folder))
+    if languages.source_lang is None:
+        places = " and ".join(map(str, folders))
+        raise UsageError(
+            f"{source.checkpoint} does not name its languages, and {places} have no files "
+            "that do; give --vocabulary, the folder of its data"
+        )
+    return languages.source_lang, languages.target_lang
+
+
+def find_data(name: str, task: Mapping[str, Any], source: Source) -> Path:
+    """Return the folder with a dictionary; raise UsageError if there is none."""
+    folders = list_folders(task, source)
     if folder := next((place for place in folders if (place / name).is_file()), None):
         return folder
     raise UsageError(
