@@ -23,6 +23,7 @@
 #   --epochs, --lr  replace those of the settings (dna takes --lr alone)
 #   --seeds       repetitions (default: 3)
 #   --folds       folds of cross-validation (default: 10 for cr, mpqa, mr and subj, else none)
+#   --test        also score test.jsonl, at the epoch that is best on valid.jsonl
 #   --jobs        trainings side by side (default: 1)
 #   --data        replaces data-bin/CORPUS
 #   --out         folder of runs and table (default: checkpoints/finetune/CORPUS)
@@ -82,9 +83,17 @@ set_flags() {
   esac
 }
 
-vocabulary='' settings=small epochs='' lr='' seeds=3 folds='' jobs=1 data='' out=''
-read_options "WORD --vocabulary= --settings= --epochs= --lr= --seeds= --folds= --jobs= --data= --out= --" \
-  "$@"
+# score_test: add the test part to what is validated, and its METRIC to METRICS as the first one.
+score_test() {
+  [ -z "$folds" ] || die "--test is for a test part, and --folds is $folds: leave one of them out."
+  [ -e "$data/test.jsonl" ] || die "--test is given, and '$data' has no test.jsonl: leave it out."
+  FLAGS+=(--valid-subset valid,test) BY="test.$METRIC $METRIC"
+  METRICS=("test.$METRIC" "${METRICS[@]}")
+}
+
+vocabulary='' settings=small epochs='' lr='' seeds=3 folds='' test='' jobs=1 data='' out=''
+read_options "WORD --vocabulary= --settings= --epochs= --lr= --seeds= --folds= --test --jobs= --data= \
+  --out= --" "$@"
 corpus=${WORDS[0]:-} encoders=("${WORDS[@]:1}")
 [ ${#encoders[@]} -gt 0 ] || die "No encoder is given: see 'bash $0 --help'."
 for encoder in "${encoders[@]}"; do
@@ -109,6 +118,7 @@ require_room "$out" 500
 
 set_flags "$settings" "$corpus"
 [ -z "$folds" ] || FLAGS+=(--validate-interval 1000)
+[ -z "$test" ] || score_test
 VARIANTS=()
 for encoder in "${encoders[@]}"; do
   set_encoder "${encoder#*=}"

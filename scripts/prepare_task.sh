@@ -13,6 +13,7 @@
 #             anli, paws-qqp, paws-wiki                               anli_v1.0/R1/train.jsonl
 #             sst-5, sts, quora                                       CS224N, e.g. sts/sts-train.csv
 #                                (sts and sts-b also STS-benchmark, stsbenchmark/sts-train.csv)
+#             masakhaner2-yor, masakhanews-orm                        masakhaner2-yor/train.txt
 #             ewt-genre    English Web Treebank, ud-english-ewt/en_ewt-ud-train.conllu
 #             cr, mpqa, mr, subj, trec, sst-2-sentences               sentclass/custrev.all
 #   OUT     the folder to make (default data-bin/CORPUS)
@@ -20,7 +21,8 @@
 #           most frequent words of train.jsonl, in lower case, or all with 0; an OUT that exists
 #           without a vocabulary gets one
 #
-# cr, mpqa, mr and subj are for cross-validation (--folds) and have train.jsonl only. Where files have no part
+# cr, mpqa, mr and subj, and masakhaner2-yor-joined with all parts of that corpus, are for
+# cross-validation (--folds) and have train.jsonl only. Where files have no part
 # for validation (quora/quora-part.csv, trec, mrpc without dev.tsv), or only a piece of a corpus is there
 # (glue-qnli/dev-part.tsv, hellaswag/val-part.jsonl), every tenth example becomes valid.jsonl, and
 # with it the examples that share with it: a pair (quora, mrpc), a text (trec, hellaswag), a question or a

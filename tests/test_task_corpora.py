@@ -16,6 +16,7 @@ from shell import assert_refused, bash
 from fairseq_ext.errors import UsageError
 from fairseq_ext.prepare import corpora as prepared
 from fairseq_ext.prepare.corpora import CORPORA, EVERY, SPLITS, groups, main, summary
+from fairseq_ext.prepare.step import clean
 
 RECIPE = ROOT / "scripts/prepare_task.sh"
 FIXTURES = ROOT / "tests/fixtures/corpora"
@@ -61,6 +62,9 @@ REAL = {
     "mr": {"train": 10_662},
     "trec": {"train": 4_909, "valid": 543, "test": 500},
     "sst-2-sentences": {"train": 6_920, "valid": 872, "test": 1_821},
+    "masakhaner2-yor": {"train": 6_872, "valid": 982, "test": 1_961},
+    "masakhaner2-yor-joined": {"train": 9_815},
+    "masakhanews-orm": {"train": 1_128, "valid": 162, "test": 325},
 }
 
 
@@ -116,6 +120,15 @@ def test_sentences_of_wnut_end_at_lines_with_a_tab(real):
     assert sum(len(example["words"]) for example in examples) == 62_730
     assert all(len(example["words"]) == len(example["tags"]) for example in examples)
     assert sum(tag.startswith("B-") for example in examples for tag in example["tags"]) == 1_975
+
+
+def test_text_in_languages_of_few_resources_is_clean(real):
+    """Half of the published words are decomposed, and articles have marks and spaces of all kinds."""
+    words = [word for example in real["masakhaner2-yor"]["train"] for word in example["words"]]
+    assert len(words) == 175_768 and all(clean(word) == word for word in words)
+    assert real["masakhaner2-yor"]["train"][0]["words"][9:11] == ["wọ́n", "ti"]
+    articles = real["masakhanews-orm"]["train"]
+    assert all(clean(each[key]) == each[key] for each in articles for key in ("text", "pair"))
 
 
 def test_genres_of_parsed_sentences(real):
@@ -495,6 +508,28 @@ def test_bad_files(tmp_path, corpus, name, old, new, said):
 EWT, YES = "ud-english-ewt/en_ewt-ud-train.conllu", "1\tYes\t_\t_\t_\t_\t0\troot\t_\t_\n"
 
 
+NAMES, NEWS = "masakhaner2-yor/train.txt", "masakhanews-orm/train.tsv"
+NEWS_HEADER = "category\theadline\ttext\turl"
+
+
+def test_words_and_articles_are_composed(tmp_path):
+    """As text for pre-training is; a word of blanks alone stays a word."""
+    decomposed, composed = "o\u0323\u0301n", "\u1ecd\u0301n"
+    row = f'{NEWS_HEADER}\nsports\t\ufeff{decomposed}\t"a\u00a0""b"""\turl\n'
+    for name in ("dev", "test", "train"):
+        write_text(
+            tmp_path / f"corpora/masakhaner2-yor/{name}.txt", f"{decomposed} B-PER\n\u00a0 O\n"
+        )
+        write_text(tmp_path / f"corpora/masakhanews-orm/{name}.tsv", row)
+    names = {"words": [composed, "\u00a0"], "tags": ["B-PER", "O"]}
+    news = {"text": composed, "pair": 'a "b"', "label": "sports"}
+    for corpus, example in (("masakhaner2-yor", names), ("masakhanews-orm", news)):
+        expected = dict.fromkeys(("train", "valid", "test"), [example])
+        assert made(corpus, tmp_path / "corpora", tmp_path) == expected
+    joined = made("masakhaner2-yor-joined", tmp_path / "corpora", tmp_path)
+    assert joined == {"train": [names] * 3}
+
+
 def test_quora_as_published(tmp_path, caplog):
     """Some rows have no label, and some not all columns."""
     (tmp_path / "corpora/quora").mkdir(parents=True)
@@ -556,6 +591,12 @@ def test_sts_benchmark_as_published(tmp_path, corpus, folder):
         ("wnut-17", "wnut17/wnut17train.conll", "a\tE-person\n", [":1", "B-TYPE"]),
         ("wnut-17", "wnut17/wnut17train.conll", "a\tB-animal\n", [":1", "person"]),
         ("wnut-17", "wnut17/wnut17train.conll", "\n\t\n", ["no example"]),
+        ("masakhaner2-yor", NAMES, "a O\nb\tO\n", [":2", "a word, a space"]),
+        ("masakhaner2-yor", NAMES, "a O\nb c O\n", [":2", "a word, a space"]),
+        ("masakhaner2-yor-joined", NAMES, "a B-person\n", [":1", "one of PER, LOC, ORG, DATE"]),
+        ("masakhanews-orm", NEWS, f"{NEWS_HEADER}\nx\ta\tb\tc\n", [":2 has the label 'x'"]),
+        ("masakhanews-orm", NEWS, f"{NEWS_HEADER}\nsports\ta\n", [":2 has 2 columns", "not 4"]),
+        ("masakhanews-orm", NEWS, f'{NEWS_HEADER}\nsports\t"a\n', [":2 is badly quoted"]),
         ("quora", "quora/quora-part.csv", 'sentence1\n"How?\n', [":2 is badly quoted"]),
         ("quora", "quora/quora-part.csv", "sentence1\nHow?\n", [":2 has no 'sentence2'"]),
         ("quora", "quora/quora-part.csv", "", ["is empty"]),
@@ -569,7 +610,8 @@ def test_bad_content(tmp_path, corpus, name, content, said):
     path = tmp_path / "corpora" / name
     path.parent.mkdir(parents=True)
     path.write_text(content, "utf-8")
-    for other in ("emerging.dev.conll", "en_ewt-ud-dev.conllu", "sts-dev.csv"):
+    others = ("emerging.dev.conll", "en_ewt-ud-dev.conllu", "sts-dev.csv", "dev.txt", "dev.tsv")
+    for other in (*others, "test.txt"):
         path.with_name(other).write_text("a\tO\n")
     message = refusal(corpus, tmp_path / "corpora", tmp_path)
     for part in (str(path), *said):

@@ -18,7 +18,7 @@ from typing import Any
 from fairseq_ext.data import conllu
 from fairseq_ext.errors import UsageError, to_line
 from fairseq_ext.files import read_lines
-from fairseq_ext.prepare.step import logger
+from fairseq_ext.prepare.step import clean, logger
 
 Example = dict[str, Any]
 Reader = Callable[..., Iterator[Example]]
@@ -26,6 +26,7 @@ Row = tuple[str, dict[str, Any]]  # "FILE:LINE", and the columns there by their 
 
 HALF = re.compile("[\ud800-\udfff]")
 LETTERS = [*"ABCD"]  # of RACE's choices
+BETWEEN = {"tab": r"\t", "space": " "}
 BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
 """Bytes as Python prints them, which PAWS-QQP's published program writes in the place of text."""
 
@@ -173,6 +174,7 @@ def sentences(
     columns: Mapping[str, str] | None = None,
     labels: Collection[str] = (),
     rows: str = "tabs",
+    cleaned: bool = False,
     **form: Any,
 ) -> Iterator[Example]:
     """Yield sentences or pairs of them, from named columns of rows, without spaces around them.
@@ -183,12 +185,14 @@ def sentences(
         columns: names of the columns with `text`, `pair` and `label`, if they differ.
         labels: as in `check_label`.
         rows: a key of `ROWS`.
+        cleaned: text is cleaned, as `documents` cleans text for pre-training.
         **form: options of the reader of rows.
     """
     names = {"text": "text", "label": "label"} | dict(columns or {})
     label = names.pop("label")
     for where, row in ROWS[rows](path, **form):
         example = {key: column(row, name, where).strip(" ") for key, name in names.items()}
+        example = {key: clean(text) for key, text in example.items()} if cleaned else example
         if labelled or label in row:
             example["label"] = check_label(column(row, label, where), labels, where)
         yield example
@@ -213,19 +217,31 @@ def choice(where: str, choices: list[str], label: int | None, **texts: str) -> E
     return {**texts, "choices": choices, "label": label}
 
 
-def tagged(path: Path, labelled: bool, types: Sequence[str]) -> Iterator[Example]:
-    """Yield sentences from lines `WORD<tab>TAG` in IOB, which blank lines separate."""
-    form = re.compile(rf"([^\t]+)\t(O|[BI]-(?:{'|'.join(map(re.escape, types))}))")
+def tagged(
+    path: Path, labelled: bool, types: Sequence[str], between: str = "tab", cleaned: bool = False
+) -> Iterator[Example]:
+    """Yield sentences from lines of a word and its tag in IOB, which blank lines separate.
+
+    Args:
+        path: the file.
+        labelled: examples have labels always.
+        types: types of entities.
+        between: what stands between word and tag, a key of `BETWEEN`.
+        cleaned: as in `sentences`; a word of blanks alone stays.
+    """
+    gap = BETWEEN[between]
+    form = re.compile(rf"([^{gap}]+){gap}(O|[BI]-(?:{'|'.join(map(re.escape, types))}))")
 
     def split(where: str, line: str) -> Sequence[str]:
         if found := form.fullmatch(line):
             return found.groups()
         expected = f"O, B-TYPE or I-TYPE, TYPE being one of {', '.join(types)}"
-        raise malformed(where, f"is {line[:60]!r} and must be a word, a tab and {expected}")
+        raise malformed(where, f"is {line[:60]!r} and must be a word, a {between} and {expected}")
 
     for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
         if not blank:
             words, tags = zip(*(split(*line) for line in lines), strict=True)
+            words = [clean(word) or word for word in words] if cleaned else words
             yield {"words": list(words), "tags": list(tags)}
 
 

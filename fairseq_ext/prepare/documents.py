@@ -9,7 +9,6 @@ and gutenberg.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, groupby, islice
@@ -21,13 +20,18 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder, read_lines, read_lines_replacing_returns, write_lines
-from fairseq_ext.prepare.step import INPUTS, logger, number_from, record_inputs, step_parser
+from fairseq_ext.prepare.step import (
+    INPUTS,
+    clean,
+    logger,
+    number_from,
+    record_inputs,
+    step_parser,
+)
 
 PARTS = ("train", "valid", "test")
 LEARNED_FROM = 5_000_000  # characters of text from which the ends of sentences are learned
 
-# Python does not count a byte order mark as white space.
-BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ufeff]+")
 PART = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation|elopment)?(?![a-z])")
 OTHER_NAMES = {"val": "valid", "dev": "valid"}
 TITLE = re.compile(r"= (?!= ).*(?<! =) =")
@@ -41,11 +45,6 @@ class Source(NamedTuple):
     part: str
     form: str
     path: Path
-
-
-def clean(line: str) -> str:
-    """Return a line in Unicode's composed form, control characters and white space as one space."""
-    return BLANKS.sub(" ", unicodedata.normalize("NFC", line)).strip(" ")
 
 
 def join_paragraphs(lines: Iterable[str]) -> Iterator[str]:

@@ -12,8 +12,10 @@ import argparse
 import logging
 import multiprocessing
 import os
+import re
 import sys
 import threading
+import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -41,7 +43,15 @@ BATCH = 2000  # lines that a process gets at once
 MOST = 10**15  # that an argument counts
 AHEAD = 3  # batches for each process that are read before they are needed
 
+# Python does not count a byte order mark as white space.
+BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ufeff]+")
+
 BatchFunction = Callable[[list[str]], list[str]]
+
+
+def clean(text: str) -> str:
+    """Return text in Unicode's composed form, control characters and white space as one space."""
+    return BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
 
 
 def step_parser(

@@ -6,6 +6,7 @@
     python -m fairseq_ext.tools.recipes encoder-flags CHECKPOINT
     python -m fairseq_ext.tools.recipes period-ids DATA/bpe/encoder.json
     python -m fairseq_ext.tools.recipes training-times RUN...
+    python -m fairseq_ext.tools.recipes converged RUN...
     python -m fairseq_ext.tools.recipes draw-settings SEED TRIES
     python -m fairseq_ext.tools.recipes choose-settings FOLDER NAME='FLAGS'...
     python -m fairseq_ext.tools.recipes compare-corpora FOLDER...
@@ -29,6 +30,7 @@ from fairseq_ext.data.examples import read
 from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
 from fairseq_ext.standard_output import guard_standard_output
+from fairseq_ext.tools.convergence import count_converged
 from fairseq_ext.tools.roles_trial import choose_settings, compare_corpora, draw_settings
 
 TAKEN_OVER = ("hna_init", "hna_weight")  # by fine-tuning, from its checkpoint
@@ -216,6 +218,7 @@ STEPS: dict[str, tuple[Callable, str | tuple[str, ...], str | int | None]] = {
     "encoder-flags": (read_encoder_flags, "CHECKPOINT", None),
     "period-ids": (read_period_ids, "ENCODER.JSON", None),
     "training-times": (compare_times, "RUN", "+"),
+    "converged": (count_converged, "RUN", "+"),
     "draw-settings": (draw_settings, ("SEED", "TRIES"), 2),
     "choose-settings": (choose_settings, "FOLDER NAME='FLAGS'...", argparse.REMAINDER),
     "compare-corpora": (compare_corpora, "FOLDER", "+"),
