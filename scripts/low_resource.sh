@@ -47,13 +47,14 @@
 . "$(dirname "$0")/lib/pretraining.sh"
 
 SEARCHED=4 # layers
+ALTERNATIVES+=' today' VARIANT_FLAGS[today]=''
 
 # print_variant NAME: print a variant and its flags, with the chosen rate unless it has its own.
 print_variant() {
-  local base=plain size=_tiny side=plain line
-  [[ "+$1+" != *+today+* ]] || base=today size=_today_tiny
+  local size=_tiny side=plain line
+  [[ "+$1+" != *+today+* ]] || size=_today_tiny
   [[ "+$1+" != *+ag+* ]] || side=ag
-  line=$(print_mechanisms "$base" "$1" "roberta_una$size" masked_lm) || exit 1
+  line=$(print_mechanisms plain "$1" "roberta_una$size" masked_lm) || exit 1
   [[ "$1" =~ \+[0-9.] ]] || line+=" --lr $(sed -n "s/^$side+//p" "$out/chosen.txt")"
   say "$line"
 }

@@ -123,7 +123,7 @@ def test_sentences_of_wnut_end_at_lines_with_a_tab(real):
 
 
 def test_text_in_languages_of_few_resources_is_clean(real):
-    """Half of the published words are decomposed, and articles have marks and spaces of all kinds."""
+    """More than half of the published words are decomposed; articles have odd spaces."""
     words = [word for example in real["masakhaner2-yor"]["train"] for word in example["words"]]
     assert len(words) == 175_768 and all(clean(word) == word for word in words)
     assert real["masakhaner2-yor"]["train"][0]["words"][9:11] == ["wọ́n", "ti"]
