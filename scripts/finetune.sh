@@ -85,7 +85,6 @@ set_flags() {
 
 # score_test: add the test part to what is validated, and its METRIC to METRICS as the first one.
 score_test() {
-  [ -z "$folds" ] || die "--test is for a test part, and --folds is $folds: leave one of them out."
   [ -e "$data/test.jsonl" ] || die "--test is given, and '$data' has no test.jsonl: leave it out."
   FLAGS+=(--valid-subset valid,test) BY="test.$METRIC $METRIC"
   METRICS=("test.$METRIC" "${METRICS[@]}")
@@ -106,6 +105,8 @@ require_positive --epochs ${epochs:+"$epochs"}
 [ "$settings" != dna ] || [ -z "$epochs" ] ||
   die "--epochs is '$epochs' and not for --settings dna, whose length is in updates: leave it out."
 require_positive --folds ${folds:+"$folds"}
+[ -z "$test" ] || [ -z "$folds" ] ||
+  die "--test is for a test part, and --folds is $folds: leave one of them out."
 setup_environment
 set_task "$corpus"
 [ -n "$data" ] || prepare_corpus "$corpus"

@@ -66,9 +66,10 @@ pretrain() {
   set_flags _tiny
   VARIANT_FLAGS[ag]="--ag-alpha $alpha --ag-decay-updates $updates"
   set_variants "${@:3}"
-  local out=$1
-  study "${VARIANTS[@]}" -- --task masked_lm "${FLAGS[@]}" --warmup-updates $((updates / 10)) \
-    --encoder-layers "$2"
+  local out=$1 tenth=$((updates / 10))
+  FLAGS+=(--warmup-updates "$tenth" --save-interval-updates $((tenth + 1))
+    --validate-interval-updates $((tenth + 1)) --encoder-layers "$2")
+  study "${VARIANTS[@]}" -- --task masked_lm "${FLAGS[@]}"
   compare loss train.loss train.loss_avg
   draw_curves loss loss
   python -m fairseq_ext.tools.recipes converged "${RUNS[@]}" | tee "$out/converged.txt"

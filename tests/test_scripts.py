@@ -70,6 +70,7 @@ def accepted(script: Path) -> set[str]:
             ["finetune.sh", "rte", "mlm=x.pt", "--settings", "dna", "--epochs", "2"],
             ["--epochs is '2' and not for --settings dna"],
         ),
+        (["finetune.sh", "cr", "mlm=x.pt", "--test"], ["--test is for a test part", "is 10"]),
         (["roles.sh", "tag"], ["'tag'", "classify, ablate or translate"]),
         (["roles.sh", "classify"], ["classify takes corpora and 0 are given"]),
         (["roles.sh", "ablate", "cr", "mr"], ["ablate takes one corpus and 2 are given"]),
