@@ -407,6 +407,7 @@ SCRIPTS = [
     ),
     script("task_attention.sh nowhere.pt --corpora nothing", works=False),
     script("probe.sh nowhere.pt --runs nowhere", works=False),
+    script("low_resource.sh yoruba --variants nothing", works=False),
     script("prepare_builtin.sh /dev/null/x", works=False),
     script("prepare_vqa.sh made/out --offline own --features a=nowhere", works=False),
     script("vqa_world.sh --variants nothing", works=False),
