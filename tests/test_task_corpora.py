@@ -122,12 +122,20 @@ def test_sentences_of_wnut_end_at_lines_with_a_tab(real):
     assert sum(tag.startswith("B-") for example in examples for tag in example["tags"]) == 1_975
 
 
+def is_iob2(tags):
+    """Whether each I stands behind a B or an I of its type."""
+    pairs = zip(["O", *tags], tags, strict=False)
+    return all(not tag.startswith("I") or last[1:] == tag[1:] for last, tag in pairs)
+
+
 def test_text_in_languages_of_few_resources_is_clean(real):
     """More than half of the published words are decomposed; articles have odd spaces."""
     words = [word for example in real["masakhaner2-yor"]["train"] for word in example["words"]]
     assert len(words) == 175_768 and all(clean(word) == word for word in words)
     assert real["masakhaner2-yor"]["train"][0]["words"][9:11] == ["wọ́n", "ti"]
     articles = real["masakhanews-orm"]["train"]
+    for examples in real["masakhaner2-yor"].values():
+        assert all(is_iob2(example["tags"]) for example in examples)
     assert all(clean(each[key]) == each[key] for each in articles for key in ("text", "pair"))
 
 
@@ -528,6 +536,16 @@ def test_words_and_articles_are_composed(tmp_path):
         assert made(corpus, tmp_path / "corpora", tmp_path) == expected
     joined = made("masakhaner2-yor-joined", tmp_path / "corpora", tmp_path)
     assert joined == {"train": [names] * 3}
+
+
+def test_entities_that_begin_with_an_i(tmp_path, caplog):
+    """As in one line of its training part: conlleval reads it so; other corpora keep their tags."""
+    lines = "a I-PER\nb I-PER\nc I-LOC\nd O\ne B-LOC\nf I-LOC\n"
+    for name in ("dev", "test", "train"):
+        write_text(tmp_path / f"corpora/masakhaner2-yor/{name}.txt", lines)
+    found = made("masakhaner2-yor", tmp_path / "corpora", tmp_path)
+    assert found["valid"][0]["tags"] == ["B-PER", "I-PER", "B-LOC", "O", "B-LOC", "I-LOC"]
+    assert "dev.txt: 2 entities begin with an I: taken for a B" in caplog.text
 
 
 def test_quora_as_published(tmp_path, caplog):

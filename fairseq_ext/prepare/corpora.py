@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from fairseq_ext.data.examples import HOW_TO_VALIDATE
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import new_folder, write_lines
-from fairseq_ext.prepare.corpora_readers import READERS, Example, Reader
+from fairseq_ext.prepare import corpora_readers
+from fairseq_ext.prepare.corpora_readers import Example, Reader
+from fairseq_ext.prepare.corpora_tags import tagged
 from fairseq_ext.prepare.manifest import hash_files
 from fairseq_ext.prepare.step import step_parser
 from fairseq_ext.prepare.workspace import MANIFEST
@@ -19,6 +21,7 @@ from fairseq_ext.prepare.workspace import MANIFEST
 Parts = dict[str, list[Example]]
 Shares = Callable[[Example], Sequence[Hashable]]
 
+READERS = {**corpora_readers.READERS, "tagged": tagged}
 EVERY = 10  # the number of examples, or groups of them, of which one is held out
 
 # Ways to hold examples out: two that share one of some things stay in one part.

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ Row = tuple[str, dict[str, Any]]  # "FILE:LINE", and the columns there by their 
 
 HALF = re.compile("[\ud800-\udfff]")
 LETTERS = [*"ABCD"]  # of RACE's choices
-BETWEEN = {"tab": r"\t", "space": " "}
 BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
 """Bytes as Python prints them, which PAWS-QQP's published program writes in the place of text."""
 
@@ -217,34 +216,6 @@ def choice(where: str, choices: list[str], label: int | None, **texts: str) -> E
     return {**texts, "choices": choices, "label": label}
 
 
-def tagged(
-    path: Path, labelled: bool, types: Sequence[str], between: str = "tab", cleaned: bool = False
-) -> Iterator[Example]:
-    """Yield sentences from lines of a word and its tag in IOB, which blank lines separate.
-
-    Args:
-        path: the file.
-        labelled: examples have labels always.
-        types: types of entities.
-        between: what stands between word and tag, a key of `BETWEEN`.
-        cleaned: as in `sentences`; a word of blanks alone stays.
-    """
-    gap = BETWEEN[between]
-    form = re.compile(rf"([^{gap}]+){gap}(O|[BI]-(?:{'|'.join(map(re.escape, types))}))")
-
-    def split(where: str, line: str) -> Sequence[str]:
-        if found := form.fullmatch(line):
-            return found.groups()
-        expected = f"O, B-TYPE or I-TYPE, TYPE being one of {', '.join(types)}"
-        raise malformed(where, f"is {line[:60]!r} and must be a word, a {between} and {expected}")
-
-    for blank, lines in groupby(numbered_lines(path), lambda line: not line[1].strip(" \t")):
-        if not blank:
-            words, tags = zip(*(split(*line) for line in lines), strict=True)
-            words = [clean(word) or word for word in words] if cleaned else words
-            yield {"words": list(words), "tags": list(tags)}
-
-
 @contextmanager
 def document(path: Path) -> Iterator[Any]:
     """Yield the content of a JSON file; errors within say that it has another form."""
@@ -299,4 +270,4 @@ def answer_in(passage: str, given: dict[str, Any], where: str) -> dict[str, Any]
     return {"text": text, "start": start}
 
 
-READERS = {each.__name__: each for each in (sentences, hellaswag, tagged, dream, race, squad)}
+READERS = {each.__name__: each for each in (sentences, hellaswag, dream, race, squad)}
