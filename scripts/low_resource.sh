@@ -12,9 +12,8 @@
 #   LANGUAGE     yoruba  names by MasakhaNER 2.0
 #                oromo   news topics by MasakhaNEWS; 62 % of the raw text are its training articles
 #   PART         search, pretrain or finetune, which stand for all parts up to it (default: finetune)
-#                  search    learning rates of plain and guided models of 4 layers, a third of
-#                            --updates each; the loss of validation chooses: chosen.txt in --out,
-#                            which is used as it is if it is there
+#                  search    learning rates of plain and guided models of 4 layers, a third of --updates
+#                            each; the loss of validation chooses: chosen.txt in --out, if it is missing
 #                  pretrain  masked language models of each depth; guided ones have the rate that was
 #                            chosen for guidance, all others that for plain
 #                  finetune  each on the task of the language
@@ -34,10 +33,10 @@
 #   FLAG         flags of fairseq-train for all trainings, e.g. --fp16
 #
 # A second run of the same command continues where the first was interrupted, or adds variants, depths,
-# seeds. In OUT/layers-N: table.txt (loss of validation; of the last epoch, and the mean, of training, in
-# bits), converged.txt (which runs are half a bit below the loss of frequencies alone), curves.png, and
-# TASK/table.txt (F1 of entities or accuracy; those of published parts at the epoch that is best on
-# valid), with t-tests against the first variant.
+# seeds; tables are of the last command. OUT/layers-N has table.txt (loss of validation; of the last epoch,
+# and the mean, of training, in bits), converged.txt (which runs are half a bit below the loss of
+# frequencies alone), curves.png, and TASK/table.txt (F1 of entities or accuracy, of published parts
+# at the epoch that is best on valid), with t-tests against the first variant.
 #
 # Expected: in AG's Table 3 (Oromo; validation, nats) with 8, 12, 16 layers 4.06, 6.74, 6.93, guided 3.93,
 # 3.88, 3.92; in Table 4 (F1 of names) 64.6, 51.5, 53.5, guided 66.7, 67.9, 67.2.

@@ -21,7 +21,7 @@ from fairseq_ext.prepare.workspace import MANIFEST
 Parts = dict[str, list[Example]]
 Shares = Callable[[Example], Sequence[Hashable]]
 
-READERS = {**corpora_readers.READERS, "tagged": tagged}
+READERS: dict[str, Reader] = {**corpora_readers.READERS, "tagged": tagged}
 EVERY = 10  # the number of examples, or groups of them, of which one is held out
 
 # Ways to hold examples out: two that share one of some things stay in one part.
