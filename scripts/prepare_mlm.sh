@@ -25,7 +25,8 @@
 #                     wiki.{train,valid,test}.raw, plain or .gz, or the .zip with them; encoder.json,
 #                     vocab.bpe and dict.txt
 #   --valid N         documents held out for validation, the last ones (default: 1 % of them, at
-#                     least 2 of 4 or more; of a single document, the last 1 % of its sentences).
+#                     least 2; the last 1 % of each one's sentences where those would be more than
+#                     a tenth of the text, as of few books).
 #                     Not for a corpus that has a validation part: files of a FOLDER with the word
 #                     valid, val or dev in their path (files with the word test become a test
 #                     part); it says which files these are.

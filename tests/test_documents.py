@@ -108,21 +108,30 @@ def test_parts_are_those_of_the_corpus(tmp_path, place):
 @pytest.mark.parametrize(
     ("text", "wanted", "held"),
     [
-        (["a", "b", "", "c", "", "d", "e"], None, ["d", "e"]),
-        (["a", "b", "", "c", "", "d", "e"], 2, ["c", "", "d", "e"]),
-        (["a", "b", "c"], None, ["c"]),
-        ([f"{n}" for n in range(250)], None, ["248", "249"]),
-        (["a", "", "b", "", "c", "", "d"], None, ["c", "", "d"]),
-        (["a", ""] * 299 + ["z"], None, ["a", "", "a", "", "z"]),
+        (["a", "b", "", "c", "", "d", "e"], None, [["b"], ["e"]]),
+        (["a", "b", "", "c", "", "d", "e"], 2, [["c"], ["d", "e"]]),
+        (["a", "b", "c"], None, [["c"]]),
+        ([f"{n}" for n in range(250)], None, [["248", "249"]]),
+        ([*"abcde", "", *"fghijklmnopqrstuvwxyz"], None, [["e"], ["z"]]),
+        (["a", "", "b"], None, [["b"]]),
+        (["a", "", "b", "", "c", "", "d"], None, [["c"], ["d"]]),
+        (["a", ""] * 299 + ["z"], None, [["a"], ["a"], ["z"]]),
     ],
 )
 def test_hold_out(tmp_path, text, wanted, held):
     train = write_text(tmp_path / "train", "".join(f"{line}\n" for line in text))
+    before = list(documents._read_documents(train))
     documents.hold_out(train, tmp_path / "valid", wanted)
-    assert list(documents.read_lines(tmp_path / "valid")) == held
-    kept = list(documents.read_lines(train))
-    assert kept == text[: len(kept)]
-    assert len(kept) + len(held) == len(text) - ("" in text)
+    assert list(documents._read_documents(tmp_path / "valid")) == held
+    kept = list(documents._read_documents(train))
+    assert sorted(sum(kept + held, [])) == sorted(sum(before, []))
+    assert all(any(own == each[: len(own)] for each in before) for own in kept)
+
+
+def test_few_books_are_not_held_out_whole():
+    """Of two books, the second of which is the longer one."""
+    assert documents.choose_held_out([3902, 4983]) == [39, 49]
+    assert documents.choose_held_out([100] * 300) == [0] * 297 + [100] * 3
 
 
 def test_a_corpus_that_is_not_there(tmp_path):

@@ -1,6 +1,7 @@
 """Parts of text: some examples alone, every N-th one held out, and pairs left out."""
 
 import json
+import re
 
 import pytest
 
@@ -58,6 +59,20 @@ def test_too_few(data, tmp_path, flags, said):
     with pytest.raises(UsageError) as refused:
         main([str(data), str(tmp_path / "out"), *flags.split()])
     assert said in str(refused.value) and not (tmp_path / "out").exists()
+
+
+def test_only_lines_of_json_are_parted(data, tmp_path, capsys):
+    main([str(data), str(tmp_path / "out"), "--every", "3"])
+    assert re.search(r"out/train.jsonl: \d+ examples\n.*valid.jsonl: \d+", capsys.readouterr().out)
+    (data / "train.jsonl").write_text("text,label\nfine,good\n")
+    with pytest.raises(UsageError, match=r"train.jsonl:1 is not JSON"):
+        main([str(data), str(tmp_path / "again")])
+    (data / "train.jsonl").write_text('"fine"\n')
+    with pytest.raises(UsageError, match='give one example a line, such as {"text": "a fine film"'):
+        main([str(data), str(tmp_path / "again")])
+    (data / "train.jsonl").unlink()
+    with pytest.raises(UsageError, match="has no train.jsonl; give the folder of text with labels"):
+        main([str(data), str(tmp_path / "again")])
 
 
 def test_what_else_is_refused(data, tmp_path, capsys):

@@ -11,6 +11,7 @@ from saved_state import make_state
 from fairseq_ext import safe_loading
 from fairseq_ext.cli import main
 from fairseq_ext.errors import UsageError
+from fairseq_ext.patches.checkpoints import explain_loading
 
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 8, "encoder_attention_heads": 2}
 HEADS = "cfg.model.encoder_attention_heads is"
@@ -158,3 +159,10 @@ def test_a_translator_and_text_in_one_language(hybrid_run, encoder_data):
     assert done.returncode == 1 and "Traceback" not in done.stderr
     said = f"error: {encoder_data} has no text in two languages, such as train.de-en.de.idx"
     assert said in done.stderr
+
+
+def test_data_that_was_moved_is_asked_for():
+    gone = FileNotFoundError(2, "No such file or directory", "data-bin/gone")
+    said = str(explain_loading(gone, "run/x.pt"))
+    assert said.startswith("run/x.pt needs files of its data that are not there (")
+    assert "data-bin/gone" in said and said.endswith("where they are now, as DATA or --data")

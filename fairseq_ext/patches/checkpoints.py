@@ -240,6 +240,11 @@ def explain_loading(error: Exception, files: str) -> UsageError:
             "give the data that it was trained on, with its dictionary, and leave out "
             "--model-overrides"
         )
+    if isinstance(error, FileNotFoundError):
+        return UsageError(
+            f"{files} needs files of its data that are not there ({reason}); give the folder where "
+            "they are now, as DATA or --data"
+        )
     return UsageError(
         f"{files} cannot be loaded: its settings, with this data, make no model "
         f"({type(error).__name__}: {reason}); give another checkpoint, or correct "

@@ -11,7 +11,7 @@ and gutenberg.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -188,32 +188,60 @@ def write_part(path: Path, text: Iterable[str], splitter: PunktSentenceTokenizer
 
 
 def hold_out(train: Path, valid: Path, count: int | None) -> None:
-    """Move the last documents of `train` to `valid`.
-
-    Of a single document, the last 1 % of its sentences are moved, at least one.
+    """Move the ends of documents, or whole ones, from `train` to `valid`.
 
     Args:
         train: file with documents.
         valid: file to write.
-        count: documents to move. By default 1 % of them, at least one; of four documents or more
-            at least two, since next-sentence prediction takes sentences of another document.
+        count: documents to move, the last ones; by default those of `choose_held_out`.
 
     Raises:
         UsageError: nothing would be left to train on.
     """
-    total = sum(1 for _ in read_lines(train))
-    breaks = [number for number, line in enumerate(read_lines(train), 1) if not line]
-    documents = len(breaks) + 1
-    if count and count >= documents:
-        raise UsageError(f"--valid is {count} and the corpus has {documents} documents; give fewer")
-    if total == 1:
+    lengths = [len(document) for document in _read_documents(train)]
+    if count and count >= len(lengths):
+        raise UsageError(
+            f"--valid is {count} and the corpus has {len(lengths)} documents; give fewer"
+        )
+    if sum(lengths) == 1:
         raise UsageError("the corpus is a single sentence, and one is held out; give more text")
-    count = count or max(1 + (documents > 3), documents // 100)
-    start = breaks[-count] if breaks else total - max(1, total // 100)
-    write_lines(valid, islice(read_lines(train), start, None))
+    held = [0] * (len(lengths) - count) + lengths[-count:] if count else choose_held_out(lengths)
+    starts = [length - n for length, n in zip(lengths, held, strict=True)]
+    parts = zip(_read_documents(train), starts, strict=True)
+    write_lines(valid, _join_documents(document[start:] for document, start in parts))
+    parts = zip(_read_documents(train), starts, strict=True)
     rest = train.with_name("rest")
-    write_lines(rest, islice(read_lines(train), start - bool(breaks)))
+    write_lines(rest, _join_documents(document[:start] for document, start in parts))
     rest.replace(train)
+
+
+def choose_held_out(lengths: Sequence[int]) -> list[int]:
+    """Return how many of its last sentences each document gives for validation.
+
+    The last 1 % of the documents are held out, at least two, since next-sentence prediction takes
+    sentences of another one. Where those are more than a tenth of the text, as of few books, each
+    document gives the last 1 % of its sentences, at least one.
+    """
+    count = max(2, len(lengths) // 100)
+    documents = [0] * (len(lengths) - count) + list(lengths[-count:])
+    ends = [max(1, length // 100) if length > 1 else 0 for length in lengths]
+    few = len(lengths) <= count or sum(documents) > sum(lengths) / 10
+    if few and any(ends):
+        return ends
+    return documents if len(lengths) > count else [0, *lengths[1:]]
+
+
+def _read_documents(file: Path) -> Iterator[list[str]]:
+    """Yield the sentences of each document, which empty lines separate."""
+    return (list(lines) for text, lines in groupby(read_lines(file), bool) if text)
+
+
+def _join_documents(documents: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield sentences with an empty line between documents that have any."""
+    for number, document in enumerate(filter(None, documents)):
+        if number:
+            yield ""
+        yield from document
 
 
 def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> None:
