@@ -94,7 +94,11 @@ def write_moses_tokenizer(text: ParallelText, work: Path) -> None:
             "FSMT's tokeniser splits words at hyphens (into %s), unlike the text of this model",
             HYPHEN,
         )
-    settings = {"tokenizer_class": "FSMTTokenizer", "langs": text.languages, **NAMES}
+    settings: dict[str, Any] = {
+        "tokenizer_class": "FSMTTokenizer",
+        "langs": text.languages,
+        **NAMES,
+    }
     settings |= {"do_lower_case": not any(word != word.lower() for word in source)}
     _write_settings(settings | TEXT_ALONE, text.longest, work)
 
@@ -123,7 +127,7 @@ def write_sentencepiece_tokenizer(text: ParallelText, work: Path) -> None:
     if source != target:
         hf.write_json(target, work / "target_vocab.json")
     languages = dict(zip(("source_lang", "target_lang"), text.languages, strict=True))
-    settings = {"tokenizer_class": "MarianTokenizer", **languages, **NAMES}
+    settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", **languages, **NAMES}
     settings |= {"separate_vocabs": source != target, "padding_side": "right"}
     _write_settings(settings | TEXT_ALONE, text.longest, work)
 
