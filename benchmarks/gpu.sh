@@ -20,8 +20,8 @@
 
 . "$(dirname "$0")/../scripts/lib/common.sh"
 
-out='' wheels='' stages='right fast distributed real' minutes=9 dry='' collect=''
-read_options '--out= --wheels= --stages= --minutes= --collect= --dry' "$@"
+read_options '--out= --wheels= --stages= --minutes#9 --collect= --dry' "$@"
+stages=${stages:-right fast distributed real}
 if [ -n "$collect" ]; then
   exec python3 "$ROOT/benchmarks/gpu/wheels.py" collect "$collect"
 fi
@@ -29,7 +29,6 @@ fi
 for stage in $stages; do
   require_one_of --stages "$stage" right fast real distributed
 done
-require_positive --minutes "$minutes"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 deadline=$(($(date +%s) + 60 * minutes))

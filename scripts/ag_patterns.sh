@@ -33,8 +33,7 @@
 
 . "$(dirname "$0")/lib/study.sh"
 
-alpha=10
-read_study_options 1 '--alpha= WORD' "$@"
+read_study_options 1 '--alpha=10 WORD' "$@"
 [ ${#WORDS[@]} -gt 0 ] || WORDS=(none
   encoder={next,prev,first,self,delim,period}:1 encoder=next:1,prev:1 encoder=next:1,prev:1,first:1
   encoder=next:1,prev:1+decoder=prev:1 encoder=next:1,prev:1+cross=diagonal:1)

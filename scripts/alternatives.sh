@@ -40,10 +40,9 @@
 
 print_variant() { print_mechanisms plain "$1"; }
 
-variants="plain $MECHANISMS $ALTERNATIVES"
 read_study_options 3 '--variants=' "$@"
 # shellcheck disable=SC2086 # words
-set_variants $variants
+set_variants ${variants:-plain $MECHANISMS $ALTERNATIVES}
 prepare_study alternatives test
 set_translation_flags "$updates" test # for GENERATE, and FLAGS
 FLAGS+=(--validate-interval-updates 100)

@@ -242,35 +242,29 @@ translate() {
   draw_masking asa
 }
 
-variants='naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa' vocabulary='' epochs=3 lr=''
-updates='' seeds='' jobs=1 data='' size=_tiny out='' asa='' taus='.3 .6 1' examples='' last=''
-chosen='' chosen_tau='' transfer=''
-labelled='--vocabulary= --epochs= --lr= --examples='
+last='' chosen='' chosen_tau='' transfer='' usual_taus='.3 .6 1'
+labelled='--vocabulary= --epochs#3 --lr= --examples#'
 case "${1:-}" in
 finetune) accepted="$labelled --variants= --last --chosen= --transfer=" words=3 ;;
 tau) accepted="$labelled --taus= --last" words=3 ;;
-choose) accepted="$labelled --taus=" words=3 last=yes taus='.3 1 3 10' seeds=1 ;;
-pretrain) accepted='--updates= --lr= --size=' words=2 ;;
-translate) accepted='--updates= --size=' words=1 ;;
+choose) accepted="$labelled --taus= --seeds#1" words=3 last=yes usual_taus='.3 1 3 10' ;;
+pretrain) accepted='--updates#1000 --lr= --size=_tiny' words=2 ;;
+translate) accepted='--updates#1800 --size=_tiny' words=1 ;;
 -h | --help) usage ;;
 *) die "The experiment is '${1:-}' and must be finetune, tau, choose, pretrain or" \
   "translate." ;;
 esac
-read_options "WORD --seeds= --jobs= --data= --asa= --out= -- $accepted" "$@"
-experiment=$1 checkpoint=${WORDS[-1]} seeds=${seeds:-3}
+read_options "WORD --seeds#3 --jobs#1 --data= --asa= --out= -- $accepted" "$@"
+experiment=$1 checkpoint=${WORDS[-1]} taus=${taus:-$usual_taus}
+variants=${variants:-naive two_pass bernoulli-.05 bernoulli-.1 freelb-2 asa}
 [ ${#WORDS[@]} = $words ] ||
   die "$experiment needs $((words - 1)) words after it: see 'bash scripts/asa.sh --help'."
-for number in epochs seeds jobs ${updates:+updates} ${examples:+examples}; do
-  require_positive "--$number" "${!number}"
-done
 
 case "$experiment" in
 translate)
-  updates=${updates:-1800}
   prepare_study asa/translate test
   ;;
 pretrain)
-  updates=${updates:-1000}
   setup_environment
   set_encoder "$checkpoint"
   ENCODER[-1]+=$size

@@ -49,10 +49,9 @@ print_pairs() {
 
 print_variant() { print_mechanisms plain "$1"; }
 
-variants="plain $MECHANISMS $(print_pairs)"
 read_study_options 3 '--variants=' "$@"
-# shellcheck disable=SC2086 # words
-set_variants $variants
+# shellcheck disable=SC2046,SC2086 # words
+set_variants ${variants:-plain $MECHANISMS $(print_pairs)}
 prepare_study combinations test
 set_translation_flags "$updates" test # for GENERATE, and FLAGS
 case "$size" in _tiny | _iwslt_de_en) FLAGS+=(--encoder-attention-heads 8) ;; esac

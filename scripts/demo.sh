@@ -15,9 +15,8 @@
 
 . "$(dirname "$0")/lib/common.sh"
 
-updates=600 dir=$PLACE
-read_options '--updates= --dir=' "$@"
-require_positive --updates "$updates"
+read_options '--updates#600 --dir=' "$@"
+dir=${dir:-$PLACE}
 require_room "$dir" 200
 setup_environment
 mkdir -p "$dir"

@@ -90,8 +90,7 @@ score_test() {
   METRICS=("test.$METRIC" "${METRICS[@]}")
 }
 
-vocabulary='' settings=small epochs='' lr='' seeds=3 folds='' test='' jobs=1 data='' out=''
-read_options "WORD --vocabulary= --settings= --epochs= --lr= --seeds= --folds= --test --jobs= --data= \
+read_options "WORD --vocabulary= --settings=small --epochs# --lr= --seeds#3 --folds# --test --jobs#1 --data= \
   --out= --" "$@"
 corpus=${WORDS[0]:-} encoders=("${WORDS[@]:1}")
 [ ${#encoders[@]} -gt 0 ] || die "No encoder is given: see 'bash $0 --help'."
@@ -99,12 +98,8 @@ for encoder in "${encoders[@]}"; do
   [[ "$encoder" == *?=?* ]] || die "'$encoder' is no encoder: give NAME=CHECKPOINT."
 done
 case "$corpus" in cr | mpqa | mr | subj) folds=${folds:-10} ;; esac
-require_positive --seeds "$seeds"
-require_positive --jobs "$jobs"
-require_positive --epochs ${epochs:+"$epochs"}
 [ "$settings" != dna ] || [ -z "$epochs" ] ||
   die "--epochs is '$epochs' and not for --settings dna, whose length is in updates: leave it out."
-require_positive --folds ${folds:+"$folds"}
 [ -z "$test" ] || [ -z "$folds" ] ||
   die "--test is for a test part, and --folds is $folds: leave one of them out."
 setup_environment

@@ -97,10 +97,9 @@ finetune() {
     "${repeated[@]}" --epochs "$epochs" --jobs "$jobs" --out "$out/layers-$1/$task" -- "${REST[@]}"
 }
 
-variants='plain ag' layers='4 12' rates='5e-4 1e-3 2e-3' updates=3000 seeds=3 folds='' epochs=''
-vocabulary=8000 jobs=1 out=''
-read_options "WORD --variants= --layers= --rates= --updates= --seeds= --folds= --epochs= \
-  --vocabulary= --jobs= --out= --" "$@"
+read_options "WORD --variants= --layers= --rates= --updates#3000 --seeds#3 --folds# --epochs# \
+  --vocabulary=8000 --jobs#1 --out= --" "$@"
+variants=${variants:-plain ag} layers=${layers:-4 12} rates=${rates:-5e-4 1e-3 2e-3}
 language=${WORDS[0]:-} part=${WORDS[1]:-finetune}
 require_one_of LANGUAGE "$language" yoruba oromo
 require_one_of PART "$part" search pretrain finetune
@@ -109,8 +108,9 @@ case "$language" in
 yoruba) task=masakhaner2-yor folds=${folds:-10} epochs=${epochs:-3} ;;
 oromo) task=masakhanews-orm folds=1 epochs=${epochs:-10} ;;
 esac
-for name in updates seeds folds epochs jobs; do require_positive "--$name" "${!name}"; done
-for depth in $layers; do require_positive --layers "$depth"; done
+for depth in $layers; do
+  [[ "$depth" =~ ^[1-9][0-9]*$ ]] || die "--layers is '$depth' and must be a positive number."
+done
 [ "$folds" = 1 ] || task+=-joined
 for name in $variants; do print_variant "$name+1" >/dev/null || exit 1; done
 [ -n "${FAIRSEQ_EXT_CORPORA:-}" ] ||

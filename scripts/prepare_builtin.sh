@@ -11,7 +11,7 @@
 # Tokenised, lower-cased. Cost: half a minute.
 
 . "$(dirname "$0")/lib/data.sh"
-SHARED='--merges= --bpe= --dictionaries='
+SHARED='--merges# --bpe= --dictionaries=joined'
 corpus_recipe builtin.en-de 800 500 "$@"
 SOURCE=en TARGET=de
 begin builtin

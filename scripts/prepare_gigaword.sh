@@ -22,9 +22,8 @@
 # Cost, estimated from 10,000 pairs: 15 minutes on two cores, 3 GB of disk.
 
 . "$(dirname "$0")/lib/data.sh"
-pieces=wordpiece wordpiece='' valid=10000 positions=128,64
-SHARED='--offline= --merges= --bpe='
-EXTRA='--pieces= --wordpiece= --valid= --positions='
+SHARED='--offline= --merges# --bpe='
+EXTRA='--pieces=wordpiece --wordpiece= --valid#10000 --positions=128,64'
 
 # refuse_conflicts: refuse options that have no effect together.
 refuse_conflicts() {
@@ -38,7 +37,6 @@ refuse_conflicts() {
 }
 
 corpus_recipe gigaword 30522 3000 "$@"
-require_positive --valid "$valid"
 [[ "$positions" =~ ^([2-9]|[1-9][0-9]+),([2-9]|[1-9][0-9]+)$ ]] ||
   die "--positions is '$positions' and must be two numbers from 2 upwards, as in 128,64."
 [ -z "$wordpiece" ] || [ -f "$wordpiece" ] ||

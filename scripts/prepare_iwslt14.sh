@@ -15,7 +15,7 @@
 # docs/data.md lists the differences from Moses' Perl. Cost: 2 minutes, 300 MB.
 
 . "$(dirname "$0")/lib/data.sh"
-dictionaries=separate
+SHARED=${SHARED/joined/separate}
 corpus_recipe iwslt14.de-en 10000 1000 "$@"
 test=IWSLT14.TED.dev2010.de-en.@.xml+IWSLT14.TEDX.dev2012.de-en.@.xml
 for year in 2010 2011 2012; do test+=+IWSLT14.TED.tst$year.de-en.@.xml; done

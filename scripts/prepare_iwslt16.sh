@@ -18,7 +18,7 @@
 # Cost: 3 minutes, 1.5 GB.
 
 . "$(dirname "$0")/lib/data.sh"
-sets=usual EXTRA='--sets='
+EXTRA='--sets=usual'
 corpus_recipe iwslt16.en-de 32000 3000 "$@"
 require_one_of --sets "$sets" usual you
 # print_patterns NAME...: print the patterns of some sets, joined by +.

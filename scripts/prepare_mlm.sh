@@ -99,8 +99,8 @@ print_gpt2_dictionary() {
   say '<mask> 0'
 }
 
-vocabulary=8000 documents='' valid='' offline='' WORDS=() SOURCES=()
-read_options 'WORD --vocabulary= --documents= --valid= --offline=' "$@"
+SOURCES=()
+read_options 'WORD --vocabulary=8000 --documents= --valid# --offline=' "$@"
 [ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
   die "${#WORDS[@]} words are given, which are to be CORPUS and OUT: see 'bash $0 --help'."
 corpus=${WORDS[0]}
@@ -108,7 +108,6 @@ corpus=${WORDS[0]}
   die "--vocabulary is '$vocabulary' and must be a positive number or gpt2."
 [ "$vocabulary" = gpt2 ] || [ "${#vocabulary}" -gt 3 ] || [ "$vocabulary" -gt 256 ] ||
   die "--vocabulary is $vocabulary and 256 tokens are the bytes: give a larger number."
-require_positive --valid "${valid:-1}"
 [ -z "$offline" ] || [[ " $corpus $vocabulary " =~ \ (wikitext-103|gpt2)\  ]] ||
   die "--offline is for wikitext-103 and --vocabulary gpt2, since nothing else is downloaded:" \
     "leave it out."

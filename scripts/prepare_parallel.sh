@@ -32,8 +32,7 @@
 # Cost: 4 million tokens take a minute on two cores.
 
 . "$(dirname "$0")/lib/data.sh"
-train=train.@ valid='' test='' every='' test_last='' tokenised='' hyphens='' lowercase='' longest=250
-ratio='' vocab_size='' model_type='' SPLITTERS+=' sentencepiece'
+SPLITTERS+=' sentencepiece'
 
 # refuse_conflicts: refuse options that exclude each other, and set defaults that depend on others.
 refuse_conflicts() {
@@ -64,14 +63,10 @@ done
 [ "${languages[0]}" != "${languages[1]}" ] ||
   die "SOURCE and TARGET are both '${languages[0]}': give two languages."
 SETTINGS=("languages ${languages[*]}")
-EXTRA='--train= --valid= --test= --every= --test-last= --tokenised --hyphens --lowercase --longest='
-EXTRA+=' --ratio= --vocab-size= --model-type='
+EXTRA='--train=train.@ --valid= --test= --every# --test-last# --tokenised --hyphens --lowercase'
+EXTRA+=' --longest#250 --ratio= --vocab-size# --model-type='
 corpus_recipe parallel 10000 500 "$@"
 [ -n "$offline" ] || die "--offline is needed: the folder with the text."
-require_positive --longest "$longest"
-require_positive --every ${every:+"$every"}
-require_positive --test-last ${test_last:+"$test_last"}
-require_positive --vocab-size ${vocab_size:+"$vocab_size"}
 [ "${vocab_size:-0}" -le 1000000 ] ||
   die "--vocab-size is $vocab_size, and more than 1000000 pieces need too much memory: give fewer."
 require_one_of --model-type "${model_type:-bpe}" unigram bpe

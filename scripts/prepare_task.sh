@@ -37,7 +37,6 @@ require_train() {
     die "'$OUT' has no train.jsonl, from which --words would take them: leave --words out."
 }
 
-words=''
 read_options "WORD --words=" "$@"
 [ ${#WORDS[@]} -gt 0 ] && [ ${#WORDS[@]} -lt 3 ] ||
   die "${#WORDS[@]} words are given, which are to be CORPUS and OUT: see 'bash $0 --help'."

@@ -46,14 +46,13 @@ read_features() {
   done
 }
 
-minival=share answer_min_count=9 boxes=10,100 strict='' offline='' WORDS=() FEATURES=() OTHERS=()
+FEATURES=() OTHERS=()
 read_features "$@"
-read_options 'WORD --offline= --minival= --answer-min-count= --boxes= --strict' "${OTHERS[@]}"
+read_options 'WORD --offline= --minival=share --answer-min-count#9 --boxes=10,100 --strict' "${OTHERS[@]}"
 [ ${#WORDS[@]} -lt 2 ] ||
   die "${#WORDS[@]} words are given and the only one is the output folder (default: data-bin/vqa)."
 [ ${#FEATURES[@]} -gt 0 ] ||
   die "--features is needed: give NAME=PATH for each detector, the primary one first."
-require_positive --answer-min-count "$answer_min_count"
 [[ "$boxes" =~ ^[1-9][0-9]{0,5},[1-9][0-9]{0,5}$ ]] ||
   die "--boxes is '$boxes' and must be two numbers, as in 10,100."
 [ -z "$offline" ] || [ -d "$offline" ] ||

@@ -17,7 +17,7 @@
 # Cost, estimated from smaller corpora: an hour on two cores, 1.7 GB of downloads, 10 GB of disk.
 
 . "$(dirname "$0")/lib/data.sh"
-commentary=v12 EXTRA='--commentary='
+EXTRA='--commentary=v12'
 corpus_recipe wmt14.en-de 40000 12000 "$@"
 require_one_of --commentary "$commentary" v12 v9
 read_parallel_text en de wmt europarl-v7 commoncrawl "news-commentary-$commentary" newstests -- \

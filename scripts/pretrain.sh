@@ -162,8 +162,8 @@ train_beginning() {
     "${COMMON[@]}" --disable-validation
 }
 
-data='' size=_tiny objective='' updates='' lr='' alpha='' seeds=3 jobs=1 out=''
-read_options "WORD --data= --size= --objective= --updates= --lr= --alpha= --seeds= --jobs= --out= --" "$@"
+read_options "WORD --data= --size=_tiny --objective= --updates# --lr= --alpha= --seeds#3 --jobs#1 --out= \
+  --" "$@"
 experiment=${WORDS[*]:-}
 case "$experiment" in
 convergence | fraction | robustness | tuned | patterns | alternatives) objective=${objective:-masked_lm} ;;
@@ -176,10 +176,7 @@ masked_lm | masked_lm_nsp | masked_lm_sop | replaced_token_detection) ;;
 *) die "--objective is '$objective' and must be masked_lm, masked_lm_nsp, masked_lm_sop or" \
   "replaced_token_detection." ;;
 esac
-require_positive --updates ${updates:+"$updates"}
 set_flags "$size"
-require_positive --seeds "$seeds"
-require_positive --jobs "$jobs"
 setup_environment
 [ -n "$data" ] || bash "$SCRIPTS/prepare_mlm.sh" books "$PLACE/data-bin/books"
 data=${data:-$PLACE/data-bin/books}

@@ -36,9 +36,8 @@
 
 . "$(dirname "$0")/lib/common.sh"
 
-runs='' coreference=${FAIRSEQ_EXT_CORPORA:-} among=words distractors=8 limit='' random=3 out=''
-read_options "WORD --runs= --coreference= --among= --distractors= --limit= --random= --out=" "$@"
-require_positive --limit ${limit:+"$limit"}
+read_options "WORD --runs= --coreference= --among=words --distractors=8 --limit# --random=3 --out=" "$@"
+coreference=${coreference:-${FAIRSEQ_EXT_CORPORA:-}}
 setup_environment
 runs=${runs:-$PLACE/checkpoints/fraction/books_tiny-masked_lm}
 out=${out:-$PLACE/checkpoints/probe}

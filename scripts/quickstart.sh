@@ -23,14 +23,13 @@
 
 . "$(dirname "$0")/lib/install.sh"
 
-corpus='' compare='' updates='' dir=$PLACE
-read_options '--corpus= --compare --updates= --dir= --install-here' "$@"
+read_options '--corpus= --compare --updates# --dir= --install-here' "$@"
+dir=${dir:-$PLACE}
 case "$corpus" in
 '' | multi30k) corpus_folder multi30k-en-de >/dev/null ;;
 builtin) ;;
 *) die "--corpus is '$corpus' and must be multi30k or builtin." ;;
 esac
-require_positive --updates ${updates:+"$updates"}
 require_room "$dir" 1000
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)

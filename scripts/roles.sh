@@ -133,7 +133,7 @@ classify() {
   for corpus in "$@"; do
     set_corpus "$corpus"
     # shellcheck disable=SC2086 # words
-    train $variants
+    train ${variants:-transformer roles cnn bilstm}
     say
     say "$corpus, mean ± standard deviation:"
     compare "${SCORES[@]}" --spread deviation
@@ -197,16 +197,15 @@ translate() {
   compare bleu valid.nll_loss "${SCORING[@]}"
 }
 
-variants='transformer roles cnn bilstm' roles='' guided='' seeds='' folds='' jobs=1 data='' out=''
-updates='' words='' size=_tiny most=1 takes='one corpus'
+folds='' words='' most=1 takes='one corpus'
 case "${1:-}" in
-classify) accepted='--variants= --folds= --words=' most=99 takes='corpora' ;;
-ablate) accepted='--folds= --words=' ;;
-translate) accepted='--size=' most=0 takes='no corpus' ;;
+classify) accepted='--variants= --folds# --words#' most=99 takes='corpora' ;;
+ablate) accepted='--folds# --words#' ;;
+translate) accepted='--size=_tiny' most=0 takes='no corpus' ;;
 -h | --help) usage ;;
 *) die "The experiment is '${1:-}' and must be classify, ablate or translate." ;;
 esac
-read_options "WORD --roles= --guided= --seeds= --updates= --jobs= --data= --out= -- $accepted" "$@"
+read_options "WORD --roles= --guided= --seeds# --updates# --jobs#1 --data= --out= -- $accepted" "$@"
 experiment=$1 corpora=("${WORDS[@]:1}")
 given_data=$data given_out=$out given_seeds=$seeds given_folds=$folds
 [ ${#corpora[@]} -le $most ] && { [ ${#corpora[@]} -gt 0 ] || [ $most = 0 ]; } ||
@@ -214,8 +213,5 @@ given_data=$data given_out=$out given_seeds=$seeds given_folds=$folds
 [ -z "$data" ] || [ ${#corpora[@]} -lt 2 ] || die "--data is for one corpus: give one."
 [ -z "$data" ] || [ -z "$words" ] ||
   die "--words is for data that are made and --data is given: leave one out."
-for number in jobs ${seeds:+seeds} ${folds:+folds} ${updates:+updates} ${words:+words}; do
-  require_positive "--$number" "${!number}"
-done
 setup_environment
 "$experiment" "${corpora[@]}"

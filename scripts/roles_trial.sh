@@ -159,18 +159,15 @@ summarise() {
   python -m fairseq_ext.tools.recipes compare-corpora "${names[@]/#/$root/}"
 }
 
-corpora='cr mr mpqa trec sst-2-sentences' vectors='' parser='' tries=6 seeds=5 folds=10
-updates=1000 jobs=1 out=''
-accepted='--corpora= --vectors= --parser= --tries= --seeds= --folds= --updates= --jobs= --out='
-read_options "WORD $accepted --" "$@"
+read_options "WORD --corpora= --vectors= --parser= --tries#6 --seeds#5 --folds#10 --updates#1000 --jobs#1 \
+  --out= --" "$@"
 part=${WORDS[0]:-ablate}
 [ ${#WORDS[@]} -lt 2 ] || die "${#WORDS[@]} parts are given: give the last one that is wanted."
 require_one_of PART "$part" search trial ablate
-for number in tries seeds folds updates jobs; do require_positive "--$number" "${!number}"; done
-read -ra names <<<"$corpora"
-for name in "${names[@]}"; do
-  require_one_of --corpora "$name" cr mr mpqa trec sst-2-sentences
-done
+known='cr mr mpqa trec sst-2-sentences'
+read -ra names <<<"${corpora:-$known}"
+# shellcheck disable=SC2086 # words
+for name in "${names[@]}"; do require_one_of --corpora "$name" $known; done
 parser=${parser:-$PLACE/checkpoints/parser} root=${out:-$PLACE/checkpoints/roles-trial}
 vectors=${vectors:-$PLACE/checkpoints/encoders/minilm/model.pt} DATAS=$PLACE/data-bin/roles-trial
 given_seeds=$seeds given_folds=$folds

@@ -37,8 +37,7 @@
 
 . "$(dirname "$0")/lib/study.sh"
 
-heads=next:1,prev:1 alpha=auto
-read_study_options 3 '--alpha= --heads=' "$@"
+read_study_options 3 '--alpha=auto --heads=next:1,prev:1' "$@"
 prepare_study table7 test
 set_translation_flags "$updates" test
 guided="--criterion label_smoothed_cross_entropy_ag --ag-alpha $alpha --ag-encoder-heads $heads"

@@ -103,16 +103,11 @@ train() {
   compare "${METRICS[@]}"
 }
 
-vocabulary='' corpora='sst-5 quora sts' modes='frozen full' epochs=10 batch=32 lr='' data=''
-examples='' last=''
-variants='first mean attention uniform joint mse' seeds=1 jobs=1 out=''
-read_options "WORD --vocabulary= --corpora= --modes= --variants= --epochs= --batch= --lr= --data= \
-  --examples= --last --seeds= --jobs= --out= --" "$@"
+read_options "WORD --vocabulary= --corpora= --modes= --variants= --epochs#10 --batch#32 --lr= --data= \
+  --examples# --last --seeds#1 --jobs#1 --out= --" "$@"
+modes=${modes:-frozen full} variants=${variants:-first mean attention uniform joint mse}
 [ ${#WORDS[@]} = 1 ] || die "${#WORDS[@]} checkpoints are given, which is to be one: see --help."
-read -ra corpora <<<"$corpora"
-for number in epochs batch seeds jobs ${examples:+examples}; do
-  require_positive "--$number" "${!number}"
-done
+read -ra corpora <<<"${corpora:-sst-5 quora sts}"
 for corpus in "${corpora[@]}"; do
   [[ "$corpus" =~ ^(sst-5|quora|sts)$ ]] || die "--corpora has '$corpus', not of sst-5 quora sts."
 done

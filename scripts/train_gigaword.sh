@@ -55,13 +55,12 @@ print_variant() {
   esac
 }
 
-variants='una dna hna' share='' positions=''
 read_study_options 3 '--variants= --share --positions=' "$@"
 is_pair() { [[ "$positions" =~ ^[1-9][0-9]*,[1-9][0-9]*$ ]]; }
 [ -z "$positions" ] || is_pair ||
   die "--positions is '$positions' and must be two numbers, as in 128,64."
 # shellcheck disable=SC2086 # words
-set_variants $variants
+set_variants ${variants:-una dna hna}
 setup_environment rouge_score
 prepare_study gigaword test gigaword
 

@@ -33,10 +33,9 @@
 
 print_variant() { print_mechanisms una "$1"; }
 
-variants='una dna hna ag'
-read_study_options 3 '--variants=' --updates 8000 "$@"
+read_study_options 3 '--variants= --updates#8000' "$@"
 # shellcheck disable=SC2086 # words
-set_variants $variants
+set_variants ${variants:-una dna hna ag}
 if [ -z "$data" ]; then
   setup_environment
   data=$PLACE/data-bin/multi30k-10k.en-de

@@ -74,9 +74,7 @@ train_parser() {
   mv "$work" "$out"
 }
 
-train='' dev='' lang=en updates=5000 out=''
-read_options "WORD --train= --dev= --lang= --updates= --out=" "$@"
-require_positive --updates "$updates"
+read_options "WORD --train= --dev= --lang=en --updates#5000 --out=" "$@"
 out=${out:-$PLACE/checkpoints/parser}
 out=${out%/}
 if [ ! -e "$out/model-best" ]; then

@@ -66,9 +66,9 @@ make_world() {
   python -m fairseq_ext.vqa.world.rare_part "$data"
 }
 
-variants='concat una dna hna' pictures=10000 world_seed=2 data='' updates=8000 seeds=3 jobs=1 out=''
-read_options '--variants= --pictures= --world-seed= --data= --updates= --seeds= --jobs= --out= --' "$@"
-for number in pictures updates seeds jobs; do require_positive "--$number" "${!number}"; done
+read_options '--variants= --pictures#10000 --world-seed=2 --data= --updates#8000 --seeds#3 --jobs#1 --out= \
+  --' "$@"
+variants=${variants:-concat una dna hna}
 # shellcheck disable=SC2086 # words
 set_variants $variants
 setup_environment

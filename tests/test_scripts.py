@@ -127,13 +127,24 @@ def test_the_tests_are_those_of_the_checkout(tmp_path):
 
 def test_kinds_of_arguments():
     code = (
-        "b=no; read_options '--a-x= --b -- WORD' x --a-x -1 encoder=next:1 --b -- --c y;"
+        "read_options '--a-x= --b -- WORD' x --a-x -1 encoder=next:1 --b -- --c y;"
         'printf "%s\n" "$a_x" "$b" "${WORDS[*]}" "${REST[*]}"'
     )
     assert lib(code).stdout == "-1\nyes\nx encoder=next:1\n--c y\n"
-    for refused in ("--c", "-- x", "--a=1", "--b=", "x", "-x"):
-        said = refused.split()[0]
-        assert_refused(lib(f"read_options '--a= --b' {refused}"), f"Unknown argument '{said}'")
+    for refused in ("--c", "-- x", "--a=1", "--b=", "x", "-x", "--n#3", "''"):
+        said = refused.split()[0].strip("'")
+        done = lib(f"read_options '--a= --b --n#3' {refused}")
+        assert_refused(done, f"Unknown argument '{said}'")
+
+
+def test_defaults_of_options():
+    """Which the environment of the user does not change; the last one of a name counts."""
+    kinds = "--a=x=1 --a-b= --n#3 --m# --m#5 --yes"
+    code = f'read_options \'{kinds}\' "$@"; say "$a|$a_b|$n|$m|$yes"'
+    assert lib(f"set --; {code}", a_b="mine", yes="mine").stdout == "x=1||3|5|\n"
+    assert lib(f"set -- --n 7 --a y --m 10 --yes; {code}").stdout == "y||7|10|yes\n"
+    for value in ("0", "1.5", "-1", "x", "1" + "0" * 15):
+        assert_refused(lib(f"set -- --m {value}; {code}"), f"--m is '{value}'", "positive number")
 
 
 @pytest.mark.parametrize("script", ["quickstart.sh --dir", "prepare_multi30k.sh"])

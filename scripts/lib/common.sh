@@ -42,12 +42,16 @@ usage() {
   exit
 }
 
-# read_options ACCEPTED ARGUMENT...: read the arguments of a script. ACCEPTED has --name= for an
-# option with a value and --name for one without (a variable of that name gets the value, or yes),
-# WORD if other words are accepted (they become WORDS), and -- if anything may follow a -- (it
-# becomes REST).
+# read_options ACCEPTED ARGUMENT...: read the arguments of a script. ACCEPTED has --name=DEFAULT for
+# an option with a value, --name#DEFAULT for one with a positive number, and --name for one without
+# (a variable of that name gets the value, or the default, which may be empty, or yes), WORD if other
+# words are accepted (they become WORDS), and -- if anything may follow a -- (it becomes REST).
 read_options() {
-  local accepted=" $1 " help="see 'bash ${0#"$PWD/"} --help'" name
+  local accepted=" $1 " help="see 'bash ${0#"$PWD/"} --help'" name value
+  for name in $1; do
+    value=${name#"${name%%[=#]*}"} name=${name%%[=#]*} name=${name#--}
+    [[ "$name" != [a-z]* ]] || printf -v "${name//-/_}" %s "${value:1}"
+  done
   shift
   WORDS=() REST=()
   while [ $# -gt 0 ]; do
@@ -57,9 +61,11 @@ read_options() {
     elif [[ "$1" = -- && "$accepted" == *" -- "* ]]; then
       REST=("${@:2}")
       return
-    elif [[ "$accepted" == *" $1= "* ]]; then
+    elif [[ "$accepted" == *" $1"[=#]* ]]; then
       [ $# -gt 1 ] || die "$1 needs a value: $help."
       [ -n "$2" ] || [ "$1" = --size ] || die "$1 is '' and needs a value: $help."
+      [[ "$accepted" == *" $1="* || "$2" =~ ^[1-9][0-9]{0,14}$ ]] ||
+        die "$1 is '$2' and must be a positive number."
       printf -v "$name" %s "$2"
       shift
     elif [[ "$accepted" == *" $1 "* && "$1" =~ ^--[a-z-]+$ ]]; then
@@ -71,12 +77,6 @@ read_options() {
     fi
     shift
   done
-}
-
-# require_positive FLAG [VALUE]: refuse a value that is not a positive number.
-require_positive() {
-  [ $# = 1 ] || [[ "$2" =~ ^[1-9][0-9]{0,14}$ ]] ||
-    die "$1 is '$2' and must be a positive number."
 }
 
 # require_one_of FLAG VALUE ACCEPTED...: refuse a value that is not among the accepted ones.

@@ -6,9 +6,9 @@
 ARGUMENTS=("$@") # of the script
 # Options that most recipes share, options of one recipe alone, values of --bpe, and a dictionary to
 # use.
-SHARED='--offline= --merges= --bpe= --dictionaries=' EXTRA='' DICTIONARY=''
+SHARED='--offline= --merges# --bpe= --dictionaries=joined' EXTRA='' DICTIONARY=''
 SPLITTERS='fastbpe subword-nmt'
-dictionaries=joined
+offline='' dictionaries=joined # of recipes without these options
 # Settings that change what a recipe makes, files and folders that are too large to be summed, and a
 # pattern of files that only complete data have.
 SETTINGS=() LARGE=() MADE=manifest.json
@@ -103,13 +103,11 @@ one_at_a_time() {
 # may define refuse_conflicts, for options without effect; merges is empty in it unless it was
 # given, and stays so with SentencePiece.
 corpus_recipe() {
-  offline='' merges='' bpe='' WORDS=()
   read_options "WORD $SHARED $EXTRA" "${@:4}"
   [ -z "$(type -t refuse_conflicts)" ] || refuse_conflicts
   [ "$bpe" = sentencepiece ] || merges=${merges:-$2}
   [ ${#WORDS[@]} -lt 2 ] ||
     die "${#WORDS[@]} words are given and the only one is the output folder (default: data-bin/$1)."
-  require_positive --merges ${merges:+"$merges"}
   # shellcheck disable=SC2086 # words
   require_one_of --bpe "${bpe:-fastbpe}" $SPLITTERS
   require_one_of --dictionaries "$dictionaries" joined separate
@@ -125,7 +123,7 @@ record_settings() {
   local name variable offline=${offline:+$(realpath "$offline")}
   SETTINGS+=("recipe $1")
   for name in "${@:2}"; do
-    name=${name#--} name=${name%=} variable=${name//-/_}
+    name=${name#--} name=${name%%[=#]*} variable=${name//-/_}
     [ "$name" = bpe ] && [ "$bpe" != sentencepiece ] || SETTINGS+=("--$name ${!variable}")
   done
 }

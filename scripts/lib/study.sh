@@ -10,16 +10,12 @@ PREDICT=()
 # those in NAMES, as `read_options` does. Set data, size, updates, seeds (default: SEEDS), jobs and
 # out.
 read_study_options() {
-  data='' size=_tiny updates=1800 seeds=$1 jobs=1 out=''
-  read_options "--data= --size= --updates= --seeds= --jobs= --out= -- $2" "${@:3}"
+  read_options "--data= --size=_tiny --updates#1800 --seeds#$1 --jobs#1 --out= -- $2" "${@:3}"
   case "$size" in
   '' | _tiny | _today_tiny | _today_base | _iwslt_de_en | _wmt_en_de | _wmt_en_de_big | _gigaword) ;;
   *) die "--size is '$size' and must be _tiny, _today_tiny, _today_base, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big," \
     "_gigaword or ''." ;;
   esac
-  require_positive --updates "$updates"
-  require_positive --seeds "$seeds"
-  require_positive --jobs "$jobs"
 }
 
 # prepare_study NAME SPLIT [CORPUS]: set the environment and the data up, those of CORPUS (default:
