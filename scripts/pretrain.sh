@@ -64,7 +64,7 @@ multiply() { awk "BEGIN { print $1 * $2 }"; }
 
 # set_variants_of EXPERIMENT: set VARIANTS.
 set_variants_of() {
-  local patterns=(next:1,prev:1 first:1 delim:1 period:1) share rate name
+  local all=,next:1,prev:1,first:1,delim:1,period:1 kept share rate warmup name number
   case "$1" in
   convergence) VARIANTS=("plain=$plain" "ag=$(guided)") ;;
   fraction)
@@ -81,12 +81,15 @@ set_variants_of() {
     ;;
   tuned)
     [ -e "$out/chosen.txt" ] || choose_settings
-    mapfile -t VARIANTS < <(add_settings <"$out/chosen.txt")
+    while read -r name number; do
+      VARIANTS+=("$(print_setting "$name" "$number")")
+    done <"$out/chosen.txt"
     ;;
   patterns)
-    VARIANTS=("all=$(guided --ag-encoder-heads "$(without nothing)")")
-    for name in "${patterns[@]}"; do
-      VARIANTS+=("without-${name//[:1,]/}=$(guided --ag-encoder-heads "$(without "$name")")")
+    VARIANTS=("all=$(guided --ag-encoder-heads "${all#,}")")
+    for name in next:1,prev:1 first:1 delim:1 period:1; do
+      kept=${all/,$name/}
+      VARIANTS+=("without-${name//[:1,]/}=$(guided --ag-encoder-heads "${kept#,}")")
     done
     ;;
   normalisers)
@@ -101,22 +104,13 @@ set_variants_of() {
   esac
 }
 
-# print_setting NUMBER: print the flags of one of the four settings of a search.
+# print_setting NAME NUMBER: print plain or ag with one of the four settings of a search, as
+# NAME=FLAGS.
 print_setting() {
-  local rate=$lr dropout=.1 share=$((6 + 10 * ($1 % 2)))
-  [ "$1" -gt 2 ] || rate=$(multiply "$lr" .5) dropout=0
-  say "--lr $rate --attention-dropout $dropout --warmup-updates $((updates * share / 100))"
-}
-
-# add_settings: read lines 'plain N' and 'ag N', and print these variants with their settings.
-add_settings() {
-  local name number
-  while read -r name number; do
-    case "$name" in
-    plain) say "plain=$plain $(print_setting "$number")" ;;
-    ag) say "ag=$(guided) $(print_setting "$number")" ;;
-    esac
-  done
+  local flags=$plain rate=$lr dropout=.1 share=$((6 + 10 * ($2 % 2)))
+  [ "$1" = plain ] || flags=$(guided)
+  [ "$2" -gt 2 ] || rate=$(multiply "$lr" .5) dropout=0
+  say "$1=$flags --lr $rate --attention-dropout $dropout --warmup-updates $((updates * share / 100))"
 }
 
 # choose_settings: train each side with each setting for a third of the updates, and write the number
@@ -127,7 +121,7 @@ choose_settings() {
   set_flags "$size"
   for number in 1 2 3 4; do
     for name in plain ag; do
-      line=$(add_settings <<<"$name $number")
+      line=$(print_setting "$name" "$number")
       VARIANTS+=("${line/=/-$number=}")
     done
   done
@@ -139,13 +133,6 @@ choose_settings() {
   done)
   produce "$folder/chosen.txt" say "$chosen"
   RUNS=()
-}
-
-# without PATTERN: print the other patterns.
-without() {
-  local kept=() name
-  for name in "${patterns[@]}"; do [ "$name" = "$1" ] || kept+=("$name"); done
-  (IFS=, && echo "${kept[*]}")
 }
 
 # train_variants: train VARIANTS, and add their folders to RUNS.

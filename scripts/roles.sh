@@ -61,27 +61,14 @@
 SIZES='--encoder-layers 2 --encoder-embed-dim 96 --encoder-ffn-embed-dim 192
 --encoder-attention-heads 6'
 GUIDED="--arch roberta_roles $SIZES --pooling mean --dropout .5 --attention-dropout .1 --lr 5e-4"
-BASELINE_FLAGS='--pooling max --dropout .3 --lr 2e-3'
 
-# print_roles DATA: print the roles to use with data: all five where sentences are parsed.
-print_roles() {
-  if [ -n "$roles" ]; then
-    say "$roles"
-  elif [ -e "$1/train.annotations" ]; then
-    say rare,separator,dependency,major,relative
-  else
-    say rare,separator,relative
-  fi
-}
-
-# variant_flags NAME: print the flags of a variant of models of sentences.
-variant_flags() {
+# print_variant NAME: print a variant of models of sentences and its flags, as NAME=FLAGS.
+print_variant() {
   case "$1" in
-  transformer) say "$GUIDED --encoder-roles none" ;;
-  roles) say "$GUIDED --encoder-roles $names $guided" ;;
-  without-*) say "$GUIDED --encoder-roles $(without "${1#*-}") $guided" ;;
-  cnn) say "--arch sentence_cnn $BASELINE_FLAGS" ;;
-  bilstm) say "--arch sentence_bilstm $BASELINE_FLAGS" ;;
+  transformer) say "$1=$GUIDED --encoder-roles none" ;;
+  roles) say "$1=$GUIDED --encoder-roles $names $guided" ;;
+  without-*) say "$1=$GUIDED --encoder-roles $(without "${1#*-}") $guided" ;;
+  cnn | bilstm) say "$1=--arch sentence_$1 --pooling max --dropout .3 --lr 2e-3" ;;
   *) die "--variants has '$1' and must have some of transformer, roles, cnn and bilstm." ;;
   esac
 }
@@ -102,7 +89,9 @@ set_corpus() {
   folds=$given_folds
   case "$1" in cr | mpqa | mr | subj) folds=${folds:-10} ;; esac
   seeds=${given_seeds:-$([ -n "$folds" ] && echo 1 || echo 3)}
-  names=$(print_roles "$data")
+  names=rare,separator,relative
+  [ ! -e "$data/train.annotations" ] || names=rare,separator,dependency,major,relative
+  names=${roles:-$names}
   set_training_flags 0 0 5e-4 32 "${updates:-1000}"
   add_linear_schedule $((UPDATES / 10))
   FLAGS+=(--output linear --pooler-dropout .5)
@@ -117,13 +106,9 @@ set_corpus() {
 
 # train VARIANT...: train models of sentences, and set RUNS.
 train() {
-  local name flags variants=()
   RUNS=()
-  for name in "$@"; do
-    flags=$(variant_flags "$name") || exit 1
-    variants+=("$name=$flags")
-  done
-  study "${variants[@]}" -- "${FLAGS[@]}"
+  set_variants "$@"
+  study "${VARIANTS[@]}" -- "${FLAGS[@]}"
 }
 
 classify() {
@@ -149,10 +134,10 @@ ablate() {
   say "Picture of the scores: $out/ablation.png"
 }
 
-# translate_without_roles NUMBER...: translate without roles by models that were trained with them.
+# translate_without_roles: translate without roles by models that were trained with them.
 translate_without_roles() {
   local number run bare
-  for number in "$@"; do
+  for number in $(seq "$seeds"); do
     run=$out/roles/seed-$number bare=$out/training-only/seed-$number
     is_newer "$bare/generate-test.txt" "$run/checkpoint_last.pt" && continue
     mkdir -p "$bare"
@@ -181,7 +166,6 @@ use_annotations() {
 }
 
 translate() {
-  local numbers
   seeds=${seeds:-3} updates=${updates:-1800}
   prepare_study roles/translate test
   names=${roles:-rare,separator,relative}
@@ -191,8 +175,7 @@ translate() {
   study "transformer=--arch transformer_una$size" \
     "roles=--arch transformer_roles$size --encoder-roles $names $guided" -- \
     "${FLAGS[@]}"
-  mapfile -t numbers < <(seq "$seeds")
-  translate_without_roles "${numbers[@]}"
+  translate_without_roles
   add_runs "$out/training-only"
   compare bleu valid.nll_loss "${SCORING[@]}"
 }
