@@ -11,6 +11,7 @@ from setuptools.command.build_py import build_py
 ADDRESS = ""
 ROOT = Path(__file__).parent
 INIT = (ROOT / "fairseq_ext" / "__init__.py").read_text("utf-8")
+PATTERNS = ("*.sh", "*.py", "lib/*.sh", "configs/*")  # of scripts/
 CHECKOUT_ONLY = ("test", "fairseq_tests", "soak")  # scripts that test
 
 
@@ -29,9 +30,7 @@ class BuildWithRecipes(build_py):
 
     def find_scripts(self):
         scripts = ROOT / "scripts"
-        paths = (
-            path for pattern in ("*.sh", "lib/*.sh", "configs/*") for path in scripts.glob(pattern)
-        )
+        paths = (path for pattern in PATTERNS for path in scripts.glob(pattern))
         return [path.relative_to(scripts) for path in paths if path.stem not in CHECKOUT_ONLY]
 
 

@@ -110,10 +110,9 @@ train() {
 search() {
   local settings seeds=1 folds='' place=$out out=$out/search
   [ ${#chosen[@]} = 0 ] || return 0
-  mapfile -t settings < <(python -m fairseq_ext.tools.recipes draw-settings 1 "$tries")
+  mapfile -t settings < <(python "$SCRIPTS/roles_trial.py" draw 1 "$tries")
   train "$aside" "${settings[@]}"
-  produce "$place/chosen.txt" python -m fairseq_ext.tools.recipes choose-settings "$out" \
-    "${settings[@]}"
+  produce "$place/chosen.txt" python "$SCRIPTS/roles_trial.py" choose "$out" "${settings[@]}"
   cat "$place/chosen.txt"
 }
 
@@ -156,7 +155,7 @@ summarise() {
       say "parser, $name: $(grep -Eo '"dep_[ul]as": ?[0-9.]+' "$parser/$name.json" | xargs)"
   done
   say
-  python -m fairseq_ext.tools.recipes compare-corpora "${names[@]/#/$root/}"
+  python "$SCRIPTS/roles_trial.py" compare "${names[@]/#/$root/}"
 }
 
 read_options "WORD --corpora= --vectors= --parser= --tries#6 --seeds#5 --folds#10 --updates#1000 --jobs#1 \

@@ -4,6 +4,7 @@ import os
 import random
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,18 @@ from fairseq_ext.data.annotations import Annotations
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.significance import paired_t
 from fairseq_ext.safe_loading import load_checkpoint
-from fairseq_ext.tools import recipes
-from fairseq_ext.tools.roles_trial import MIN_COUNT, ROLES, SHARED, SIDES, Corpus, tabulate
+
+sys.path.append(str(ROOT / "scripts"))
+import roles_trial  # noqa: E402
+from roles_trial import MIN_COUNT, ROLES, SHARED, SIDES, Corpus, tabulate  # noqa: E402
 
 SCRIPT = ROOT / "scripts" / "roles_trial.sh"
 FIVE = "rare,separator,dependency,major,relative"
 WORDS = [f"{first}{second}" for first in "abcdefghijklm" for second in "nopqrstuvwx"]
 
 
-def step(capsys, *words):
-    recipes.main([*map(str, words)])
-    return capsys.readouterr().out.split("\n")[:-1]
+def step(name, *words):
+    return [*roles_trial.STEPS[name]([*map(str, words)])]
 
 
 def read_flags(line):
@@ -38,9 +40,9 @@ def read_flags(line):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_settings_that_are_drawn(capsys, seed):
+def test_settings_that_are_drawn(seed):
     """Six a side, none twice, of the values there are; a count only with the role rare."""
-    lines = step(capsys, "draw-settings", seed, 6)
+    lines = step("draw", seed, 6)
     names = [line.partition("=")[0] for line in lines]
     assert names == [f"{side}-{n}" for side in ("plain", "roles") for n in range(1, 7)]
     for side in SIDES:
@@ -52,13 +54,13 @@ def test_settings_that_are_drawn(capsys, seed):
             assert all(flags[name] in (SHARED | SIDES[side])[name] for name in flags)
 
 
-def test_draws_are_those_of_the_seed(capsys):
+def test_draws_are_those_of_the_seed():
     """Whatever else draws numbers."""
-    first = step(capsys, "draw-settings", 1, 6)
+    first = step("draw", 1, 6)
     random.seed(7)
-    assert step(capsys, "draw-settings", 1, 6) == first
-    assert step(capsys, "draw-settings", 2, 6) != first
-    assert step(capsys, "draw-settings", 1, 2) == [first[n] for n in (0, 1, 6, 7)]
+    assert step("draw", 1, 6) == first
+    assert step("draw", 2, 6) != first
+    assert step("draw", 1, 2) == [first[n] for n in (0, 1, 6, 7)]
 
 
 def write_run(folder, scores, subsets="aside"):
@@ -86,13 +88,13 @@ def write_run(folder, scores, subsets="aside"):
     save_state(folder / "checkpoint_last.pt", {}, {"w": torch.ones(1)}, **state)
 
 
-def test_the_last_epoch_chooses(tmp_path, capsys):
+def test_the_last_epoch_chooses(tmp_path):
     """The first of equal settings is chosen, not the one that was better before its end."""
     found = {"plain-1": [90, 70], "plain-2": [60, 80], "plain-3": [50, 80], "roles-1": [10, 20]}
     for name, scores in found.items():
         write_run(tmp_path / name / "seed-1", {"aside": scores})
     settings = [f"{name}=--lr {n}" for n, name in enumerate(found, 1)]
-    assert step(capsys, "choose-settings", tmp_path, *settings) == [
+    assert step("choose", tmp_path, *settings) == [
         "# plain 70.00: --lr 1",
         "# plain 80.00: --lr 2",
         "# plain 80.00: --lr 3",
@@ -103,7 +105,7 @@ def test_the_last_epoch_chooses(tmp_path, capsys):
     log = tmp_path / "roles-1" / "seed-1" / "train.log"
     log.write_text(log.read_text().replace("done training", "stopped"))
     with pytest.raises(UsageError, match="is not finished"):
-        step(capsys, "choose-settings", tmp_path, *settings)
+        step("choose", tmp_path, *settings)
 
 
 # The comparison of corpora.
@@ -122,13 +124,13 @@ def test_corrected_for_the_number_of_corpora():
     assert "corrected for 2 corpora (Holm)" in text
 
 
-def test_last_and_best_epoch(tmp_path, capsys):
+def test_last_and_best_epoch(tmp_path):
     """The best epoch is best on the first subset; the second one is scored."""
     for side, last in (("plain", 50), ("roles", 60)):
         for seed in (1, 2):
             scores = {"aside": [9, 8], "valid": [last + 20 + seed * (side == "roles"), last + seed]}
             write_run(tmp_path / "cr" / side / f"seed-{seed}", scores, "aside,valid")
-    lines = step(capsys, "compare-corpora", tmp_path / "cr")
+    lines = step("compare", tmp_path / "cr")
     last, best = (line.split() for line in lines if line.startswith("cr "))
     assert lines[0].startswith("last epoch ") and [last[2], last[5], last[8]] == [
         *("51.50", "61.50", "+10.00")
@@ -136,7 +138,7 @@ def test_last_and_best_epoch(tmp_path, capsys):
     assert [best[2], best[5], best[8]] == ["70.00", "81.50", "+11.50"]
     (tmp_path / "cr" / "roles" / "seed-2").rename(tmp_path / "cr" / "roles" / "seed-3")
     with pytest.raises(UsageError, match="needs the same repetitions of all variants"):
-        step(capsys, "compare-corpora", tmp_path / "cr")
+        step("compare", tmp_path / "cr")
 
 
 # The recipe.

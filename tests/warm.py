@@ -37,7 +37,9 @@ def activate() -> Path:
     listener.listen(64)
     text = (HERE / "warm_client.py").read_text("utf-8").partition("\n")[2]
     settings = {"BIN": str(BIN), "SOCKET": str(folder / "socket"), "PATHS": python_path()}
-    settings["PROGRAMS"] = [str(ROOT / name) for name in ("benchmarks", "benchmarks/gpu")]
+    settings["PROGRAMS"] = [
+        str(ROOT / name) for name in ("benchmarks", "benchmarks/gpu", "scripts")
+    ]
     head = f"#!{BIN / 'python'} -SE\n" + "".join(f"{k} = {v!r}\n" for k, v in settings.items())
     names = [f"fairseq-{name}" for name in (*COMMANDS, "ext")]
     for name in ("python", *names):

@@ -7,9 +7,6 @@
     python -m fairseq_ext.tools.recipes period-ids DATA/bpe/encoder.json
     python -m fairseq_ext.tools.recipes training-times RUN...
     python -m fairseq_ext.tools.recipes converged RUN...
-    python -m fairseq_ext.tools.recipes draw-settings SEED TRIES
-    python -m fairseq_ext.tools.recipes choose-settings FOLDER NAME='FLAGS'...
-    python -m fairseq_ext.tools.recipes compare-corpora FOLDER...
 
 What a step refuses is said in one sentence, and the exit code is 1.
 """
@@ -31,7 +28,6 @@ from fairseq_ext.errors import UsageError, plain_errors
 from fairseq_ext.evaluation.runs import CHECKPOINT, read_facts
 from fairseq_ext.standard_output import guard_standard_output
 from fairseq_ext.tools.convergence import count_converged
-from fairseq_ext.tools.roles_trial import choose_settings, compare_corpora, draw_settings
 
 TAKEN_OVER = ("hna_init", "hna_weight")  # by fine-tuning, from its checkpoint
 UNLIKE = ("asa_", "doubly_kernel")  # of options that the encoder does not depend on
@@ -219,9 +215,6 @@ STEPS: dict[str, tuple[Callable, str | tuple[str, ...], str | int | None]] = {
     "period-ids": (read_period_ids, "ENCODER.JSON", None),
     "training-times": (compare_times, "RUN", "+"),
     "converged": (count_converged, "RUN", "+"),
-    "draw-settings": (draw_settings, ("SEED", "TRIES"), 2),
-    "choose-settings": (choose_settings, "FOLDER NAME='FLAGS'...", argparse.REMAINDER),
-    "compare-corpora": (compare_corpora, "FOLDER", "+"),
 }
 """The function of each step, which says what it is, and the name and number of its words."""
 

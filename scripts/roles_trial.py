@@ -1,12 +1,21 @@
-"""The search of `scripts/roles_trial.sh`, its choice, and the comparison of all its corpora."""
+"""The search of roles_trial.sh beside this, its choice, and the comparison of all its corpora.
+
+    python scripts/roles_trial.py draw SEED TRIES
+    python scripts/roles_trial.py choose FOLDER NAME='FLAGS'...
+    python scripts/roles_trial.py compare FOLDER...
+
+Each prints the lines of a function of STEPS.
+"""
 
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_ext.errors import plain_errors
 from fairseq_ext.evaluation import layout
 from fairseq_ext.evaluation.comparisons import match_runs
 from fairseq_ext.evaluation.runs import LAST, Run, find_logged_value, read_run, read_runs
@@ -141,3 +150,10 @@ def tabulate(title: str, corpora: Sequence[Corpus]) -> str:
 
 def _show_interval(interval: tuple[float, float] | None) -> str:
     return "–" if interval is None else "{:+.2f} to {:+.2f}".format(*interval)
+
+
+STEPS = {"draw": draw_settings, "choose": choose_settings, "compare": compare_corpora}
+
+if __name__ == "__main__":
+    plain_errors()
+    print("\n".join(STEPS[sys.argv[1]](sys.argv[2:])))
