@@ -194,6 +194,11 @@ class Inputs:
         return heads
 
 
+def split_passes(x: Tensor, passes: int, axis: int = 0) -> Sequence[Tensor]:
+    """Return the rows of each pass along an axis; those of a single one are x, without a copy."""
+    return [x] if passes == 1 else x.chunk(passes, axis)
+
+
 def as_inputs(padding: Tensor | Inputs | None, attn_mask: Tensor | None) -> Inputs:
     """Return `Inputs` for the arguments of fairseq's attention: padding [B, S] and a mask [T, S].
 

@@ -122,11 +122,11 @@ class HeadGroup(nn.Module):
             weights = mixer.mix_weights(weights)
         dropout = call.dropout if self.learned else 0.0
         if dropout:  # of each sentence on its own
-            weights = weights.expand(len(v), -1, -1, -1)
+            weights = weights.expand(v.size(0), -1, -1, -1)
         mixed = drop_weights(weights.to(v.dtype), dropout)
         if getattr(context.inputs.recorder, "dropped", False):
             weights = mixed.to(weights.dtype)
-        return multiply_heads(mixed, v), weights.expand(len(v), -1, -1, -1) if observed else None
+        return multiply_heads(mixed, v), weights.expand(v.size(0), -1, -1, -1) if observed else None
 
     def _adds(self, call: HeadCall) -> bool:
         """Return whether a kernel can add what an extra pass changes, if there is one."""

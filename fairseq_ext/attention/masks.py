@@ -129,5 +129,5 @@ def _join(masked: list[Tensor], fallback: Tensor | None) -> Tensor | None:
     if not masked:
         return fallback
     union = reduce(torch.logical_or, masked)
-    fallback = torch.zeros_like(union) if fallback is None else fallback
-    return torch.where(union.all(-1, keepdim=True), fallback, union)
+    some_left = ~union.all(-1, keepdim=True)
+    return union & (some_left if fallback is None else some_left | fallback)

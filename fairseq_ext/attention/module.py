@@ -15,6 +15,7 @@ from fairseq_ext.attention.context import (
     Inputs,
     Meter,
     as_inputs,
+    split_passes,
 )
 from fairseq_ext.attention.gates import HeadGate, gate_heads, gate_weight
 from fairseq_ext.attention.head_groups import HeadGroup, check_groups, split_heads
@@ -190,10 +191,10 @@ class Attention(CachedProjections):
         relative = None if self.relative is None else self.relative(self, inputs, context.keys)
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
         n = len(inputs.passes)
-        chunks = _chunk(query, n, 1), _chunk(q, n), _chunk(k, n), _chunk(v, n)
+        chunks = split_passes(query, n, 1), *(split_passes(x, n) for x in (q, k, v))
         rows, meter = zip(inputs.passes, *chunks, strict=True), None
         if inputs.recorder and recorded and not every and self.plain_heads.issuperset(recorded):
-            sized = (x[: len(x) // n, : len(recorded)] for x in (q, k))
+            sized = (x[: x.size(0) // n, : len(recorded)] for x in (q, k))
             meter = inputs.recorder.build_meter(self.site, self.layer, *sized)
         results = [self._attend(*row, context, observed, relative, meter) for row in rows]
         out = split_beam(join_outputs([out for out, _ in results], 0), context.beam)  # [B, H, T, D]
@@ -293,8 +294,3 @@ class Attention(CachedProjections):
                 check_shape(key, saved.shape, own.get(key, saved).shape, heads)
         for key, value in own.items():
             state_dict.setdefault(key, value.clone())
-
-
-def _chunk(x: Tensor, parts: int, axis: int = 0) -> Sequence[Tensor]:
-    """Return parts along an axis; a single one is x, as the gradient of a chunk is a copy."""
-    return [x] if parts == 1 else x.chunk(parts, axis)

@@ -162,9 +162,9 @@ class CachedProjections(nn.Module):
         cached = {} if state is None else self._get_input_buffer(state)
         k, v = cached.get("prev_key"), cached.get("prev_value")
         if k is None or v is None or not static_kv:
-            k = _append(k, self._split_heads(self.k_proj, key, self.k_norm))
-            v = _append(v, self._split_heads(self.v_proj, value))
-        beam = query.size(1) // len(v) if len(v) else 1
+            own = self.project_keys(key, value)
+            k, v = _append(k, own[0]), _append(v, own[1])
+        beam = query.size(1) // v.size(0) if v.size(0) else 1
         if beam > 1 and not (inputs.masked is None and inputs.query_padding is None):
             raise UsageError("Hypotheses share keys: masks are not supported; repeat the keys.")
         q = self._split_heads(self.q_proj, query, self.q_norm)
@@ -184,6 +184,11 @@ class CachedProjections(nn.Module):
             inputs, queries, keys, first_query, v.device, padding, own_padding, cross, beam
         )
         return q, k, v, context
+
+    def project_keys(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return k and v [B, h, S, D] of what keys and values are made of, [S, B, C] each."""
+        keys = self._split_heads(self.k_proj, key, self.k_norm)
+        return keys, self._split_heads(self.v_proj, value)
 
     def _split_heads(
         self, projection: nn.Module | None, x: Tensor, norm: nn.Module | None = None

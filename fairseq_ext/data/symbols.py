@@ -54,7 +54,7 @@ class SymbolTable(nn.Module):
     def forward(self, tokens: Tensor, parse: Tensor | None = None) -> TokenFeatures:
         """Return the features of tokens [B, S] and their parse [B, S, 3], if any."""
         real, (ends, starts, stops, separators) = tokens != self.pad, self.flags[:, tokens]
-        after_word = F.pad((stops | ends | ~real)[:, :-1], (1, 0), value=True)
+        after_word = F.pad(stops | ends | ~real, (1, 0), value=True)[:, :-1]
         begins = (starts | after_word) & real & ~ends
         rarity = _rarity_of_words(self.rarity[tokens], begins)
         rarity = rarity.masked_fill(rarity > -self.least, NEVER_RARE)

@@ -122,7 +122,7 @@ def _clear_padding(x: Tensor, padding: Tensor | Inputs | None) -> Tensor:
     padding = padding.padding if isinstance(padding, Inputs) else padding
     if padding is None:
         return x
-    passes = x.size(1) // len(padding)
+    passes = x.size(1) // padding.size(0)
     return x.masked_fill(padding.T.repeat(1, passes)[:, :, None], 0.0)
 
 

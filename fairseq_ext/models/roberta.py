@@ -12,6 +12,7 @@ from fairseq.models.roberta import model as stock
 from torch import Tensor, nn
 
 from fairseq_ext.attention import AttentionRecorder
+from fairseq_ext.attention.context import split_passes
 from fairseq_ext.errors import UsageError
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
 from fairseq_ext.models import pretrained, role_options, task_heads
@@ -203,10 +204,12 @@ class RobertaModel(AttentionModel, stock.RobertaModel):
                 return self.task_head(features, src_tokens.eq(self.encoder.dictionary.pad()))
             if features_only:
                 return features
-            decoded = extra["decoded"].chunk(passes)[number] if "decoded" in extra else features
+            decoded = (
+                split_passes(extra["decoded"], passes)[number] if "decoded" in extra else features
+            )
             return self.encoder.output_layer(decoded, masked_tokens)
 
-        features, *others = encoded.chunk(passes)
+        features, *others = split_passes(encoded, passes)
         extra["features"] = features
         extra["heads"] = {n: self.classification_heads[n](features) for n in further_heads}
         if second is not None:

@@ -8,6 +8,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_ext.attention import Attention, AttentionRecorder, Inputs
+from fairseq_ext.attention.context import split_passes
 from fairseq_ext.data import batch_facts
 from fairseq_ext.data.batch_facts import has_padding
 from fairseq_ext.mechanisms.second_pass.passes import SecondPass
@@ -254,7 +255,7 @@ class TransformerModel(AttentionModel, stock.TransformerModelBase):
         [encoded] = encoder_out["encoder_out"]
         first, *others = (
             encoder_out | {"encoder_out": [memory]}
-            for memory in encoded.chunk(1 if second is None else 2, 1)
+            for memory in split_passes(encoded, 1 if second is None else 2, 1)
         )
         given = {"alignment_layer": alignment_layer, "alignment_heads": alignment_heads}
         given["features_only"] = features_only

@@ -147,7 +147,7 @@ def major(tokens: TokenFeatures, rule: Definitions) -> Tensor:
 def relative(tokens: TokenFeatures, rule: Definitions) -> Tensor:
     """Return a window around each position."""
     place = torch.arange(tokens.real.size(1), device=tokens.real.device)
-    return ((place - place[:, None]).abs() <= rule.window).expand(len(tokens.real), -1, -1)
+    return ((place - place[:, None]).abs() <= rule.window).expand(tokens.real.size(0), -1, -1)
 
 
 def no_role(tokens: TokenFeatures, rule: Definitions) -> Tensor:
@@ -181,7 +181,7 @@ def allowed_keys(role: str, tokens: TokenFeatures, definitions: str = "paper") -
         keys = keys[:, None].expand(-1, keys.size(1), -1)
     keys = keys & tokens.real[:, None]
     itself = torch.eye(keys.size(1), dtype=torch.bool, device=keys.device)
-    return torch.where(keys.any(2, keepdim=True), keys, itself)
+    return keys | itself & ~keys.any(2, keepdim=True)
 
 
 @dataclass(frozen=True)
