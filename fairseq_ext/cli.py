@@ -26,7 +26,7 @@ from fairseq_ext.tools.command_lines import resolve_user_dir
 # The verbs by the room of their modules, which have their names but for a few.
 ROOMS = {
     "tools": "doctor recipe launch sweep average prune predict annotate",
-    "interchange": "import-hf export-hf export-fairseq export-vectors",
+    "interchange": "import-hf export-hf export-fairseq export-graph export-vectors",
     "evaluation": "score table record",
     "analysis": "curves masking map analyse report columns heads weights align",
     "analysis.coreference": "probe",
@@ -37,6 +37,7 @@ MODULES = {
     "import-hf": "import_hf",
     "export-hf": "export_hf",
     "export-fairseq": "export_fairseq",
+    "export-graph": "export_graph",
     "export-vectors": "export_vectors",
     "map": "maps",
 }
@@ -59,7 +60,7 @@ NO_READERS = (
 OWN_USER_DIR = ("doctor", "recipe")
 
 # Verbs of whose outputs each is held by itself, as a run of a sweep is.
-NOT_HELD = ("sweep", "import-hf", "export-hf")
+NOT_HELD = ("sweep", "import-hf", "export-hf", "export-graph")
 
 
 def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:

@@ -191,8 +191,8 @@ class Attention(CachedProjections):
         relative = None if self.relative is None else self.relative(self, inputs, context.keys)
         # score, bias, mask, normalise, drop out and mix values: pass by pass, group by group
         n = len(inputs.passes)
-        chunks = split_passes(query, n, 1), *(split_passes(x, n) for x in (q, k, v))
-        rows, meter = zip(inputs.passes, *chunks, strict=True), None
+        parts = split_passes(q, n), split_passes(k, n), split_passes(v, n)
+        rows, meter = zip(inputs.passes, split_passes(query, n, 1), *parts, strict=True), None
         if inputs.recorder and recorded and not every and self.plain_heads.issuperset(recorded):
             sized = (x[: x.size(0) // n, : len(recorded)] for x in (q, k))
             meter = inputs.recorder.build_meter(self.site, self.layer, *sized)
