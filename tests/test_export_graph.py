@@ -103,7 +103,7 @@ def decode(model, run_step, memory, start) -> torch.Tensor:
     for number in range(start.size(1)):
         out = run_step({"token": start[:, number : number + 1], **memory, **caches})
         steps.append(out.pop("log_probabilities"))
-        caches = out
+        caches = {name.removeprefix("next_"): x for name, x in out.items()}
     return torch.stack(steps, 1)
 
 
@@ -245,6 +245,7 @@ for _ in range(6):
     cache = step({"token": token, **memory, **cache})
     for row, logs in zip(written, cache.pop("log_probabilities")):
         row.append(int(logs.argmax()))
+    cache = {name.removeprefix("next_"): x for name, x in cache.items()}
 print(json.dumps([" ".join(words["decoder_step"][n] for n in row[1:]) for row in written]))
 print(*sorted({"fairseq", "fairseq_ext", "torch", "onnxruntime"} & {*sys.modules}))
 """

@@ -129,9 +129,10 @@ class Cache(NamedTuple):
         self.attention._set_input_buffer(state, cached)
 
     def read(self, state: dict) -> Tensors:
-        """Return the two tensors of the state of a decoder."""
+        """Return the two tensors of the state of a decoder by names that are no input's."""
         cached: Any = self.attention._get_input_buffer(state)
-        return self.name(cached["prev_key"], cached["prev_value"])
+        longer = self.name(cached["prev_key"], cached["prev_value"])
+        return {f"next_{name}": x for name, x in longer.items()}
 
 
 def list_caches(model: Any, cross: bool) -> Iterator[Cache]:
