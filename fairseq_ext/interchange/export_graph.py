@@ -195,7 +195,7 @@ def make_example(part: Computation, sizes: Mapping[str, int]) -> Tensors:
     """
     generator, example = torch.Generator().manual_seed(1), {}
     for name, port in part.inputs.items():
-        shape = [sizes.get(str(size), size) for size in port.shape]
+        shape = [size if isinstance(size, int) else sizes[size] for size in port.shape]
         if port.dtype == torch.long and name != "segments":
             x = torch.randint(part.words.nspecial, len(part.words), shape, generator=generator)
         elif port.dtype.is_floating_point:
