@@ -193,7 +193,7 @@ def test_what_fairseq_generates(library, hybrid_run, data_bin, tmp_path):
     texts, _, written, scores = zip(*hypotheses, strict=True)
     read.padding_side = "left"
     source = read(list(texts), padding=True, return_tensors="pt", return_token_type_ids=False)
-    found = model.generate(**source, num_beams=1, max_new_tokens=12)
+    found = model.generate(**source, num_beams=1, max_new_tokens=13)
     target = [read.convert_tokens_to_ids(text.split()) + [EOS] for text in written]
     assert [row[1 : len(ids)].tolist() for row, ids in zip(found, target, strict=True)] == [
         ids[:-1] for ids in target
