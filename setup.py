@@ -125,6 +125,7 @@ setup(
         "filelock>=3.20.1",
         "matplotlib>=3.8,<4",
         "nltk>=3.9,<4",
+        "packaging>=22",
         "protobuf>=4",
         "regex>=2023.8",
         "sacrebleu>=2.0,<3",
