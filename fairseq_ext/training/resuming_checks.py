@@ -126,7 +126,7 @@ def _list_differing(saved: Any, current: Any, reset_optimizer: bool) -> list[str
     before, now = map(_effective, (saved, sizes))
     others = [n for n in compared if n in saved and before[n] != now[n]]
     others += [n for n in KEPT if _has_other_numbers(n, saved, current, sizes)]
-    if not others and _describe(saved, sizes) == _describe(current, sizes):
+    if not others and (not differing or _describe(saved, sizes) == _describe(current, sizes)):
         return []
     return differing + others
 
