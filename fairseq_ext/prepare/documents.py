@@ -200,9 +200,8 @@ def hold_out(train: Path, valid: Path, count: int | None) -> None:
     """
     lengths = [len(document) for document in _read_documents(train)]
     if count and count >= len(lengths):
-        raise UsageError(
-            f"--valid is {count} and the corpus has {len(lengths)} documents; give fewer"
-        )
+        documents = len(lengths)
+        raise UsageError(f"--valid is {count} and the corpus has {documents} documents; give fewer")
     if sum(lengths) == 1:
         raise UsageError("the corpus is a single sentence, and one is held out; give more text")
     held = [0] * (len(lengths) - count) + lengths[-count:] if count else choose_held_out(lengths)
