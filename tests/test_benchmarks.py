@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, train
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import alternatives  # noqa: E402
@@ -22,6 +22,7 @@ import finetuning  # noqa: E402
 import growth  # noqa: E402
 import measure  # noqa: E402
 import pretraining  # noqa: E402
+import serving  # noqa: E402
 import steps  # noqa: E402
 import stock  # noqa: E402
 import training  # noqa: E402
@@ -34,7 +35,7 @@ SCRIPTS = {
     module.__name__: module
     for module in (
         *(alternatives, asa, attention, authors, deberta, finetuning, growth),
-        *(pretraining, training),
+        *(pretraining, serving, training),
     )
 }
 QUIET = Quiet(deviation=0.03, spread=0.1)
@@ -318,6 +319,20 @@ def test_training_of_compiled_layers(tmp_path):
     words = "training --sizes tiny --max-tokens 128 --rounds 1 --compile una --json"
     done = benchmark(*words.split(), path)
     assert_report(done, path, {training.label("una", "compiled training", "tiny"): ["compiled"]})
+
+
+@pytest.mark.slow
+def test_serving(data_bin, tmp_path):
+    pytest.importorskip("ctranslate2")
+    checkpoint = train(data_bin, "transformer_una_tiny", tmp_path / "run", 3)
+    (tmp_path / "results").mkdir()
+    path = tmp_path / "results" / "results.json"
+    words = "--split valid --sentences 9 --batch-size 4 --rounds 1 --threads 1 --json"
+    done = benchmark("serving", checkpoint, "--data", data_bin, *words.split(), path)
+    names = [f"CTranslate2, {kind}" for kind in serving.COMPUTED]
+    assert_report(done, path, {"9 sentences": names})
+    for kind in serving.COMPUTED:  # the longest ones differ by a rule of search
+        assert re.search(rf"^{kind}: \d of 9 translations are equal$", done.stdout, re.M)
 
 
 def test_alternatives_are_those_of_the_recipe():

@@ -129,7 +129,7 @@ def test_hold_out(tmp_path, text, wanted, held):
 
 
 def test_few_books_are_not_held_out_whole():
-    """Of two books, the second of which is the longer one."""
+    """Two books give the ends of both, many documents the last ones whole."""
     assert documents.choose_held_out([3902, 4983]) == [39, 49]
     assert documents.choose_held_out([100] * 300) == [0] * 297 + [100] * 3
 

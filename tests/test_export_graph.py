@@ -126,7 +126,7 @@ def check_decoder(model, run_encoder, run_step) -> None:
 
 
 def read_graph(folder: Path, name: str, kind: str):
-    """What runs a graph of a folder: tensors by name -> tensors by name."""
+    """A function that runs a graph of a folder: tensors by name -> tensors by name."""
     graph = json.loads((folder / "graphs.json").read_text())["graphs"][name]
     path = folder / graph["file"]
     if kind == "torch":

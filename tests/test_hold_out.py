@@ -65,13 +65,13 @@ def test_only_lines_of_json_are_parted(data, tmp_path, capsys):
     main([str(data), str(tmp_path / "out"), "--every", "3"])
     assert re.search(r"out/train.jsonl: \d+ examples\n.*valid.jsonl: \d+", capsys.readouterr().out)
     (data / "train.jsonl").write_text("text,label\nfine,good\n")
-    with pytest.raises(UsageError, match=r"train.jsonl:1 is not JSON"):
+    with pytest.raises(UsageError, match="l:1 is no JSON object; give one with text, label"):
         main([str(data), str(tmp_path / "again")])
     (data / "train.jsonl").write_text('"fine"\n')
-    with pytest.raises(UsageError, match='give one example a line, such as {"text": "a fine film"'):
+    with pytest.raises(UsageError, match=r"train.jsonl:1 is no JSON object"):
         main([str(data), str(tmp_path / "again")])
     (data / "train.jsonl").unlink()
-    with pytest.raises(UsageError, match="has no train.jsonl; give the folder of text with labels"):
+    with pytest.raises(UsageError, match="train.jsonl is not there; make it with"):
         main([str(data), str(tmp_path / "again")])
 
 

@@ -138,7 +138,7 @@ def test_kinds_of_arguments():
 
 
 def test_defaults_of_options():
-    """Which the environment of the user does not change; the last one of a name counts."""
+    """The environment of the user does not change defaults; the last one of a name counts."""
     kinds = "--a=x=1 --a-b= --n#3 --m# --m#5 --yes"
     code = f'read_options \'{kinds}\' "$@"; say "$a|$a_b|$n|$m|$yes"'
     assert lib(f"set --; {code}", a_b="mine", yes="mine").stdout == "x=1||3|5|\n"

@@ -521,7 +521,7 @@ NEWS_HEADER = "category\theadline\ttext\turl"
 
 
 def test_words_and_articles_are_composed(tmp_path):
-    """As text for pre-training is; a word of blanks alone stays a word."""
+    """Text of tasks is cleaned like that of pre-training; a word of blanks alone stays a word."""
     decomposed, composed = "o\u0323\u0301n", "\u1ecd\u0301n"
     row = f'{NEWS_HEADER}\nsports\t\ufeff{decomposed}\t"a\u00a0""b"""\turl\n'
     for name in ("dev", "test", "train"):
@@ -539,7 +539,7 @@ def test_words_and_articles_are_composed(tmp_path):
 
 
 def test_entities_that_begin_with_an_i(tmp_path, caplog):
-    """As in one line of its training part: conlleval reads it so; other corpora keep their tags."""
+    """One line of the training part is so, and conlleval reads it so; other corpora keep tags."""
     lines = "a I-PER\nb I-PER\nc I-LOC\nd O\ne B-LOC\nf I-LOC\n"
     for name in ("dev", "test", "train"):
         write_text(tmp_path / f"corpora/masakhaner2-yor/{name}.txt", lines)

@@ -270,8 +270,8 @@ def _write_part(paths: Sequence[Path], sources: Sequence[Sequence[Path]], part: 
         lists = [stack.enter_context(atomic_writer(sources_of(path))) for path in paths]
         for each in sources:
             count = 0
-            lines_of_all = read_parallel(each, sentences)
-            for lines in tqdm(lines_of_all, f"reading {part}", unit=" lines"):
+            pairs = tqdm(read_parallel(each, sentences), f"reading {part}", unit=" lines")
+            for lines in pairs:
                 count += 1
                 for file, line in zip(files, lines, strict=True):
                     file.write(f"{line}\n")

@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_ext.data.examples import Field, read
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import list_files, new_folder, read_lines, write_lines
-from fairseq_ext.prepare.corpora_readers import parse_json
 from fairseq_ext.prepare.step import number_from, step_parser
 
 TRAIN, VALID = "train.jsonl", "valid.jsonl"
-EXAMPLE = 'such as {"text": "a fine film", "label": "good"}'
+FIELDS = dict.fromkeys(("text", "label"), Field("a value", lambda value: True, needed=False))
+"""Keys of labelled text, which errors name; each task checks its own."""
 
 
 def take_part(data: Path, out: Path, take: int | None = None, every: int | None = None) -> None:
@@ -34,12 +35,8 @@ def take_part(data: Path, out: Path, take: int | None = None, every: int | None 
     """
     if annotated := sorted(data.glob("*.annotations")):
         raise UsageError(f"{annotated[0]} is of all examples; annotate the part when it is made")
-    if not (data / TRAIN).is_file():
-        raise UsageError(f"{data} has no {TRAIN}; give the folder of text with labels, {EXAMPLE}")
+    read(data / TRAIN, FIELDS)
     lines = list(read_lines(data / TRAIN))
-    for line in lines[:1]:
-        if not isinstance(parse_json(line, data / TRAIN), dict):
-            raise UsageError(f"{data / TRAIN} is no JSON lines; give one example a line, {EXAMPLE}")
     count = len(lines)
     taken = min(take or count, count)
     least = max(take or 0, every + 1 if every else 0)
