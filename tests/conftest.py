@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import failures
 import pytest
 import torch
 import warm
@@ -50,6 +51,11 @@ def pytest_collection_modifyitems(items):
     kinds = {"recipe", "processes", "slow"}
     long = {item.path for item in items if kinds & {mark.name for mark in item.iter_markers()}}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(failures.NamedAtOnce(config))
 
 
 def pytest_runtest_logstart(nodeid):
