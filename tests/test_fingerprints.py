@@ -158,6 +158,7 @@ MORE = {
     "predict": "{checkpoint} --cpu --input {folder}/lines",
     "export-hf": "{checkpoint} {folder}/out",
     "export-fairseq": "{checkpoint} {folder}/stock.pt",
+    "export-graph": "{checkpoint} {folder}/graph",
     "export-vectors": "{checkpoint} --words {folder}/dict.en.txt --out {folder}/out",
     "prune": "{checkpoint} {folder}/pruned.pt",
     "probe": "{checkpoint} --coreference {folder}/refl.1 --out {folder}/out",
