@@ -12,7 +12,7 @@ class NamedAtOnce:
     def pytest_runtest_logreport(self, report):
         if not report.failed and report.duration < LONG:
             return
-        last = report.longreprtext.splitlines()[-5:] if report.failed else []
+        last = report.longreprtext.splitlines()[-12:] if report.failed else []
         line = f"\n{report.outcome} {report.nodeid} ({report.when}, {report.duration:.0f} s)"
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         terminal.write_line("\n".join([line, *last]))

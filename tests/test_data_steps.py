@@ -5,9 +5,6 @@ import gzip
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import nullcontext
 from itertools import islice
@@ -15,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from corpora import CORPORA, needs_corpora
-from hangs import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from sacremoses.util import xml_unescape
@@ -84,30 +80,6 @@ def die(lines: list[str]) -> list[str]:
 def test_a_process_that_is_killed():
     with pytest.raises(Unfinished, match="a process that worked on the text was killed"):
         list(map_lines(die, ["x"] * 9000, 2))
-
-
-PROCESSES = """
-import multiprocessing, os, signal
-from fairseq_ext.prepare.step import map_lines
-lines = map_lines(list, (f"{n}" for n in range(100_000)), 2)
-next(lines)
-print(*(each.pid for each in multiprocessing.active_children()), flush=True)
-os.kill(os.getpid(), signal.SIGTERM)
-"""
-
-
-def test_processes_end_with_the_one_that_started_them():
-    """However it ends; else they would wait for more lines for ever."""
-    done = subprocess.run([sys.executable, "-c", PROCESSES], stdout=subprocess.PIPE, text=True)
-    assert done.returncode == -signal.SIGTERM and len(done.stdout.split()) == 2
-    wait_until(lambda: not any(map(running, map(int, done.stdout.split()))))
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 # Tokens.

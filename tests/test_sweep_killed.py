@@ -16,7 +16,7 @@ from hangs import wait_until
 
 from fairseq_ext.safe_loading import load_checkpoint
 
-KILLS = 20
+KILLS = 8
 SIZE = "--{0}-embed-dim 8 --{0}-ffn-embed-dim 8 --{0}-layers 1 --{0}-attention-heads 2"
 FLAGS = f"""
 -s de -t en --cpu --num-workers 0 --max-tokens 60 --max-update 9 --optimizer adam --lr 1e-2

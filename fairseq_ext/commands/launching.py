@@ -2,13 +2,13 @@
 
 import functools
 import multiprocessing
-import signal
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from fairseq_ext.errors import USAGE_ERROR, Unfinished, UsageError, describe_end
+from fairseq_ext.pools import begin_pool
 from fairseq_ext.training.machine_checks import check_processes, unset_tpu
 from fairseq_ext.wrapping import replace, wrap
 
@@ -61,7 +61,7 @@ class WorkerPool:
     """A pool of processes that notices if one of them is killed, as fairseq uses one."""
 
     def __init__(self, processes: int) -> None:
-        self.executor = ProcessPoolExecutor(processes, initializer=_end_with_parent)
+        self.executor = begin_pool(processes)
         self.results: list[Future] = []
 
     def apply_async(self, work: Callable, args: Any = (), kwds: Any = None) -> Any:
@@ -90,12 +90,6 @@ class WorkerPool:
                 process.kill()
             self.executor.shutdown()  # whose thread waits for the processes, too
             raise
-
-
-def _end_with_parent() -> None:
-    from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
-
-    _prctl_pr_set_pdeathsig(signal.SIGKILL)
 
 
 def notice_killed_workers() -> None:

@@ -10,15 +10,13 @@ disk, a signal, an error of ours) has another code, and the recipe keeps its wor
 
 import argparse
 import logging
-import multiprocessing
 import os
 import re
 import sys
-import threading
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +31,7 @@ from fairseq_ext.files import (
     read_lines,
     write_lines,
 )
+from fairseq_ext.pools import begin_pool
 from fairseq_ext.standard_output import guard_standard_output
 
 logger = logging.getLogger("fairseq_ext.prepare")
@@ -172,7 +171,7 @@ def map_lines(function: BatchFunction, lines: Iterable[str], processes: int = 0)
         for batch in batches:
             yield from function(batch)
         return
-    pool = ProcessPoolExecutor(processes, initializer=_end_with_parent)
+    pool = begin_pool(processes)
     waiting: deque[Future[list[str]]] = deque()
     try:
         for batch in batches:
@@ -188,17 +187,6 @@ def map_lines(function: BatchFunction, lines: Iterable[str], processes: int = 0)
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Let this process end when its parent ends; else it waits for ever for more work."""
-
-    def wait_and_exit(parent: multiprocessing.process.BaseProcess) -> None:
-        parent.join()
-        os._exit(1)
-
-    if parent := multiprocessing.parent_process():
-        threading.Thread(target=wait_and_exit, args=[parent], daemon=True).start()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,11 +7,10 @@ import argparse
 import logging
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any, NoReturn
 
 from fairseq_ext.errors import UsageError, to_line
+from fairseq_ext.pools import begin_pool
 from fairseq_ext.tools.command_lines import PLUGIN, parse_flags
 
 TASK = "--task"
@@ -55,7 +54,7 @@ def _run_apart(function: Callable, argument: Any, user_dir: str) -> Any:
     """Return what a function returns in a process of its own, which imports a user's package."""
     import fairseq_ext.registry  # noqa: F401, slow: loaded once, before the process begins
 
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+    with begin_pool(1, "fork") as pool:
         return pool.submit(_import_and_call, function, argument, user_dir).result()
 
 
