@@ -44,6 +44,7 @@ SHRUNK = {
     r"--arch (deberta_una)_small": r"--arch \1_tiny",
     r"--limit \d+": "--limit 3",
     r"(fairseq-train )": r"\1--num-workers 0 ",
+    r"--seeds 1 2 3": "--seeds 1 2",
     r"--beam 5": "--beam 2 --max-len-b 10",
 }
 

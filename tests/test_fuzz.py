@@ -167,7 +167,7 @@ def test_bad_options_and_bad_files(tmp_path):
     """No command fails on any of them; see docs/reliability.md."""
     seed = os.environ.get("FAIRSEQ_EXT_FUZZ_SEED", "1")
     cases = os.environ.get("FAIRSEQ_EXT_FUZZ_CASES", "2000")
-    every = os.environ.get("FAIRSEQ_EXT_FUZZ_EVERY", "4")
+    every = os.environ.get("FAIRSEQ_EXT_FUZZ_EVERY", "8")
     given = f"--seed {seed} --cases {cases} --every {every} --jobs 1".split()
     given += ["--folder", tmp_path]
     run = [sys.executable, "-m", "tests.fuzz.run", *given]
