@@ -87,7 +87,7 @@ def test_translation_is_one_graph_for_all_lengths(name, data, graphs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*QUICK, *REST])
+@pytest.mark.parametrize("name", [*QUICK, *REST[::3]])  # translation has them all
 def test_masked_words_are_two_graphs_for_all_lengths(name, data, graphs):
     """Scores of masked tokens are as many as there are."""
     run_whole("masked_lm", name, data["masked_lm"])
