@@ -27,7 +27,7 @@ def as_markdown(title: str, changes: tuple[Callable[[], None], ...]) -> str:
         asked = asked.removesuffix("; none")
         since = "" if since == "always" else f" *Since*: {since}."
         lines.append(f"- `{name}`{mark}: {fault}")
-        lines.append(f"    - *Affected*: {asked}.{since}")
+        lines.append(f"    - {asked[0].upper()}{asked[1:]}.{since}")
     return "\n".join(lines) + "\n"
 
 
