@@ -1,4 +1,4 @@
-"""Print the table of old import paths, for docs/upgrading.md."""
+"""Print old import paths and new ones."""
 
 from fairseq_ext.moved import as_text
 
