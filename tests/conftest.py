@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 import resource
 import shutil
 import signal
@@ -44,13 +45,18 @@ MARKED_BY_FIXTURE = {"corpora": "corpora", "quickstart": "recipe", "device": "gp
 
 
 def pytest_collection_modifyitems(items):
-    """Mark tests by their fixtures, and begin with the files that take longest."""
+    """Mark tests by their fixtures, and begin with the files that take longest.
+
+    FAIRSEQ_EXT_SHUFFLE is the seed of another order, of files and of the tests in each.
+    """
     for item in items:
         for fixture in MARKED_BY_FIXTURE.keys() & {*item.fixturenames}:
             item.add_marker(MARKED_BY_FIXTURE[fixture])
     kinds = {"recipe", "processes", "slow"}
     long = {item.path for item in items if kinds & {mark.name for mark in item.iter_markers()}}
     items.sort(key=lambda item: item.path not in long)
+    if seed := os.environ.get("FAIRSEQ_EXT_SHUFFLE"):
+        random.Random(seed).shuffle(items)
 
 
 def pytest_configure(config):
