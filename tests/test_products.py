@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairseq_ext.commands import products
 from fairseq_ext.commands.products import NARROWEST, choose_library
@@ -56,3 +57,9 @@ def test_products_are_left_to_torch(case, monkeypatch):
     before = torch.get_float32_matmul_precision()
     choose_library({"narrow": NARROW, "no matrix": nn.ReLU()}.get(case, WIDE))
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_models_without_values_choose_nothing():
+    with FakeTensorMode():
+        choose_library(nn.Linear(NARROWEST, NARROWEST))
+    assert torch.get_float32_matmul_precision() == "highest"

@@ -18,11 +18,12 @@ EXACT = 1e-5  # of the largest product: float32 has 1e-6, bfloat16 1e-3
 def choose_library(model: nn.Module) -> None:
     """Ask torch for oneDNN if a model is wide enough, for all products of the process from now on.
 
-    Nothing changes if there is a GPU, if the CPU is none of AMD, if somebody chose a precision, or
-    if oneDNN's products are not exact to float32.
+    Nothing changes if there is a GPU, if the CPU is none of AMD, if somebody chose a precision, if
+    tensors have no values, or if oneDNN's products are not exact to float32.
     """
     wanted = _width(model) >= NARROWEST and torch.get_float32_matmul_precision() == "highest"
-    if wanted and not torch.cuda.is_available() and _is_slow_for_mkl():
+    real = type(torch.empty(0)) is torch.Tensor  # FakeTensorMode computes nothing
+    if wanted and real and not torch.cuda.is_available() and _is_slow_for_mkl():
         torch.set_float32_matmul_precision("medium")
         if not _multiplies_exactly():
             torch.set_float32_matmul_precision("highest")
