@@ -23,11 +23,11 @@ def as_markdown(title: str, changes: tuple[Callable[[], None], ...]) -> str:
     for change in changes:
         mark = " \\*" if change in patches.NUMBERS | commands.NUMBERS else ""
         name = f"{change.__module__.removeprefix('fairseq_ext.')}.{change.__name__}"
-        fault, asked, since, _ = read_facts(change)
+        fault, asked, since, until = read_facts(change)
         asked = asked.removesuffix("; none")
         since = "" if since == "always" else f" *Since*: {since}."
         lines.append(f"- `{name}`{mark}: {fault}")
-        lines.append(f"    - {asked[0].upper()}{asked[1:]}.{since}")
+        lines.append(f"    - {asked[0].upper()}{asked[1:]}.{since} *Until*: {until}.")
     return "\n".join(lines) + "\n"
 
 

@@ -167,7 +167,7 @@ def print_brief(page: list[Record]) -> str:
 
 
 def print_provenance(page: list[Record]) -> str:
-    """Return where the numbers of a page come from; a record itself has the commands."""
+    """Return where the numbers of a page come from."""
     lines = ["## Where the numbers come from\n"]
     for record in page:
         timed = record.get("repeats") == "rounds"
@@ -177,7 +177,9 @@ def print_provenance(page: list[Record]) -> str:
         facts += [record.get("commit", "").partition(" (")[0]]
         item = "- " + ", ".join(filter(None, facts))
         lines.append(wrap(item + (f"; not kept: {', '.join(lacks)}" if lacks else ""), "  "))
-    return "\n".join(lines) + "\n"
+    commands = [r["command"].strip() for r in page if r.get("command")]
+    block = "\n".join("    " + line for command in commands for line in command.splitlines())
+    return "\n".join(lines) + ("\n\n" + block if commands else "") + "\n"
 
 
 def print_elsewhere(all_records: list[Record], name: str) -> str:

@@ -130,11 +130,9 @@ def test_steps_run_under_their_old_names(monkeypatch, capsys):
     assert "usage: " in capsys.readouterr().out
 
 
-def test_old_paths_and_new_ones_are_printed(capsys):
+def test_the_table_of_the_documentation(capsys):
     runpy.run_module("fairseq_ext.moved", run_name="__main__")
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert printed == [[*map(moved.write_out, pair)] for pair in moved.MOVED.items()]
-    assert "`python -m fairseq_ext.moved`" in (ROOT / "docs" / "upgrading.md").read_text("utf-8")
+    assert capsys.readouterr().out in (ROOT / "docs" / "upgrading.md").read_text("utf-8")
 
 
 def test_old_paths_are_found_in_a_package_that_is_not_run(tmp_path):
