@@ -25,26 +25,21 @@ EPSILON = 1e-5
 GATES = {"swiglu": "silu", "geglu": "gelu"}
 
 ACCEPTED: dict[str, list] = {
-    "--norm": ["rms"],
-    "--ffn": list(GATES),
-    "--no-biases": [True],
-    "--qk-norm": list(KINDS),
-    "--decoder-positions": ["rotary"],
-    "--decoder-normalize-before": [True],
-    "--no-decoder-final-norm": [False],
-    "--no-scale-embedding": [True],
-    "--layernorm-embedding": [False],
-    "--decoder-normaliser": ["softmax"],
-    "--decoder-scorer": ["dot"],
-    "--decoder-gaussian-heads": ["0"],
-    "--decoder-masks": ["none"],
-    "--decoder-head-mixer": ["none"],
-    "--decoder-heads-left": ["all"],
-    "--head-gate": ["none"],
-    "--decoder-layers-to-keep": [None],
-    "--adaptive-softmax-cutoff": [None],
-    "--adaptive-input": [False],
-    "--character-embeddings": [False],
+    "norm": ["rms"],
+    "ffn": list(GATES),
+    "no_biases": [True],
+    "qk_norm": list(KINDS),
+    "decoder_positions": ["rotary"],
+    "decoder_normalize_before": [True],
+    "no_decoder_final_norm": [False],
+    "no_scale_embedding": [True],
+    "layernorm_embedding": [False],
+    **hf.list_plain("decoder"),
+    "decoder_heads_left": ["all"],
+    "decoder_layers_to_keep": [None],
+    "adaptive_softmax_cutoff": [None],
+    "adaptive_input": [False],
+    "character_embeddings": [False],
 }
 """Values that our options must have; the first is that of a checkpoint without the option."""
 
@@ -113,8 +108,7 @@ def export_model(
     Raises:
         UsageError: the model computes what neither Llama nor Qwen3 does.
     """
-    flags = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-    hf.check_settings(flags, ACCEPTED, place, "Llama and Qwen3 of Hugging Face")
+    hf.check_options(options, ACCEPTED, place, "Llama and Qwen3 of Hugging Face")
     heads, state = count_heads(options), {name: x.float() for name, x in parameters.items()}
     tied = EMBEDDED in state and OUTPUT in state and state[EMBEDDED].equal(state[OUTPUT])
     kind, architecture = KINDS[bool(options.get("qk_norm"))]
