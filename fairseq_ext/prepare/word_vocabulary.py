@@ -96,10 +96,9 @@ def build_tokenizer(words: Iterable[str], splitter: PreTokenizer) -> Tokenizer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the vocabulary of a folder, and print its size."""
     parser = step_parser("word_vocabulary", __doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with train.jsonl")
-    parser.add_argument(
-        "--words", type=number_from(0), default=0, metavar="N", help="default: 0, all"
-    )
+    add = parser.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="with train.jsonl")
+    add("--words", type=number_from(0), default=0, metavar="N", help="default: 0, all")
     args = parser.parse_args(arguments)
     words = write_vocabulary(args.folder, args.words)
     print(f"vocabulary: {len(words):,} words, {words.total():,} of them in train.jsonl")
