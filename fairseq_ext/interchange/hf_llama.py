@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.interchange.hf_weights import take_parameter
 
 KINDS = {False: ("llama", "LlamaForCausalLM"), True: ("qwen3", "Qwen3ForCausalLM")}
 """Whether queries and keys are normalised -> name and class of the model there."""
@@ -184,7 +185,8 @@ def import_model(
             state[name] = state[EMBEDDED]
             continue
         shape = tuple(sizes[letter] for letter in letters)
-        rows = torch.cat([_take(rest, each, shape, place) for each in theirs])
+        parts = [take_parameter(rest, n, shape, place, "Llama or Qwen3") for n in theirs]
+        rows = torch.cat(parts)
         rotated = ROTATED.get(name.split(".")[-2])
         state[name] = to_pairs(rows, heads[rotated]) if rotated else rows
     if further := sorted(name for name in rest if not name.endswith(BUFFERS)):
@@ -193,18 +195,6 @@ def import_model(
             "give a plain Llama or Qwen3"
         )
     return options, state
-
-
-def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], place: Path) -> Tensor:
-    """Remove a parameter and return it in 32 bits; raise UsageError if it is not of this shape."""
-    value = tensors.pop(name, None)
-    if value is None or value.shape != shape or not value.is_floating_point():
-        present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
-        raise UsageError(
-            f"{place}: {name} is {present}, where config.json asks for floating-point numbers "
-            f"{[*shape]}; give a whole Llama or Qwen3"
-        )
-    return value.float()
 
 
 def find_width(config: Mapping[str, Any], file: Path) -> int:

@@ -56,6 +56,24 @@ def read_tensors(
     return {name: tensors[name] for name in tensors.keys() - unused}, unused
 
 
+def take_parameter(
+    tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], path: Path, whole: str
+) -> Tensor:
+    """Remove a parameter and return it in 32 bits; raise UsageError if it is not of this shape.
+
+    Args:
+        whole: what has all parameters.
+    """
+    value = tensors.pop(name, None)
+    if value is None or value.shape != shape or not value.is_floating_point():
+        present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
+        raise UsageError(
+            f"{path}: {name} is {present}, where config.json asks for floating-point numbers "
+            f"{[*shape]}; give a whole {whole}"
+        )
+    return value.float()
+
+
 def modernise_name(name: str, kind: str) -> str:
     """Return a parameter's name without the model's prefix, as newer files write it."""
     name = name.removeprefix(f"{hf_deberta.PREFIX if kind in hf_deberta.KINDS else kind}.")
