@@ -40,8 +40,6 @@ def write_vocabulary(folder: Path, most: int = 0) -> Counter[str]:
     Raises:
         UsageError: there is no train.jsonl, no word in it, or another vocabulary exists.
     """
-    if most < 0:
-        raise UsageError(f"--words is {most}; give how many words to keep, or 0 for all")
     dictionary, tokenizer = folder / "dict.txt", folder / "tokenizer.json"
     if dictionary.exists():
         raise UsageError(f"{dictionary} is there already; delete it to make another vocabulary")
