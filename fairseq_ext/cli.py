@@ -32,17 +32,9 @@ ROOMS = {
     "analysis.coreference": "probe",
     "analysis.demos": "collapse",
 }
-MODULES = {
-    "recipe": "run_recipe",
-    "import-hf": "import_hf",
-    "export-hf": "export_hf",
-    "export-fairseq": "export_fairseq",
-    "export-graph": "export_graph",
-    "export-vectors": "export_vectors",
-    "map": "maps",
-}
+MODULES = {"recipe": "run_recipe", "map": "maps"}
 VERBS = {
-    verb: f"fairseq_ext.{room}.{MODULES.get(verb, verb)}"
+    verb: f"fairseq_ext.{room}.{MODULES.get(verb, verb.replace('-', '_'))}"
     for room, verbs in ROOMS.items()
     for verb in verbs.split()
 }
@@ -65,9 +57,8 @@ NOT_HELD = ("sweep", "import-hf", "export-hf", "export-graph")
 
 def build_parser(verbs: Collection[str] = VERBS) -> argparse.ArgumentParser:
     """Return the parser of all verbs; modules of verbs not asked for are not imported."""
-    parser = argparse.ArgumentParser(
-        prog="fairseq-ext", description="Commands beside those of fairseq."
-    )
+    about = "Commands beside those of fairseq."
+    parser = argparse.ArgumentParser(prog="fairseq-ext", description=about)
     parser.add_argument("--version", action="version", version=describe_versions())
     parsers = parser.add_subparsers(required=True, metavar="VERB")
     for name, module in VERBS.items():

@@ -12,6 +12,7 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 
+TRAINER = "fairseq.trainer:Trainer"
 FULL_KEY = "\n    full_key:"  # from here on a message of omegaconf repeats itself
 
 _applied: set[Callable[[], None]] = set()
@@ -76,6 +77,19 @@ def wrap(path: str, name: str, wrapper: Callable) -> None:
     known = getattr(original, "__globals__", globals())
     moved = FunctionType(wrapped.__code__, known, name, None, wrapped.__closure__)
     setattr(owner, name, functools.update_wrapper(moved, original))
+
+
+def wrapper_of(path: str, name: str) -> Callable[[Callable], Callable[[], None]]:
+    """Return a decorator that makes a change of a wrapper: calling it wraps a function once.
+
+    The change has the wrapper's name and docstring; arguments are those of `wrap`.
+    """
+
+    def decorate(wrapper: Callable) -> Callable[[], None]:
+        change = functools.partial(wrap, path, name, wrapper)
+        return functools.update_wrapper(change, wrapper)
+
+    return decorate
 
 
 def _named(function: Callable) -> list[str]:

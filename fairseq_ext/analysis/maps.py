@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from matplotlib.figure import Figure
 
 from fairseq_ext.analysis import arguments, sentence_maps
-from fairseq_ext.analysis.heatmaps import TitledMap, draw_beside, draw_grids, draw_map
+from fairseq_ext.analysis.heatmaps import draw_beside, draw_grids, draw_map
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.loading import check_there
 from fairseq_ext.analysis.recording import SITES
@@ -120,14 +120,7 @@ def draw(models: Sequence[SentenceMaps], args: argparse.Namespace) -> Figure:
     if args.head.startswith("all"):
         grids = [maps.grid(args.site, args.layer, args.head) for maps in models]
         return draw_grids(grids, *axes, args.own_scales)
-    pictures = [title_map(maps, args) for maps in models]
+    pictures = [maps.title_map(args.site, args.layer, args.head) for maps in models]
     if len(pictures) > 1:
         return draw_beside(pictures, args.columns or len(pictures), *axes)
     return draw_map(pictures[0], *axes)
-
-
-def title_map(maps: SentenceMaps, args: argparse.Namespace) -> TitledMap:
-    """Return the map that was asked for, with its title and tokens."""
-    weights, name = sentence_maps.choose_map(maps.sites[args.site], args.layer, args.head)
-    title = f"{maps.title}\n{SITES[args.site]}, {name}"
-    return TitledMap(title, weights, *maps.tokens[args.site])

@@ -22,9 +22,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fairseq_ext.analysis import heads
-from fairseq_ext.analysis.heatmaps import TitledMap, draw_grids, draw_map
+from fairseq_ext.analysis.heatmaps import draw_grids, draw_map
 from fairseq_ext.analysis.inspector import MAX_TOKENS, ModelInspector
-from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.analysis.sentence_maps import AXES, SentenceMaps, choose_map, read_sentence
 from fairseq_ext.analysis.statistics import collect
 from fairseq_ext.analysis.tokens import SHOWN_SPACE
@@ -165,12 +164,10 @@ class Attention:
         Raises:
             UsageError: there is no such site, layer or head.
         """
-        layers = self._layers(site)
+        self._layers(site)
         if str(head).startswith("all"):
             return draw_grids([self._maps.grid(site, layer, str(head))], *AXES[site])
-        weights, name = choose_map(layers, layer, str(head))
-        title = f"{self._maps.title}\n{SITES[site]}, {name}"
-        return draw_map(TitledMap(title, weights, *self.tokens(site)), *AXES[site])
+        return draw_map(self._maps.title_map(site, layer, str(head)), *AXES[site])
 
     def for_bertviz(self) -> dict[str, Any]:
         """Return the arguments of BertViz's `head_view` and `model_view`.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.analysis.heatmaps import HeadGrid
+from fairseq_ext.analysis.heatmaps import HeadGrid, TitledMap
 from fairseq_ext.analysis.inspector import ModelInspector
 from fairseq_ext.analysis.recording import SITES
 from fairseq_ext.errors import UsageError
@@ -51,6 +51,11 @@ class SentenceMaps(NamedTuple):
         layers = self.sites[site]
         title = f"{self.title}\n{SITES[site]}"
         return HeadGrid(title, layers, *self.tokens[site], choose_head(layers, layer, head))
+
+    def title_map(self, site: str, layer: int | None, head: str) -> TitledMap:
+        """Return the map that `choose_map` chooses of a site, with its title and tokens."""
+        weights, name = choose_map(self.sites[site], layer, head)
+        return TitledMap(f"{self.title}\n{SITES[site]}, {name}", weights, *self.tokens[site])
 
 
 def read_maps(inspector: ModelInspector, args: Namespace) -> SentenceMaps:

@@ -103,6 +103,12 @@ def as_bias(mask: Mask, dtype: torch.dtype) -> Tensor | None:
     return mask.bias if mask.masked is None else mask_to_bias(mask.masked, dtype)
 
 
+def mask_future(queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the causal mask of q [B, h, T, D] and k [B, h, S, D] as a term of the scores."""
+    size = queries.size(2), keys.size(2)
+    return mask_to_bias(torch.ones(size, dtype=torch.bool, device=keys.device).triu(1), dtype)
+
+
 def add_bias(scores: Tensor, bias: Tensor | None) -> Tensor:
     """Return `scores + bias`, or `scores` if there is no bias."""
     return scores if bias is None else scores + bias

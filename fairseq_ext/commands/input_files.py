@@ -9,13 +9,14 @@ from fairseq_ext.commands.configurations import check_name
 from fairseq_ext.commands.files_beside_text import check_alignments, check_other_dictionaries
 from fairseq_ext.commands.products import choose_library
 from fairseq_ext.errors import UsageError
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import wrap, wrapper_of
 
 LANGUAGES = ("source_lang", "target_lang")
 PLUGIN = Path(__file__).parents[1]
 
 
-def check_user_dir() -> None:
+@wrapper_of("fairseq.utils", "import_user_module")
+def check_user_dir(original: Callable, args: Any) -> None:
     """Say which paths were tried for a --user-dir, and what it has to be.
 
     Fault: A --user-dir that is missing, or no package, ends in a traceback.
@@ -25,37 +26,34 @@ def check_user_dir() -> None:
     """
     import fairseq.utils
 
-    def import_module(original: Callable, args: Any) -> None:
-        given = getattr(args, "user_dir", None)
-        if given == "":
-            raise UsageError("--user-dir is empty; give the folder of a package, or leave it out")
-        if given is not None:
-            library = Path(fairseq.utils.__file__).parent
-            tried = [Path(given).absolute(), library / given, library.parent / given]
-            folder = next((path for path in tried if path.exists()), None)
-            if folder is None:
-                paths = ", ".join(map(str, dict.fromkeys(tried)))
-                raise UsageError(
-                    f"--user-dir is {given}, which is not there (tried: {paths}); give the folder "
-                    f"of a package, such as {PLUGIN}"
-                )
-            if not folder.is_dir():
-                raise UsageError(
-                    f"--user-dir is {given}, a file; give the folder of a package, such as {PLUGIN}"
-                )
-        try:
-            original(args)
-        except UsageError:
-            raise
-        except Exception as error:
-            *_, (frame, line) = walk_tb(error.__traceback__)
-            file = frame.f_code.co_filename
+    given = getattr(args, "user_dir", None)
+    if given == "":
+        raise UsageError("--user-dir is empty; give the folder of a package, or leave it out")
+    if given is not None:
+        library = Path(fairseq.utils.__file__).parent
+        tried = [Path(given).absolute(), library / given, library.parent / given]
+        folder = next((path for path in tried if path.exists()), None)
+        if folder is None:
+            paths = ", ".join(map(str, dict.fromkeys(tried)))
             raise UsageError(
-                f"--user-dir is {given}, and its package cannot be imported: "
-                f"{type(error).__name__}: {error} ({file}, line {line}); mend it"
-            ) from error
-
-    wrap("fairseq.utils", "import_user_module", import_module)
+                f"--user-dir is {given}, which is not there (tried: {paths}); give the folder "
+                f"of a package, such as {PLUGIN}"
+            )
+        if not folder.is_dir():
+            raise UsageError(
+                f"--user-dir is {given}, a file; give the folder of a package, such as {PLUGIN}"
+            )
+    try:
+        original(args)
+    except UsageError:
+        raise
+    except Exception as error:
+        *_, (frame, line) = walk_tb(error.__traceback__)
+        file = frame.f_code.co_filename
+        raise UsageError(
+            f"--user-dir is {given}, and its package cannot be imported: "
+            f"{type(error).__name__}: {error} ({file}, line {line}); mend it"
+        ) from error
 
 
 def check_data() -> None:
@@ -179,7 +177,8 @@ def _check_folder(folder: Path) -> None:
     )
 
 
-def check_dictionaries() -> None:
+@wrapper_of("fairseq.data:Dictionary", "add_from_file")
+def check_dictionaries(original: Callable, dictionary: Any, file: Any) -> None:
     """Name the file and line of a dictionary that cannot be read.
 
     Fault: A missing or damaged dictionary ends in a traceback, mostly without its name. One without
@@ -190,19 +189,16 @@ def check_dictionaries() -> None:
     """
     from fairseq_ext.data import dictionaries
 
-    def add(original: Callable, dictionary: Any, file: Any) -> None:
-        if not isinstance(file, str):
-            original(dictionary, file)
-            return
-        path, special = Path(file), list(dictionary.symbols)
-        dictionaries.check_file(path)
-        try:
-            original(dictionary, file)
-        except Exception as error:
-            raise dictionaries.explain(path, error, special) from None
-        dictionaries.check_symbols(path, dictionary.symbols, len(special))
-
-    wrap("fairseq.data:Dictionary", "add_from_file", add)
+    if not isinstance(file, str):
+        original(dictionary, file)
+        return
+    path, special = Path(file), list(dictionary.symbols)
+    dictionaries.check_file(path)
+    try:
+        original(dictionary, file)
+    except Exception as error:
+        raise dictionaries.explain(path, error, special) from None
+    dictionaries.check_symbols(path, dictionary.symbols, len(special))
 
 
 def check_binarised_text() -> None:

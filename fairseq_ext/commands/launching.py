@@ -10,10 +10,11 @@ from typing import Any
 from fairseq_ext.errors import USAGE_ERROR, Unfinished, UsageError, describe_end
 from fairseq_ext.pools import begin_pool
 from fairseq_ext.training.machine_checks import check_processes, unset_tpu
-from fairseq_ext.wrapping import replace, wrap
+from fairseq_ext.wrapping import replace, wrapper_of
 
 
-def run_processes() -> None:
+@wrapper_of("fairseq.distributed.utils", "call_main")
+def run_processes(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
     """Correct --bf16, check the processes and end their group, in every command that has several.
 
     A UsageError of a process that it starts is raised here as one, and so is its sudden end.
@@ -27,22 +28,19 @@ def run_processes() -> None:
     import torch.distributed as dist
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
-    def call_main(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> Any:
-        unset_tpu(cfg)
-        check_processes(cfg)
-        if not dist.is_initialized():
-            main = functools.partial(run_and_end_group, main)
-        try:
-            return original(cfg, main, **kwargs)
-        except ProcessRaisedException as error:
-            if message := USAGE_ERROR.search(str(error)):
-                raise UsageError(message[1].strip()) from None
-            raise
-        except ProcessExitedException as error:
-            process = f"process {error.error_index} of the training"
-            raise Unfinished(describe_end(process, error.exit_code)) from None
-
-    wrap("fairseq.distributed.utils", "call_main", call_main)
+    unset_tpu(cfg)
+    check_processes(cfg)
+    if not dist.is_initialized():
+        main = functools.partial(run_and_end_group, main)
+    try:
+        return original(cfg, main, **kwargs)
+    except ProcessRaisedException as error:
+        if message := USAGE_ERROR.search(str(error)):
+            raise UsageError(message[1].strip()) from None
+        raise
+    except ProcessExitedException as error:
+        process = f"process {error.error_index} of the training"
+        raise Unfinished(describe_end(process, error.exit_code)) from None
 
 
 def run_and_end_group(main: Callable, cfg: Any, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairseq_ext.commands.raw_text import buffer_place
 from fairseq_ext.errors import UsageError
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import wrap, wrapper_of
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,10 @@ SIDES = ("--max-source-positions", "--max-target-positions")
 ONE = "--tokens-per-sample or --max-positions"
 
 
-def name_long_sentences() -> None:
+@wrapper_of("fairseq.tasks.fairseq_task:FairseqTask", "filter_indices_by_size")
+def name_long_sentences(
+    original: Callable, task: Any, indices: Any, data: Any, limits: Any = None, skip: Any = None
+) -> Any:
     """Name the sentence that is too long, and refuse a subset of which all are.
 
     Fault: A sentence that is too long is described by pairs of numbers, and its line is a buffer's.
@@ -27,33 +30,25 @@ def name_long_sentences() -> None:
     Since: always.
     Until: filter_indices_by_size prints such sentences.
     """
-
-    def select(
-        original: Callable, task: Any, indices: Any, data: Any, limits: Any = None, skip: Any = None
-    ) -> Any:
-        subset = next((name for name, each in task.datasets.items() if each is data), None)
-        if subset is None and buffer_place:
-            return _keep_lines(indices, data, limits, skip)
-        try:
-            kept = original(task, indices, data, limits, skip)
-        except Exception as error:
-            if not (found := TOO_LONG.match(str(error))):
-                raise
-            number = int(found[1])
-            raise UsageError(
-                _refuse(f"sentence {number} of {subset}", data, number, limits)
-            ) from None
-        if subset and len(indices) and not len(kept):
-            sides = isinstance(limits, tuple)
-            most = " on the source side and ".join(map(str, limits)) if sides else limits
-            raise UsageError(
-                f"all {len(indices)} sentences of {subset} are longer than the model takes, which "
-                f"is {most} tokens, their ends counted; raise "
-                f"{' or '.join(SIDES) if sides else ONE}, or give shorter text"
-            )
-        return kept
-
-    wrap("fairseq.tasks.fairseq_task:FairseqTask", "filter_indices_by_size", select)
+    subset = next((name for name, each in task.datasets.items() if each is data), None)
+    if subset is None and buffer_place:
+        return _keep_lines(indices, data, limits, skip)
+    try:
+        kept = original(task, indices, data, limits, skip)
+    except Exception as error:
+        if not (found := TOO_LONG.match(str(error))):
+            raise
+        number = int(found[1])
+        raise UsageError(_refuse(f"sentence {number} of {subset}", data, number, limits)) from None
+    if subset and len(indices) and not len(kept):
+        sides = isinstance(limits, tuple)
+        most = " on the source side and ".join(map(str, limits)) if sides else limits
+        raise UsageError(
+            f"all {len(indices)} sentences of {subset} are longer than the model takes, which "
+            f"is {most} tokens, their ends counted; raise "
+            f"{' or '.join(SIDES) if sides else ONE}, or give shorter text"
+        )
+    return kept
 
 
 def _keep_lines(indices: Any, data: Any, limits: Any, skip: bool) -> Any:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fairseq_ext.attention.options import (
     Rules,
-    check_ranges,
     check_rules,
     option,
     real,
@@ -144,7 +143,6 @@ class AttentionGuidance(Term):
     config = GuidanceConfig
 
     def __init__(self, cfg: Any, task: Any) -> None:
-        check_ranges(GuidanceConfig, cfg)
         cfg = resolve_options(cfg)
         super().__init__(cfg, task)
         self.alpha = parse_alpha(cfg.ag_alpha)

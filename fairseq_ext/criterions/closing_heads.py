@@ -1,13 +1,12 @@
 """The term "l0": a price of open heads, which lets gates of heads close (Voita et al. 2019)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_ext.attention.options import WEIGHT, check_ranges, option
+from fairseq_ext.attention.options import WEIGHT, option
 from fairseq_ext.criterions.logging_outputs import Log, log_percentage, log_sums
 from fairseq_ext.criterions.terms import Term, TrainingStep, unwrap
 from fairseq_ext.mechanisms.head_gates import L0Gate, are_open, open_probability
@@ -31,10 +30,6 @@ class OpenHeads(Term):
     """lambda sum_h P(g_h != 0), over all heads with `--head-gate l0` (Voita et al. 2019)."""
 
     config = L0Config
-
-    def __init__(self, cfg: Any, task: Any) -> None:
-        super().__init__(cfg, task)
-        check_ranges(L0Config, cfg)
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:
         """Return the weighted number of open heads; log how many are open in evaluation."""

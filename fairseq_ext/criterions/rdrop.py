@@ -6,7 +6,7 @@ from typing import Any
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_ext.attention.options import WEIGHT, check_ranges, option
+from fairseq_ext.attention.options import WEIGHT, option
 from fairseq_ext.criterions.divergence import Divergence
 from fairseq_ext.criterions.logging_outputs import Log, log_means
 from fairseq_ext.criterions.terms import Term, TrainingStep
@@ -43,7 +43,6 @@ class RDrop(Term):
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(cfg, task)
-        check_ranges(RDropConfig, cfg)
         self.divergence = Divergence.build("symmetric", "squared")
 
     def loss(self, step: TrainingStep) -> tuple[Tensor, Log]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ext.attention.options import check_ranges
 from fairseq_ext.criterions.divergence import Predictions
 from fairseq_ext.criterions.logging_outputs import Log, Sample
 
@@ -73,7 +74,9 @@ class Term:
 
     @classmethod
     def build(cls, cfg: Any, task: Any) -> "Term":
-        """Build the term of a criterion with this configuration."""
+        """Build the term of a criterion; raise UsageError for a number out of its range."""
+        if cls.config is not None:
+            check_ranges(cls.config, cfg)
         return cls(cfg, task)
 
     def begin(self) -> None:

@@ -13,6 +13,7 @@ from fairseq_ext.attention.building import (
     default_options,
     list_heads_left,
 )
+from fairseq_ext.attention.options import flag
 from fairseq_ext.attention.parts import OWN
 from fairseq_ext.attention.positions import EMBEDDED
 from fairseq_ext.attention.sites import SITES
@@ -97,7 +98,7 @@ def find_modules(model: Mapping[str, Any]) -> set[str]:
                 part = slot.parts.parts()[name]
                 if part.package != OWN:
                     raise UsageError(
-                        f"--{option.replace('_', '-')} {name} is one of the package "
+                        f"{flag(option, name)} is one of the package "
                         f"{part.package}, whose files a folder of {OWN} cannot carry; export a "
                         "model without it"
                     )

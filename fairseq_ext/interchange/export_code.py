@@ -38,15 +38,15 @@ from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import FIRST_POSITION, saved_options
 
 ACCEPTED: dict[str, list] = {
-    "--encoder-roles": ["none"],  # which need words, and some of them parses
-    "--share-encoder-decoder-layers": [False],
-    "--adaptive-softmax-cutoff": [None],
-    "--adaptive-input": [False],
-    "--character-embeddings": [False],
-    "--encoder-conv-kernel": [0],
-    "--enhanced-mask-decoder": [False],
-    "--activation-fn": ["relu", "gelu", "gelu_accurate", "gelu_fast", "tanh", "linear"],
-    **{f"--scale-{what}": [False] for what in ("fc", "attn", "heads", "resids")},
+    "encoder_roles": ["none"],  # which need words, and some of them parses
+    "share_encoder_decoder_layers": [False],
+    "adaptive_softmax_cutoff": [None],
+    "adaptive_input": [False],
+    "character_embeddings": [False],
+    "encoder_conv_kernel": [0],
+    "enhanced_mask_decoder": [False],
+    "activation_fn": ["relu", "gelu", "gelu_accurate", "gelu_fast", "tanh", "linear"],
+    **{f"scale_{what}": [False] for what in ("fc", "attn", "heads", "resids")},
 }
 """Values that options must have; the first is the value in a checkpoint without the option."""
 
@@ -81,8 +81,7 @@ def export(
     model, parameters = saved_options(source.saved), drop_adversaries(source.saved["model"])
     named = {n: x for n, x in parameters.items() if n.rpartition(".")[2] not in BUFFERS}
     state = {n: x.float() for n, x in named.items() if not n.startswith(left_out)}
-    flags = {f"--{name.replace('_', '-')}": value for name, value in model.items()}
-    hf.check_settings(flags, ACCEPTED, source.checkpoint, "folders with code")
+    hf.check_options(model, ACCEPTED, source.checkpoint, "folders with code")
     check_sizes(model, state, source.checkpoint)
     config = describe_model(model, state)
     modules = find_modules(model)

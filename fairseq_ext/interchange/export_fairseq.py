@@ -31,14 +31,12 @@ from fairseq.tasks.masked_lm import MaskedLMConfig
 from fairseq.tasks.translation import TranslationConfig
 from torch import Tensor, nn
 
-from fairseq_ext.attention.building import HEAD_KINDS
 from fairseq_ext.attention.options import flag
 from fairseq_ext.attention.positions import EMBEDDED
 from fairseq_ext.attention.sites import SITES
-from fairseq_ext.attention.slots import SLOTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.runs import BUFFERS, get_architecture
-from fairseq_ext.interchange.hf_format import check_settings
+from fairseq_ext.interchange import hf_format
 from fairseq_ext.interchange.new_checkpoint import add_checkpoints, check_output, write_checkpoint
 from fairseq_ext.interchange.stock_projections import fold_model
 from fairseq_ext.models.architectures import FAMILIES
@@ -88,10 +86,8 @@ STOCK = {
 
 def list_accepted() -> dict[str, list]:
     """Return the values that options of ours may have; the first is the value of a missing one."""
-    slots = (slot for slot in SLOTS.values() if slot.name not in ("positions", "head_gate"))
     return {
-        **{name: [slot.off] for slot in slots for name in slot.list_names()},
-        **{f"{site}_{kind.name}": [kind.off] for kind in HEAD_KINDS.values() for site in SITES},
+        **hf_format.list_plain(*SITES),
         **{f"{side}_positions": [None, *EMBEDDED, "none"] for side in ("encoder", "decoder")},
         "head_gate": [*FOLDED],
         "cross_layers": ["all"],
@@ -183,9 +179,7 @@ def find_family(options: Mapping[str, Any], path: Path) -> str:
 
 def check_options(options: Mapping[str, Any], path: Path) -> None:
     """Raise UsageError for an option with which fairseq has no model that computes the same."""
-    flags = {flag(name): value for name, value in options.items()}
-    accepted = {flag(name): values for name, values in list_accepted().items()}
-    check_settings(flags, accepted, path, "fairseq without this package")
+    hf_format.check_options(options, list_accepted(), path, "fairseq without this package")
     sides = [side for side in ("encoder", "decoder") if f"{side}_layers" in options]
     kinds = {f"{side}_positions": name_positions(side, options) for side in sides}
     if "none" in kinds.values() and len({*kinds.values()}) > 1:

@@ -55,19 +55,13 @@ DISENTANGLED = "disentangled"
 
 # Values that options must have; the first is the value in a checkpoint without the option.
 ACCEPTED: dict[str, list] = {
-    "--encoder-normaliser": ["softmax"],
-    "--encoder-gaussian-heads": ["0"],
-    "--encoder-roles": ["none"],
-    "--encoder-scorer": ["dot", DISENTANGLED],
-    "--encoder-masks": ["none"],
-    "--encoder-head-mixer": ["none"],
-    "--head-gate": ["none"],
-    "--encoder-heads-left": ["all"],
-    "--encoder-normalize-before": [False],
-    "--layernorm-embedding": [True],
-    "--encoder-layers-to-keep": [None],
-    **{f"--{name.replace('_', '-')}": [value] for name, value in TODAY.items()},
-    "--activation-fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
+    **hf.list_plain("encoder"),
+    "encoder_heads_left": ["all"],
+    "encoder_normalize_before": [False],
+    "layernorm_embedding": [True],
+    "encoder_layers_to_keep": [None],
+    **{name: [value] for name, value in TODAY.items()},
+    "activation_fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
 }
 
 MASK_POSITIONS = "encoder.mask_positions."
@@ -212,11 +206,10 @@ def check_options(model: Mapping[str, Any], checkpoint: Path) -> None:
         raise UsageError(f"{checkpoint} has no {missing[0]} in its settings; give a whole one")
     hf.check_sizes(sizes, checkpoint, hf.OPTIONS.keys() - hf.OUR_RATES)
     hf.check_heads(model["encoder_embed_dim"], model["encoder_attention_heads"], checkpoint)
-    flags = {f"--{option.replace('_', '-')}": value for option, value in model.items()}
     accepted, models = ACCEPTED, "BERT and RoBERTa of Hugging Face"
     if model.get("encoder_scorer") == DISENTANGLED:
         accepted, models = ACCEPTED | hf_deberta.ACCEPTED_OPTIONS, "DeBERTa of Hugging Face"
-    hf.check_settings(flags, accepted, checkpoint, models)
+    hf.check_options(model, accepted, checkpoint, models)
 
 
 def check_parameters(state: Mapping[str, Tensor], names: set[str], checkpoint: Path) -> None:

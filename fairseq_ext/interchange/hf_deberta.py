@@ -50,9 +50,9 @@ ACCEPTED: dict[str, list] = {
 """Values that settings may have."""
 
 ACCEPTED_OPTIONS: dict[str, list] = {
-    "--encoder-scorer": ["disentangled"],
-    "--encoder-positions": ["none"],
-    "--encoder-conv-activation-fn": list(dict.fromkeys(["tanh", *hf.ACTIVATIONS.values()])),
+    "encoder_scorer": ["disentangled"],
+    "encoder_positions": ["none"],
+    "encoder_conv_activation_fn": list(dict.fromkeys(["tanh", *hf.ACTIVATIONS.values()])),
 }
 """Values that options of our models must have."""
 

@@ -16,6 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import fairseq_ext.mechanisms  # noqa: F401 (fills the table of kinds of heads)
+from fairseq_ext.attention.building import HEAD_KINDS
+from fairseq_ext.attention.options import flag
+from fairseq_ext.attention.slots import SLOTS
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import check_not_pointer
 
@@ -122,6 +126,26 @@ def name_parameters(modules: Iterable[Module]) -> dict[str, tuple[str, str]]:
         for theirs, ours, *shapes in modules
         for part, shape in zip(("weight", "bias"), shapes, strict=False)
     }
+
+
+def list_plain(*sites: str) -> dict[str, list]:
+    """Return the values of options with which attention at these sites is softmax alone.
+
+    Positions are left out, of which several are plain.
+    """
+    slots = [slot for slot in SLOTS.values() if slot.name != "positions"]
+    return {
+        **{slot.name_option(site): [slot.off] for slot in slots for site in sites},
+        **{f"{site}_{kind.name}": [kind.off] for kind in HEAD_KINDS.values() for site in sites},
+    }
+
+
+def check_options(
+    options: Mapping[str, Any], accepted: Mapping[str, list], place: Path, models: str
+) -> None:
+    """Raise UsageError for an option of a model, as `check_settings` does for a setting."""
+    given, allowed = ({flag(n): x for n, x in each.items()} for each in (options, accepted))
+    check_settings(given, allowed, place, models)
 
 
 def check_settings(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.interchange import hf_format as hf
+from fairseq_ext.interchange.hf_weights import take_parameter
 
 KINDS = {False: ("llama", "LlamaForCausalLM"), True: ("qwen3", "Qwen3ForCausalLM")}
 """Whether queries and keys are normalised -> name and class of the model there."""
@@ -25,26 +26,21 @@ EPSILON = 1e-5
 GATES = {"swiglu": "silu", "geglu": "gelu"}
 
 ACCEPTED: dict[str, list] = {
-    "--norm": ["rms"],
-    "--ffn": list(GATES),
-    "--no-biases": [True],
-    "--qk-norm": list(KINDS),
-    "--decoder-positions": ["rotary"],
-    "--decoder-normalize-before": [True],
-    "--no-decoder-final-norm": [False],
-    "--no-scale-embedding": [True],
-    "--layernorm-embedding": [False],
-    "--decoder-normaliser": ["softmax"],
-    "--decoder-scorer": ["dot"],
-    "--decoder-gaussian-heads": ["0"],
-    "--decoder-masks": ["none"],
-    "--decoder-head-mixer": ["none"],
-    "--decoder-heads-left": ["all"],
-    "--head-gate": ["none"],
-    "--decoder-layers-to-keep": [None],
-    "--adaptive-softmax-cutoff": [None],
-    "--adaptive-input": [False],
-    "--character-embeddings": [False],
+    "norm": ["rms"],
+    "ffn": list(GATES),
+    "no_biases": [True],
+    "qk_norm": list(KINDS),
+    "decoder_positions": ["rotary"],
+    "decoder_normalize_before": [True],
+    "no_decoder_final_norm": [False],
+    "no_scale_embedding": [True],
+    "layernorm_embedding": [False],
+    **hf.list_plain("decoder"),
+    "decoder_heads_left": ["all"],
+    "decoder_layers_to_keep": [None],
+    "adaptive_softmax_cutoff": [None],
+    "adaptive_input": [False],
+    "character_embeddings": [False],
 }
 """Values that our options must have; the first is that of a checkpoint without the option."""
 
@@ -113,8 +109,7 @@ def export_model(
     Raises:
         UsageError: the model computes what neither Llama nor Qwen3 does.
     """
-    flags = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-    hf.check_settings(flags, ACCEPTED, place, "Llama and Qwen3 of Hugging Face")
+    hf.check_options(options, ACCEPTED, place, "Llama and Qwen3 of Hugging Face")
     heads, state = count_heads(options), {name: x.float() for name, x in parameters.items()}
     tied = EMBEDDED in state and OUTPUT in state and state[EMBEDDED].equal(state[OUTPUT])
     kind, architecture = KINDS[bool(options.get("qk_norm"))]
@@ -190,7 +185,8 @@ def import_model(
             state[name] = state[EMBEDDED]
             continue
         shape = tuple(sizes[letter] for letter in letters)
-        rows = torch.cat([_take(rest, each, shape, place) for each in theirs])
+        parts = [take_parameter(rest, n, shape, place, "Llama or Qwen3") for n in theirs]
+        rows = torch.cat(parts)
         rotated = ROTATED.get(name.split(".")[-2])
         state[name] = to_pairs(rows, heads[rotated]) if rotated else rows
     if further := sorted(name for name in rest if not name.endswith(BUFFERS)):
@@ -199,18 +195,6 @@ def import_model(
             "give a plain Llama or Qwen3"
         )
     return options, state
-
-
-def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], place: Path) -> Tensor:
-    """Remove a parameter and return it in 32 bits; raise UsageError if it is not of this shape."""
-    value = tensors.pop(name, None)
-    if value is None or value.shape != shape or not value.is_floating_point():
-        present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
-        raise UsageError(
-            f"{place}: {name} is {present}, where config.json asks for floating-point numbers "
-            f"{[*shape]}; give a whole Llama or Qwen3"
-        )
-    return value.float()
 
 
 def find_width(config: Mapping[str, Any], file: Path) -> int:

@@ -37,23 +37,23 @@ LONGEST = 200
 """The length of translations that fairseq-generate has by default (--max-len-b)."""
 
 COMMON: dict[str, list] = {
-    "--layernorm-embedding": [False],
-    "--adaptive-softmax-cutoff": [None],
-    "--activation-fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
+    "layernorm_embedding": [False],
+    "adaptive_softmax_cutoff": [None],
+    "activation_fn": list(dict.fromkeys(hf.ACTIVATIONS.values())),
 }
 TRANSLATION: dict[str, list] = COMMON | {
-    "--encoder-normalize-before": [False],
-    "--decoder-normalize-before": [False],
-    "--no-cross-attention": [False],
+    "encoder_normalize_before": [False],
+    "decoder_normalize_before": [False],
+    "no_cross_attention": [False],
 }
 SINUSOIDAL: dict[str, list] = {
-    "--encoder-learned-pos": [False],
-    "--decoder-learned-pos": [False],
-    "--no-token-positional-embeddings": [False],
+    "encoder_learned_pos": [False],
+    "decoder_learned_pos": [False],
+    "no_token_positional_embeddings": [False],
 }
 LANGUAGE: dict[str, list] = COMMON | {
-    "--adaptive-input": [False],
-    "--character-embeddings": [False],
+    "adaptive_input": [False],
+    "character_embeddings": [False],
 }
 
 
@@ -116,12 +116,6 @@ def write_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor], work: 
     hf.write_json({**config, **NUMBERS}, work / "config.json")
 
 
-def _check(args: Mapping[str, Any], accepted: Mapping[str, list], place: Path, model: str) -> None:
-    """Raise UsageError for an option of fairseq's that a model of Hugging Face's cannot have."""
-    flags = {f"--{name.replace('_', '-')}": value for name, value in args.items()}
-    hf.check_settings(flags, accepted, place, f"{model} of Hugging Face")
-
-
 def _rename(
     state: Mapping[str, Tensor], rename: Callable[[str], str | None], place: Path, model: str
 ) -> dict[str, Tensor]:
@@ -139,7 +133,7 @@ def _describe_translator(
     args: Mapping[str, Any], place: Path, model: str, accepted: Mapping[str, list]
 ) -> dict[str, Any]:
     """Return what config.json says of any translation model; raise UsageError if it has none."""
-    _check(args, accepted, place, model)
+    hf.check_options(args, accepted, place, f"{model} of Hugging Face")
     if args["source_lang"] is None:
         raise UsageError(
             f"{place} does not name its languages, and {args['data']} has no files that do; give "
@@ -247,7 +241,7 @@ def _to_opt(
     args: Mapping[str, Any], state: dict[str, Tensor], place: Path
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return config.json and the parameters of a language model as OPT."""
-    _check(args, LANGUAGE, place, "OPT")
+    hf.check_options(args, LANGUAGE, place, "OPT of Hugging Face")
     positions = state.pop("decoder.embed_positions.weight", None)
     if positions is None:
         longest = args["max_target_positions"] or args["tokens_per_sample"]

@@ -1,6 +1,6 @@
 """Parameters in folders of Hugging Face."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,7 @@ def read_tensors(
     Raises:
         UsageError: there are none, no pooler or head that is named, or a file cannot be read.
     """
-    name = next((name for name in WEIGHTS if hf.find_shards(path / name)), None)
-    if name is None:
-        raise UsageError(f"{path} has no {' and no '.join(WEIGHTS)}; give a folder that has one")
-    tensors: dict[str, Tensor] = {}
-    for file in hf.find_shards(path / name):
-        try:
-            content = WEIGHTS[name](str(file))
-        except (OSError, SafetensorError) as error:
-            raise UsageError(f"{file} cannot be read ({error}); copy it again") from None
-        if not (isinstance(content, dict) and all(map(torch.is_tensor, content.values()))):
-            raise UsageError(f"{file} holds more than parameters; give what save_pretrained wrote")
-        tensors |= {modernise_name(name, kind): value for name, value in content.items()}
+    tensors = {modernise_name(name, kind): value for name, value in _read_files(path)}
     if pooler and not any(name.startswith(POOLER) for name in tensors):
         raise UsageError(f"{path} has no pooler, which --pooler pretrained keeps; leave that out")
     if absent := [each for each in heads if not any(name.startswith(each) for name in tensors)]:
@@ -54,6 +43,38 @@ def read_tensors(
     unwanted = [start for start in (*UNUSED, *heads, *further) if not (pooler and start == POOLER)]
     unused = [name for name in tensors if name.startswith(tuple(unwanted))]
     return {name: tensors[name] for name in tensors.keys() - unused}, unused
+
+
+def _read_files(path: Path) -> Iterator[tuple[str, Tensor]]:
+    name = next((name for name in WEIGHTS if hf.find_shards(path / name)), None)
+    if name is None:
+        raise UsageError(f"{path} has no {' and no '.join(WEIGHTS)}; give a folder that has one")
+    for file in hf.find_shards(path / name):
+        try:
+            content = WEIGHTS[name](str(file))
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"{file} cannot be read ({error}); copy it again") from None
+        if not (isinstance(content, dict) and all(map(torch.is_tensor, content.values()))):
+            raise UsageError(f"{file} holds more than parameters; give what save_pretrained wrote")
+        yield from content.items()
+
+
+def take_parameter(
+    tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], path: Path, whole: str
+) -> Tensor:
+    """Remove a parameter and return it in 32 bits; raise UsageError if it is not of this shape.
+
+    Args:
+        whole: what has all parameters.
+    """
+    value = tensors.pop(name, None)
+    if value is None or value.shape != shape or not value.is_floating_point():
+        present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
+        raise UsageError(
+            f"{path}: {name} is {present}, where config.json asks for floating-point numbers "
+            f"{[*shape]}; give a whole {whole}"
+        )
+    return value.float()
 
 
 def modernise_name(name: str, kind: str) -> str:

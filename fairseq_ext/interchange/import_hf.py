@@ -39,7 +39,7 @@ from fairseq_ext.interchange import (
 )
 from fairseq_ext.interchange import hf_format as hf
 from fairseq_ext.interchange.hf_tokenizers import read_tokenizer
-from fairseq_ext.interchange.hf_weights import POOLER, read_tensors
+from fairseq_ext.interchange.hf_weights import POOLER, read_tensors, take_parameter
 from fairseq_ext.interchange.new_checkpoint import make_checkpoint
 from fairseq_ext.models.pretrained import DIGEST, FIRST_POSITION
 
@@ -184,15 +184,9 @@ def rename_parameters(
         expected = hf.list_parameters(kind, layers, head, pooler)
     state = {}
     for name, (ours, letters) in expected.items():
-        value, shape = tensors.get(name), tuple(config[names[letter]] for letter in letters)
-        if value is None or value.shape != shape or not value.is_floating_point():
-            present = "missing" if value is None else f"{value.dtype} {[*value.shape]}"
-            raise UsageError(
-                f"{path}: {name} is {present}, where config.json asks for floating-point numbers "
-                f"{[*shape]}; give a whole BERT, RoBERTa or DeBERTa encoder"
-            )
-        state[ours] = value.float()
-    if further := sorted(tensors.keys() - expected.keys()):
+        shape, whole = tuple(config[names[n]] for n in letters), "BERT, RoBERTa or DeBERTa encoder"
+        state[ours] = take_parameter(tensors, name, shape, path, whole)
+    if further := sorted(tensors):
         raise UsageError(
             f"{path} has parameters without a place in our models ({', '.join(further[:3])}); name "
             "heads of other tasks with --leave-out, as classifier, or give an encoder without them"

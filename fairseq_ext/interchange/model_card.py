@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.evaluation.record import find_commit
-from fairseq_ext.evaluation.recorded import NEEDED, read_record
+from fairseq_ext.evaluation.recorded import NEEDED, PROVENANCE, read_record
 from fairseq_ext.evaluation.runs import count_parameters, flatten_settings, get_architecture
 from fairseq_ext.models.mixins import drop_adversaries
 from fairseq_ext.models.pretrained import saved_options
@@ -48,8 +48,6 @@ REMARKS = {
     "`None` before.",
 }
 """The kind of a tokeniser, or the name of a class -> what its user has to know."""
-
-PROVENANCE = ("question", "data", "command", "commit", "hardware", "versions", "date")
 
 
 def read_results(path: Path | None) -> Mapping[str, Any]:

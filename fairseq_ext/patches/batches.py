@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fairseq_ext.wrapping import as_usage_error, wrap
+from fairseq_ext.wrapping import as_usage_error, wrap, wrapper_of
 
 TOO_LONG = (
     "{reason}, which is --max-tokens; give as many as the longest sentence has, or leave longer "
@@ -17,7 +17,8 @@ TOO_LONG = (
 LONGEST_WAIT = 10.0  # seconds for a batch that is being made when a program ends
 
 
-def keep_last_batch() -> None:
+@wrapper_of("fairseq.data.data_utils", "batch_by_size")
+def keep_last_batch(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
     """Append the indices that `batch_by_size` leaves out, as a batch of their own.
 
     Fault: The last batch is dropped if its size is no multiple of --required-batch-size-multiple
@@ -26,19 +27,16 @@ def keep_last_batch() -> None:
     Since: fairseq 0.12.
     Until: batch_by_size returns every index.
     """
-
-    def batch_by_size(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
-        with as_usage_error("Sentences lengths should not exceed", TOO_LONG, ""):
-            batches = original(indices, *args, **kwargs) if len(indices) else []
-        kept = sum(map(len, batches))
-        if kwargs.get("fixed_shapes") is None and kept < len(indices):
-            batches = [*batches, indices[kept:]]
-        return batches
-
-    wrap("fairseq.data.data_utils", "batch_by_size", batch_by_size)
+    with as_usage_error("Sentences lengths should not exceed", TOO_LONG, ""):
+        batches = original(indices, *args, **kwargs) if len(indices) else []
+    kept = sum(map(len, batches))
+    if kwargs.get("fixed_shapes") is None and kept < len(indices):
+        batches = [*batches, indices[kept:]]
+    return batches
 
 
-def repeat_batches() -> None:
+@wrapper_of("fairseq.tasks.fairseq_task:FairseqTask", "get_batch_iterator")
+def repeat_batches(original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
     """Make batches as in the first epoch, whichever epoch a training resumes in.
 
     Fault: A training that is resumed in a later epoch has other batches, and sees some sentences
@@ -47,26 +45,21 @@ def repeat_batches() -> None:
     Since: fairseq-fixed.
     Until: get_batch_iterator seeds without the epoch.
     """
-
-    def get_batch_iterator(
-        original: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        fresh = (
-            getattr(task.cfg, "rebuild_batches", False)
-            or kwargs.get("update_epoch_batch_itr")
-            or not task.can_reuse_epoch_itr(dataset)
-        )
-        if fresh or dataset in task.dataset_to_epoch_iter:
-            return original(task, dataset, *args, **kwargs)
-        iterator = original(task, dataset, *args, **kwargs | {"epoch": 1})
-        iterator.epoch = kwargs.get("epoch", 1)
-        dataset.set_epoch(iterator.epoch)
-        return iterator
-
-    wrap("fairseq.tasks.fairseq_task:FairseqTask", "get_batch_iterator", get_batch_iterator)
+    fresh = (
+        getattr(task.cfg, "rebuild_batches", False)
+        or kwargs.get("update_epoch_batch_itr")
+        or not task.can_reuse_epoch_itr(dataset)
+    )
+    if fresh or dataset in task.dataset_to_epoch_iter:
+        return original(task, dataset, *args, **kwargs)
+    iterator = original(task, dataset, *args, **kwargs | {"epoch": 1})
+    iterator.epoch = kwargs.get("epoch", 1)
+    dataset.set_epoch(iterator.epoch)
+    return iterator
 
 
-def refresh_cached_items() -> None:
+@wrapper_of("fairseq.data:LRUCacheDataset", "set_epoch")
+def refresh_cached_items(original: Callable, dataset: Any, epoch: int) -> None:
     """Empty the cache of an LRUCacheDataset at the start of an epoch.
 
     Fault: Data sets that cache their last items return these in a new epoch, masked as before.
@@ -76,14 +69,14 @@ def refresh_cached_items() -> None:
     """
     from fairseq.data import LRUCacheDataset
 
-    def set_epoch(original: Callable, dataset: LRUCacheDataset, epoch: int) -> None:
-        LRUCacheDataset.__getitem__.cache_clear()
-        original(dataset, epoch)
-
-    wrap("fairseq.data:LRUCacheDataset", "set_epoch", set_epoch)
+    LRUCacheDataset.__getitem__.cache_clear()
+    original(dataset, epoch)
 
 
-def use_whole_parts() -> None:
+@wrapper_of("fairseq.data:ConcatDataset", "__init__")
+def use_whole_parts(
+    original: Callable, dataset: Any, datasets: Any, sample_ratios: Any = 1
+) -> None:
     """Use the first of several parts of a split once, unless it is said how often.
 
     Fault: By the default of --upsample-primary the first part is missing: training fails, or is of
@@ -92,16 +85,15 @@ def use_whole_parts() -> None:
     Since: fairseq 0.10.
     Until: load_langpair_dataset takes -1 for 1.
     """
-
-    def init(original: Callable, dataset: Any, datasets: Any, sample_ratios: Any = 1) -> None:
-        if isinstance(sample_ratios, list):
-            sample_ratios = [1 if ratio == -1 else ratio for ratio in sample_ratios]
-        original(dataset, datasets, sample_ratios)
-
-    wrap("fairseq.data:ConcatDataset", "__init__", init)
+    if isinstance(sample_ratios, list):
+        sample_ratios = [1 if ratio == -1 else ratio for ratio in sample_ratios]
+    original(dataset, datasets, sample_ratios)
 
 
-def shuffle_after_curriculum() -> None:
+@wrapper_of("fairseq.data.iterators:EpochBatchIterator", "_get_iterator_for_epoch")
+def shuffle_after_curriculum(
+    original: Callable, iterator: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
+) -> Any:
     """Shuffle batches from the first epoch on that is to be shuffled.
 
     Fault: Batches are shuffled in no later epoch either, except in a resumed training.
@@ -109,18 +101,13 @@ def shuffle_after_curriculum() -> None:
     Since: fairseq 0.12.2.
     Until: EpochBatchIterator tells its sampler.
     """
-
-    def begin(
-        original: Callable, iterator: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
-    ) -> Any:
-        if iterator.dataloader is not None:
-            iterator.epoch_batch_sampler.shuffle = shuffle
-        return original(iterator, epoch, shuffle, *args, **kwargs)
-
-    wrap("fairseq.data.iterators:EpochBatchIterator", "_get_iterator_for_epoch", begin)
+    if iterator.dataloader is not None:
+        iterator.epoch_batch_sampler.shuffle = shuffle
+    return original(iterator, epoch, shuffle, *args, **kwargs)
 
 
-def restart_workers() -> None:
+@wrapper_of("fairseq.data.iterators:EpochBatchIterator", "__init__")
+def restart_workers(original: Callable, iterator: Any, *args: Any, **kwargs: Any) -> None:
     """Start new processes that load data in every epoch.
 
     Fault: Processes that load data are not told of a new epoch: masks stay as in the first.
@@ -128,12 +115,8 @@ def restart_workers() -> None:
     Since: fairseq 0.12.2, not 0.12.3, fairseq-fixed.
     Until: EpochBatchIterator tells its workers.
     """
-
-    def init(original: Callable, iterator: Any, *args: Any, **kwargs: Any) -> None:
-        original(iterator, *args, **kwargs)
-        iterator.persistent_workers = False
-
-    wrap("fairseq.data.iterators:EpochBatchIterator", "__init__", init)
+    original(iterator, *args, **kwargs)
+    iterator.persistent_workers = False
 
 
 def stop_reading_ahead() -> None:

@@ -14,14 +14,15 @@ from typing import Any
 from fairseq_ext.bounds import check_regular, check_unpacked
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import rename_when_complete
-from fairseq_ext.wrapping import replace, wrap
+from fairseq_ext.wrapping import replace, wrap, wrapper_of
 
 Examine = Callable[[str, dict[str, Any]], None]
 
 _examiners: list[Examine] = []
 
 
-def copy_whole() -> None:
+@wrapper_of("fairseq.file_io:PathManager", "copy")
+def copy_whole(original: Callable, source: str, target: str, overwrite: bool = False) -> Any:
     """Copy a checkpoint to a temporary name, then give it its final one.
 
     Fault: checkpoint_last.pt is copied under its final name: a kill leaves a part.
@@ -29,19 +30,16 @@ def copy_whole() -> None:
     Since: fairseq 0.7.
     Until: fairseq copies to a temporary name.
     """
+    from fairseq.file_io import PathManager
 
-    def copy(original: Callable, source: str, target: str, overwrite: bool = False) -> Any:
-        from fairseq.file_io import PathManager
-
-        if PathManager.path_requires_pathmanager(target):
-            return original(source, target, overwrite)
-        with rename_when_complete(Path(target), keep_link=False) as part:
-            return original(source, str(part), True)
-
-    wrap("fairseq.file_io:PathManager", "copy", copy)
+    if PathManager.path_requires_pathmanager(target):
+        return original(source, target, overwrite)
+    with rename_when_complete(Path(target), keep_link=False) as part:
+        return original(source, str(part), True)
 
 
-def save_whole() -> None:
+@wrapper_of("fairseq.checkpoint_utils", "torch_persistent_save")
+def save_whole(original: Callable, state: Any, name: str, async_write: bool = False) -> None:
     """Save a checkpoint under a hidden name, then give it its final one.
 
     Fault: On a full disk torch.save is tried three times, and what was written stays.
@@ -52,17 +50,15 @@ def save_whole() -> None:
     import torch
     from fairseq.file_io import PathManager
 
-    def save(original: Callable, state: Any, name: str, async_write: bool = False) -> None:
-        if async_write or not PathManager.supports_rename(name):
-            original(state, name, async_write)
-            return
-        with rename_when_complete(Path(name), keep_link=False) as part, part.open("wb") as file:
-            torch.save(state, file)
-
-    wrap("fairseq.checkpoint_utils", "torch_persistent_save", save)
+    if async_write or not PathManager.supports_rename(name):
+        original(state, name, async_write)
+        return
+    with rename_when_complete(Path(name), keep_link=False) as part, part.open("wb") as file:
+        torch.save(state, file)
 
 
-def try_folder_safely() -> None:
+@wrapper_of("fairseq.checkpoint_utils", "verify_checkpoint_directory")
+def try_folder_safely(original: Callable, folder: str) -> None:
     """Try whether --save-dir can be written by a file whose name nobody can foretell.
 
     Fault: A file "dummy" in --save-dir is deleted, or the target of such a link emptied.
@@ -70,17 +66,13 @@ def try_folder_safely() -> None:
     Since: fairseq 0.6.
     Until: verify_checkpoint_directory uses tempfile.
     """
-
-    def verify(original: Callable, folder: str) -> None:
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise UsageError(
-                f"cannot write checkpoints to {folder} ({error}); choose another --save-dir"
-            ) from None
-
-    wrap("fairseq.checkpoint_utils", "verify_checkpoint_directory", verify)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write checkpoints to {folder} ({error}); choose another --save-dir"
+        ) from None
 
 
 def load_safely() -> None:
@@ -141,7 +133,8 @@ def unpack_safely() -> None:
     replace(["fairseq.file_utils"], "tarfile", types.SimpleNamespace(open=SafeTar.open))
 
 
-def override_model_name() -> None:
+@wrapper_of("fairseq.checkpoint_utils", "overwrite_args_by_name")
+def override_model_name(original: Callable, cfg: Any, overrides: dict[str, Any]) -> None:
     """Set an overridden `_name` in the configuration of the model alone.
 
     Fault: An override of _name is given to the task too.
@@ -151,13 +144,10 @@ def override_model_name() -> None:
     """
     from omegaconf import open_dict
 
-    def overwrite(original: Callable, cfg: Any, overrides: dict[str, Any]) -> None:
-        original(cfg, {key: value for key, value in overrides.items() if key != "_name"})
-        if "_name" in overrides:
-            with open_dict(cfg):
-                cfg.model._name = overrides["_name"]
-
-    wrap("fairseq.checkpoint_utils", "overwrite_args_by_name", overwrite)
+    original(cfg, {key: value for key, value in overrides.items() if key != "_name"})
+    if "_name" in overrides:
+        with open_dict(cfg):
+            cfg.model._name = overrides["_name"]
 
 
 @contextmanager

@@ -4,13 +4,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import wrapper_of
 
 SCORE = r"(\d+\.?\d*)"  # in the names of the best checkpoints
 _saving: list[tuple[Any, str]] = []  # settings and suffix of a checkpoint that is being saved
 
 
-def find_scores_below_zero() -> None:
+@wrapper_of("fairseq.checkpoint_utils", "checkpoint_paths")
+def find_scores_below_zero(original: Callable, *args: Any, **how: Any) -> Any:
     """Find the best checkpoints by their scores also where these are below 0.
 
     Fault: --keep-best-checkpoints deletes none whose score is below 0, and keeps others than the
@@ -19,15 +20,11 @@ def find_scores_below_zero() -> None:
     Since: fairseq 0.10.
     Until: save_checkpoint looks for a minus sign too.
     """
-
-    def checkpoint_paths(original: Callable, *args: Any, **how: Any) -> Any:
-        scored = SCORE in how.get("pattern", "")
-        if scored:
-            how["pattern"] = how["pattern"].replace(SCORE, SCORE.replace("(", "(-?"))
-        paths = original(*args, **how)
-        return _pretend_worst(paths, *_saving[-1]) if scored and _saving else paths
-
-    wrap("fairseq.checkpoint_utils", "checkpoint_paths", checkpoint_paths)
+    scored = SCORE in how.get("pattern", "")
+    if scored:
+        how["pattern"] = how["pattern"].replace(SCORE, SCORE.replace("(", "(-?"))
+    paths = original(*args, **how)
+    return _pretend_worst(paths, *_saving[-1]) if scored and _saving else paths
 
 
 def _pretend_worst(paths: list[str], cfg: Any, suffix: str) -> list[str]:
@@ -39,7 +36,10 @@ def _pretend_worst(paths: list[str], cfg: Any, suffix: str) -> list[str]:
     return [f"_inf{suffix}.pt", *paths]
 
 
-def save_what_is_kept() -> None:
+@wrapper_of("fairseq.checkpoint_utils", "save_checkpoint")
+def save_what_is_kept(
+    original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any
+) -> Any:
     """Save the checkpoints that --save-interval-updates and --keep-best-checkpoints promise.
 
     Fault: An update of --save-interval-updates that ends an epoch is not saved with
@@ -49,21 +49,17 @@ def save_what_is_kept() -> None:
     Since: fairseq 0.9.
     Until: save_checkpoint looks for both.
     """
-
-    def save(original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
-        every = cfg.save_interval_updates
-        if (
-            every > 0
-            and trainer.get_num_updates() % every == 0
-            and (cfg.no_epoch_checkpoints or epoch_itr.epoch % cfg.save_interval)
-        ):
-            epoch_itr = types.SimpleNamespace(
-                epoch=epoch_itr.epoch, state_dict=epoch_itr.state_dict, end_of_epoch=lambda: False
-            )
-        _saving.append((cfg, trainer.checkpoint_suffix))
-        try:
-            return original(cfg, trainer, epoch_itr, val_loss)
-        finally:
-            _saving.pop()
-
-    wrap("fairseq.checkpoint_utils", "save_checkpoint", save)
+    every = cfg.save_interval_updates
+    if (
+        every > 0
+        and trainer.get_num_updates() % every == 0
+        and (cfg.no_epoch_checkpoints or epoch_itr.epoch % cfg.save_interval)
+    ):
+        epoch_itr = types.SimpleNamespace(
+            epoch=epoch_itr.epoch, state_dict=epoch_itr.state_dict, end_of_epoch=lambda: False
+        )
+    _saving.append((cfg, trainer.checkpoint_suffix))
+    try:
+        return original(cfg, trainer, epoch_itr, val_loss)
+    finally:
+        _saving.pop()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.wrapping import replace, wrap
+from fairseq_ext.wrapping import replace, wrapper_of
 
 
 def gather_objects() -> None:
@@ -28,7 +28,8 @@ def gather_objects() -> None:
     replace(["fairseq.distributed.utils"], "all_gather_list", gather)
 
 
-def run_torchrun_on_cpu() -> None:
+@wrapper_of("fairseq.distributed.utils", "_infer_torch_distributed_launch_init")
+def run_torchrun_on_cpu(original: Callable, flags: Any) -> None:
     """Take rank and number of processes from torchrun where there is no GPU.
 
     Fault: torchrun's rank is divided by the number of GPUs, even by 0.
@@ -38,12 +39,9 @@ def run_torchrun_on_cpu() -> None:
     """
     import torch
 
-    def infer(original: Callable, flags: Any) -> None:
-        if torch.cuda.device_count():
-            return original(flags)
-        flags.distributed_init_method, flags.distributed_no_spawn = "env://", True
-        flags.distributed_world_size = int(os.environ["WORLD_SIZE"])
-        flags.distributed_rank, flags.device_id = int(os.environ["RANK"]), 0
-        return None
-
-    wrap("fairseq.distributed.utils", "_infer_torch_distributed_launch_init", infer)
+    if torch.cuda.device_count():
+        return original(flags)
+    flags.distributed_init_method, flags.distributed_no_spawn = "env://", True
+    flags.distributed_world_size = int(os.environ["WORLD_SIZE"])
+    flags.distributed_rank, flags.device_id = int(os.environ["RANK"]), 0
+    return None

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import wrap, wrapper_of
 
 logger = logging.getLogger(__name__)
 
@@ -13,7 +13,8 @@ EARLY_STOP = "early_stop"  # in the extra state of a checkpoint: what `early_sto
 NOT_SAVED = ("num_bad_epochs", "cooldown_counter")
 
 
-def end_when_done() -> None:
+@wrapper_of("fairseq.checkpoint_utils", "load_checkpoint")
+def end_when_done(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Train nothing when the training that is resumed had come to its end.
 
     Fault: A training that reached --max-update, --stop-time-hours, --stop-min-lr or --patience goes
@@ -24,23 +25,20 @@ def end_when_done() -> None:
     """
     from fairseq.trainer import Trainer
 
-    def load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
-        extra_state, batches = original(cfg, trainer, **kwargs)
-        resumed = isinstance(trainer, Trainer) and trainer.get_num_updates()
-        if not resumed:  # it begins, maybe from parameters of another training
-            return extra_state, batches
-        if not cfg.reset_meters:
-            for function in _early_stops():
-                function.__dict__.update(extra_state.get(EARLY_STOP, {}))
-        validated = extra_state.get("val_loss") is not None
-        if validated and batches.iterations_in_epoch == 0 and not cfg.reset_lr_scheduler:
-            trainer.lr_step(batches.epoch, extra_state["val_loss"])  # it followed the save
-        if end := find_end(trainer):
-            logger.info("the training is done already, and nothing is changed: %s", end)
-            trainer.cfg.optimization.max_epoch = -1  # main begins no epoch after it
+    extra_state, batches = original(cfg, trainer, **kwargs)
+    resumed = isinstance(trainer, Trainer) and trainer.get_num_updates()
+    if not resumed:  # it begins, maybe from parameters of another training
         return extra_state, batches
-
-    wrap("fairseq.checkpoint_utils", "load_checkpoint", load)
+    if not cfg.reset_meters:
+        for function in _early_stops():
+            function.__dict__.update(extra_state.get(EARLY_STOP, {}))
+    validated = extra_state.get("val_loss") is not None
+    if validated and batches.iterations_in_epoch == 0 and not cfg.reset_lr_scheduler:
+        trainer.lr_step(batches.epoch, extra_state["val_loss"])  # it followed the save
+    if end := find_end(trainer):
+        logger.info("the training is done already, and nothing is changed: %s", end)
+        trainer.cfg.optimization.max_epoch = -1  # main begins no epoch after it
+    return extra_state, batches
 
 
 def find_end(trainer: Any) -> str:

@@ -6,9 +6,7 @@ from typing import Any
 from fairseq.dataclass import ChoiceEnum, configs, constants, initialize
 
 from fairseq_ext.training import fully_sharded
-from fairseq_ext.wrapping import find_owner, wrap
-
-TRAINER = "fairseq.trainer:Trainer"
+from fairseq_ext.wrapping import TRAINER, find_owner, wrap, wrapper_of
 
 
 def share_parameters() -> None:
@@ -58,7 +56,8 @@ def share_parameters() -> None:
     trainer.always_call_state_dict_during_save_checkpoint = property(saves_together)
 
 
-def average_gradients_on_cpus() -> None:
+@wrapper_of("fairseq.models.distributed_fairseq_model", "DistributedDataParallel")
+def average_gradients_on_cpus(original: Callable, module: Any, **how: Any) -> Any:
     """Let --ddp-backend pytorch_ddp train on CPUs.
 
     Fault: fairseq names a GPU for it.
@@ -66,10 +65,6 @@ def average_gradients_on_cpus() -> None:
     Since: always.
     Until: fairseq passes no device_ids without CUDA.
     """
-
-    def parallel(original: Callable, module: Any, **how: Any) -> Any:
-        if next(module.parameters()).device.type == "cpu":
-            how |= {"device_ids": None, "output_device": None}
-        return original(module, **how)
-
-    wrap("fairseq.models.distributed_fairseq_model", "DistributedDataParallel", parallel)
+    if next(module.parameters()).device.type == "cpu":
+        how |= {"device_ids": None, "output_device": None}
+    return original(module, **how)

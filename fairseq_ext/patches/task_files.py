@@ -4,12 +4,15 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fairseq_ext.wrapping import find_owner, wrap
+from fairseq_ext.wrapping import find_owner, wrap, wrapper_of
 
 logger = logging.getLogger(__name__)
 
 
-def keep_overwriting_symbols() -> None:
+@wrapper_of("fairseq.data:Dictionary", "_save")
+def keep_overwriting_symbols(
+    original: Callable, words: Any, file: Any, pairs: Iterable[tuple[str, Any]]
+) -> None:
     """Save the mark of symbols that overwrite others of their name.
 
     Fault: A dictionary with #fairseq:overwrite is saved without it, and cannot be read.
@@ -19,14 +22,11 @@ def keep_overwriting_symbols() -> None:
     """
     from fairseq_ext.data.dictionaries import OVERWRITE
 
-    def save(original: Callable, words: Any, file: Any, pairs: Iterable[tuple[str, Any]]) -> None:
-        seen, lines = set(words.symbols[: words.nspecial]), []
-        for symbol, count in pairs:
-            lines.append((symbol, f"{count}{OVERWRITE if symbol in seen else ''}"))
-            seen.add(symbol)
-        original(words, file, lines)
-
-    wrap("fairseq.data:Dictionary", "_save", save)
+    seen, lines = set(words.symbols[: words.nspecial]), []
+    for symbol, count in pairs:
+        lines.append((symbol, f"{count}{OVERWRITE if symbol in seen else ''}"))
+        seen.add(symbol)
+    original(words, file, lines)
 
 
 def read_all_vectors() -> None:

@@ -1,6 +1,6 @@
 """Patches of fairseq's trainer: it checks, saves and restores more.
 
-The modules that they need are imported when they are applied: models must be registered after the
+The modules that they need are imported when they are called: models must be registered after the
 patch that makes hydra's nodes lazily.
 """
 
@@ -14,9 +14,7 @@ from fairseq_ext.patches.best_metric import check_metric
 from fairseq_ext.patches.checkpoints import examining
 from fairseq_ext.patches.resuming import EARLY_STOP, early_stop
 from fairseq_ext.training.machine_checks import before_training, check_precision, check_processes
-from fairseq_ext.wrapping import as_usage_error, wrap
-
-TRAINER = "fairseq.trainer:Trainer"
+from fairseq_ext.wrapping import TRAINER, as_usage_error, wrap, wrapper_of
 
 MISFIT = (
     "{argument} does not fit this model ({reason} ...); give the --arch and sizes it was saved "
@@ -26,7 +24,10 @@ MISFIT = (
 State = dict[str, Any]
 
 
-def check_before_training() -> None:
+@wrapper_of(TRAINER, "__init__")
+def check_before_training(
+    original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any
+) -> None:
     """Check the machine, then model and criterion, when the trainer is built.
 
     Fault: Flags that do not go together are found late, or never.
@@ -36,19 +37,17 @@ def check_before_training() -> None:
     """
     from fairseq_ext.training import training_checks
 
-    def start(original: Callable, trainer: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-        check_precision(cfg)
-        check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
-        for check in before_training:
-            check(cfg)
-        original(trainer, cfg, *args, **kwargs)
-        training_checks.check_training(trainer.get_model(), trainer.get_criterion(), cfg)
-        check_metric(trainer)
-
-    wrap(TRAINER, "__init__", start)
+    check_precision(cfg)
+    check_processes(cfg)  # fairseq-hydra-train imports the user dir after its call_main
+    for check in before_training:
+        check(cfg)
+    original(trainer, cfg, *args, **kwargs)
+    training_checks.check_training(trainer.get_model(), trainer.get_criterion(), cfg)
+    check_metric(trainer)
 
 
-def save_all() -> None:
+@wrapper_of(TRAINER, "state_dict")
+def save_all(original: Callable, trainer: Any) -> State:
     """Save fingerprints of the text, early stopping, adopted options, and others' packages.
 
     Fault: Checkpoints know neither dictionary, nor whose parts they use, nor validations since the
@@ -64,22 +63,20 @@ def save_all() -> None:
     from fairseq_ext.models.pretrained import DIGEST
     from fairseq_ext.training import resuming_checks
 
-    def state_dict(original: Callable, trainer: Any) -> State:
-        state = original(trainer)
-        if words := getattr(trainer.task, "source_dictionary", None):
-            state["extra_state"][DIGEST] = digest(words.symbols)
-        fingerprints = take_fingerprints(trainer.task)
-        state["extra_state"] |= {FINGERPRINTS: fingerprints, EARLY_STOP: early_stop()}
-        if origins := find_origins(to_dict(trainer.cfg.model)):
-            state["extra_state"][KEY] = origins
-        if options := resuming_checks.adopted_options(trainer.get_model()):
-            state["cfg"]["model"] = {**state["cfg"]["model"], **options}
-        return state
-
-    wrap(TRAINER, "state_dict", state_dict)
+    state = original(trainer)
+    if words := getattr(trainer.task, "source_dictionary", None):
+        state["extra_state"][DIGEST] = digest(words.symbols)
+    fingerprints = take_fingerprints(trainer.task)
+    state["extra_state"] |= {FINGERPRINTS: fingerprints, EARLY_STOP: early_stop()}
+    if origins := find_origins(to_dict(trainer.cfg.model)):
+        state["extra_state"][KEY] = origins
+    if options := resuming_checks.adopted_options(trainer.get_model()):
+        state["cfg"]["model"] = {**state["cfg"]["model"], **options}
+    return state
 
 
-def restore_all() -> None:
+@wrapper_of(TRAINER, "load_checkpoint")
+def restore_all(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
     """Check a checkpoint before it is restored; restore the states of task and metrics too.
 
     Fault: A resumed training loses the state of task and metrics, and takes another mechanism's
@@ -94,44 +91,42 @@ def restore_all() -> None:
     from fairseq_ext.models.model_report import get_model_report
     from fairseq_ext.training import resuming_checks
 
-    def load(original: Callable, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(original).bind(trainer, filename, *args, **kwargs).arguments
-        reset_optimizer = given.get("reset_optimizer", False)
-        task_state: State = {}
+    given = inspect.signature(original).bind(trainer, filename, *args, **kwargs).arguments
+    reset_optimizer = given.get("reset_optimizer", False)
+    task_state: State = {}
 
-        def examine(filename: str, state: State) -> None:
-            check_fingerprints(filename, state.get("extra_state"), trainer.task)
-            resuming_checks.check_restored(filename, state, trainer, reset_optimizer)
-            if trainer.cfg.ema.store_ema:  # fairseq would look for what it has deleted
-                state["extra_state"].setdefault("ema", state["model"])
-            task_state.update(state.get("task_state") or {})
-            if hasattr(trainer.task, "check_state") and not reset_optimizer:
-                trainer.task.check_state(task_state)  # before parameters are found not to fit
-                trainer.task.check_settings(to_dict((state.get("cfg") or {}).get("task") or {}))
+    def examine(filename: str, state: State) -> None:
+        check_fingerprints(filename, state.get("extra_state"), trainer.task)
+        resuming_checks.check_restored(filename, state, trainer, reset_optimizer)
+        if trainer.cfg.ema.store_ema:  # fairseq would look for what it has deleted
+            state["extra_state"].setdefault("ema", state["model"])
+        task_state.update(state.get("task_state") or {})
+        if hasattr(trainer.task, "check_state") and not reset_optimizer:
+            trainer.task.check_state(task_state)  # before parameters are found not to fit
+            trainer.task.check_settings(to_dict((state.get("cfg") or {}).get("task") or {}))
 
-        pretrained = trainer.cfg.checkpoint.finetune_from_model
-        report = get_model_report(trainer.task)
-        report.new_task_head = filename == pretrained
-        all_read = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
-        if trainer.data_parallel_rank > 0 and not all_read and zipfile.is_zipfile(filename):
-            # the first process sends the checkpoint to the others, and each has to refuse it
-            state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
-            examine(filename, state)
-        with examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
-            extra = original(trainer, filename, *args, **kwargs)
-        report.new_task_head = False  # a moving average loads its parameters at each step
-        if trainer.cfg.ema.store_ema and extra is not None:
-            passed = trainer.get_num_updates() % max(trainer.cfg.ema.ema_update_freq, 1)
-            trainer.ema.update_freq_counter = passed
-        if extra is not None and not reset_optimizer:
-            trainer.task.load_state_dict(task_state)
-        _restore_metrics(trainer, extra or {}, given.get("reset_meters", False))
-        return extra
-
-    wrap(TRAINER, "load_checkpoint", load)
+    pretrained = trainer.cfg.checkpoint.finetune_from_model
+    report = get_model_report(trainer.task)
+    report.new_task_head = filename == pretrained
+    all_read = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
+    if trainer.data_parallel_rank > 0 and not all_read and zipfile.is_zipfile(filename):
+        # the first process sends the checkpoint to the others, and each has to refuse it
+        state = safe_loading.load_checkpoint(filename, map_location="cpu", mmap=True)
+        examine(filename, state)
+    with examining(examine), as_usage_error("Cannot load model parameters", MISFIT, filename):
+        extra = original(trainer, filename, *args, **kwargs)
+    report.new_task_head = False  # a moving average loads its parameters at each step
+    if trainer.cfg.ema.store_ema and extra is not None:
+        passed = trainer.get_num_updates() % max(trainer.cfg.ema.ema_update_freq, 1)
+        trainer.ema.update_freq_counter = passed
+    if extra is not None and not reset_optimizer:
+        trainer.task.load_state_dict(task_state)
+    _restore_metrics(trainer, extra or {}, given.get("reset_meters", False))
+    return extra
 
 
-def forget_validations() -> None:
+@wrapper_of(TRAINER, "begin_valid_epoch")
+def forget_validations(original: Callable, trainer: Any, epoch: int) -> None:
     """Begin each validation without the meters of those before.
 
     Fault: Checkpoints keep what validations log, predictions included.
@@ -141,11 +136,8 @@ def forget_validations() -> None:
     """
     from fairseq.logging import metrics
 
-    def begin(original: Callable, trainer: Any, epoch: int) -> None:
-        metrics.reset_meters("valid")
-        original(trainer, epoch)
-
-    wrap(TRAINER, "begin_valid_epoch", begin)
+    metrics.reset_meters("valid")
+    original(trainer, epoch)
 
 
 def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
@@ -165,7 +157,10 @@ def _restore_metrics(trainer: Any, extra: State, reset_meters: bool) -> None:
         metrics._active_aggregators["default"] = metrics._aggregators["default"]
 
 
-def average_last_norms() -> None:
+@wrapper_of("fairseq.models.ema.ema:EMA", "restore")
+def average_last_norms(
+    original: Callable, average: Any, state: State, *args: Any, **how: Any
+) -> None:
     """Keep the last layer norms of encoder and decoder in the moving average.
 
     Fault: With --encoder-normalize-before or --decoder-normalize-before the average loses the last
@@ -174,16 +169,13 @@ def average_last_norms() -> None:
     Since: fairseq 0.12.
     Until: EMA.restore keeps both versions.
     """
-
-    def restore(original: Callable, average: Any, state: State, *args: Any, **how: Any) -> None:
-        own = average.model.state_dict().items()
-        versions = {name: value for name, value in own if "version" in name}
-        original(average, versions | state, *args, **how)
-
-    wrap("fairseq.models.ema.ema:EMA", "restore", restore)
+    own = average.model.state_dict().items()
+    versions = {name: value for name, value in own if "version" in name}
+    original(average, versions | state, *args, **how)
 
 
-def average_shared_once() -> None:
+@wrapper_of("fairseq.models.ema.ema:EMA", "_step_internal")
+def average_shared_once(original: Callable, average: Any, model: Any, *args: Any) -> None:
     """Move the average of shared parameters once in an update.
 
     Fault: Shared parameters are averaged once for each name: their decay is a power of --ema-decay.
@@ -191,16 +183,12 @@ def average_shared_once() -> None:
     Since: fairseq 0.12.
     Until: EMA.step keeps no tensor twice.
     """
-
-    def step(original: Callable, average: Any, model: Any, *args: Any) -> None:
-        in_float32 = average.config.ema_fp32
-        tensors = average.fp32_params if in_float32 else average.model.state_dict()
-        first = {_place(tensors[name]) or name: name for name in reversed(tensors)}
-        again = tensors.keys() - first.values()
-        kept = {name: x for name, x in model.state_dict().items() if name not in again}
-        original(average, SimpleNamespace(state_dict=lambda: kept), *args)
-
-    wrap("fairseq.models.ema.ema:EMA", "_step_internal", step)
+    in_float32 = average.config.ema_fp32
+    tensors = average.fp32_params if in_float32 else average.model.state_dict()
+    first = {_place(tensors[name]) or name: name for name in reversed(tensors)}
+    again = tensors.keys() - first.values()
+    kept = {name: x for name, x in model.state_dict().items() if name not in again}
+    original(average, SimpleNamespace(state_dict=lambda: kept), *args)
 
 
 def _place(value: Any) -> tuple[int, ...]:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.wrapping import wrap
+from fairseq_ext.wrapping import TRAINER, wrap, wrapper_of
 
 logger = logging.getLogger(__name__)
 
-TRAINER = "fairseq.trainer:Trainer"
 SHOWN = 20  # numbers of sentences in an error
 
 
@@ -72,7 +71,10 @@ def count_targets_after_prefix() -> None:
             wrap(f"{kind.__module__}:{kind.__qualname__}", "forward", forward)
 
 
-def stop_when_not_finite() -> None:
+@wrapper_of(TRAINER, "train_step")
+def stop_when_not_finite(
+    original: Callable, trainer: Any, samples: list[Any], *args: Any, **kw: Any
+) -> Any:
     """Stop a training whose loss or gradient is not finite, and put dummies of an update first.
 
     Fault: A training whose loss is not finite goes on, or ends in a traceback. The last batch
@@ -81,23 +83,19 @@ def stop_when_not_finite() -> None:
     Since: always.
     Until: Trainer.train_step names them.
     """
-
-    def step(original: Callable, trainer: Any, samples: list[Any], *args: Any, **kw: Any) -> Any:
-        update = trainer.get_num_updates() + 1
-        try:
-            log = original(trainer, sorted(samples, key=bool), *args, **kw)
-        except Exception as error:
-            reason = _find_fault(error)
-            if not reason:
-                raise
-            raise _not_finite(update, reason, samples) from error
-        loss, size = ((log or {}).get(name, 1.0) for name in ("loss", "sample_size"))
-        empty = math.isnan(loss) and not size  # 0 / 0: no token was masked, and nothing is learned
-        if not (math.isfinite(loss) or empty):
-            raise _not_finite(update, f"the loss is {loss}", samples)
-        return log
-
-    wrap(TRAINER, "train_step", step)
+    update = trainer.get_num_updates() + 1
+    try:
+        log = original(trainer, sorted(samples, key=bool), *args, **kw)
+    except Exception as error:
+        reason = _find_fault(error)
+        if not reason:
+            raise
+        raise _not_finite(update, reason, samples) from error
+    loss, size = ((log or {}).get(name, 1.0) for name in ("loss", "sample_size"))
+    empty = math.isnan(loss) and not size  # 0 / 0: no token was masked, and nothing is learned
+    if not (math.isfinite(loss) or empty):
+        raise _not_finite(update, f"the loss is {loss}", samples)
+    return log
 
 
 def _find_fault(error: BaseException | None) -> str:

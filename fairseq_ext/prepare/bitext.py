@@ -181,21 +181,14 @@ def filter_parts(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Filter the parts of a corpus, and print how many pairs each has now."""
     parser = step_parser("bitext", __doc__)
-    parser.add_argument("views", nargs="+", metavar="VIEW=OUT", help="folders")
-    parser.add_argument("--languages", nargs=2, required=True, metavar="LANGUAGE")
-    parser.add_argument("--parts", nargs="+", default=["train"], help="default: train")
-    parser.add_argument(
-        "--longest", type=number_from(1), help="tokens of a sentence; default: any number"
-    )
-    parser.add_argument(
-        "--ratio", type=float, help="of lengths; default: 1.5 with --longest, else any number"
-    )
-    parser.add_argument(
-        "--every", type=number_from(0), default=0, help="of so many pairs, one for valid"
-    )
-    parser.add_argument(
-        "--test-last", type=number_from(0), default=0, metavar="N", help="the last N pairs test"
-    )
+    add = parser.add_argument
+    add("views", nargs="+", metavar="VIEW=OUT", help="folders")
+    add("--languages", nargs=2, required=True, metavar="LANGUAGE")
+    add("--parts", nargs="+", default=["train"], help="default: train")
+    add("--longest", type=number_from(1), help="tokens of a sentence; default: any number")
+    add("--ratio", type=float, help="of lengths; default: 1.5 with --longest, else any number")
+    add("--every", type=number_from(0), default=0, help="of so many pairs, one for valid")
+    add("--test-last", type=number_from(0), default=0, metavar="N", help="the last N pairs test")
     args = parser.parse_args(arguments)
     if args.ratio is not None and not args.ratio >= 1:
         parser.error(f"argument --ratio: {args.ratio} is no number from 1 upwards")

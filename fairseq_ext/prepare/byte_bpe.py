@@ -103,12 +103,11 @@ def prepare(text: Path, model: Path, out: Path, size: int | None = None) -> None
 def main(arguments: Sequence[str] | None = None) -> None:
     """Encode a folder of text."""
     parser = step_parser("byte_bpe", __doc__)
-    parser.add_argument("text", type=Path, metavar="TEXT", help="folder with train and other files")
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of the BPE")
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder for encoded text")
-    parser.add_argument(
-        "--size", type=number_from(1), help="learn a model of so many tokens if there is none"
-    )
+    add = parser.add_argument
+    add("text", type=Path, metavar="TEXT", help="folder with train and other files")
+    add("model", type=Path, metavar="MODEL", help="folder of the BPE")
+    add("out", type=Path, metavar="OUT", help="folder for encoded text")
+    add("--size", type=number_from(1), help="learn a model of so many tokens if there is none")
     prepare(**vars(parser.parse_args(arguments)))
 
 

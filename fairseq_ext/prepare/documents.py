@@ -277,12 +277,11 @@ def prepare(out: Path, corpus: Sequence[Source], valid: int | None = None) -> No
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make a folder of documents."""
     parser = step_parser("documents", __doc__)
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT", help="the folder to make")
     source = ("PART", "FORM", "PATH")
-    parser.add_argument("--source", nargs=3, action="append", required=True, metavar=source)
-    parser.add_argument(
-        "--valid", type=number_from(1), metavar="N", help="hold out the last N documents"
-    )
+    add("--source", nargs=3, action="append", required=True, metavar=source)
+    add("--valid", type=number_from(1), metavar="N", help="hold out the last N documents")
     args = parser.parse_args(arguments)
     corpus = []
     for part, form, path in args.source:

@@ -40,8 +40,6 @@ def write_vocabulary(folder: Path, most: int = 0) -> Counter[str]:
     Raises:
         UsageError: there is no train.jsonl, no word in it, or another vocabulary exists.
     """
-    if most < 0:
-        raise UsageError(f"--words is {most}; give how many words to keep, or 0 for all")
     dictionary, tokenizer = folder / "dict.txt", folder / "tokenizer.json"
     if dictionary.exists():
         raise UsageError(f"{dictionary} is there already; delete it to make another vocabulary")
@@ -96,10 +94,9 @@ def build_tokenizer(words: Iterable[str], splitter: PreTokenizer) -> Tokenizer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the vocabulary of a folder, and print its size."""
     parser = step_parser("word_vocabulary", __doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with train.jsonl")
-    parser.add_argument(
-        "--words", type=number_from(0), default=0, metavar="N", help="default: 0, all"
-    )
+    add = parser.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="with train.jsonl")
+    add("--words", type=number_from(0), default=0, metavar="N", help="default: 0, all")
     args = parser.parse_args(arguments)
     words = write_vocabulary(args.folder, args.words)
     print(f"vocabulary: {len(words):,} words, {words.total():,} of them in train.jsonl")

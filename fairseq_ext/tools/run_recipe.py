@@ -27,10 +27,9 @@ NEEDS_CHECKOUT = ("test", "fairseq_tests", "soak")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fairseq-ext recipe`."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="name of a recipe")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the recipe"
-    )
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="name of a recipe")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the recipe")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.derivatives import first_derivative_only
-from fairseq_ext.attention.masks import Mask, mask_to_bias
+from fairseq_ext.attention.masks import Mask, as_bias, mask_future
 from fairseq_ext.attention.weight_dropout import RANDOM_LEVELS
 
 MIN_SCORES = {"cpu": 1 << 26}
@@ -40,10 +40,10 @@ def attend(
         return None
     if scores < MIN_SCORES.get(kind, 0):
         return None
-    bias = mask.bias if mask.masked is None else mask_to_bias(mask.masked, torch.float32)
+    bias = as_bias(mask, torch.float32)
     if mask.causal:
         key = "causal bias", q.size(2), k.size(2)
-        bias = call.context.inputs.cached(key, lambda: _mask_future(q, k))
+        bias = call.context.inputs.cached(key, lambda: mask_future(q, k, torch.float32))
     narrow = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     if narrow:
         q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
@@ -51,11 +51,6 @@ def attend(
         return _Recomputed.apply(
             q * q.size(-1) ** -0.5, k, v, bias, normalise, call.dropout, *parameters
         )
-
-
-def _mask_future(q: Tensor, k: Tensor) -> Tensor:
-    after = torch.ones(q.size(2), k.size(2), dtype=torch.bool, device=q.device).triu(1)
-    return mask_to_bias(after, torch.float32)
 
 
 class _Recomputed(torch.autograd.Function):

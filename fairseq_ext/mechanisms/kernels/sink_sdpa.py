@@ -19,7 +19,7 @@ from torch.autograd import Function
 
 from fairseq_ext.attention.context import HeadCall
 from fairseq_ext.attention.derivatives import first_derivative_only
-from fairseq_ext.attention.masks import Mask, as_bias, mask_to_bias
+from fairseq_ext.attention.masks import Mask, as_bias, mask_future
 
 MORE = 8  # dimensions: kernels for GPUs want multiples of it
 
@@ -62,17 +62,14 @@ def attend_with_key(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor, mask: Mask, dropout: float = 0.0
 ) -> Tensor:
     """Return the same by torch's attention with one more key, on any device."""
-    batch, _, keys, width = k.shape
+    batch, width = len(k), k.size(-1)
+    bias = mask_future(q, k, q.dtype) if mask.causal else as_bias(mask, q.dtype)
     q, k, v = (x.permute(2, 0, 1, 3) for x in (q, k, v))  # as in memory: gradients are not copied
     q = F.pad(q, (0, MORE), value=width**0.5)  # which the scale takes away
     own = F.pad(sink[:, None].to(k.dtype), (width, MORE - 1))  # [h, width + MORE]
     k = torch.cat([F.pad(k, (0, MORE)), own.expand(1, batch, -1, -1)])
     v = F.pad(v, (0, MORE, 0, 0, 0, 0, 0, 1))
     q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
-    bias = as_bias(mask, q.dtype)
-    if mask.causal:
-        after = torch.ones(q.size(2), keys, dtype=torch.bool, device=q.device).triu(1)
-        bias = mask_to_bias(after, q.dtype)
     bias = None if bias is None else F.pad(bias, (0, 1))
     scale = width**-0.5
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
