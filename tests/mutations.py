@@ -12,7 +12,7 @@ Example:
   COVERAGE_PROCESS_START=$PWD/pyproject.toml bash scripts/test.sh --all; coverage combine
   python tests/mutations.py --count 60 --seed 1 --coverage .coverage --out mutations.jsonl
   python tests/mutations.py --count 60 --seed 1 --out mutations.jsonl
-  python tests/mutations.py --list --count 5
+  python tests/mutations.py --list --count 5 --rooms attention mechanisms
 """
 
 import argparse
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from coverage import CoverageData
 
 ROOT = Path(__file__).parent.parent
-ROOMS = "attention mechanisms criterions models patches evaluation prepare".split()
-ROOMS += "data tasks analysis tools".split()
+ROOMS = sorted(path.parent.name for path in (ROOT / "fairseq_ext").glob("*/__init__.py"))
 SWAPS = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -134,17 +133,17 @@ def mutations_of(path: Path) -> list[Mutation]:
     return found
 
 
-def choose(count: int, seed: int) -> list[Mutation]:
+def choose(count: int, seed: int, rooms: Sequence[str]) -> list[Mutation]:
     """Return mutations: one of a module of each room, then one of each other module, then more."""
     rng = random.Random(seed)
-    rooms = {room: sorted((ROOT / "fairseq_ext" / room).rglob("*.py")) for room in ROOMS}
-    modules = {path: mutations_of(path) for paths in rooms.values() for path in paths}
+    files = {room: sorted((ROOT / "fairseq_ext" / room).rglob("*.py")) for room in rooms}
+    modules = {path: mutations_of(path) for paths in files.values() for path in paths}
     for found in modules.values():
         rng.shuffle(found)
-    for paths in rooms.values():
+    for paths in files.values():
         rng.shuffle(paths)
-    turns = max(map(len, rooms.values()))
-    order = [paths[turn] for turn in range(turns) for paths in rooms.values() if turn < len(paths)]
+    turns = max(map(len, files.values()))
+    order = [paths[turn] for turn in range(turns) for paths in files.values() if turn < len(paths)]
     chosen: list[Mutation] = []
     while len(chosen) < count:
         before = len(chosen)
@@ -265,12 +264,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kept)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS, metavar="ROOM")
     parser.add_argument("--coverage", type=Path, help="a measurement of which test reaches a line")
     parser.add_argument("--out", type=Path, default=Path("mutations.jsonl"))
     parser.add_argument("--named", action="store_true", help="only files that name the module")
     parser.add_argument("--list", action="store_true", help="only print the mutations")
     args = parser.parse_args()
-    chosen = choose(args.count, args.seed)
+    chosen = choose(args.count, args.seed, args.rooms)
     if args.list:
         print("\n".join(mutation.key() for mutation in chosen))
         return
