@@ -234,7 +234,7 @@ def run_tests(checkout: Path, arguments: Sequence[str]) -> str:
         return run_tests(checkout, rest) if gone and set(rest) - set(FAST + SLOW) else ""
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
     passed = done.returncode in (ExitCode.OK, ExitCode.NO_TESTS_COLLECTED)
-    return failures[0] if failures else "" if passed else done.stdout[-300:]
+    return failures[0] if failures else "" if passed else (done.stdout + done.stderr)[-300:]
 
 
 def try_out(
