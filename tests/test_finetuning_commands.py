@@ -569,6 +569,7 @@ def test_the_recipe_of_task_attention(encoder, tmp_path):
     assert "frozen joint: left out, without sst-5/seed-1\n" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.recipe
 def test_the_recipe_of_task_attention_by_the_last_epoch(encoder, tmp_path):
     """A few examples, blocks with more in them, and tests over seeds and examples."""

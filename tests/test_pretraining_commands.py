@@ -311,6 +311,7 @@ def test_the_recipe(text_bin, tmp_path):
     torch.testing.assert_close(*begun, atol=0, rtol=0)  # nothing was learned
 
 
+@pytest.mark.slow
 @pytest.mark.recipe
 def test_the_recipe_with_a_search_for_each_side(text_bin, tmp_path):
     """Its choice is that with the lowest loss; one that is there replaces the search."""

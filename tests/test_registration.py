@@ -56,6 +56,7 @@ except ModuleNotFoundError:
 }
 
 
+@pytest.mark.slow
 def test_what_follows_a_seed_is_drawn_the_same_after_an_import():
     seeded = "import torch, fairseq; torch.manual_seed(1); {} print(torch.rand(1).item())"
     assert python(seeded.format("")) == python(seeded.format("import fairseq_ext.registry;"))

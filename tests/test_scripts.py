@@ -654,6 +654,7 @@ def test_flags_are_refused_before_the_first_training(quickstart, name, arguments
     assert not (quickstart[0] / "refused").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.recipe
 def test_table7(quickstart):
     done = recipe("table7", quickstart, "--seeds", 2, "--jobs", 2, "--", "--warmup-updates", 2)

@@ -502,8 +502,8 @@ def test_architectures_that_are_not_ours_go_on(tmp_path):
     "arch",
     slow_but_first(
         [
-            "transformer_gaussian_all_tiny --gaussian-ratio 1.04",
             "transformer_gaussian_tiny",
+            "transformer_gaussian_all_tiny --gaussian-ratio 1.04",
             "transformer_gaussian_shx_tiny",
             "transformer_una_tiny --encoder-gaussian-heads 2 --encoder-gaussian-offsets=-1,1",
         ]
