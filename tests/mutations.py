@@ -174,7 +174,10 @@ def find_tests(coverage: "CoverageData", mutation: Mutation) -> list[str]:
 
 
 def count_names(checkout: Path, module: str) -> dict[str, int]:
-    """Return files of tests, and how often each names a module or what it defines."""
+    """Return files of tests, and how often each names a module or what it defines.
+
+    A file's own name counts for more than what it says.
+    """
     tree = ast.parse((checkout / module).read_text("utf-8"))
     defined = [getattr(node, "name", "") for node in tree.body]
     names = [Path(module).stem, *(name for name in defined if name.strip("_"))]
@@ -182,6 +185,7 @@ def count_names(checkout: Path, module: str) -> dict[str, int]:
     files = (checkout / "tests").rglob("test_*.py")
     return {
         str(file.relative_to(checkout)): len(words.findall(file.read_text("utf-8")))
+        + 1000 * (Path(module).stem in file.stem)
         for file in sorted(files)
     }
 
