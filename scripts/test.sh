@@ -7,8 +7,8 @@
 # Usage: bash scripts/test.sh [--install-here] [--all] [PYTEST ARGUMENT...]
 #
 #   --install-here  install into the active environment what it lacks
-#   --all           slow tests, too: every mechanism, command and recipe in more cases (half an hour on
-#                   two cores; without it 8)
+#   --all           slow tests, too: every mechanism, command and recipe in more cases (three quarters of
+#                   an hour on two cores; without it 15 minutes)
 #
 # Tests on real text need FAIRSEQ_EXT_CORPORA, a folder with corpora; they are skipped without it.
 # Markers choose tests: `-m recipe`, or processes, corpora, browser, gpu, slow, and 'not' of them.
