@@ -1,7 +1,7 @@
 """Import paths of earlier versions, and where their modules and names are now.
 
 `finder` keeps the old paths importable, with a DeprecationWarning. `python -m fairseq_ext.moved`
-prints old and new ones, and `fairseq-ext doctor --user-dir` looks for old paths in a
+prints the table for docs/upgrading.md, and `fairseq-ext doctor --user-dir` looks for old paths in a
 package. Whoever moves a module or a name adds a line to paths.txt, and corrects those that ended
 where it was.
 """

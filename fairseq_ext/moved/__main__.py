@@ -1,4 +1,4 @@
-"""Print old import paths and new ones."""
+"""Print the table of old import paths, for docs/upgrading.md."""
 
 from fairseq_ext.moved import as_text
 
